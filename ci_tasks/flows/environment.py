@@ -1,0 +1,107 @@
+"""The venvs that rows share: made once by CI's own install steps, and used again when a person asks for it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ci_tasks.flows.prepare import check_out
+from ci_tasks.hosts import local
+from ci_tasks.judge.log import read_log
+from ci_tasks.model import HostSpec
+from ci_tasks.plan.planner import Setup
+from ci_tasks.runner.layout import RunDir, write_json
+from ci_tasks.runs.store import Batch
+
+Say = Callable[[str], None]
+
+_MINUTES = 60.0
+
+
+@contextmanager
+def held(setup: Setup, say: Say) -> Iterator[None]:
+    """Nobody else uses the environment meanwhile; its checkout is gone afterwards."""
+    os.makedirs(os.path.dirname(setup.directory), exist_ok=True)
+    with open(f"{setup.directory}.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another run that uses {setup.directory}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            shutil.rmtree(setup.workspace, ignore_errors=True)
+
+
+def make_ready(setup: Setup, batch: Batch, host: HostSpec, reuse: bool, say: Say) -> str | None:
+    """Run the install steps, unless they are done and `reuse` says that will do. Returns why it failed, or None."""
+    run = RunDir(setup.directory)
+    stamp = hashlib.sha256(setup.script.encode("utf-8", "surrogateescape")).hexdigest()
+    if reuse and _stamp(run) == stamp:
+        say("install steps: done before, reused")
+        check_out(setup.workspace, batch)
+        return None
+    if reuse and _stamp(run):
+        say("install steps: they changed since the last run, so they run again")
+    shutil.rmtree(setup.directory, ignore_errors=True)
+    write(setup, host)
+    check_out(setup.workspace, batch)
+    say(f"install steps: running, log {run.log}")
+    begun = time.monotonic()
+    problem = _execute(run)
+    if problem is None:
+        Path(setup.directory, "stamp").write_text(stamp)
+        say(f"install steps: done in {time.monotonic() - begun:.0f} s")
+    return problem
+
+
+def write(setup: Setup, host: HostSpec) -> None:
+    """The environment's own run directory; `bash run.sh` in it makes it ready."""
+    run = RunDir(setup.directory)
+    os.makedirs(run.artifacts, exist_ok=True)
+    local.write_script(run, setup.script)
+    write_json(
+        run.plan,
+        {
+            "id": os.path.basename(setup.directory),
+            "secrets": list(setup.secrets),
+            "host_env": dict(host.env),
+            "timeout_minutes": _MINUTES,
+            "stall_minutes": host.stall_minutes,
+            "container": {"runtime": "none"},
+        },
+    )
+
+
+def _execute(run: RunDir) -> str | None:
+    local.start(run)
+    try:
+        while not local.ended(run):
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        local.cancel(run)
+        while not local.ended(run):
+            time.sleep(0.05)
+        raise
+    code = local.status(run).get("exit_code")
+    if code == 0:
+        return None
+    with open(run.log, "rb") as log:
+        facts = read_log(log)
+    line = facts.last_error or facts.last_line
+    return f"the install steps ended with {code}: {line[1] if line else 'no output'} (log {run.log})"
+
+
+def _stamp(run: RunDir) -> str:
+    """What the environment was made from; empty where it is not ready."""
+    try:
+        return Path(run.path, "stamp").read_text() if Path(run.path, "ready").exists() else ""
+    except OSError:
+        return ""

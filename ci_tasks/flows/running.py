@@ -1,0 +1,90 @@
+"""`run`, `remote` and `plan`: the two stories of a label."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from ci_tasks.config import Config
+from ci_tasks.flows import environment
+from ci_tasks.flows.execute import block, run_rows
+from ci_tasks.flows.prepare import Prepared, Ready, Request, check_out, prepare
+from ci_tasks.flows.source import Source
+from ci_tasks.flows.view import View, open_view
+from ci_tasks.model import EXIT_CODES, VACUOUS, overall
+from ci_tasks.report import table
+
+
+def run(source: Source, config: Config, request: Request, *, jobs: int | None, reuse: bool) -> int:
+    """Run a label's rows and end with a truthful table. Returns the exit code of design's statuses."""
+    print(source.headline, flush=True)
+    ready = prepare(source, config, request)
+    if not ready.rows:
+        return _nothing(source, request, ready)
+    print(_announcement(ready), flush=True)
+    view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.rows])
+    try:
+        records = _with_environments(config, ready, request, jobs, reuse, view)
+    finally:
+        view.close()
+        shutil.rmtree(ready.batch.source, ignore_errors=True)
+    return _conclude(records, ready)
+
+
+def plan(source: Source, config: Config, request: Request) -> tuple[Ready, list[dict[str, Any]]]:
+    """Write the run directories that `run` would execute, with their checkouts. Returns them and their plans."""
+    ready = prepare(source, config, request)
+    host = config.host(request.host)
+    for row in ready.rows:
+        if row.setup is None:
+            check_out(row.plan.workspace, ready.batch)
+        elif not os.path.exists(row.setup.workspace):
+            environment.write(row.setup, host)
+            check_out(row.setup.workspace, ready.batch)
+    return ready, [{**row.plan.public(), "run_dir": row.run.path, "lacks": list(row.lacks)} for row in ready.rows]
+
+
+def _with_environments(
+    config: Config, ready: Ready, request: Request, jobs: int | None, reuse: bool, view: View
+) -> list[dict[str, Any]]:
+    setups = {row.setup.directory: row.setup for row in ready.rows if row.setup and not row.lacks}
+    with ExitStack() as stack:
+        for _, setup in sorted(setups.items()):  # in one order, so that two runs cannot wait for each other
+            stack.enter_context(environment.held(setup, view.say))
+            problem = environment.make_ready(setup, ready.batch, config.host(request.host), reuse, view.say)
+            if problem:
+                return block(ready.rows, problem)
+        return run_rows(ready, _at_once(ready.rows, jobs), view)
+
+
+def _at_once(rows: Sequence[Prepared], jobs: int | None) -> int:
+    """As many as asked for; else as many CPU rows as there are cores, and as many GPU rows as there are GPUs for."""
+    if jobs:
+        return jobs
+    return len(rows) if any(row.plan.gpus for row in rows) else (os.cpu_count() or 1)
+
+
+def _announcement(ready: Ready) -> str:
+    checkout = ready.rows[0].plan.checkout
+    assert checkout is not None
+    dirty = f", {len(checkout.dirty)} uncommitted files" if checkout.dirty else ""
+    count = f"{len(ready.rows)} row{'' if len(ready.rows) == 1 else 's'}"
+    return f"run {ready.batch.id}: {count} of commit {checkout.commit[:12]}{dirty}, tree {checkout.tree[:12]}"
+
+
+def _conclude(records: list[dict[str, Any]], ready: Ready) -> int:
+    status = overall([record["status"] for record in records])
+    logs = [row.run.log for row in ready.rows]
+    lines = ["", *table.results(records, logs), "", *table.deviations(records), ""]
+    print("\n".join(lines))
+    print(f"{ready.batch.id}: {table.summary(records)}", flush=True)
+    return EXIT_CODES[status]
+
+
+def _nothing(source: Source, request: Request, ready: Ready) -> int:
+    shutil.rmtree(ready.batch.path, ignore_errors=True)
+    print(f"{VACUOUS}: label {request.label} has no row here; nothing ran, so nothing is shown")
+    return EXIT_CODES[VACUOUS]

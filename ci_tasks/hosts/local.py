@@ -1,0 +1,92 @@
+"""This machine as a host: run directories written here, runners started here, as a remote host's would be."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ci_tasks.errors import Blocked
+from ci_tasks.model import Plan
+from ci_tasks.runner import archive, layout, process
+from ci_tasks.runner.layout import RunDir, read_json, write_json
+
+_ADAPTER = """#!/bin/sh
+# The container adapter: gets the words that CI gives to docker, and does on this host what they mean.
+here=$(dirname -- "$0")
+exec {python} "$here/runner.pyz" docker "$(dirname -- "$here")" -- "$@"
+"""
+
+
+def write_run_dir(run: RunDir, plan: Plan) -> None:
+    """Everything that the runner needs, in one directory that can also be copied elsewhere."""
+    os.makedirs(run.artifacts, exist_ok=True)
+    write_json(run.plan, plan.public())
+    write_script(run, plan.script)
+
+
+def write_script(run: RunDir, script: str) -> None:
+    """run.sh, the runner and the container adapter."""
+    os.makedirs(run.bin, exist_ok=True)
+    _executable(run.script, script)
+    _executable(run.adapter, _ADAPTER.format(python=shlex.quote(sys.executable)))
+    with open(run.runner, "wb") as out:
+        out.write(archive.build())
+
+
+def start(run: RunDir, secrets: Mapping[str, str] | None = None) -> None:
+    """Begin the run in a process of its own that outlives this one. Raises Blocked where that cannot be."""
+    done = subprocess.run(
+        [sys.executable, run.runner, "start", run.path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(secrets or {})},
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        raise Blocked(f"the runner did not start: {said.splitlines()[-1] if said else 'it said nothing'}")
+
+
+def ended(run: RunDir) -> bool:
+    """Whether the run is over: it said so, or its runner is gone."""
+    status = read_json(run.status)
+    return status.get("state") == layout.STATE_ENDED or not process.alive(status)
+
+
+def status(run: RunDir) -> dict[str, Any]:
+    return read_json(run.status)
+
+
+def cancel(run: RunDir) -> None:
+    """Ask the run to end; also ends what a runner that died has left."""
+    subprocess.run(_cancel(run), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def request_cancel(run: RunDir) -> None:
+    """Like `cancel`, without waiting, and deaf to the ^C that may follow."""
+    subprocess.Popen(_cancel(run), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def kill(run: RunDir) -> None:
+    """End everything of the run now, without patience."""
+    process.kill_all(run.path, read_json(run.status).get("group"))
+
+
+def clear(run: RunDir) -> None:
+    """After the end: what a runner that died has left. A runner that lived to the end has left nothing."""
+    if read_json(run.status).get("state") != layout.STATE_ENDED:
+        cancel(run)
+
+
+def _cancel(run: RunDir) -> list[str]:
+    return [sys.executable, run.runner, "cancel", run.path]
+
+
+def _executable(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as out:
+        out.write(text)
+    os.chmod(path, 0o755)

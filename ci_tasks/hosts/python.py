@@ -1,0 +1,52 @@
+"""Finding the interpreter that CI's setup-python would have set up."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from ci_tasks.plan.steps import version_matches
+
+_SHOW = "import platform; print(platform.python_version())"
+# Where version managers keep interpreters that are not on PATH; `{}` is the version, as 3.10.
+_KEPT = (
+    "{pyenv}/versions/{version}.*/bin/python",
+    "~/.local/share/uv/python/cpython-{version}.*/bin/python{version}",
+    "/opt/hostedtoolcache/Python/{version}.*/x64/bin/python",
+)
+
+
+def find(wanted: str) -> tuple[str, str]:
+    """(path, version) of a Python `wanted` such as `3.10` or `3.10.14`, or of the newest thing at hand: our own.
+
+    The caller compares versions; another one than wanted is a deviation, not an error.
+    """
+    for path in _candidates(wanted):
+        version = _version(path)
+        if version and version_matches(wanted, version):
+            return path, version
+    return os.path.realpath(sys.executable), _version(sys.executable) or sys.version.split()[0]
+
+
+def _candidates(wanted: str) -> list[str]:
+    found = re.match(r"\d+\.\d+", wanted)
+    if not found:
+        return [sys.executable] if wanted else []
+    version = found[0]
+    on_path = [path for path in (shutil.which(f"python{version}"), shutil.which("python3")) if path]
+    pyenv = os.environ.get("PYENV_ROOT", "~/.pyenv")
+    kept = [os.path.expanduser(pattern.format(version=version, pyenv=pyenv)) for pattern in _KEPT]
+    return [sys.executable, *on_path, *(path for pattern in kept for path in sorted(glob.glob(pattern), reverse=True))]
+
+
+def _version(path: str) -> str | None:
+    """What the interpreter says of itself; None for one that cannot start (pyenv's shims for versions not chosen)."""
+    try:
+        done = subprocess.run([path, "-c", _SHOW], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

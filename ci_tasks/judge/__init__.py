@@ -1,0 +1,1 @@
+"""What happened: log, JUnit and exit code → evidence → verdict. Pure."""

@@ -1,0 +1,88 @@
+"""Reading a run's log once, as a stream, for what shows that something ran and for the line that explains a failure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_PYTEST = re.compile(rb"^=+ (?:.*?)(\d+) (passed|failed|error|skipped|deselected|xfailed|xpassed)\b.* in [\d.]+")
+_COUNT = re.compile(rb"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)\b")
+_UNITTEST = re.compile(rb"^Ran (\d+) tests? in [\d.]+s")
+# slime's trainers log `step 3: {'train/loss': …}` and `rollout 3: {…}`, behind a logger's and an actor's prefix.
+_METRICS = re.compile(rb"(?:^|[ \]])(?:step|rollout|eval) (\d+): ?\{")
+_ACQUIRED = re.compile(rb"Acquired GPUs: ([\d,]+)")
+_BLOCKED = re.compile(rb"^ci-tasks: blocked: (.*)")
+_DAEMON = re.compile(rb"^(?:docker|podman|Error): .*|^.*Cannot connect to the Docker daemon.*")
+_ERROR = re.compile(
+    rb"^(?:E   +\S|\S*(?:Error|Exception|Interrupt|Exit)\b(?::|$)|Traceback|FAILED |ERROR |fatal: |.*\berror: )"
+)
+_STRONG = re.compile(rb"^(?:E   +)?[\w.]*(?:Error|Exception)\b(?::|$)")
+_LONGEST = 4000
+
+
+@dataclass
+class LogFacts:
+    """What a log says. Line numbers are 1-based; `last_error` is the last line that looks like the reason of a failure."""
+
+    lines: int = 0
+    pytest: dict[str, int] | None = None
+    unittest: int | None = None
+    metrics: int = 0
+    gpu_ids: tuple[int, ...] = ()
+    blocked: str = ""
+    daemon: str = ""
+    last_error: tuple[int, str] | None = None
+    last_line: tuple[int, str] | None = None
+
+
+def read_log(lines: Iterable[bytes]) -> LogFacts:
+    """The facts of a log, in one pass and with constant memory as long as lines are of bounded length."""
+    facts = LogFacts()
+    strong: tuple[int, str] | None = None
+    for number, raw in enumerate(lines, 1):
+        line = _clean(raw)
+        facts.lines = number
+        if not line.strip() or line.startswith(b"##["):
+            continue
+        facts.last_line = (number, shown(line))
+        _evidence(facts, line)
+        if _ERROR.match(line):
+            facts.last_error = (number, shown(line))
+            if _STRONG.match(line):
+                strong = facts.last_error
+    facts.last_error = strong or facts.last_error
+    return facts
+
+
+def shown(line: bytes) -> str:
+    """A log line as text that is safe for a terminal: no escape sequence or control character survives."""
+    text = _clean(line).decode("utf-8", "replace")
+    return "".join(char if char.isprintable() or char == "\t" else "�" for char in text)[:300].rstrip()
+
+
+def _evidence(facts: LogFacts, line: bytes) -> None:
+    if _METRICS.search(line):
+        facts.metrics += 1
+    if found := _PYTEST.match(line):
+        counts = facts.pytest or {}
+        for number, word in _COUNT.findall(line):
+            key = word.decode().removesuffix("s") if word == b"errors" else word.decode()
+            counts[key] = counts.get(key, 0) + int(number)
+        facts.pytest = counts
+    if found := _UNITTEST.match(line):
+        facts.unittest = (facts.unittest or 0) + int(found[1])
+    if found := _ACQUIRED.search(line):
+        facts.gpu_ids = tuple(int(number) for number in found[1].split(b",") if number)
+    if found := _BLOCKED.match(line):
+        facts.blocked = shown(found[1])
+    if _DAEMON.match(line):
+        facts.daemon = shown(line)
+
+
+def _clean(raw: bytes) -> bytes:
+    line = raw[:_LONGEST].rstrip(b"\r\n")
+    if b"\r" in line:  # a progress bar: what a person saw last
+        line = line.rsplit(b"\r", 1)[-1]
+    return _ANSI.sub(b"", line) if b"\x1b" in line else line

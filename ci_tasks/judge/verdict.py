@@ -1,0 +1,122 @@
+"""Evidence over exit codes: what a run's end means.
+
+end, exit code     evidence                          status
+cancelled          any                               cancelled
+timeout            any                               failed
+runner gone        any                               lost
+125                a blocked line, or docker's own   blocked
+not 0              any                               failed
+0                  a test that failed                failed      (the exit code lies)
+0                  no test executed                  vacuous     (green, but nothing ran)
+0                  tests, or a script that ran       passed
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from ci_tasks.judge.junit import Junit
+from ci_tasks.judge.log import LogFacts
+from ci_tasks.model import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, Verdict
+from ci_tasks.runner import layout
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended, from its status.json. `end` is None where the runner vanished before it could say."""
+
+    end: str | None
+    exit_code: int | None
+    error: str = ""
+    timeout_minutes: float = 0
+    log_error: str = ""
+
+
+def has_entry_point(source: str) -> bool:
+    """Whether `python FILE` does more than define things: it has a `__main__` block, or calls its own functions, or
+    somebody's `main`, at its top. Changing `sys.path` there, as many test files do, is not enough."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return True  # Python will say what is wrong with it
+    local = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return any(_acts(statement, local) for statement in body)
+
+
+def weigh(junit: Junit | None, log: LogFacts, entry_point: bool | None) -> Evidence:
+    """What shows that the row did something. `entry_point` is None where the row names no test file."""
+    if junit is not None and (junit.tests or log.pytest is None):
+        return Evidence("junit", junit.executed, junit.failures, junit.skipped, log.metrics, junit.first)
+    if log.pytest is not None:
+        passed, failed = (sum(log.pytest.get(word, 0) for word in words) for words in _PYTEST_WORDS)
+        return Evidence("pytest", passed + failed, failed, log.pytest.get("skipped", 0), log.metrics)
+    if log.unittest is not None:
+        return Evidence("unittest", log.unittest, steps=log.metrics)
+    if log.metrics:
+        return Evidence("metrics", steps=log.metrics)
+    if entry_point is None or entry_point:
+        return Evidence("script")
+    return Evidence("none")
+
+
+_PYTEST_WORDS = (("passed", "xfailed", "xpassed"), ("failed", "error"))
+
+
+def judge(ended: Ended, evidence: Evidence, log: LogFacts, *, test: str | None, containers: bool) -> Verdict:
+    """The row's status and its reason."""
+    if ended.end is None:
+        return Verdict(LOST, "the runner vanished before the job ended", evidence)
+    if ended.end == layout.END_CANCELLED:
+        return Verdict(CANCELLED, "cancelled", evidence)
+    if ended.end == layout.END_ERROR:
+        return Verdict(BLOCKED, f"the job could not be started: {ended.error}", evidence)
+    if ended.log_error:
+        return Verdict(BLOCKED, ended.log_error, evidence)
+    if ended.end == layout.END_TIMEOUT:
+        return _at_last_line(FAILED, f"timeout after {ended.timeout_minutes:g} min", evidence, log)
+    if ended.exit_code == 125 and (log.blocked or (containers and log.daemon)):
+        return Verdict(BLOCKED, log.blocked or log.daemon, evidence)
+    if ended.exit_code:
+        return _failed(ended, evidence, log)
+    return _green(evidence, test)
+
+
+def _failed(ended: Ended, evidence: Evidence, log: LogFacts) -> Verdict:
+    if log.last_error:
+        number, line = log.last_error
+        return Verdict(FAILED, evidence.detail or line.removeprefix("E").strip(), evidence, number)
+    return _at_last_line(FAILED, f"exit code {ended.exit_code}", evidence, log)
+
+
+def _at_last_line(status: str, reason: str, evidence: Evidence, log: LogFacts) -> Verdict:
+    if log.last_line is None:
+        return Verdict(status, f"{reason}, no output", evidence)
+    number, line = log.last_line
+    return Verdict(status, f"{reason}; last line: {line}", evidence, number)
+
+
+def _green(evidence: Evidence, test: str | None) -> Verdict:
+    if evidence.failures:
+        return Verdict(FAILED, f"exit code 0, but {evidence.detail or f'{evidence.failures} tests failed'}", evidence)
+    if evidence.kind == "none":
+        return Verdict(VACUOUS, f"nothing ran: {test} has no __main__ block, python only defined its tests", evidence)
+    if evidence.kind in ("junit", "pytest", "unittest") and not evidence.tests:
+        skipped = f"all {evidence.skipped} tests skipped" if evidence.skipped else "no test was collected"
+        return Verdict(VACUOUS, f"nothing ran: {skipped}", evidence)
+    return Verdict(PASSED, "", evidence)
+
+
+def _acts(statement: ast.stmt, local: set[str]) -> bool:
+    if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
+        return True
+    if isinstance(statement, ast.Assert):
+        return True
+    if not isinstance(statement, ast.Expr | ast.For | ast.While | ast.With | ast.Raise | ast.If):
+        return False
+    calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return any(
+        (isinstance(called, ast.Name) and called.id in local)
+        or (isinstance(called, ast.Attribute) and called.attr == "main")
+        for called in calls
+    )

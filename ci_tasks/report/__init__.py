@@ -1,0 +1,1 @@
+"""Values → what a person sees. Pure: returns text and renderables, prints nothing."""

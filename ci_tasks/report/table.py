@@ -1,0 +1,115 @@
+"""The table that ends a run, the table of jobs, and the deviations from CI, as plain text with aligned columns.
+
+Plain text serves a terminal, a log and a pasted comment alike; colour is added by whoever prints to a terminal.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ci_tasks.model import EXIT_CODES, PASSED, Row
+
+Record = Mapping[str, Any]
+
+
+def columns(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells as text with aligned columns, two spaces between them; the last column is not padded."""
+    widths = [
+        max(_width(line[at]) for line in lines if at < len(line)) for at in range(max(map(len, lines), default=0))
+    ]
+    return [
+        "  ".join(
+            cell + " " * (widths[at] - _width(cell)) if at < len(line) - 1 else cell for at, cell in enumerate(line)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def results(records: Sequence[Record], logs: Sequence[str]) -> list[str]:
+    """One line a row: status, row, time, evidence, reason; then the log of each row that did not pass."""
+    head = ("STATUS", "ROW", "TIME", "EVIDENCE", "REASON")
+    body = [(r["status"], r["row"], _seconds(r), evidence(r["evidence"]), r["reason"] or "") for r in records]
+    lines = columns([head, *body])
+    shown = [(r, log) for r, log in zip(records, logs, strict=True) if r["status"] != PASSED and r["started_at"]]
+    if shown:
+        lines += ["", *columns([(f"log of {r['row']}:", log) for r, log in shown])]
+    return lines
+
+
+def summary(records: Sequence[Record]) -> str:
+    """`48 passed, 8 vacuous` in the order of gravity, for the last line."""
+    counts = {status: sum(record["status"] == status for record in records) for status in EXIT_CODES}
+    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    return said or "no row ran"
+
+
+def deviations(records: Sequence[Record]) -> list[str]:
+    """What differs from CI: differences that all rows share once, others with their rows."""
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for record in records:
+        for item in record["deviations"]:
+            key = (item["what"], _short(item["ci"]), _short(item["here"]), item["why"])
+            found.setdefault(key, []).append(record["row"])
+    if not found:
+        return []
+    body = [
+        (what, ci, here, why + ("" if len(where) == len(records) else f" ({_some(where)})"))
+        for (what, ci, here, why), where in found.items()
+    ]
+    return ["Different from CI:", *(f"  {line}" for line in columns([("WHAT", "CI", "HERE", "WHY"), *body]))]
+
+
+def jobs(rows: Sequence[Row]) -> list[str]:
+    """The rows of a workflow, one line each."""
+    head = ("LABEL", "ROW", "GPUS", "TRIGGER", "RUNNER", "IMAGE")
+    body = [
+        (
+            row.label,
+            row.row if row.dynamic is None else f"(decided by {row.dynamic})",
+            "-" if row.gpus is None else str(row.gpus),
+            row.trigger or "always",
+            row.runner,
+            row.image or "-",
+        )
+        for row in rows
+    ]
+    return columns([head, *body])
+
+
+def evidence(found: Mapping[str, Any]) -> str:
+    """What shows that something ran, in a few words."""
+    parts = []
+    if found["kind"] in ("junit", "pytest", "unittest"):
+        parts.append(f"{found['tests']} test{'' if found['tests'] == 1 else 's'}")
+    if found["failures"]:
+        parts.append(f"{found['failures']} failed")
+    if found["skipped"]:
+        parts.append(f"{found['skipped']} skipped")
+    if found["steps"]:
+        parts.append(f"{found['steps']} metric lines")
+    if found["kind"] == "script":
+        parts.append("script ran")
+    return ", ".join(parts) or "-"
+
+
+def _seconds(record: Record) -> str:
+    seconds = record["timings"]["seconds"]
+    if seconds is None:
+        return "-"
+    return f"{seconds:.1f} s" if seconds < 100 else f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:57] + "…"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def _width(text: str) -> int:
+    """Terminal cells: East Asian wide characters take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)

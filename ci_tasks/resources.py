@@ -1,0 +1,13 @@
+"""Files that ship with the project: the embedded sample and hosts.yaml, from the repository or from an installed wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def path(name: str) -> Path:
+    """Where `name` (`hosts.yaml`, `examples/tiny-slime`) is: beside the package in a clone, inside it in a wheel."""
+    beside = _PACKAGE.parent / name
+    return beside if beside.exists() else _PACKAGE / "_shipped" / name

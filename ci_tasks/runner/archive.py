@@ -1,0 +1,25 @@
+"""The runner as one zip file that any Python 3.8+ can execute: it travels inside the run directory."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+
+_MAIN = "import sys\nfrom runner.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal sources give equal bytes
+
+
+def build() -> bytes:
+    """The bytes of runner.pyz."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
+        for name in sorted(os.listdir(here)):
+            if name.endswith(".py"):
+                with open(os.path.join(here, name), encoding="utf-8") as source:
+                    entry = zipfile.ZipInfo("runner/" + name, _EPOCH)
+                    entry.compress_type = zipfile.ZIP_DEFLATED
+                    archive.writestr(entry, source.read())
+    return out.getvalue()

@@ -1,0 +1,45 @@
+"""The log of a run: bytes as the job wrote them, secrets masked, with their count and digest.
+
+A log that cannot be written (a full disk) must not stop the job in the middle of a write, nor be taken for a short log:
+the job goes on, and the error is kept for the status.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Iterable, Optional
+
+from .mask import Masker
+
+
+class Log:
+    def __init__(self, path: str, secrets: Iterable[str]) -> None:
+        self.bytes = 0
+        self.error: Optional[str] = None
+        self._digest = hashlib.sha256()
+        self._masker = Masker(secrets)
+        self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, chunk: bytes) -> None:
+        self._put(self._masker.feed(chunk))
+
+    def close(self) -> None:
+        self._put(self._masker.flush())
+        os.close(self._out)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the bytes that are in the file."""
+        return self._digest.hexdigest()
+
+    def _put(self, data: bytes) -> None:
+        while data and self.error is None:
+            try:
+                written = os.write(self._out, data)
+            except OSError as error:
+                self.error = "the log could not be written: %s" % error.strerror
+                return
+            self._digest.update(data[:written])
+            self.bytes += written
+            data = data[written:]

@@ -1,0 +1,142 @@
+"""record.json: what is known of a run after its end, put together from its directory. The judge decides, this reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from ci_tasks.judge.junit import Junit, read_junit
+from ci_tasks.judge.log import LogFacts, read_log
+from ci_tasks.judge.verdict import Ended, has_entry_point, judge, weigh
+from ci_tasks.model import BLOCKED, Evidence, Verdict
+from ci_tasks.runner import layout, process
+from ci_tasks.runner.layout import RunDir, read_json, write_json
+
+_LONGEST_LINE = 1 << 16
+
+
+def settle(run: RunDir, test_source: str | None) -> dict[str, Any]:
+    """Judge an ended run, write its record.json and return it. `test_source` is the text of the row's test file."""
+    plan, status = read_json(run.plan), read_json(run.status)
+    facts = _log_facts(run)
+    entry_point = has_entry_point(test_source) if test_source is not None else None
+    evidence = weigh(_junit(run), facts, entry_point)
+    calls = _docker_calls(run)
+    ended = Ended(
+        end=status.get("end"),
+        exit_code=status.get("exit_code"),
+        error=str(status.get("error") or ""),
+        timeout_minutes=plan["timeout_minutes"],
+        log_error=str(status.get("log_error") or ""),
+    )
+    verdict = judge(ended, evidence, facts, test=plan["test"], containers=any(_contained(call) for call in calls))
+    record = _record(plan, status, verdict, facts, calls)
+    write_json(run.record, record)
+    return record
+
+
+def blocked(run: RunDir, reason: str) -> dict[str, Any]:
+    """The record of a run that could not begin."""
+    record = _record(read_json(run.plan), {}, Verdict(BLOCKED, reason, Evidence("none")), LogFacts(), [])
+    write_json(run.record, record)
+    return record
+
+
+def load(run: RunDir) -> dict[str, Any]:
+    """The record of a run, or what can be said of one that has none: it runs, or its client went away before the end."""
+    record = read_json(run.record)
+    if record:
+        return record
+    plan, status = read_json(run.plan), read_json(run.status)
+    if status.get("state") == layout.STATE_ENDED or (status and not process.alive(status)):
+        return settle(run, _test_source(plan))
+    state = "running" if status else "planned"
+    return {**_record(plan, status, Verdict(state, "", Evidence("none")), LogFacts(), []), "status": state}
+
+
+def _test_source(plan: dict[str, Any]) -> str | None:
+    """The test file where the row ran, as long as its workspace is still there."""
+    try:
+        with open(os.path.join(plan["workspace"], plan["test"] or ""), encoding="utf-8", errors="replace") as source:
+            return source.read()
+    except OSError:
+        return None
+
+
+def _record(
+    plan: dict[str, Any], status: dict[str, Any], verdict: Verdict, facts: LogFacts, calls: list[Any]
+) -> dict[str, Any]:
+    started, ended = status.get("started_at"), status.get("ended_at")
+    seen = [item for call in calls for item in call.get("deviations", [])]
+    # What the adapter saw happen replaces what the plan foresaw under the same name.
+    foreseen = [item for item in plan.get("deviations", []) if item["what"] not in {other["what"] for other in seen}]
+    deviations = [*foreseen, *seen]
+    return {
+        "id": plan.get("id"),
+        "label": plan.get("label"),
+        "row": plan.get("row"),
+        "host": plan.get("host"),
+        "status": verdict.status,
+        "reason": verdict.reason,
+        "exit_code": status.get("exit_code"),
+        "started_at": _iso(started),
+        "ended_at": _iso(ended),
+        "timings": {"seconds": round(ended - started, 3) if started and ended else None},
+        "checkout": plan.get("checkout"),
+        "gpus": plan.get("gpus"),
+        "gpu_ids": list(facts.gpu_ids),
+        "log": {"bytes": status.get("log_bytes", 0), "sha256": status.get("log_sha256")},
+        "evidence": asdict(verdict.evidence),
+        "triage": {"verdict": verdict.status, "line_no": verdict.line_no, "line": verdict.reason},
+        "deviations": _unique(deviations),
+        "environment": {"runtime": plan.get("runtime"), "image": plan.get("image")},
+    }
+
+
+def _log_facts(run: RunDir) -> LogFacts:
+    try:
+        with open(run.log, "rb") as source:
+            return read_log(_lines(source))
+    except OSError:
+        return LogFacts()
+
+
+def _lines(source: Any) -> Iterator[bytes]:
+    """Lines of bounded length: the rest of a longer one is passed over, so that 100 MB without a newline stay 64 KiB."""
+    while line := source.readline(_LONGEST_LINE):
+        yield line
+        while line and not line.endswith(b"\n") and len(line) == _LONGEST_LINE:
+            line = source.readline(_LONGEST_LINE)
+
+
+def _junit(run: RunDir) -> Junit | None:
+    try:
+        with open(run.junit, "rb") as source:
+            return read_junit(source.read())
+    except OSError:
+        return None
+
+
+def _docker_calls(run: RunDir) -> list[Any]:
+    try:
+        with open(run.docker, encoding="utf-8") as source:
+            found = json.load(source)
+    except (OSError, ValueError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _contained(call: Any) -> bool:
+    return isinstance(call, dict) and call.get("runtime") in ("docker", "podman")
+
+
+def _iso(seconds: float | None) -> str | None:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds") if seconds else None
+
+
+def _unique(deviations: list[Any]) -> list[Any]:
+    return list({json.dumps(item, sort_keys=True): item for item in deviations}.values())

@@ -1,0 +1,193 @@
+"""The values an expression works on, and how GitHub turns one kind of value into another.
+
+Null, boolean, number, string, array and object, as None, bool, int or float, str, list and dict. The rules are those of
+the documentation page "Evaluate expressions in workflows and actions" (Literals, Operators) where it says enough, and
+of actions/runner's C# source (`EvaluationResult`, `ExpressionUtility`, `Operators/Index`) where it does not.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import TypeAlias
+
+Value: TypeAlias = "None | bool | int | float | str | list[Value] | dict[str, Value]"
+
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_RADIX = re.compile(r"0x([0-9a-fA-F]+)|0o([0-7]+)")
+_NAMED_NUMBER = re.compile(r"[+-]?infinity", re.IGNORECASE)
+
+# .NET's ordinal comparison keeps these as they are, though Unicode gives them the capitals I and S.
+_WITHOUT_CAPITAL = frozenset("\u0131\u017f")
+
+
+# bool comes first, since Python's True is an int as well.
+_KINDS = ((bool, "Boolean"), (int, "Number"), (float, "Number"), (str, "String"), (list, "Array"), (dict, "Object"))
+
+
+class FilteredArray(list[Value]):
+    """What `*` gives: an array whose next property or index applies to each of its items."""
+
+
+def kind(value: Value) -> str:
+    """GitHub's name for the kind of a value: Null, Boolean, Number, String, Array or Object.
+
+    Raises TypeError for any other Python object; contexts hold JSON-like values only.
+    """
+    if value is None:
+        return "Null"
+    for python_type, name in _KINDS:
+        if isinstance(value, python_type):
+            return name
+    raise TypeError(f"{type(value).__name__} is not a value of GitHub's expressions: {value!r}")
+
+
+def is_primitive(value: Value) -> bool:
+    """True of everything but arrays and objects, which GitHub never coerces."""
+    return kind(value) not in ("Array", "Object")
+
+
+def truthy(value: Value) -> bool:
+    """False for null, false, 0, NaN and ''; true for the rest, empty arrays and objects included."""
+    if isinstance(value, (list, dict)):
+        return True
+    return bool(value) and value == value
+
+
+def as_number(value: float) -> int | float:
+    """The same number, as an int where it is a whole one: GitHub has doubles only and prints 1.0 as 1."""
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+def parse_number(text: str) -> float:
+    """The number a string stands for: '' is 0, 0x and 0o are 32-bit integers, what is no number is NaN."""
+    text = text.strip()
+    if not text:
+        return 0.0
+    if _DECIMAL.fullmatch(text):
+        return float(text)
+    if _NAMED_NUMBER.fullmatch(text):
+        return -math.inf if text.startswith("-") else math.inf
+    radix = _RADIX.fullmatch(text)
+    if radix is None:
+        return math.nan
+    integer = int(radix[1], 16) if radix[1] else int(radix[2], 8)
+    if integer >= 2**32:
+        return math.nan
+    # Read by .NET as the bits of an Int32, so the upper half is negative.
+    return float(integer - 2**32 if integer >= 2**31 else integer)
+
+
+def to_number(value: Value) -> float:
+    """null is 0, booleans are 0 and 1, strings are parsed, arrays and objects are NaN."""
+    if value is None:
+        return 0.0
+    if isinstance(value, (bool, int, float)):
+        return _double(value)
+    return parse_number(value) if isinstance(value, str) else math.nan
+
+
+def to_string(value: Value) -> str:
+    """As GitHub writes a value into text: null is '', numbers have 15 digits, others are 'Array' and 'Object'."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return _number_text(_double(value))
+    return value if isinstance(value, str) else kind(value)
+
+
+def loose_equal(left: Value, right: Value) -> bool:
+    """GitHub's ==: across kinds as numbers, strings without regard to case, arrays and objects by identity."""
+    left, right = _alike(left, right)
+    if kind(left) != kind(right):
+        return False
+    if isinstance(left, str) and isinstance(right, str):
+        return fold(left) == fold(right)
+    return left == right if is_primitive(left) else left is right
+
+
+def less(left: Value, right: Value) -> bool:
+    """GitHub's <: numbers by size, strings by their upper-case ordinals; never true of arrays and objects."""
+    left, right = _alike(left, right)
+    if isinstance(left, str) and isinstance(right, str):
+        return fold(left) < fold(right)
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return left < right
+    return False
+
+
+def fold(text: str) -> str:
+    """Text for a comparison without regard to case, character by character as .NET's OrdinalIgnoreCase does.
+
+    Not `casefold`, which would make 'ß' equal to 'ss'.
+    """
+    return "".join(upper if len(upper := char.upper()) == 1 and char not in _WITHOUT_CAPITAL else char for char in text)
+
+
+def lookup(mapping: Mapping[str, Value], name: str, *, exact: bool = False) -> list[Value]:
+    """The value under a name, in a list of one, or an empty list; without regard to case unless `exact`."""
+    if name in mapping:
+        return [mapping[name]]
+    folded = fold(name)
+    return [value for key, value in mapping.items() if not exact and fold(key) == folded][:1]
+
+
+def index(of: Value, key: Value, *, exact: bool = False) -> Value:
+    """`of.key` and `of[key]`: null for what is not there; over a filtered array, those items that have it."""
+    if isinstance(of, FilteredArray):
+        return FilteredArray(hit for item in of for hit in _select(item, key, exact))
+    hits = _select(of, key, exact)
+    return hits[0] if hits else None
+
+
+def wildcard(of: Value) -> FilteredArray:
+    """`of.*` and `of[*]`: the values of an object or array; over a filtered array, the values of its items."""
+    if isinstance(of, FilteredArray):
+        return FilteredArray(value for item in of for value in _members(item))
+    return FilteredArray(_members(of))
+
+
+def _members(of: Value) -> list[Value]:
+    if isinstance(of, dict):
+        return list(of.values())
+    return of if isinstance(of, list) else []
+
+
+def _select(of: Value, key: Value, exact: bool) -> list[Value]:
+    if isinstance(of, dict):
+        return lookup(of, to_string(key), exact=exact) if is_primitive(key) else []
+    if isinstance(of, list):
+        position = to_number(key)
+        return [of[int(position)]] if 0 <= position < len(of) else []
+    return []
+
+
+def _alike(left: Value, right: Value) -> tuple[Value, Value]:
+    """Both sides as the comparison operators see them: unchanged if of one kind, else primitives as numbers."""
+    kinds = {kind(left), kind(right)}
+    if kinds == {"Number"}:
+        return to_number(left), to_number(right)
+    if len(kinds) == 1:
+        return left, right
+    if kinds & {"Array", "Object"}:
+        return (left, math.nan) if not is_primitive(left) else (math.nan, right)
+    return to_number(left), to_number(right)
+
+
+def _double(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _number_text(number: float) -> str:
+    """.NET's G15 format. Negative zero is '0', for which newer runner sources have a line of their own."""
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    return f"{number:.15g}".upper() if number else "0"

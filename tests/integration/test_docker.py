@@ -1,0 +1,219 @@
+"""The container adapter in front of a real Docker daemon, with the flags that CI gives."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.runner import adapter
+from ci_tasks.runner.docker_argv import BOOLEANS, VALUED
+
+# Test files are imported by path (importmode=importlib), so a neighbour has to be as well.
+_spec = importlib.util.spec_from_file_location("ci_tasks_tests_dockerd", Path(__file__).with_name("dockerd.py"))
+assert _spec is not None
+assert _spec.loader is not None
+dockerd = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(dockerd)
+docker_host = dockerd.docker_host
+
+ROOT = Path(adapter.__file__).parents[2]
+ADAPTER = """\
+#!/bin/sh
+exec {python} -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from ci_tasks.runner.adapter import main
+sys.exit(main(sys.argv[2:], sys.argv[1]))' {root} {run_dir} "$@"
+"""
+NAME = "ci-tasks-test"
+CI_FLAGS = ["--rm", "--pull=always", "--network", "host", "--ipc=host", "--shm-size=32g", "--privileged"]
+CI_LIMITS = ["--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--memory=0", "--memory-swap=0"]
+SOON_S = 10
+
+
+class Adapted:
+    """A run directory whose docker stands before the real one."""
+
+    def __init__(self, run_dir: Path, host: str) -> None:
+        self.run_dir = run_dir
+        self.host = host
+        self.program = run_dir / "bin" / "docker"
+        self.program.parent.mkdir(parents=True)
+        words = {"python": sys.executable, "root": str(ROOT), "run_dir": str(run_dir)}
+        self.program.write_text(ADAPTER.format(**{key: shlex.quote(word) for key, word in words.items()}))
+        self.program.chmod(0o755)
+        self.rules()
+
+    def rules(self, **container: Any) -> None:
+        rules = {
+            "runtime": "docker",
+            "pull": "never",
+            "name": NAME,
+            "image": {"slime:latest": dockerd.IMAGE},
+            **container,
+        }
+        (self.run_dir / "plan.json").write_text(json.dumps({"container": rules}))
+
+    def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
+        path = f"{self.program.parent}{os.pathsep}{os.environ['PATH']}"
+        environ = {**os.environ, "PATH": path, "DOCKER_HOST": self.host, **environ}
+        pipe = subprocess.PIPE
+        return subprocess.Popen([str(self.program), *words], env=environ, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *words: str, **environ: str) -> tuple[int, str, str]:
+        started = self.start(*words, **environ)
+        out, err = started.communicate(timeout=SOON_S)
+        return started.returncode, out, err
+
+    def real(self, *words: str) -> str:
+        said: str = dockerd.docker(self.host, *words)
+        return said
+
+    def await_container(self, name: str = NAME) -> dict[str, Any]:
+        end = time.monotonic() + SOON_S
+        while time.monotonic() < end:
+            if self.real("ps", "-q", "--filter", f"name=^{name}$"):
+                found: dict[str, Any] = json.loads(self.real("inspect", name))[0]
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"no container {name} after {SOON_S} s")
+
+    def names(self) -> list[str]:
+        return self.real("ps", "-a", "--format", "{{.Names}}").split()
+
+
+def _ended(started: subprocess.Popen[str]) -> int:
+    started.communicate(timeout=SOON_S)
+    return started.returncode
+
+
+@pytest.fixture
+def adapted(tmp_path: Path, docker_host: str) -> Iterator[Adapted]:
+    here = Adapted(tmp_path / "run dir's", docker_host)
+    yield here
+    if here.names():
+        here.real("rm", "-f", *here.names())
+
+
+def test_cis_flags_run_with_this_hosts_directories_and_the_exit_code_comes_through(
+    adapted: Adapted, tmp_path: Path
+) -> None:
+    data = tmp_path / 'the data\'s "own"\nplace'
+    (data / "sub").mkdir(parents=True)
+    (data / "sub" / "file").write_text("found\n")
+    adapted.rules(mounts={"/mnt/nvme0n1/slime_ci": str(data)}, env={"OUR_TOKEN": "t0p"}, volumes=[str(adapted.run_dir)])
+    script = f'cat /models/file; pwd; echo "$GIVEN $HF_TOKEN $OUR_TOKEN"; ls "{adapted.run_dir}"; nvidia-smi; exit 42'
+    words = ["run", *CI_FLAGS, *CI_LIMITS, "--gpus", "all", "-v", "/mnt/nvme0n1/slime_ci/sub:/models:ro", "-w", "/tmp"]
+    code, out, err = adapted.run(
+        *words, "-e", "GIVEN", "-e", "HF_TOKEN=s3cret", "slime:latest", "bash", "-c", script, GIVEN="given here"
+    )
+    gpus = [f"GPU {gpu}: pretend" for gpu in range(8)]
+    assert out.splitlines() == [
+        "found",
+        "/tmp",
+        "given here s3cret t0p",
+        "bin",
+        "docker.json",
+        "docker.json.lock",
+        "plan.json",
+        *gpus,
+    ]
+    assert (code, err) == (42, "")
+
+
+def test_name_labels_and_words_of_the_running_container_are_those_recorded(adapted: Adapted) -> None:
+    adapted.rules(labels={"ci-tasks.run": "7", "ci-tasks.host": "a b"})
+    assert adapted.run("run", "--rm", "--network=host", "slime:latest", "true")[0] == 0
+    words = [
+        "run",
+        "--rm",
+        "--network=host",
+        "--name",
+        "theirs",
+        dockerd.IMAGE,
+        "bash",
+        "-c",
+        "sleep 60; :",
+        "a' \n\"b",
+    ]
+    started = adapted.start(*words)
+    found = adapted.await_container(NAME + "-2")
+    entry = json.loads((adapted.run_dir / "docker.json").read_text())[1]
+    assert found["Config"]["Labels"] == {"ci-tasks.run": "7", "ci-tasks.host": "a b"}
+    assert (found["HostConfig"]["Init"], found["HostConfig"]["NetworkMode"]) == (True, "host")
+    assert (entry["ci"], entry["name"], entry["runtime"]) == (words, NAME + "-2", "docker")
+    # The client's own argv, read from the kernel, is the recorded one to the byte.
+    argv = Path(f"/proc/{started.pid}/cmdline").read_text().split("\0")[:-1]
+    assert argv == ["docker", *entry["here"]]
+    adapted.real("rm", "-f", NAME + "-2")
+    assert _ended(started) == 137
+
+
+def test_sigterm_stops_the_container_because_of_init(adapted: Adapted) -> None:
+    started = adapted.start("run", "--rm", "--network=host", "slime:latest", "sleep", "60")
+    adapted.await_container()
+    started.send_signal(signal.SIGTERM)
+    assert _ended(started) == 128 + signal.SIGTERM
+    assert adapted.names() == []
+
+
+def test_removing_the_recorded_name_ends_the_run_whose_client_was_killed(adapted: Adapted) -> None:
+    started = adapted.start("run", "--network=host", "slime:latest", "sleep", "60")
+    adapted.await_container()
+    started.kill()
+    _ended(started)
+    assert adapted.names() == [NAME]  # a killed client leaves its container
+    adapted.real("rm", "-f", json.loads((adapted.run_dir / "docker.json").read_text())[0]["name"])
+    assert adapted.names() == []
+
+
+def test_a_detached_run_is_kept_and_other_subcommands_reach_it(adapted: Adapted) -> None:
+    code, out, _ = adapted.run("run", "-d", "--network=host", "slime:latest", "sleep", "60")
+    assert (code, len(out.strip())) == (0, 64)
+    assert adapted.run("exec", NAME, "bash", "-c", "echo inside; exit 5") == (5, "inside\n", "")
+    assert adapted.run("rm", "-f", NAME) == (0, NAME + "\n", "")
+
+
+def test_a_missing_source_is_not_created(adapted: Adapted, tmp_path: Path) -> None:
+    missing = tmp_path / "not here"
+    code, _, err = adapted.run("run", "--rm", "-v", f"{missing}:/d", "slime:latest", "true")
+    assert code == 125
+    assert err.startswith("ci-tasks: blocked: ")
+    assert not missing.exists()
+    assert adapted.names() == []
+
+
+PULLS = [("never", 125, "No such image"), ("missing", 125, "nable to find image")]
+
+
+@pytest.mark.parametrize(("pull", "code", "message"), PULLS)
+def test_a_local_image_needs_no_registry_and_an_absent_one_is_dockers_125(
+    adapted: Adapted, pull: str, code: int, message: str
+) -> None:
+    adapted.rules(pull=pull)
+    flags = ["--rm", "--pull=always", "--network=host"]
+    assert adapted.run("run", *flags, "slime:latest", "true") == (0, "", "")
+    done = adapted.run("run", *flags, "127.0.0.1:1/absent:x", "true")
+    assert done[0] == code
+    assert message in done[2]
+
+
+def test_every_option_of_the_installed_docker_is_known_with_its_kind() -> None:
+    if shutil.which("docker") is None:
+        dockerd.cannot("docker is not installed")
+    text = subprocess.run(["docker", "run", "--help"], capture_output=True, text=True, check=True).stdout
+    shown = re.findall(r"^ {2,6}(?:-(\w), )?--([a-z0-9-]+)(?: ([a-z0-9-]+))?(?:  |$)", text, re.MULTILINE)
+    assert len(shown) > 90
+    known = {name: (letter, False) for name, letter in BOOLEANS.items()}
+    known.update({name: (letter, True) for name, letter in VALUED.items()})
+    assert {name: known.get(name) for _, name, _ in shown} == {n: (letter, bool(kind)) for letter, n, kind in shown}

@@ -1,0 +1,146 @@
+"""What holds of any text and any value."""
+
+from __future__ import annotations
+
+import contextlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_tasks.workflow.expressions import (
+    ExpressionError,
+    Value,
+    condition,
+    evaluate,
+    interpolate,
+    parse,
+    references,
+    to_string,
+    truthy,
+    walk,
+)
+
+# Text near the grammar finds more than text at large.
+WORDS = (
+    "github env . [ ] ( ) , * ' '' 'a' \" ! != == = < <= && || & 1 -1 .5 0xff 1e9 null true NaN ${{ }} contains( "
+    "format( toJSON( fromJSON( case( always() hashFiles( {0} _x \n"
+)
+TOKENS = st.sampled_from(WORDS.split(" "))
+NEAR = st.lists(TOKENS, max_size=14).flatmap(
+    lambda tokens: st.sampled_from(["", " "]).map(lambda gap: gap.join(tokens))
+)
+TEXT = st.text() | NEAR
+NUMBERS = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(width=16, allow_nan=False, allow_infinity=False)
+PRIMITIVES = st.none() | st.booleans() | NUMBERS | st.text()
+
+
+def nest(inner: st.SearchStrategy[Value]) -> st.SearchStrategy[Value]:
+    return st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4)
+
+
+# Numbers of at most 15 digits, for more do not survive GitHub's way of writing them.
+SHORT = st.none() | st.booleans() | st.integers(-(10**14), 10**14) | st.text()
+VALUES: st.SearchStrategy[Value] = st.recursive(SHORT, nest, max_leaves=12)
+
+
+def refusal(text: str) -> ExpressionError | None:
+    try:
+        parse(text)
+    except ExpressionError as error:
+        return error
+    return None
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+@given(TEXT)
+def test_parse_raises_nothing_but_expression_error(text: str) -> None:
+    with contextlib.suppress(ExpressionError):
+        parse(text)
+
+
+@given(TEXT, st.dictionaries(st.sampled_from(["github", "env"]), VALUES))
+def test_evaluation_raises_nothing_but_expression_error(text: str, contexts: dict[str, Value]) -> None:
+    for function in (evaluate, interpolate, condition):
+        with contextlib.suppress(ExpressionError):
+            function(text, contexts)
+    with contextlib.suppress(ExpressionError):
+        references(text)
+
+
+@given(TEXT)
+def test_an_error_points_into_its_text(text: str) -> None:
+    error = refusal(text)
+    assert error is None or 0 <= error.position <= len(text)
+    assert error is None or error.message in str(error)
+
+
+@given(TEXT)
+def test_blanks_and_parentheses_around_an_expression_change_nothing(text: str) -> None:
+    try:
+        tree = parse(text)
+    except ExpressionError:
+        return
+    assert parse(f" \n{text}\t ") == parse(f"({text})") == tree
+
+
+@given(st.text())
+def test_a_quoted_string_is_its_text(text: str) -> None:
+    assert evaluate(quoted(text), {}) == text
+    assert interpolate(f"${{{{ {quoted(text)} }}}}", {}) == text
+
+
+@given(st.text().filter(lambda text: "${{" not in text), st.text())
+def test_text_around_an_expression_is_kept(before: str, value: str) -> None:
+    assert interpolate(f"{before}${{{{ env.X }}}}", {"env": {"X": value}}) == before + value
+
+
+@given(st.text().filter(lambda text: "${{" not in text))
+def test_a_template_without_expressions_is_unchanged(text: str) -> None:
+    assert interpolate(text, {}) == text
+
+
+@given(VALUES)
+def test_json_round_trips(value: Value) -> None:
+    assert evaluate("fromJSON(toJSON(env))", {"env": value}) == value
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_format_puts_each_argument_in_its_place(arguments: list[str]) -> None:
+    items = "".join(f"{{{position}}}" for position in range(len(arguments)))
+    call = f"format({quoted(items)}, {', '.join(map(quoted, arguments))})"
+    assert evaluate(call, {}) == "".join(arguments)
+
+
+@given(PRIMITIVES, PRIMITIVES)
+def test_comparisons_agree_with_each_other(left: Value, right: Value) -> None:
+    def holds(op: str) -> Value:
+        return evaluate(f"env.l {op} env.r", {"env": {"l": left, "r": right}})
+
+    assert holds("==") is not holds("!=")
+    assert holds("<=") is (holds("==") or holds("<"))
+    assert holds(">=") is (holds("==") or holds(">"))
+    assert not (holds("<") and holds(">"))
+    assert holds("==") is evaluate("env.r == env.l", {"env": {"l": left, "r": right}})
+
+
+@given(PRIMITIVES, PRIMITIVES)
+def test_and_or_pick_by_truth(left: Value, right: Value) -> None:
+    contexts: dict[str, Value] = {"env": {"l": left, "r": right}}
+    assert evaluate("env.l && env.r", contexts) == (right if truthy(left) else left)
+    assert evaluate("env.l || env.r", contexts) == (left if truthy(left) else right)
+    assert evaluate("!env.l", contexts) is not truthy(left)
+
+
+@given(st.integers(-(10**15) + 1, 10**15 - 1))
+def test_integers_of_fifteen_digits_are_written_whole(number: int) -> None:
+    assert to_string(number) == str(number)
+
+
+@given(TEXT)
+def test_walk_starts_at_the_root(text: str) -> None:
+    with contextlib.suppress(ExpressionError):
+        tree = parse(text)
+        assert next(walk(tree)) is tree
