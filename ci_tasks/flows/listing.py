@@ -34,15 +34,6 @@ def list_jobs(source: Source, label: str | None = None, base: str | None = None)
     return [_shown(row) for row in found]
 
 
-def outline(source: Source) -> dict[str, list[str]]:
-    """Label → row names, without evaluating more than names need; a matrix not known yet has none."""
-    known = Situation(secrets=source.workflow.secrets)
-    return {
-        rows.label_of(job.id): rows.names(source.workflow, job, known, slime.describe)
-        for job in source.workflow.jobs.values()
-    }
-
-
 def list_hosts(config: Config) -> list[dict[str, Any]]:
     """The hosts of hosts.yaml, as `hosts --json` shows them."""
     return [

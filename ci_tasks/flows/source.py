@@ -6,10 +6,9 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci_tasks import resources
-from ci_tasks.config import Config
-from ci_tasks.config import read as read_config
 from ci_tasks.errors import CheckoutError, ConfigError
 from ci_tasks.model import Workflow
 from ci_tasks.suites import slime
@@ -18,6 +17,9 @@ from ci_tasks.sync.snapshot import resolve_base
 from ci_tasks.workflow.context import Situation
 from ci_tasks.workflow.reader import read as read_workflow
 from ci_tasks.workflow.template import render
+
+if TYPE_CHECKING:
+    from ci_tasks.config import Config
 
 REPO_ENV = "CI_TASKS_REPO"
 HOSTS_ENV = "CI_TASKS_HOSTS"
@@ -60,13 +62,15 @@ def given_secrets(workflow: Workflow) -> tuple[str, ...]:
 
 def open_config() -> Config:
     """CI_TASKS_HOSTS, else ./hosts.yaml, else the user's, else the one that ships. Raises ConfigError."""
+    from ci_tasks.config import read
+
     named = os.environ.get(HOSTS_ENV)
     candidates = (
         [Path(named).expanduser()] if named else [Path("hosts.yaml"), _users_hosts(), resources.path("hosts.yaml")]
     )
     for path in candidates:
         if path.is_file():
-            return read_config(path.read_text(encoding="utf-8"), str(path))
+            return read(path.read_text(encoding="utf-8"), str(path))
     raise ConfigError("there is no such file", file=str(candidates[0]), hint=f"{HOSTS_ENV} names it")
 
 

@@ -1,0 +1,37 @@
+"""The checkout's CI jobs as sessions (tag `ci`), and our own development sessions (tag `dev`)."""
+
+import nox
+
+from ci_tasks import sessions
+
+nox.options.default_venv_backend = "venv"
+sessions.register()
+
+
+@nox.session(tags=["dev"])
+def tests(session: nox.Session) -> None:
+    """our own tests, with coverage"""
+    session.install("-e", ".[dev]")
+    session.run("pytest", "-n", "auto", "--cov", "--cov-report=term:skip-covered", *session.posargs)
+
+
+@nox.session(tags=["dev"])
+def lint(session: nox.Session) -> None:
+    """ruff: rules and format"""
+    session.install("ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session(tags=["dev"])
+def typecheck(session: nox.Session) -> None:
+    """mypy, strict"""
+    session.install("-e", ".[dev]")
+    session.run("mypy")
+
+
+@nox.session(tags=["dev"], default=False)
+def bench(session: nox.Session) -> None:
+    """side-by-side measurements, one JSON line a figure"""
+    session.install("-e", ".")
+    session.run("python", "bench/startup.py", *session.posargs)
