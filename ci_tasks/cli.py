@@ -14,6 +14,8 @@ from invoke.exceptions import Exit
 from invoke.program import Program
 from invoke.tasks import task
 
+from ci_tasks import parser
+
 _REPO = "the checkout (else CI_TASKS_REPO, the current directory, ../slime, the embedded sample)"
 _REV = "read the checkout at this revision instead of its working tree"
 _WORKFLOW = "another workflow file than .github/workflows/pr-test.yml"
@@ -22,6 +24,9 @@ _JSON = "print JSON"
 _BASE = "what changed tests are compared with (else origin/main)"
 _HOST = "a host of hosts.yaml"
 _COMMON = {"repo": _REPO, "rev": _REV, "workflow": _WORKFLOW, "base": _BASE}
+
+
+parser.install()
 
 
 def _finish(flow: Callable[[], int]) -> None:
@@ -39,14 +44,14 @@ def _print_json(value: Any) -> None:
 @task(positional=["label"], help={**_COMMON, "label": "only this label", "json": _JSON})
 def jobs(
     c: Context,
-    label: str = "",
+    label: str | None = None,
     json: bool = False,
     repo: str = "",
     rev: str = "",
     workflow: str = "",
     base: str = "",
 ) -> None:
-    """List the workflow's rows: what CI runs, on how many GPUs, started by which label.
+    """List the rows of the checkout's workflow.
 
     invoke jobs                       every row of the checkout
     invoke jobs ckpt --json           one label, for programs
@@ -86,7 +91,7 @@ def plan(
     workflow: str = "",
     base: str = "",
 ) -> None:
-    """Write the run directories that `run` would execute, and say what differs from CI.
+    """Write what `run` would execute, and what differs from CI.
 
     invoke plan ckpt --only async-save --host sim --out /tmp/plan
     bash /tmp/plan/01/run.sh

@@ -1,11 +1,14 @@
 """hosts.yaml text → hosts, pools and overrides. The border where raw mappings stop.
 
-An unknown key is an error with its line and the nearest valid one: a setting that is silently ignored runs the wrong thing.
+An unknown key is an error with its line and the nearest valid one: a setting that is silently ignored runs the wrong
+thing. No message repeats what stands under `secrets`: someone may have written a value there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +20,8 @@ from ci_tasks.yaml_lines import Map
 KINDS = ("local", "ssh", "slurm")
 RUNTIMES = ("docker", "podman", "apptainer", "pyxis", "none")
 PULLS = ("always", "missing", "never")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma: `--host` takes several names with commas
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,13 @@ def read(text: str, file: str = "hosts.yaml") -> Config:
     reader = _Reader(file)
     top = reader.mapping(tree if tree is not None else Map(1), "the file", 1)
     reader.known(top, ("hosts", "pools", "overrides"), "the file")
-    hosts = reader.mapping(top.get("hosts") or Map(1), "hosts", top.lines.get("hosts", 1))
+    hosts = reader.part(top, "hosts")
     specs = {name: reader.host(name, hosts[name], hosts.lines[name]) for name in hosts}
-    pools = reader.mapping(top.get("pools") or Map(1), "pools", top.lines.get("pools", 1))
+    pools = reader.part(top, "pools")
     return Config(
         hosts=specs,
-        pools={name: reader.pool(pools[name], specs, pools.lines[name]) for name in pools},
-        overrides=tuple(reader.override(item) for item in reader.items(top, "overrides")),
+        pools={name: reader.pool(name, pools[name], specs, pools.lines[name]) for name in pools},
+        overrides=tuple(reader.override(item, top.lines["overrides"]) for item in reader.items(top, "overrides")),
         file=file,
     )
 
@@ -71,6 +76,7 @@ _HOST_KEYS: dict[str, tuple[type, ...]] = {
     "partition": (str,),
     "gres": (str,),
 }
+_SECRETS_HINT = "names only; the values come from the caller's environment"
 _CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS}
 
 
@@ -79,6 +85,7 @@ class _Reader:
         self.file = file
 
     def host(self, name: str, body: Any, line: int) -> HostSpec:
+        self._named("host", name, line)
         found = self.mapping(body if body is not None else Map(line), f"host {name}", line)
         self.known(found, tuple(_HOST_KEYS), f"host {name}")
         for key, value in found.items():
@@ -93,41 +100,66 @@ class _Reader:
             gpus=found.get("gpus"),
             simulate=found.get("simulate", False),
             pull=found.get("pull"),
-            mounts={str(source): str(here) for source, here in (found.get("mounts") or {}).items()},
-            secrets=tuple(str(secret) for secret in found.get("secrets") or ()),
-            env={str(key): _scalar(value) for key, value in (found.get("env") or {}).items()},
+            mounts=self._texts(name, found, "mounts"),
+            secrets=self._secrets(name, found),
+            env=self._texts(name, found, "env"),
             timeout_minutes=float(found.get("timeout_minutes", HostSpec.timeout_minutes)),
             stall_minutes=float(found.get("stall_minutes", HostSpec.stall_minutes)),
+            partition=found.get("partition"),
+            gres=found.get("gres"),
         )
 
     def _typed(self, host: str, key: str, value: Any, line: int) -> None:
         types = _HOST_KEYS[key]
         right = isinstance(value, types) and not (isinstance(value, bool) and bool not in types)
         if not right:
-            names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list"}
-            wanted = names.get(types[-1], "a mapping")
-            raise self.error(f"host {host}: {key} is {wanted}, not {value!r}", line)
+            if key == "secrets":
+                raise self.error(f"host {host}: secrets is a list of names", line, hint=_SECRETS_HINT)
+            names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+            raise self.error(f"host {host}: {key} is {names.get(types[-1], 'a mapping')}, not {value!r}", line)
         if key in _CHOICES and value not in _CHOICES[key]:
-            near = nearest(value, _CHOICES[key])
             valid = f"valid: {', '.join(_CHOICES[key])}"
-            guess = f"; did you mean {near!r}?" if near else ""
-            raise self.error(f"host {host}: no {key} {value!r}{guess}", line, hint=valid)
-        if key in ("gpus", "timeout_minutes", "stall_minutes") and value < 0:
+            raise self.error(f"host {host}: no {key} {str(value)!r}{_guess(value, _CHOICES[key])}", line, hint=valid)
+        if key in ("gpus", "timeout_minutes", "stall_minutes") and (value < 0 or math.isnan(value)):
             raise self.error(f"host {host}: {key} is not negative", line)
 
-    def pool(self, body: Any, hosts: Mapping[str, HostSpec], line: int) -> tuple[str, ...]:
-        names = body if isinstance(body, list) else [body]
-        for name in names:
-            if name not in hosts:
-                raise self.error(f"a pool names the host {name!r}, which is not there", line, hint=_valid(hosts))
+    def _texts(self, host: str, body: Map, key: str) -> dict[str, str]:
+        found: Map = body.get(key) or Map(body.line)
+        for name, value in found.items():
+            if isinstance(value, list | Map):
+                raise self.error(f"host {host}: {key}: {name} is text, not {value!r}", found.lines[name])
+        return {name: _scalar(value) for name, value in found.items()}
+
+    def _secrets(self, host: str, body: Map) -> tuple[str, ...]:
+        names = body.get("secrets") or []
+        if not all(isinstance(name, str) and _VARIABLE.fullmatch(name) for name in names):
+            message = f"host {host}: secrets lists names of environment variables"
+            raise self.error(message, body.lines["secrets"], hint=_SECRETS_HINT)
         return tuple(str(name) for name in names)
 
-    def override(self, body: Any) -> Override:
-        found = self.mapping(body, "an override", 1)
+    def pool(self, name: str, body: Any, hosts: Mapping[str, HostSpec], line: int) -> tuple[str, ...]:
+        self._named("pool", name, line)
+        if name in hosts:
+            raise self.error(f"{name} is a host; a pool has a name of its own", line)
+        members = body if isinstance(body, list) else [body]
+        if not members or not all(isinstance(member, str) for member in members):
+            raise self.error(f"pool {name} is a list of hosts", line, hint=_valid(hosts))
+        for member in members:
+            if member not in hosts:
+                place = getattr(member, "line", 0) or line
+                message = f"pool {name}: no host {str(member)!r}{_guess(member, hosts)}"
+                raise self.error(message, place, hint=_valid(hosts))
+        return tuple(str(member) for member in members)
+
+    def override(self, body: Any, line: int) -> Override:
+        found = self.mapping(body, "an override", line)
         self.known(found, ("job", "step", "run", "skip", "with"), "an override")
         for key in ("job", "step"):
-            if not found.get(key):
+            if not isinstance(found.get(key), str) or not found[key]:
                 raise self.error(f"an override names its {key}", found.line)
+        for key, kind, wanted in (("run", str, "text"), ("skip", bool, "true"), ("with", Map, "a mapping")):
+            if found.get(key) is not None and not isinstance(found[key], kind):
+                raise self.error(f"an override's {key} is {wanted}, not {found[key]!r}", found.lines[key])
         if sum(bool(found.get(key)) for key in ("run", "skip", "with")) != 1:
             raise self.error("an override has one of `run`, `with` and `skip: true`", found.line)
         return Override(
@@ -137,6 +169,14 @@ class _Reader:
             skip=bool(found.get("skip")),
             with_=dict(found["with"]) if found.get("with") else None,
         )
+
+    def _named(self, kind: str, name: str, line: int) -> None:
+        if not _NAME.fullmatch(name):
+            raise self.error(f"the {kind} {name!r}: a name is letters, digits, `.`, `_` and `-`", line)
+
+    def part(self, top: Map, key: str) -> Map:
+        found = top.get(key)
+        return Map(top.line) if found is None else self.mapping(found, key, top.lines[key])
 
     def items(self, body: Map, key: str) -> list[Any]:
         found = body.get(key)
@@ -152,17 +192,21 @@ class _Reader:
     def known(self, body: Map, valid: tuple[str, ...], what: str) -> None:
         for key in body:
             if key not in valid:
-                near = nearest(key, valid)
-                guess = f"; did you mean {near!r}?" if near else ""
-                raise self.error(
-                    f"{what} has no key {key!r}{guess}", body.lines[key], hint=f"valid: {', '.join(valid)}"
-                )
+                hint = f"valid: {', '.join(valid)}"
+                raise self.error(f"{what} has no key {key!r}{_guess(key, valid)}", body.lines[key], hint=hint)
 
     def error(self, message: str, line: int, *, hint: str = "") -> ConfigError:
         return ConfigError(message, file=self.file, line=line, hint=hint)
 
 
+def _guess(name: str, valid: Iterable[str]) -> str:
+    near = nearest(name, valid)
+    return f"; did you mean {near!r}?" if near else ""
+
+
 def _scalar(value: Any) -> str:
+    if value is None:
+        return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -13,7 +13,7 @@ Anything else that escapes is a bug of ours and leaves with exit code 3.
 
 from __future__ import annotations
 
-import difflib
+import textwrap
 from collections.abc import Iterable
 
 EXIT_USAGE = 2
@@ -74,7 +74,8 @@ class WorkflowError(UsageError):
         place = f"{file}{f':{line}' if line else ''}"
         names = ", ".join(part for part in (f"job {job}" if job else "", f"step {step!r}" if step else "") if part)
         head = ": ".join(part for part in (place, names, message) if part)
-        super().__init__(f"{head}\n    {text.strip()}" if text.strip() else head, hint=hint)
+        shown = textwrap.indent(textwrap.dedent(text.strip("\n")).rstrip(), "    ")
+        super().__init__(f"{head}\n{shown}" if shown else head, hint=hint)
         self.job, self.step, self.line, self.text = job, step, line, text
 
 
@@ -88,6 +89,8 @@ class Blocked(CiTasksError):
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that was probably meant, or None."""
+    import difflib
+
     found = difflib.get_close_matches(name.lower(), {option.lower(): option for option in valid}, n=1, cutoff=0.5)
     by_lower = {option.lower(): option for option in valid}
     return by_lower[found[0]] if found else None

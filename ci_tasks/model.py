@@ -72,7 +72,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Workflow:
-    """A workflow file. `path` is from the checkout's root; `rendered` says that it came from a template."""
+    """A workflow file. `path` is from the checkout's root; `rendered` says that it came from a template.
+
+    `inputs` are the defaults of what a caller gives, for a workflow that no pull request starts.
+    """
 
     path: str
     name: str
@@ -80,6 +83,12 @@ class Workflow:
     env: Mapping[str, Any] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     rendered: bool = False
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """What line numbers count in: the file, or the text that its template gave."""
+        return f"{self.path} (rendered)" if self.rendered else self.path
 
 
 @dataclass(frozen=True)
@@ -153,6 +162,8 @@ class HostSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_minutes: float = 24 * 60
     stall_minutes: float = 10
+    partition: str | None = None
+    gres: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """YAML text → plain values that remember their lines, so that every error can name one.
 
-Two things differ from `yaml.safe_load`, both because GitHub reads workflows as YAML 1.2: `on`, `off`, `yes` and `no` are
-words, and a key that stands twice is an error instead of a silent replacement.
+What differs from `yaml.safe_load` is what GitHub does, which reads workflows as YAML 1.2: `on`, `off`, `yes` and `no`
+are words, a key that stands twice is an error instead of a silent replacement, anchors are followed but nothing is
+merged by `<<`, and a text whose aliases grow beyond all measure is refused.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -13,12 +15,19 @@ import yaml
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+# Of YAML 1.2's core schema; GitHub's reader spells out the same.
 _NULL = re.compile(r"~|null|Null|NULL|")
 _TRUE = re.compile(r"true|True|TRUE")
 _FALSE = re.compile(r"false|False|FALSE")
 _INT = re.compile(r"[-+]?[0-9]+")
 _OCT_HEX = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INFINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)")
+_NAN = re.compile(r"\.(nan|NaN|NAN)")
+
+MAX_NODES = 200_000  # GitHub stops at 50,000, aliases counted each time they are followed
+MAX_DEPTH = 100
+_SAFE_DEPTH = 5_000
 
 
 class YamlError(Exception):
@@ -41,66 +50,114 @@ class Map(dict[str, Any]):
 
 
 class Text(str):
-    """A scalar with the line where it begins; block scalars begin one line after their key."""
+    """A scalar with the line where it begins; block scalars begin one line after their key.
+
+    `source` has the file's own lines from there on where there are several: a folded scalar's value has lost them.
+    """
 
     line: int = 0
+    source: tuple[str, ...] = ()
 
 
 def load(text: str) -> Any:
     """The value of a YAML document: Map, list, Text, int, float, bool or None. Raises YamlError."""
     try:
+        _check_depth(text)
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise YamlError(str(error.problem or error), line, _line_of(text, line)) from None
+        blamed = _line_of(text, line)
+        tab = "; YAML indents with spaces, not with tabs" if re.match(r" *\t", blamed) else ""
+        raise YamlError(f"{error.problem or error}{tab}", line, blamed) from None
     except yaml.YAMLError as error:
-        raise YamlError(str(error), 1, _line_of(text, 1)) from None
-    return _value(node, text) if node else None
+        line = text.count("\n", 0, getattr(error, "position", 0)) + 1
+        raise YamlError(str(error).splitlines()[0], line, _line_of(text, line)) from None
+    return _Document(text).value(node, 0) if node else None
 
 
-def _value(node: yaml.Node, source: str) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(node, source)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, source) for item in node.value]
-    if not node.style:  # plain: "" from the C parser, None from the Python one
-        return _plain(node)
-    return _text(node)
+def _check_depth(text: str) -> None:
+    """Refuse what would exhaust the C composer's stack and so end the process. Ordinary text is not looked at."""
+    if text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0) < _SAFE_DEPTH:
+        return
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            raise YamlError(f"nested more than {MAX_DEPTH} deep", line, _line_of(text, line))
 
 
-def _mapping(node: yaml.MappingNode, source: str) -> Map:
-    found = Map(node.start_mark.line + 1)
-    for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        key = str(key_node.value)
-        if key in found:
-            raise YamlError(f"the key {key!r} stands twice", line, _line_of(source, line))
-        found[key] = _value(value_node, source)
-        found.lines[key] = line
-    return found
+class _Document:
+    """Turns nodes into values. An alias is the node of its anchor once more."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lines = text.splitlines()
+        self.nodes = 0
+
+    def value(self, node: yaml.Node, depth: int) -> Any:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise self.error(f"more than {MAX_NODES} values, aliases counted", node)
+        if depth > MAX_DEPTH:
+            raise self.error(f"nested more than {MAX_DEPTH} deep", node)
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, depth)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, depth + 1) for item in node.value]
+        assert isinstance(node, yaml.ScalarNode), "there are three kinds of nodes"
+        if node.style:  # plain: "" from the C parser, None from the Python one
+            return self.scalar(node)
+        plain = _plain(node.value)
+        return self.scalar(node) if isinstance(plain, str) else plain
+
+    def mapping(self, node: yaml.MappingNode, depth: int) -> Map:
+        found = Map(node.start_mark.line + 1)
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self.error("a key is a word, not a list or a mapping", key_node)
+            key = str(key_node.value)
+            if key in found:
+                raise self.error(f"the key {key!r} stands twice", key_node)
+            if key == "<<" and not key_node.style:
+                raise self.error("`<<` does not merge; GitHub has no merge keys", key_node)
+            found[key] = self.value(value_node, depth + 1)
+            found.lines[key] = key_node.start_mark.line + 1
+        return found
+
+    def scalar(self, node: yaml.ScalarNode) -> Text:
+        text = Text(node.value)
+        first = node.start_mark.line + (1 if node.style in ("|", ">") else 0)
+        text.line = first + 1
+        behind = node.end_mark.line + (1 if node.end_mark.column else 0)
+        if behind - first > 1:
+            text.source = tuple(self.lines[first:behind])
+        return text
+
+    def error(self, message: str, node: yaml.Node) -> YamlError:
+        line = node.start_mark.line + 1
+        return YamlError(message, line, _line_of(self.text, line))
 
 
-def _plain(node: yaml.Node) -> Any:
-    text = str(node.value)
+def _plain(text: str) -> Any:
+    """The value of an unquoted scalar, which is `text` itself for most."""
     if _INT.fullmatch(text):
-        return int(text)
+        return int(text) if len(text) < 300 else float(text)  # Python does not read integers of thousands of digits
     if _OCT_HEX.fullmatch(text):
         return int(text, 0)
     if _FLOAT.fullmatch(text):
         return float(text)
+    if infinite := _INFINITE.fullmatch(text):
+        return -math.inf if infinite[1] == "-" else math.inf
+    if _NAN.fullmatch(text):
+        return math.nan
     if _NULL.fullmatch(text):
         return None
     if _TRUE.fullmatch(text):
         return True
     if _FALSE.fullmatch(text):
         return False
-    return _text(node)
-
-
-def _text(node: yaml.Node) -> Text:
-    text = Text(node.value)
-    text.line = node.start_mark.line + 1 + (1 if node.style in ("|", ">") else 0)
     return text
 
 

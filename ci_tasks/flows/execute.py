@@ -13,9 +13,10 @@ from ci_tasks.errors import Blocked
 from ci_tasks.flows.prepare import Prepared, Ready, check_out
 from ci_tasks.flows.view import View, last_line
 from ci_tasks.hosts import local
+from ci_tasks.model import BLOCKED, CANCELLED
 from ci_tasks.plan.placement import startable
 from ci_tasks.report.live import Lane
-from ci_tasks.runs.record import blocked, settle
+from ci_tasks.runs.record import not_begun, settle
 
 _GLANCE = 0.05  # seconds between two looks at the rows' directories
 
@@ -36,7 +37,7 @@ def run_rows(ready: Ready, at_once: int, view: View) -> list[dict[str, Any]]:
     rows = _Rows(ready.rows, list(range(len(ready.rows))))
     for position, row in enumerate(ready.rows):
         if row.lacks:
-            rows.records[position] = blocked(row.run, why_blocked(row))
+            rows.records[position] = not_begun(row.run, BLOCKED, why_blocked(row))
     rows.waiting = [position for position in rows.waiting if position not in rows.records]
     patience = 0
     while rows.waiting or rows.running:
@@ -60,7 +61,7 @@ def why_blocked(row: Prepared) -> str:
 
 def block(rows: Iterable[Prepared], reason: str) -> list[dict[str, Any]]:
     """The records of rows that cannot begin, all for one reason."""
-    return [blocked(row.run, reason) for row in rows]
+    return [not_begun(row.run, BLOCKED, reason) for row in rows]
 
 
 def _start(rows: _Rows, ready: Ready, at_once: int) -> None:
@@ -76,7 +77,7 @@ def _start(rows: _Rows, ready: Ready, at_once: int) -> None:
             local.start(row.run)
         except (Blocked, OSError) as problem:
             del rows.running[position]
-            rows.records[position] = blocked(row.run, str(problem))
+            rows.records[position] = not_begun(row.run, BLOCKED, str(problem))
 
 
 def _settle(rows: _Rows) -> None:
@@ -91,7 +92,7 @@ def _settle(rows: _Rows) -> None:
 
 def _interrupt(rows: _Rows, view: View, patience: int) -> None:
     for position in rows.waiting:
-        rows.records[position] = {**blocked(rows.prepared[position].run, "cancelled"), "status": "cancelled"}
+        rows.records[position] = not_begun(rows.prepared[position].run, CANCELLED, "cancelled before it began")
     rows.waiting = []
     if patience == 1:
         view.say(f"cancelling {len(rows.running)} running rows; ^C again kills them")

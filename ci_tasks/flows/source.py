@@ -13,7 +13,6 @@ from ci_tasks.errors import CheckoutError, ConfigError
 from ci_tasks.model import Workflow
 from ci_tasks.suites import slime
 from ci_tasks.sync.git import Git
-from ci_tasks.sync.snapshot import resolve_base
 from ci_tasks.workflow.context import Situation
 from ci_tasks.workflow.reader import read as read_workflow
 from ci_tasks.workflow.template import render
@@ -123,6 +122,8 @@ def _text(path: Path, rev: str | None, name: str) -> str | None:
     if rev is None:
         file = path / name
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+    from ci_tasks.sync.snapshot import resolve_base
+
     commit = resolve_base(path, rev)
     return Git(path).maybe("show", f"{commit}:{name}")
 

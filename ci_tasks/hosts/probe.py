@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ci_tasks.model import HostSpec
 from ci_tasks.plan.capacity import HostFacts
@@ -45,19 +48,36 @@ def _gpus() -> tuple[int, str]:
     if shutil.which("nvidia-smi") is None:
         return 0, "no nvidia-smi on PATH"
     code, said = _ask(["nvidia-smi", "--list-gpus"])
-    return (parse_gpu_list(said), "") if code == 0 else (0, _last_line(said))
+    count = parse_gpu_list(said) if code == 0 else 0
+    return count, "" if count else _last_line(said)
 
 
 def _ask(command: Sequence[str]) -> tuple[int, str]:
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE
+        asked = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that a child of the program, which keeps the pipe open, can be ended with it
         )
-    except subprocess.TimeoutExpired:
-        return 1, f"no answer from {command[0]} within {PATIENCE:g} s"
     except OSError as error:
         return 1, str(error)
-    return done.returncode, done.stdout.decode(errors="replace")
+    with asked:
+        try:
+            said, _ = asked.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            _end(asked)
+            return 1, f"no answer from {command[0]} within {PATIENCE:g} s"
+        except BaseException:
+            _end(asked)
+            raise
+    return asked.returncode, said.decode(errors="replace")
+
+
+def _end(asked: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(asked.pid, signal.SIGKILL)
 
 
 def _last_line(text: str) -> str:

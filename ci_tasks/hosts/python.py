@@ -12,7 +12,7 @@ import sys
 from ci_tasks.plan.steps import version_matches
 
 _SHOW = "import platform; print(platform.python_version())"
-# Where version managers keep interpreters that are not on PATH; `{}` is the version, as 3.10.
+# Where version managers keep interpreters that are not on PATH; `{version}` is as 3.10.
 _KEPT = (
     "{pyenv}/versions/{version}.*/bin/python",
     "~/.local/share/uv/python/cpython-{version}.*/bin/python{version}",
@@ -40,7 +40,13 @@ def _candidates(wanted: str) -> list[str]:
     on_path = [path for path in (shutil.which(f"python{version}"), shutil.which("python3")) if path]
     pyenv = os.environ.get("PYENV_ROOT", "~/.pyenv")
     kept = [os.path.expanduser(pattern.format(version=version, pyenv=pyenv)) for pattern in _KEPT]
-    return [sys.executable, *on_path, *(path for pattern in kept for path in sorted(glob.glob(pattern), reverse=True))]
+    newest_first = (path for pattern in kept for path in sorted(glob.glob(pattern), key=_numbers, reverse=True))
+    return list(dict.fromkeys([sys.executable, *on_path, *newest_first]))
+
+
+def _numbers(path: str) -> list[int]:
+    """3.10.14 is newer than 3.10.9, though not as text."""
+    return [int(digits) for digits in re.findall(r"\d+", path)]
 
 
 def _version(path: str) -> str | None:

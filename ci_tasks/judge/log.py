@@ -7,9 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_PYTEST = re.compile(rb"^=+ (?:.*?)(\d+) (passed|failed|error|skipped|deselected|xfailed|xpassed)\b.* in [\d.]+")
+# Ray puts the actor before each line that it passes on.
+_ACTOR = re.compile(rb"^\([^()]* pid=\d+(?:, ip=[\d.]+)?\) ")
+# The last line of a pytest session; `-q` leaves the bars out.
+_PYTEST = re.compile(
+    rb"^(?:=+ )?(?:\d+ (?:passed|failed|errors?|skipped|deselected|xfailed|xpassed|warnings?|rerun)\b.*|no tests ran)"
+    rb" in \d[\d.]*s\b"
+)
 _COUNT = re.compile(rb"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)\b")
 _UNITTEST = re.compile(rb"^Ran (\d+) tests? in [\d.]+s")
+_UNITTEST_END = re.compile(rb"^(?:OK|FAILED) \(((?:[a-z ]+=\d+(?:, )?)+)\)$")
 # slime's trainers log `step 3: {'train/loss': …}` and `rollout 3: {…}`, behind a logger's and an actor's prefix.
 _METRICS = re.compile(rb"(?:^|[ \]])(?:step|rollout|eval) (\d+): ?\{")
 _ACQUIRED = re.compile(rb"Acquired GPUs: ([\d,]+)")
@@ -24,11 +31,13 @@ _LONGEST = 4000
 
 @dataclass
 class LogFacts:
-    """What a log says. Line numbers are 1-based; `last_error` is the last line that looks like the reason of a failure."""
+    """What a log says. Line numbers are 1-based; `last_error` is the last line that looks like a failure's reason."""
 
     lines: int = 0
     pytest: dict[str, int] | None = None
     unittest: int | None = None
+    unittest_skipped: int = 0
+    unittest_failed: int = 0
     metrics: int = 0
     gpu_ids: tuple[int, ...] = ()
     blocked: str = ""
@@ -48,9 +57,10 @@ def read_log(lines: Iterable[bytes]) -> LogFacts:
             continue
         facts.last_line = (number, shown(line))
         _evidence(facts, line)
-        if _ERROR.match(line):
-            facts.last_error = (number, shown(line))
-            if _STRONG.match(line):
+        told = _ACTOR.sub(b"", line)
+        if _ERROR.match(told):
+            facts.last_error = (number, shown(told))
+            if _STRONG.match(told):
                 strong = facts.last_error
     facts.last_error = strong or facts.last_error
     return facts
@@ -73,6 +83,10 @@ def _evidence(facts: LogFacts, line: bytes) -> None:
         facts.pytest = counts
     if found := _UNITTEST.match(line):
         facts.unittest = (facts.unittest or 0) + int(found[1])
+    if facts.unittest is not None and (found := _UNITTEST_END.match(line)):
+        counted = dict(part.split(b"=") for part in found[1].split(b", "))
+        facts.unittest_skipped += int(counted.get(b"skipped", 0))
+        facts.unittest_failed += int(counted.get(b"failures", 0)) + int(counted.get(b"errors", 0))
     if found := _ACQUIRED.search(line):
         facts.gpu_ids = tuple(int(number) for number in found[1].split(b",") if number)
     if found := _BLOCKED.match(line):
@@ -82,7 +96,8 @@ def _evidence(facts: LogFacts, line: bytes) -> None:
 
 
 def _clean(raw: bytes) -> bytes:
-    line = raw[:_LONGEST].rstrip(b"\r\n")
+    line = raw.rstrip(b"\r\n")
     if b"\r" in line:  # a progress bar: what a person saw last
         line = line.rsplit(b"\r", 1)[-1]
+    line = line[:_LONGEST]
     return _ANSI.sub(b"", line) if b"\x1b" in line else line

@@ -1,10 +1,13 @@
 """Evidence over exit codes: what a run's end means.
 
 end, exit code     evidence                          status
-cancelled          any                               cancelled
-timeout            any                               failed
 runner gone        any                               lost
-125                a blocked line, or docker's own   blocked
+cancelled          any                               cancelled
+error              any                               blocked     (the job could not be started)
+any                the log could not be written      blocked     (whatever it lacks could be the reason)
+timeout            any                               failed
+125, 126, 127      the adapter's blocked line        blocked
+125                docker's own error                blocked
 not 0              any                               failed
 0                  a test that failed                failed      (the exit code lies)
 0                  no test executed                  vacuous     (green, but nothing ran)
@@ -14,12 +17,19 @@ not 0              any                               failed
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 from ci_tasks.judge.junit import Junit
 from ci_tasks.judge.log import LogFacts
 from ci_tasks.model import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, Verdict
 from ci_tasks.runner import layout
+
+_DOCKERS_CODE = 125
+_ADAPTERS_CODES = (125, 126, 127)  # the last two for a program that is missing on a host without containers
+_PYTESTS_MARK = re.compile(r"^E   +")
+_EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
+_FAILED = ("failed", "error")
 
 
 @dataclass(frozen=True)
@@ -45,22 +55,21 @@ def has_entry_point(source: str) -> bool:
 
 
 def weigh(junit: Junit | None, log: LogFacts, entry_point: bool | None) -> Evidence:
-    """What shows that the row did something. `entry_point` is None where the row names no test file."""
-    if junit is not None and (junit.tests or log.pytest is None):
-        return Evidence("junit", junit.executed, junit.failures, junit.skipped, log.metrics, junit.first)
-    if log.pytest is not None:
-        passed, failed = (sum(log.pytest.get(word, 0) for word in words) for words in _PYTEST_WORDS)
-        return Evidence("pytest", passed + failed, failed, log.pytest.get("skipped", 0), log.metrics)
+    """What shows that the row did something. `entry_point` is None where the row names no test file.
+
+    A script that calls pytest several times keeps the last call's JUnit file only; the log has the counts of all.
+    """
+    found = [evidence for evidence in (_from_junit(junit, log), _from_pytest(junit, log)) if evidence is not None]
+    if found:
+        return max(found, key=lambda evidence: evidence.tests + evidence.skipped)  # of equals the first
     if log.unittest is not None:
-        return Evidence("unittest", log.unittest, steps=log.metrics)
+        executed = max(0, log.unittest - log.unittest_skipped)
+        return Evidence("unittest", executed, log.unittest_failed, log.unittest_skipped, log.metrics)
     if log.metrics:
         return Evidence("metrics", steps=log.metrics)
     if entry_point is None or entry_point:
         return Evidence("script")
     return Evidence("none")
-
-
-_PYTEST_WORDS = (("passed", "xfailed", "xpassed"), ("failed", "error"))
 
 
 def judge(ended: Ended, evidence: Evidence, log: LogFacts, *, test: str | None, containers: bool) -> Verdict:
@@ -75,17 +84,35 @@ def judge(ended: Ended, evidence: Evidence, log: LogFacts, *, test: str | None, 
         return Verdict(BLOCKED, ended.log_error, evidence)
     if ended.end == layout.END_TIMEOUT:
         return _at_last_line(FAILED, f"timeout after {ended.timeout_minutes:g} min", evidence, log)
-    if ended.exit_code == 125 and (log.blocked or (containers and log.daemon)):
-        return Verdict(BLOCKED, log.blocked or log.daemon, evidence)
-    if ended.exit_code:
+    if ended.exit_code in _ADAPTERS_CODES and log.blocked:
+        return Verdict(BLOCKED, log.blocked, evidence)
+    if ended.exit_code == _DOCKERS_CODE and containers and log.daemon:
+        return Verdict(BLOCKED, log.daemon, evidence)
+    if ended.exit_code != 0:
         return _failed(ended, evidence, log)
     return _green(evidence, test)
 
 
+def _from_junit(junit: Junit | None, log: LogFacts) -> Evidence | None:
+    if junit is None:
+        return None
+    return Evidence("junit", junit.executed, junit.failures, junit.skipped, log.metrics, junit.first)
+
+
+def _from_pytest(junit: Junit | None, log: LogFacts) -> Evidence | None:
+    if log.pytest is None:
+        return None
+    executed, failed = (sum(log.pytest.get(word, 0) for word in words) for words in (_EXECUTED, _FAILED))
+    return Evidence(
+        "pytest", executed, failed, log.pytest.get("skipped", 0), log.metrics, junit.first if junit is not None else ""
+    )
+
+
 def _failed(ended: Ended, evidence: Evidence, log: LogFacts) -> Verdict:
-    if log.last_error:
-        number, line = log.last_error
-        return Verdict(FAILED, evidence.detail or line.removeprefix("E").strip(), evidence, number)
+    number, line = log.last_error or (None, "")
+    reason = evidence.detail or _PYTESTS_MARK.sub("", line)
+    if reason:
+        return Verdict(FAILED, reason, evidence, number)
     return _at_last_line(FAILED, f"exit code {ended.exit_code}", evidence, log)
 
 
@@ -112,11 +139,11 @@ def _acts(statement: ast.stmt, local: set[str]) -> bool:
         return True
     if isinstance(statement, ast.Assert):
         return True
-    if not isinstance(statement, ast.Expr | ast.For | ast.While | ast.With | ast.Raise | ast.If):
+    if not isinstance(statement, ast.Expr | ast.For | ast.While | ast.With | ast.Try | ast.Raise | ast.If):
         return False
     calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
     return any(
-        (isinstance(called, ast.Name) and called.id in local)
+        (isinstance(called, ast.Name) and (called.id in local or called.id == "main"))
         or (isinstance(called, ast.Attribute) and called.attr == "main")
         for called in calls
     )

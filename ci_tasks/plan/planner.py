@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.model import Checkout, Deviation, HostSpec, Job, Override, Plan, Row, Workflow
+from ci_tasks.model import Checkout, HostSpec, Job, Override, Plan, Row, Workflow
+from ci_tasks.plan.deviations import deviations
+from ci_tasks.plan.reads import referenced, varies
 from ci_tasks.plan.script import Script, Venv, render
-from ci_tasks.plan.steps import PlannedStep, PlannedSteps, plan_steps, version_matches
+from ci_tasks.plan.steps import PlannedStep, PlannedSteps, plan_steps
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import Situation
 from ci_tasks.workflow.resolve import Resolver
@@ -38,7 +40,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Setup:
-    """The leading steps that several rows share: `script`, with `secrets` in its environment, makes `directory` ready."""
+    """The leading steps that several rows share: `script`, with `secrets` in its environment, makes `directory`
+    ready."""
 
     directory: str
     workspace: str
@@ -70,13 +73,13 @@ def make_plan(
 ) -> Drafted:
     """Decide everything about `row` on `host`. Raises WorkflowError for what cannot be planned."""
     row, planned = _evaluated(workflow, job, row, situation, overrides)
-    directory = _shared_directory(planned, row, place)
+    directory = _shared_directory(job, row, planned, place)
     if directory:
         place = replace(place, workspace=f"{directory}/workspace")
         situation = replace(situation, workspace=place.workspace)
         row, planned = _evaluated(workflow, job, row, situation, overrides)
     resolve = rows.resolver(workflow, job, row, situation)
-    setup = _setup(row, planned, place, directory) if directory else None
+    setup = _setup(workflow, job, row, planned, place, resolve, directory) if directory else None
     steps = planned.split()[1] if setup else planned.steps
     script = _script(workflow, job, row, host, resolve, place, steps, planned.python, setup)
     needed = _secrets(script, host)
@@ -94,9 +97,11 @@ def make_plan(
         env={name: secrets.shown(value) for name, value in row.env.items()},
         secrets=needed,
         workspace=place.workspace,
-        timeout_minutes=row.timeout_minutes or host.timeout_minutes,
+        timeout_minutes=row.timeout_minutes or host.timeout_minutes,  # 0 is no limit of CI's
         stall_minutes=host.stall_minutes,
-        deviations=_deviations(workflow, job, row, host, resolve, planned, place, setup),
+        deviations=deviations(
+            workflow, job, row, host, resolve, planned, place.checkout, place.python[1], shared=setup is not None
+        ),
         host_env={**host.env, **({LOCK_DIR_ENV: place.lock_dir} if host.simulate else {})},
         container=_container_rules(host, place),
         script=render(replace(script, secrets=needed)),
@@ -111,39 +116,75 @@ def _evaluated(
 ) -> tuple[Row, PlannedSteps]:
     """The row and its steps under `situation`: a row that was listed knew neither the commit nor the workspace."""
     row = replace(row, env=rows.environment(workflow, job, row, situation))
+    for name, value in row.env.items():
+        if "\0" in name + value:
+            raise WorkflowError(
+                "a variable cannot hold a NUL byte",
+                file=workflow.path,
+                job=job.id,
+                line=job.line,
+                text=f"{name}: {value!r}",
+            )
     return row, plan_steps(job, rows.resolver(workflow, job, row, situation), overrides)
 
 
-def _shared_directory(planned: PlannedSteps, row: Row, place: Place) -> str | None:
+def _shared_directory(job: Job, row: Row, planned: PlannedSteps, place: Place) -> str | None:
     """Where the rows share a venv: where CI uses setup-python, the matrix has several rows, and its leading steps are
     the same for each. Rows whose steps would see another environment get another venv."""
     shared, _ = planned.split()
     if not planned.python or row.total < 2 or not shared:
         return None
-    text = repr((place.checkout.path, place.python[1], sorted(_setup_env(row, shared).items())))
+    own = sorted((name, row.env[name]) for name in job.env if _of_row(job, name) and _mentioned(name, shared))
+    text = repr((place.checkout.path, place.python[1], own))
     key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
     return f"{place.environments}/{row.label}-{key}"
 
 
-def _setup(row: Row, planned: PlannedSteps, place: Place, directory: str) -> Setup:
+def _setup(
+    workflow: Workflow,
+    job: Job,
+    row: Row,
+    planned: PlannedSteps,
+    place: Place,
+    resolve: Resolver,
+    directory: str,
+) -> Setup:
     shared, _ = planned.split()
     script = Script(
         title=f"Install steps of {row.job}",
         commit=place.checkout.commit,
         workspace=place.workspace,
-        env=_setup_env(row, shared),
+        env=_setup_env(workflow, job, row, shared),
         steps=shared,
         is_setup=True,
         venv=Venv(python=place.python[0], path=f"{directory}/venv"),
-        github=_github(row, place),
+        github={name: value for name, value in _github(row, place, resolve).items() if name != "GITHUB_SHA"},
     )
     needed = _secrets(script, None)
     return Setup(directory, place.workspace, render(replace(script, secrets=needed)), needed)
 
 
-def _setup_env(row: Row, shared: Sequence[PlannedStep]) -> Mapping[str, str]:
-    """The job's variables that the shared steps name; the others may differ from row to row."""
-    return {name: value for name, value in row.env.items() if any(name in step.text for step in shared)}
+def _setup_env(workflow: Workflow, job: Job, row: Row, shared: Sequence[PlannedStep]) -> Mapping[str, str]:
+    """The variables that every row and every commit has alike, such as PIP_INDEX_URL, and those which the shared steps
+    name. Others would make other install steps of each row, or of each edit."""
+    raw = {**workflow.env, **job.env}
+    return {
+        name: value
+        for name, value in row.env.items()
+        if _mentioned(name, shared) or not any(_changes(read) for read in referenced([str(raw.get(name, ""))]))
+    }
+
+
+def _changes(read: str) -> bool:
+    return varies([read]) or read.split(".")[0] in ("github", "needs", "steps")
+
+
+def _of_row(job: Job, name: str) -> bool:
+    return varies(referenced([str(job.env[name])]))
+
+
+def _mentioned(name: str, steps: Sequence[PlannedStep]) -> bool:
+    return any(name in text for step in steps for text in (step.text, *step.env.values()))
 
 
 def _script(
@@ -178,7 +219,7 @@ def _script(
         venv=venv,
         setup=setup.directory if setup else None,
         container=container,
-        github=_github(row, place),
+        github=_github(row, place, resolve),
     )
 
 
@@ -195,19 +236,23 @@ def _words(options: str, workflow: Workflow, job: Job) -> list[str]:
 def _secrets(script: Script, host: HostSpec | None) -> tuple[str, ...]:
     texts = [*script.env.values(), *script.container]
     for step in script.steps:
-        texts += [step.text, step.name, step.directory, *step.env.values()]
+        texts += [step.text, step.directory, *step.env.values()]
     used = [name for text in texts for name in secrets.names(text)]
     return tuple(dict.fromkeys([*used, *(host.secrets if host else ())]))
 
 
-def _github(row: Row, place: Place) -> dict[str, str]:
-    """The variables that GitHub's runner sets; those of a pull request's number and of its servers have no meaning here."""
+def _github(row: Row, place: Place, resolve: Resolver) -> dict[str, str]:
+    """The variables that GitHub's runner sets; those of a pull request's number or of its servers mean nothing."""
+    known = resolve.contexts["github"]
     return {
         "CI": "true",
         "GITHUB_ACTIONS": "true",
         "GITHUB_JOB": row.job,
         "GITHUB_EVENT_NAME": "pull_request",
-        "GITHUB_REF": "refs/pull/0/merge",
+        "GITHUB_REF": str(known["ref"]),
+        "GITHUB_BASE_REF": str(known["base_ref"]),
+        "GITHUB_REPOSITORY": str(known["repository"]),
+        "GITHUB_WORKFLOW": str(known["workflow"]),
         "GITHUB_SHA": place.checkout.commit,
         "RUNNER_OS": "Linux",
         "RUNNER_ARCH": "X64",
@@ -234,68 +279,3 @@ def _container_rules(host: HostSpec, place: Place) -> Mapping[str, Any]:
 
 def _junit(place: Place) -> str:
     return shlex.quote(f"{place.run_dir}/artifacts/junit.xml")
-
-
-def _deviations(
-    workflow: Workflow,
-    job: Job,
-    row: Row,
-    host: HostSpec,
-    resolve: Resolver,
-    planned: PlannedSteps,
-    place: Place,
-    setup: Setup | None,
-) -> tuple[Deviation, ...]:
-    checkout = place.checkout
-    dirty = f" with {len(checkout.dirty)} uncommitted files" if checkout.dirty else ""
-    found = [
-        Deviation(
-            "code",
-            "the pull request's merge commit",
-            f"{checkout.commit[:12]}{dirty}",
-            "your working tree is what is tested",
-        ),
-        Deviation("PYTEST_ADDOPTS", "unset", "--junitxml=…", "evidence of the tests that ran"),
-        *planned.deviations,
-    ]
-    if planned.python and not version_matches(planned.python, place.python[1]):
-        found.append(Deviation("Python", planned.python, place.python[1], f"no Python {planned.python} on this host"))
-    if setup:
-        found.append(
-            Deviation(
-                "install steps", "once a row", "once for all rows", "the same for every row; rows share one checkout"
-            )
-        )
-    if row.runner == "github-hosted":
-        found.append(Deviation("machine", "GitHub's runner", f"host {host.name}", "CI's packages may be missing here"))
-    if host.simulate and not planned.python:
-        found.append(
-            Deviation(
-                "Python packages", "the image's", f"a venv over Python {place.python[1]}", f"{host.name} has no image"
-            )
-        )
-    if host.simulate and row.gpus:
-        found.append(Deviation("GPUs", f"{row.gpus} of the runner", "pretend GPUs", f"{host.name} simulates them"))
-    if row.image and host.runtime != "docker":
-        here = "no container" if host.runtime == "none" else host.runtime
-        found.append(Deviation("container", row.image, here, f"runtime of host {host.name}"))
-    if not resolve.condition(job.condition):
-        found.append(Deviation("if", f"does not run: {job.condition}", "runs", "it was asked for by name"))
-    assumed = [name for name in job.needs if name not in resolve.contexts["needs"] or not _has_outputs(resolve, name)]
-    if assumed:
-        found.append(Deviation("needs", f"after {', '.join(assumed)}", "not run", "their outputs count as empty"))
-    missing = [
-        name for name in workflow.secrets if name in _named(job, workflow) and name not in resolve.contexts["secrets"]
-    ]
-    if missing:
-        found.append(Deviation("secrets", ", ".join(missing), "unset", "not in your environment"))
-    return tuple(found)
-
-
-def _has_outputs(resolve: Resolver, name: str) -> bool:
-    return bool(resolve.contexts["needs"][name]["outputs"])
-
-
-def _named(job: Job, workflow: Workflow) -> str:
-    """All text of the job in which a secret may be named."""
-    return repr((job, workflow.env))

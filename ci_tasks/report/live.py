@@ -1,4 +1,4 @@
-"""What a person sees while rows run: a table that changes in place on a terminal, one plain line per event elsewhere."""
+"""What a person sees while rows run: a table that changes in place on a terminal, a plain line per event elsewhere."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def live(title: str, lanes: Sequence[Lane], height: int) -> RenderableType:
     table.add_column("TIME", justify="right", width=8)
     table.add_column("LAST", no_wrap=True, ratio=3)
     room = max(3, height - 6)
-    chosen = sorted(lanes, key=_urgency)[:room]
-    for lane in lanes:
-        if lane in chosen:
-            seconds = "" if lane.seconds is None else f"{lane.seconds:.0f} s"
-            table.add_row(Text(lane.state, style(lane.state)), Text(lane.row), seconds, Text(lane.note, "dim"))
+    chosen = sorted(sorted(range(len(lanes)), key=lambda at: _urgency(lanes[at]))[:room])
+    for lane in (lanes[at] for at in chosen):
+        seconds = "" if lane.seconds is None else f"{lane.seconds:.0f} s"
+        note = " ".join(lane.note.split())  # a reason of several lines would break the table's height
+        table.add_row(Text(lane.state, style(lane.state)), Text(lane.row), seconds, Text(note, "dim"))
     hidden = len(lanes) - len(chosen)
     if hidden > 0:
         table.add_row("", Text(f"and {hidden} more", "dim"))

@@ -12,6 +12,7 @@ from typing import Any
 from ci_tasks.model import EXIT_CODES, PASSED, Row
 
 Record = Mapping[str, Any]
+_SHORT = 58
 
 
 def columns(lines: Sequence[Sequence[str]]) -> list[str]:
@@ -30,7 +31,7 @@ def columns(lines: Sequence[Sequence[str]]) -> list[str]:
 def results(records: Sequence[Record], logs: Sequence[str]) -> list[str]:
     """One line a row: status, row, time, evidence, reason; then the log of each row that did not pass."""
     head = ("STATUS", "ROW", "TIME", "EVIDENCE", "REASON")
-    body = [(r["status"], r["row"], _seconds(r), evidence(r["evidence"]), r["reason"] or "") for r in records]
+    body = [(r["status"], r["row"], _seconds(r), evidence(r["evidence"]), _line(r["reason"] or "")) for r in records]
     lines = columns([head, *body])
     shown = [(r, log) for r, log in zip(records, logs, strict=True) if r["status"] != PASSED and r["started_at"]]
     if shown:
@@ -39,7 +40,7 @@ def results(records: Sequence[Record], logs: Sequence[str]) -> list[str]:
 
 
 def summary(records: Sequence[Record]) -> str:
-    """`48 passed, 8 vacuous` in the order of gravity, for the last line."""
+    """`48 passed, 8 vacuous` for the last line: what passed first, then what went wrong in the order of EXIT_CODES."""
     counts = {status: sum(record["status"] == status for record in records) for status in EXIT_CODES}
     said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     return said or "no row ran"
@@ -47,16 +48,17 @@ def summary(records: Sequence[Record]) -> str:
 
 def deviations(records: Sequence[Record]) -> list[str]:
     """What differs from CI: differences that all rows share once, others with their rows."""
-    found: dict[tuple[str, str, str, str], list[str]] = {}
+    found: dict[tuple[str, str, str, str], dict[str, None]] = {}  # difference → rows, in order
     for record in records:
         for item in record["deviations"]:
-            key = (item["what"], _short(item["ci"]), _short(item["here"]), item["why"])
-            found.setdefault(key, []).append(record["row"])
+            key = (item["what"], item["ci"], item["here"], item["why"])
+            found.setdefault(key, {})[record["row"]] = None
     if not found:
         return []
+    all_rows = len({record["row"] for record in records})
     body = [
-        (what, ci, here, why + ("" if len(where) == len(records) else f" ({_some(where)})"))
-        for (what, ci, here, why), where in found.items()
+        (_short(what), _short(ci), _short(here), _line(why) + ("" if len(rows) == all_rows else f" ({_some([*rows])})"))
+        for (what, ci, here, why), rows in found.items()
     ]
     return ["Different from CI:", *(f"  {line}" for line in columns([("WHAT", "CI", "HERE", "WHY"), *body]))]
 
@@ -98,12 +100,20 @@ def _seconds(record: Record) -> str:
     seconds = record["timings"]["seconds"]
     if seconds is None:
         return "-"
-    return f"{seconds:.1f} s" if seconds < 100 else f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _line(text: str) -> str:
+    """Scripts and messages of several lines would break the table."""
+    return " ".join(text.split())
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else line[:57] + "…"
+    line = _line(text)
+    return line if len(line) <= _SHORT else line[: _SHORT - 1] + "…"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -111,5 +121,11 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _width(text: str) -> int:
-    """Terminal cells: East Asian wide characters take two."""
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+    """Terminal cells: East Asian wide characters take two, accents that join the letter before them none."""
+    return sum(_cells(char) for char in text)
+
+
+def _cells(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -1,5 +1,5 @@
 """Runs one plan on the host where it lies: supervises the job, adapts its containers, keeps its log and status.
 
-Standard library only, Python 3.8+, imports nothing else of ours: the package is zipped into the run directory and travels
-with it, so a host needs no installation.
+Standard library only, Python 3.8+, imports nothing else of ours: the package is zipped into the run directory and
+travels with it, so a host needs no installation.
 """

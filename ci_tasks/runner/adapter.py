@@ -1,8 +1,9 @@
 """The container adapter: what the `docker` of a run directory does. The one seam where CI's scripts meet this host.
 
 It gets the exact words CI would have given to docker, notes them and what becomes of them in docker.json, and then *is*
-the real docker or podman (exec), or the inner command where there are no containers. What cannot be done here is blocked
-(exit 125), not failed: nothing of the test has run. Messages go to stderr; those of a blocked run begin with BLOCKED.
+the real docker or podman (exec), or the inner command where there are no containers. What cannot be done here is
+blocked (exit 125), not failed: nothing of the test has run. Messages go to stderr; those of a blocked run begin with
+BLOCKED.
 """
 
 from __future__ import annotations
@@ -15,21 +16,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Dict
 
-from .container import (
-    NONE,
-    Deviation,
-    Rules,
-    RulesError,
-    bare_deviations,
-    bind_sources,
-    client_environment,
-    inner_command,
-    inner_environment,
-    masked,
-    rewrite,
-)
+from .bare import bare_deviations, inner_command, inner_environment
+from .container import client_environment, rewrite
 from .docker_argv import DockerArgvError, DockerRun, is_run, parse_run, render, split_global
 from .layout import RunDir, read_json, write_json
+from .mounts import bind_sources
+from .rules import NONE, Rules, RulesError
+from .words import Deviation, masked
 
 BLOCKED = "ci-tasks: blocked: "
 EXIT_BLOCKED = 125
@@ -216,7 +209,7 @@ def _entry(
     return {
         "ci": _showable(ci),
         "here": _showable(here),
-        "deviations": [dict(zip(one, _showable(list(one.values())))) for one in deviations],
+        "deviations": [{key: _showable([text])[0] for key, text in one.items()} for one in deviations],
         "name": name,
         "runtime": runtime,
     }

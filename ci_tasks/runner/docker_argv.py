@@ -1,7 +1,7 @@
 """The command line of `docker run`: which words are options, which is the image, which are the command. Pure.
 
-The exact words are kept, so that what nobody changed is run exactly as CI wrote it: `render(parse_run(words)) == words`.
-The grammar is that of pflag, Docker's option parser, as Docker CLI 28 uses it: options end at the image (or at `--`), a
+The exact words are kept, so that what nobody changed is run as CI wrote it: `render(parse_run(words)) == words`. The
+grammar is that of pflag, Docker's option parser, as Docker CLI 28 uses it: options end at the image (or at `--`), a
 boolean takes its value only behind `=`, short options may be clustered, and the last of a cluster may take a value.
 """
 

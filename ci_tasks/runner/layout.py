@@ -47,12 +47,18 @@ class RunDir:
         return os.path.join(self.path, *parts)
 
 
+def mark(run_dir: str) -> str:
+    """The value of ENV_RUN_DIR: the directory's own path, which run.sh exports too, whatever link it was reached by."""
+    return os.path.realpath(run_dir)
+
+
 def write_json(path: str, value: Any) -> None:
     """Replace `path` whole: a reader sees the old text or the new one, never half of either."""
     directory = os.path.dirname(path)
     handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=directory)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
+        # A path that is no UTF-8 holds lone surrogates; their backslash form is just what JSON wants.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as out:
             json.dump(value, out, indent=1, ensure_ascii=False)
             out.write("\n")
         os.replace(beside, path)

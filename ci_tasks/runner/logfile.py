@@ -26,7 +26,10 @@ class Log:
 
     def close(self) -> None:
         self._put(self._masker.flush())
-        os.close(self._out)
+        try:
+            os.close(self._out)
+        except OSError as error:  # a network file system may say only now that it could not write
+            self._fail(error)
 
     @property
     def sha256(self) -> str:
@@ -38,8 +41,11 @@ class Log:
             try:
                 written = os.write(self._out, data)
             except OSError as error:
-                self.error = "the log could not be written: %s" % error.strerror
+                self._fail(error)
                 return
             self._digest.update(data[:written])
             self.bytes += written
             data = data[written:]
+
+    def _fail(self, error: OSError) -> None:
+        self.error = "the log could not be written: %s" % error.strerror

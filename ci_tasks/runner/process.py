@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from . import layout
 
@@ -37,7 +37,7 @@ def start_time(pid: int) -> Optional[str]:
             fields = source.read().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] == "Z" else fields[19]
+    return None if len(fields) < 20 or fields[0] in "ZX" else fields[19]
 
 
 def alive(status: Dict[str, Any]) -> bool:
@@ -45,7 +45,7 @@ def alive(status: Dict[str, Any]) -> bool:
     pid = status.get("pid")
     if not isinstance(pid, int) or status.get("boot_id") != boot_id():
         return False
-    if os.path.isdir(_PROC + "/self"):
+    if _has_proc():
         return start_time(pid) is not None and start_time(pid) == status.get("pid_start")
     try:
         os.kill(pid, 0)
@@ -54,37 +54,43 @@ def alive(status: Dict[str, Any]) -> bool:
     return True
 
 
-def marked(run_dir: str) -> List[int]:
-    """The processes that carry the run's mark, this one excepted."""
-    mark = os.fsencode("%s=%s" % (layout.ENV_RUN_DIR, run_dir))
-    found = []
-    for name in os.listdir(_PROC) if os.path.isdir(_PROC + "/self") else []:
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            with open("%s/%s/environ" % (_PROC, name), "rb") as source:
-                if mark in source.read().split(b"\0") and start_time(int(name)) is not None:
-                    found.append(int(name))
-        except OSError:
-            continue
-    return found
+def orphaned_group(status: Dict[str, Any], run_dir: str) -> Optional[int]:
+    """The process group of a job whose runner is gone, as long as it is still the job's: by now its number may belong
+    to somebody else."""
+    group = status.get("group")
+    if not isinstance(group, int) or status.get("boot_id") != boot_id():
+        return None
+    if _has_proc() and not any(_in_group(pid, group) for pid in of_run(run_dir, None)):
+        return None
+    return group
+
+
+def of_run(run_dir: str, group: Optional[int]) -> List[int]:
+    """The living processes of the run, this one excepted: those with its mark, and those of the group."""
+    mark = os.fsencode("%s=%s" % (layout.ENV_RUN_DIR, layout.mark(run_dir)))
+    return [pid for pid in _pids() if (_in_group(pid, group) or _has(pid, mark)) and start_time(pid) is not None]
+
+
+def ask_to_stop(run_dir: str, group: Optional[int]) -> None:
+    """SIGTERM to every process of the run."""
+    _signal(group, of_run(run_dir, group), signal.SIGTERM)
 
 
 def end_all(run_dir: str, group: Optional[int], patience: float) -> int:
     """Ask every process of the run to stop, wait `patience` seconds, then kill. Returns how many had to be killed."""
-    _signal(group, marked(run_dir), signal.SIGTERM)
+    ask_to_stop(run_dir, group)
     deadline = time.monotonic() + patience
-    while time.monotonic() < deadline and (marked(run_dir) or _group_lives(group)):
+    while time.monotonic() < deadline and _any_left(run_dir, group):
         time.sleep(0.05)
     return kill_all(run_dir, group)
 
 
 def kill_all(run_dir: str, group: Optional[int]) -> int:
     """Kill what is left of the run; again and again, since a process may fork while it is being looked for."""
-    killed = set()
+    killed: Set[int] = set()
     for _ in range(20):
-        left = marked(run_dir)
-        if not left and not _group_lives(group):
+        left = of_run(run_dir, group)
+        if not left and not _any_left(run_dir, group):
             break
         killed.update(left)
         _signal(group, left, signal.SIGKILL)
@@ -92,36 +98,50 @@ def kill_all(run_dir: str, group: Optional[int]) -> int:
     return len(killed)
 
 
+def _any_left(run_dir: str, group: Optional[int]) -> bool:
+    if _has_proc():
+        return bool(of_run(run_dir, group))
+    try:
+        os.killpg(group or 0, 0)
+    except OSError:
+        return False
+    return bool(group)
+
+
 def _signal(group: Optional[int], pids: List[int], number: int) -> None:
     if group:
         try:
-            os.killpg(group, number)
+            os.killpg(group, number)  # at once, so that none of them forks in between
         except OSError:
             pass
     for pid in pids:
+        if _in_group(pid, group):
+            continue
         try:
             os.kill(pid, number)
         except OSError:
             pass
 
 
-def _group_lives(group: Optional[int]) -> bool:
-    if not group:
-        return False
-    try:
-        os.killpg(group, 0)
-    except OSError:
-        return False
-    # A group whose only member is our own zombie still answers; it is reaped by whoever waits for it.
-    return any(_in_group(int(name), group) for name in os.listdir(_PROC) if name.isdigit()) if _has_proc() else True
+def _pids() -> List[int]:
+    names = os.listdir(_PROC) if _has_proc() else []
+    return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
 
 
 def _has_proc() -> bool:
     return os.path.isdir(_PROC + "/self")
 
 
-def _in_group(pid: int, group: int) -> bool:
+def _in_group(pid: int, group: Optional[int]) -> bool:
     try:
-        return os.getpgid(pid) == group and start_time(pid) is not None
+        return bool(group) and os.getpgid(pid) == group
+    except OSError:
+        return False
+
+
+def _has(pid: int, mark: bytes) -> bool:
+    try:
+        with open("%s/%d/environ" % (_PROC, pid), "rb") as source:
+            return mark in source.read().split(b"\0")
     except OSError:
         return False

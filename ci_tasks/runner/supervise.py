@@ -1,7 +1,7 @@
 """Watches one job from its start to its end: log, events, status, heartbeat, timeout, stall, cancel.
 
-The runner leaves its caller's session, so that a dropped link or a closed laptop means nothing to the job. It says how the
-job ended and leaves it to the judge to say what that means.
+The runner leaves its caller's session, so that a dropped link or a closed laptop means nothing to the job. It says how
+the job ended and leaves it to the judge to say what that means.
 """
 
 from __future__ import annotations
@@ -10,77 +10,81 @@ import json
 import os
 import selectors
 import shutil
-import signal
 import subprocess
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from . import containers, layout, process
-from .environment import job_environment
+from .environment import job_environment, secret_values
 from .logfile import Log
+from .wake import Wake
 
 VERSION = 1
 HEARTBEAT = 2.0  # seconds between two writes of status.json
-PATIENCE = 10.0  # seconds between the request to stop and the kill
+PATIENCE = 10.0  # seconds between the request to stop and the kill, as on GitHub; plan.json's patience_seconds wins
+GLANCE = 0.05  # seconds between two looks at processes that were asked to stop
 DRAIN = 1.0  # seconds that processes which outlive the script may still write into the log
+REAP = 10.0  # seconds for a killed process to be gone; one that a driver or a file system holds never is
 CHUNK = 1 << 16
 
 
-def supervise(run_dir: str) -> None:
-    """Run the plan in `run_dir` to its end. Never raises for what the job does; a fault of ours ends it as `error`."""
+def supervise(run_dir: str, started: Callable[[], None]) -> None:
+    """Run the plan in `run_dir` to its end. Calls `started` as soon as the run is on record. Raises where it cannot
+    begin, never for what the job does: a later fault of ours ends the run as `error`."""
     paths = layout.RunDir(run_dir)
     plan = layout.read_json(paths.plan)
-    secrets = [os.environ[name] for name in plan.get("secrets", []) if os.environ.get(name)]
-    with _Signals() as wake:
-        _Supervisor(paths, plan, Log(paths.log, secrets), wake).run()
+    with Wake() as wake:
+        _Supervisor(paths, plan, Log(paths.log, secret_values(plan)), wake).run(started)
 
 
-class _Signals:
-    """Turns SIGTERM and SIGINT into a readable file descriptor, so that one wait serves output and signals."""
-
-    def __enter__(self) -> _Signals:
-        self.read, write = os.pipe()
-        os.set_blocking(write, False)
-        self.received = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.set_wakeup_fd(write)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(-1)
-
-    def _note(self, _number: int, _frame: object) -> None:
-        self.received = True
+def patience(plan: Dict[str, Any]) -> float:
+    """Seconds between the request to stop and the kill."""
+    return float(plan.get("patience_seconds", PATIENCE))
 
 
 class _Supervisor:
-    def __init__(self, paths: layout.RunDir, plan: Dict[str, Any], log: Log, wake: _Signals) -> None:
+    def __init__(self, paths: layout.RunDir, plan: Dict[str, Any], log: Log, wake: Wake) -> None:
         self.paths, self.plan, self.log, self.wake = paths, plan, log, wake
+        self.timeout = float(plan["timeout_minutes"]) * 60
+        self.stall = float(plan["stall_minutes"]) * 60
+        self.patience = patience(plan)
         self.status: Dict[str, Any] = {
             "version": VERSION,
             "state": layout.STATE_RUNNING,
             "started_at": time.time(),
             **process.identity(),
         }
-        self.begun = time.monotonic()
-        self.heard = self.begun
+        self.begun = self.heard = self.beaten = time.monotonic()
         self.stalled = False
 
-    def run(self) -> None:
-        self._beat()
+    def run(self, started: Callable[[], None]) -> None:
+        self._write_status()  # a run that cannot be put on record does not begin
+        started()
         self._event("started")
+        end, code = layout.END_ERROR, None
         try:
-            end, code = self._watch(self._start())
-        except OSError as error:
-            end, code = layout.END_ERROR, None
-            self.status["error"] = str(error)
-        self._clean_up()
+            end, code = self._execute()
+        except Exception as error:  # whatever it is, the run must end, on record and with nothing left
+            self.status["error"] = str(error) if isinstance(error, OSError) else repr(error)
+            self._kill()
         self._finish(end, code)
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        job = subprocess.Popen(
+    def _execute(self) -> "tuple[str, Optional[int]]":
+        with self._start() as job, selectors.DefaultSelector() as selector:
+            assert job.stdout is not None
+            selector.register(job.stdout, selectors.EVENT_READ)
+            selector.register(self.wake.fd, selectors.EVENT_READ)
+            end = self._watch(selector, job)
+            if end == layout.END_EXIT:
+                self._drain(selector, job)
+            else:
+                self._ask_to_stop(selector, job)
+            self._kill()
+            self._drain(selector, job)
+            return end, _reap(job)
+
+    def _start(self) -> _Job:
+        job = _Job(
             ["bash", self.paths.script],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -93,33 +97,43 @@ class _Supervisor:
         self._beat()
         return job
 
-    def _watch(self, job: subprocess.Popen[bytes]) -> "tuple[str, Optional[int]]":
-        assert job.stdout is not None
-        end = layout.END_EXIT
-        deadline = self.begun + float(self.plan["timeout_minutes"]) * 60
-        beat = self.begun + HEARTBEAT
-        with selectors.DefaultSelector() as selector:
-            selector.register(job.stdout, selectors.EVENT_READ)
-            selector.register(self.wake.read, selectors.EVENT_READ)
-            while job.poll() is None:
-                self._pump(selector, min(beat, deadline) - time.monotonic(), job)
-                now = time.monotonic()
-                if now >= beat:
-                    self._beat()
-                    beat = now + HEARTBEAT
-                if self.wake.received or now >= deadline:
-                    end = layout.END_CANCELLED if self.wake.received else layout.END_TIMEOUT
-                    self._event(end)
-                    self._stop(job)
-            self._drain(selector, job)
-        return end, job.returncode if job.returncode >= 0 else 128 - job.returncode
+    def _watch(self, selector: selectors.BaseSelector, job: _Job) -> str:
+        """Until the job has ended, or has to. A job that ended meanwhile was neither cancelled nor too slow."""
+        deadline = self.begun + self.timeout
+        while not _has_ended(job):
+            if self.wake.asked or time.monotonic() >= deadline:
+                end = layout.END_CANCELLED if self.wake.asked else layout.END_TIMEOUT
+                self._event(end)
+                return end
+            self._pump(selector, job, deadline)
+        return layout.END_EXIT
 
-    def _pump(self, selector: selectors.BaseSelector, patience: float, job: subprocess.Popen[bytes]) -> None:
-        """Move output that is there into the log; wait for some at most `patience` seconds, at most a quarter second
-        since the job may end without closing its output (a daemon of its keeps it)."""
-        for key, _ in selector.select(max(0.0, min(patience, 0.25))):
+    def _ask_to_stop(self, selector: selectors.BaseSelector, job: _Job) -> None:
+        """What the job says while it stops still belongs to the log, and a full pipe would keep it from stopping."""
+        process.ask_to_stop(self.paths.path, job.pid)
+        deadline = time.monotonic() + self.patience
+        while time.monotonic() < deadline and process.of_run(self.paths.path, job.pid):
+            self._pump(selector, job, time.monotonic() + GLANCE)
+
+    def _drain(self, selector: selectors.BaseSelector, job: _Job) -> None:
+        """What is still in the pipe belongs to the log; what outlives the script gets a moment."""
+        deadline = time.monotonic() + DRAIN
+        while job.stdout in [key.fileobj for key in selector.get_map().values()] and time.monotonic() < deadline:
+            self._pump(selector, job, deadline)
+
+    def _kill(self) -> None:
+        # The clients first: one of them could start a container after its name was removed.
+        left = process.kill_all(self.paths.path, self.status.get("group"))
+        containers.remove(self.paths.path)
+        if left:
+            self._event("leftovers", killed=left)
+
+    def _pump(self, selector: selectors.BaseSelector, job: _Job, until: float) -> None:
+        """Move output that is there into the log; wait for some, or for a signal, until something else is due."""
+        due = min(until, self.beaten + HEARTBEAT, self.heard + self.stall if not self.stalled else until)
+        for key, _ in selector.select(max(0.0, due - time.monotonic())):
             if key.fileobj is not job.stdout:
-                os.read(self.wake.read, CHUNK)
+                self.wake.clear()
                 continue
             chunk = os.read(key.fd, CHUNK)
             if chunk:
@@ -128,6 +142,8 @@ class _Supervisor:
             else:
                 selector.unregister(key.fileobj)
         self._notice_stall()
+        if time.monotonic() >= self.beaten + HEARTBEAT:
+            self._beat()
 
     def _hear(self) -> None:
         self.heard = time.monotonic()
@@ -136,35 +152,17 @@ class _Supervisor:
             self._event("resumed")
 
     def _notice_stall(self) -> None:
-        minutes = float(self.plan["stall_minutes"])
-        if not self.stalled and time.monotonic() - self.heard > minutes * 60:
+        if not self.stalled and time.monotonic() >= self.heard + self.stall:
             self.stalled = True
-            self._event("stalled", minutes=minutes)
-
-    def _drain(self, selector: selectors.BaseSelector, job: subprocess.Popen[bytes]) -> None:
-        """What is still in the pipe belongs to the log; what outlives the script gets a moment, then is ended."""
-        deadline = time.monotonic() + DRAIN
-        while job.stdout in [key.fileobj for key in selector.get_map().values()] and time.monotonic() < deadline:
-            self._pump(selector, 0.05, job)
-
-    def _stop(self, job: subprocess.Popen[bytes]) -> None:
-        containers.remove(self.paths.path)
-        process.end_all(self.paths.path, job.pid, PATIENCE)
-        job.wait()
-
-    def _clean_up(self) -> None:
-        containers.remove(self.paths.path)
-        left = process.kill_all(self.paths.path, self.status.get("group"))
-        if left:
-            self._event("leftovers", killed=left)
-        shutil.rmtree(os.path.join(self.paths.path, "tmp"), ignore_errors=True)
+            self._event("stalled", minutes=self.stall / 60)
 
     def _finish(self, end: str, code: Optional[int]) -> None:
+        shutil.rmtree(os.path.join(self.paths.path, "tmp"), ignore_errors=True)
         self.log.close()
+        self._event("ended", end=end, exit_code=code)
         self.status.update(
             state=layout.STATE_ENDED, end=end, exit_code=code, ended_at=time.time(), log_sha256=self.log.sha256
         )
-        self._event("ended", end=end, exit_code=code)
         # The end must be on record even where the disk was full a moment ago.
         for _ in range(60):
             if self._beat():
@@ -172,14 +170,18 @@ class _Supervisor:
             time.sleep(1)
 
     def _beat(self) -> bool:
-        self.status.update(
-            heartbeat_at=time.time(), log_bytes=self.log.bytes, log_error=self.log.error, stalled=self.stalled
-        )
+        self.beaten = time.monotonic()
         try:
-            layout.write_json(self.paths.status, self.status)
+            self._write_status()
         except OSError:
             return False
         return True
+
+    def _write_status(self) -> None:
+        self.status.update(
+            heartbeat_at=time.time(), log_bytes=self.log.bytes, log_error=self.log.error, stalled=self.stalled
+        )
+        layout.write_json(self.paths.status, self.status)
 
     def _event(self, name: str, **more: Any) -> None:
         line = json.dumps({"t": round(time.time(), 3), "event": name, **more}) + "\n"
@@ -188,3 +190,27 @@ class _Supervisor:
                 out.write(line)
         except OSError as error:
             self.log.error = self.log.error or "events could not be written: %s" % error.strerror
+
+
+class _Job(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 has no Popen[bytes] outside of annotations
+    """A process whose `with` block does not wait for its end: the run is over even where the kernel keeps it."""
+
+    def __exit__(self, *_: object) -> None:
+        if self.stdout is not None:
+            self.stdout.close()
+
+
+def _has_ended(job: _Job) -> bool:
+    """Without reaping it: as long as it is a zombie, its process group's number can be nobody else's."""
+    if hasattr(os, "waitid"):
+        return os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return job.poll() is not None
+
+
+def _reap(job: _Job) -> Optional[int]:
+    """The exit code as a shell gives it; None for a process that cannot be killed."""
+    try:
+        code = job.wait(REAP)
+    except subprocess.TimeoutExpired:
+        return None
+    return code if code >= 0 else 128 - code

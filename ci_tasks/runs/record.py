@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -12,11 +13,12 @@ from typing import Any
 from ci_tasks.judge.junit import Junit, read_junit
 from ci_tasks.judge.log import LogFacts, read_log
 from ci_tasks.judge.verdict import Ended, has_entry_point, judge, weigh
-from ci_tasks.model import BLOCKED, Evidence, Verdict
+from ci_tasks.model import Evidence, Verdict
 from ci_tasks.runner import layout, process
 from ci_tasks.runner.layout import RunDir, read_json, write_json
 
 _LONGEST_LINE = 1 << 16
+_LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log has to do
 
 
 def settle(run: RunDir, test_source: str | None) -> dict[str, Any]:
@@ -39,15 +41,15 @@ def settle(run: RunDir, test_source: str | None) -> dict[str, Any]:
     return record
 
 
-def blocked(run: RunDir, reason: str) -> dict[str, Any]:
-    """The record of a run that could not begin."""
-    record = _record(read_json(run.plan), {}, Verdict(BLOCKED, reason, Evidence("none")), LogFacts(), [])
+def not_begun(run: RunDir, status: str, reason: str) -> dict[str, Any]:
+    """The record of a run that never began: blocked, or cancelled while it waited."""
+    record = _record(read_json(run.plan), {}, Verdict(status, reason, Evidence("none")), LogFacts(), [])
     write_json(run.record, record)
     return record
 
 
 def load(run: RunDir) -> dict[str, Any]:
-    """The record of a run, or what can be said of one that has none: it runs, or its client went away before the end."""
+    """The record of a run, or what can be said of one without: it runs, or its client went away before the end."""
     record = read_json(run.record)
     if record:
         return record
@@ -55,7 +57,7 @@ def load(run: RunDir) -> dict[str, Any]:
     if status.get("state") == layout.STATE_ENDED or (status and not process.alive(status)):
         return settle(run, _test_source(plan))
     state = "running" if status else "planned"
-    return {**_record(plan, status, Verdict(state, "", Evidence("none")), LogFacts(), []), "status": state}
+    return _record(plan, status, Verdict(state, "", Evidence("none")), LogFacts(), [])
 
 
 def _test_source(plan: dict[str, Any]) -> str | None:
@@ -100,38 +102,44 @@ def _record(
 def _log_facts(run: RunDir) -> LogFacts:
     try:
         with open(run.log, "rb") as source:
-            return read_log(_lines(source))
+            if stat.S_ISREG(os.fstat(source.fileno()).st_mode):  # a log sent to a device may have no end
+                return read_log(_lines(source))
+            return LogFacts()
     except OSError:
         return LogFacts()
 
 
 def _lines(source: Any) -> Iterator[bytes]:
-    """Lines of bounded length: the rest of a longer one is passed over, so that 100 MB without a newline stay 64 KiB."""
+    """Lines of bounded length, so that 100 MB without a newline stay 64 KiB: of a longer one its beginning, or its end
+    where that is a progress bar's, which writes its line again and again."""
     while line := source.readline(_LONGEST_LINE):
+        more = line
+        while more and not more.endswith(b"\n"):
+            more = source.readline(_LONGEST_LINE)
+            if b"\r" in more.rstrip(b"\r\n"):
+                line = more
         yield line
-        while line and not line.endswith(b"\n") and len(line) == _LONGEST_LINE:
-            line = source.readline(_LONGEST_LINE)
 
 
 def _junit(run: RunDir) -> Junit | None:
     try:
         with open(run.junit, "rb") as source:
-            return read_junit(source.read())
+            return read_junit(source.read(_LARGEST_JUNIT))
     except OSError:
         return None
 
 
-def _docker_calls(run: RunDir) -> list[Any]:
+def _docker_calls(run: RunDir) -> list[dict[str, Any]]:
     try:
         with open(run.docker, encoding="utf-8") as source:
             found = json.load(source)
     except (OSError, ValueError):
         return []
-    return found if isinstance(found, list) else []
+    return [call for call in found if isinstance(call, dict)] if isinstance(found, list) else []
 
 
-def _contained(call: Any) -> bool:
-    return isinstance(call, dict) and call.get("runtime") in ("docker", "podman")
+def _contained(call: dict[str, Any]) -> bool:
+    return call.get("runtime") in ("docker", "podman")
 
 
 def _iso(seconds: float | None) -> str | None:

@@ -7,6 +7,7 @@ HOME/environments/      venvs that rows of a job share
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -18,6 +19,8 @@ from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.runner.layout import RunDir
 
 HOME_ENV = "CI_TASKS_HOME"
+_STAMP = "%Y%m%d-%H%M%S"
+_LONGEST_SLUG = 80  # a file name has 255 bytes
 _ID = re.compile(r"(?P<batch>.+)\.(?P<number>\d+)")
 
 
@@ -61,10 +64,12 @@ def lock_dir() -> Path:
 
 def new_batch(label: str, directory: Path | None = None) -> Batch:
     """A fresh directory for the rows of one command; two commands in one second get two."""
-    slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", label).strip("-.") or "run"
-    stamp = time.strftime("%Y%m%d-%H%M%S")
+    slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", label)[:_LONGEST_SLUG].strip("-.") or "run"
+    stamp = time.strftime(_STAMP)
     if directory is not None:
         directory = directory.expanduser().resolve()
+        if directory.exists() and not directory.is_dir():
+            raise UsageError(f"{directory} is not a directory", hint="name a new directory with --out")
         if directory.exists() and any(directory.iterdir()):
             raise UsageError(f"{directory} is not empty", hint="name a new directory with --out")
         directory.mkdir(parents=True, exist_ok=True)
@@ -83,10 +88,9 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
 def run_dirs() -> Iterator[tuple[str, RunDir]]:
     """(id, directory) of every run kept here, newest first."""
     runs = home() / "runs"
-    batches = sorted(runs.iterdir(), reverse=True) if runs.is_dir() else []
-    for batch in batches:
-        rows = [row for row in batch.iterdir() if row.name.isdigit()] if batch.is_dir() else []
-        for row in sorted(rows, reverse=True):
+    for batch in sorted(_directories(runs), key=_age, reverse=True):
+        rows = [row for row in _directories(batch) if row.name.isdigit()]
+        for row in sorted(rows, key=lambda row: int(row.name), reverse=True):
             yield f"{batch.name}.{row.name}", RunDir(str(row))
 
 
@@ -95,17 +99,34 @@ def find(name: str) -> list[tuple[str, RunDir]]:
 
     Raises UnknownName where there is none.
     """
-    known = list(run_dirs())
+    known = list(run_dirs()) if name else []
     if name == "last" and known:
         newest = batch_of(known[0][0])
         return [(id, run) for id, run in reversed(known) if batch_of(id) == newest]
     exact = [(id, run) for id, run in known if id == name or batch_of(id) == name]
     found = exact or [(id, run) for id, run in known if id.startswith(name)]
     if not found:
-        raise UnknownName("run", name, [id for id, _ in known[:10]], where=str(home() / "runs"))
+        raise UnknownName("run", name, [id for id, _ in itertools.islice(run_dirs(), 10)], where=str(home() / "runs"))
     return list(reversed(found))
 
 
 def batch_of(id: str) -> str:
     matched = _ID.fullmatch(id)
     return matched["batch"] if matched else id
+
+
+def _directories(path: Path) -> list[Path]:
+    """The directories in `path`; another command may remove it at any moment."""
+    try:
+        return [entry for entry in path.iterdir() if entry.is_dir()]
+    except OSError:
+        return []
+
+
+def _age(batch: Path) -> tuple[str, int]:
+    """What orders batches in time: the second in the name, and within it when the first row was planned."""
+    try:
+        planned = os.stat(batch / "01" / "plan.json").st_mtime_ns
+    except OSError:
+        planned = 0
+    return batch.name[: len("20260101-120000")], planned

@@ -25,8 +25,8 @@ def describe(combination: Mapping[str, Any]) -> Described:
     info = combination.get("info", combination)
     if not isinstance(info, Mapping) or not info.get("test_file"):
         return Described(None, "", _count(info.get("num_gpus")) if isinstance(info, Mapping) else None)
-    file, _, inline = str(info["test_file"]).partition(" ")
-    args = " ".join(part for part in (inline.strip(), str(info.get("test_args") or "")) if part)
+    file, *inline = str(info["test_file"]).split(None, 1) or [""]
+    args = " ".join(part.strip() for part in (*inline, str(info.get("test_args") or "")) if part.strip())
     return Described(file if file.startswith("tests/") else f"tests/{file}", args, _count(info.get("num_gpus")))
 
 
@@ -44,7 +44,7 @@ def job_of(workflow: Workflow, label: str) -> Job:
 
 
 def select(found: list[Row], only: str | None, label: str) -> list[Row]:
-    """The rows whose name contains one of `only`'s parts (commas between them). Raises UnknownName for a part of none."""
+    """The rows whose name has one of `only`'s parts in it, which commas divide. UnknownName for a part of none."""
     parts = [part.strip() for part in (only or "").split(",") if part.strip()]
     for part in parts:
         if not any(part in row.row for row in found):
@@ -53,7 +53,9 @@ def select(found: list[Row], only: str | None, label: str) -> list[Row]:
 
 
 def _count(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

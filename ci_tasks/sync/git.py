@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import subprocess
 from collections.abc import Mapping
@@ -9,8 +10,33 @@ from pathlib import Path
 
 from ci_tasks.errors import CheckoutError
 
-# A caller inside a git hook has these set, and they would point every command at the caller's repository.
-_FOREIGN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES")
+# What git sets for a hook or an alias, and what changes the meaning of a command's words: with these, every command
+# here would be about the caller's repository (`git rev-parse --local-env-vars` lists them). The caller's own
+# configuration stays, be it in files or in GIT_CONFIG_COUNT: that is where `safe.directory` may be.
+_FOREIGN = {
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_CONFIG",
+    "GIT_DEFAULT_HASH",
+    "GIT_DIR",
+    "GIT_GLOB_PATHSPECS",
+    "GIT_GRAFT_FILE",
+    "GIT_ICASE_PATHSPECS",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_INDEX_VERSION",
+    "GIT_INTERNAL_SUPER_PREFIX",
+    "GIT_LITERAL_PATHSPECS",
+    "GIT_NAMESPACE",
+    "GIT_NOGLOB_PATHSPECS",
+    "GIT_NO_REPLACE_OBJECTS",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_QUARANTINE_PATH",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+}
 # Deterministic, so that one tree on one parent is one commit, however often it is snapshotted.
 _IDENTITY = {
     "GIT_AUTHOR_NAME": "ci-tasks",
@@ -20,6 +46,22 @@ _IDENTITY = {
     "GIT_COMMITTER_EMAIL": "ci-tasks@localhost",
     "GIT_COMMITTER_DATE": "@0 +0000",
 }
+_FLAGS = (
+    "core.fsmonitor=false",  # no daemon, no hook
+    "core.hooksPath=/dev/null",
+    "core.splitIndex=false",  # a split index would put its shared half into the user's .git
+    "core.safecrlf=false",  # `true` makes `add` refuse files whose line ends a commit would change
+    "core.quotePath=false",
+    "advice.addEmbeddedRepo=false",
+)
+# A clone of ours is checked out as CI would: no line ends, filters or ignored files by the user's own configuration.
+# Whoever owns the directory above, we made it.
+_NEUTRAL = {
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_COUNT": "0",
+    "GIT_CONFIG_PARAMETERS": "",
+}
 
 
 class GitError(CheckoutError):
@@ -27,10 +69,11 @@ class GitError(CheckoutError):
 
 
 class Git:
-    """git run in `directory`, with `env` on top of the caller's environment."""
+    """git run in `directory`, with `env` on top of the caller's environment. `neutral`: without the user's settings."""
 
-    def __init__(self, directory: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, env: Mapping[str, str] | None = None, *, neutral: bool = False) -> None:
         self.directory = directory
+        self._flags = [word for flag in (*_FLAGS, *(["safe.directory=*"] if neutral else [])) for word in ("-c", flag)]
         inherited = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
         self.env = {
             **inherited,
@@ -39,12 +82,13 @@ class Git:
             "GIT_OPTIONAL_LOCKS": "0",  # `status` would otherwise refresh the user's index
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_LFS_SKIP_SMUDGE": "1",  # as actions/checkout does without `lfs: true`
+            **(_NEUTRAL if neutral else {}),
             **(env or {}),
         }
 
-    def bytes(self, *args: str, input: bytes = b"") -> bytes:
+    def bytes(self, *args: str, input: builtins.bytes = b"") -> builtins.bytes:
         """What git prints. Raises GitError with what it complained of, CheckoutError where there is no git."""
-        command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *args]
+        command = ["git", *self._flags, *args]
         try:
             done = subprocess.run(command, cwd=self.directory, env=self.env, input=input, capture_output=True)
         except FileNotFoundError:
@@ -65,9 +109,23 @@ class Git:
         """What git prints, without its last newline."""
         return os.fsdecode(self.bytes(*args)).removesuffix("\n")
 
+    def names(self, *args: str) -> list[str]:
+        """What git prints with `-z`, as a list."""
+        return [os.fsdecode(name) for name in self.bytes(*args).split(b"\0") if name]
+
     def maybe(self, *args: str) -> str | None:
         """What git prints, or None where it fails: for questions whose answer may be no."""
         try:
             return self.text(*args)
         except GitError:
             return None
+
+    def top(self) -> Path | None:
+        """The root of the work tree around the directory, or None where no repository is. Raises GitError for a
+        repository that git refuses to read, such as another user's: that is not the same as none."""
+        try:
+            return Path(self.text("rev-parse", "--show-toplevel"))
+        except GitError as error:
+            if "not a git repository" in error.message or "must be run in a work tree" in error.message:
+                return None
+            raise

@@ -9,7 +9,7 @@ from typing import Any
 # Files added or modified since the merge base with the base branch; git's pathspecs, in which `*` also crosses `/`.
 PATTERNS = ("tests/test_*.py", "tests/plugin_contracts/test_*.py")
 DEFAULT_GPUS = 8
-_NUM_GPUS = re.compile(r"(?m)^NUM_GPUS\s*=\s*(\d+)")
+_NUM_GPUS = re.compile(r"(?m)^NUM_GPUS[^\S\n]*=[^\S\n]*([0-9]+)")  # grep sees one line at a time
 
 
 def changed_matrix(files: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:

@@ -1,7 +1,7 @@
 """The situation CI would be in: a pull request that carries the label, as GitHub's contexts.
 
-Names and shapes are those of GitHub's "Contexts reference". What only GitHub knows is null: the pull request's number above
-all, so that `${{ github.event.pull_request.number || 'non-pr' }}` gives what it gives outside of a pull request.
+Names and shapes are those of GitHub's "Contexts reference". What only GitHub knows is null: the pull request's number
+above all, so that `${{ github.event.pull_request.number || 'non-pr' }}` gives what it gives outside of a pull request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ci_tasks.model import Job
+from ci_tasks.model import Job, Workflow
 from ci_tasks.workflow import secrets
 
 _UNKNOWN_SHA = "0" * 40
@@ -18,7 +18,10 @@ _UNKNOWN_SHA = "0" * 40
 
 @dataclass(frozen=True)
 class Situation:
-    """What a run's contexts are made of. `outputs` are those of the jobs that were run for them; `secrets` are names."""
+    """What a run's contexts are made of.
+
+    `outputs` are those of the jobs that were run for them; `secrets` are names.
+    """
 
     sha: str = _UNKNOWN_SHA
     repository: str = "owner/repository"
@@ -30,7 +33,7 @@ class Situation:
 
 def contexts(
     situation: Situation,
-    workflow: str,
+    workflow: Workflow,
     job: Job,
     trigger: str | None,
     matrix: Mapping[str, Any],
@@ -39,10 +42,10 @@ def contexts(
 ) -> dict[str, Any]:
     """GitHub's contexts for one row of `job`, as the expression evaluator takes them."""
     return {
-        "github": _github(situation, workflow, job.id, trigger),
+        "github": _github(situation, workflow.name, job.id, trigger),
         "env": {},
         "matrix": dict(matrix),
-        "inputs": {},
+        "inputs": dict(workflow.inputs),
         "secrets": secrets.marks(situation.secrets),
         "needs": {name: {"outputs": dict(situation.outputs.get(name, {})), "result": "success"} for name in job.needs},
         "steps": {},

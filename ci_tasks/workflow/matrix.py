@@ -1,8 +1,10 @@
 """A `strategy.matrix` → its combinations, in GitHub's order.
 
 The rules are those of GitHub's "Running variations of jobs in a workflow": the product of the lists, first key slowest;
-`exclude` takes away combinations that agree with every key it names; each `include` entry is added to every combination
-whose original values it does not contradict, and becomes a combination of its own where there is none.
+`exclude` takes away combinations that agree with every value it names; each `include` entry is added to every
+combination whose original values it does not contradict, and becomes a combination of its own where there is none.
+Values agree as `==` does in expressions, mappings and lists by the values inside that are named (`MatrixFilter` in
+actions/runner's C# source).
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from typing import Any
+
+from ci_tasks.workflow.expressions import lookup, loose_equal
 
 
 class MatrixError(Exception):
@@ -25,28 +29,35 @@ def expand(matrix: Any) -> list[dict[str, Any]]:
     axes = {key: _axis(key, values) for key, values in matrix.items() if key not in ("include", "exclude")}
     original = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
     excluded = _entries(matrix, "exclude")
+    for key in (key for entry in excluded for key in entry):
+        if key not in axes:
+            raise MatrixError(f"matrix.exclude names {key!r}, which is no key of the matrix")
     kept = [combination for combination in original if not any(_agrees(entry, combination) for entry in excluded)]
-    return _include(kept, _entries(matrix, "include"))
+    return _include(kept, _entries(matrix, "include"), set(axes))
 
 
-def _include(original: list[dict[str, Any]], entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _include(original: list[dict[str, Any]], entries: list[dict[str, Any]], axes: set[str]) -> list[dict[str, Any]]:
     combinations = [dict(combination) for combination in original]
     added: list[dict[str, Any]] = []
     for entry in entries:
-        hosts = [
-            combination
-            for combination, before in zip(combinations, original, strict=True)
-            if all(before[key] == value for key, value in entry.items() if key in before)
-        ]
-        for combination in hosts:
-            combination.update(entry)
-        if not hosts:
-            added.append(dict(entry))
+        named = {key: value for key, value in entry.items() if key in axes}
+        extra = {key: value for key, value in entry.items() if key not in axes}
+        met = [one for one, before in zip(combinations, original, strict=True) if _agrees(named, before)]
+        for combination in met:
+            combination.update(extra)
+        if not met:
+            added.append({**named, **extra})
     return combinations + added
 
 
-def _agrees(entry: Mapping[str, Any], combination: Mapping[str, Any]) -> bool:
-    return all(key in combination and combination[key] == value for key, value in entry.items())
+def _agrees(wanted: Any, value: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        inside = value if isinstance(value, Mapping) else {}
+        return all(_agrees(item, next(iter(lookup(inside, key)), None)) for key, item in wanted.items())
+    if isinstance(wanted, list):
+        items = value if isinstance(value, list) else []
+        return all(_agrees(item, items[at] if at < len(items) else None) for at, item in enumerate(wanted))
+    return loose_equal(wanted, value)
 
 
 def _axis(key: str, values: Any) -> list[Any]:
@@ -56,9 +67,9 @@ def _axis(key: str, values: Any) -> list[Any]:
 
 
 def _entries(matrix: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    entries = matrix.get(key) or []
-    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise MatrixError(f"matrix.{key} is a list of mappings")
+    entries = [] if matrix.get(key) is None else matrix[key]
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) and entry for entry in entries):
+        raise MatrixError(f"matrix.{key} is a list of mappings, none of them empty")
     return [dict(entry) for entry in entries]
 
 

@@ -1,19 +1,19 @@
 """Workflow text → Workflow: GitHub's syntax as records, unevaluated, each with its line.
 
-A key that GitHub does not have is an error with its line and the nearest valid key: a workflow that we read only in part
-would be reproduced only in part.
+A key that GitHub does not have is an error with its line and the nearest valid key: a workflow that we read only in
+part would be reproduced only in part.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from ci_tasks import yaml_lines
 from ci_tasks.errors import WorkflowError, nearest
 from ci_tasks.model import Container, Job, Step, Workflow
-from ci_tasks.yaml_lines import Map
+from ci_tasks.yaml_lines import Map, Text
 
 _TOP = "name run-name on permissions env defaults concurrency jobs"
 _JOB = (
@@ -22,75 +22,126 @@ _JOB = (
 )
 _STEP = "id if name uses run working-directory shell with env continue-on-error timeout-minutes"
 _CONTAINER = "image credentials env ports volumes options"
-_SECRET = re.compile(r"\bsecrets\.([A-Za-z_][A-Za-z0-9_]*)")
+_JOB_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_SECRET = re.compile(r"\bsecrets(?:\.|\[\s*')([A-Za-z_][A-Za-z0-9_]*)")
+_WHOLE = re.compile(r"\s*\$\{\{(.*)\}\}\s*", re.DOTALL)
+_CODE_EVENTS = ("pull_request", "pull_request_target", "push", "merge_group")
+_CALLS = ("workflow_call", "workflow_dispatch")
 
 
 def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
     """The workflow in `text`. Raises WorkflowError for broken YAML and for anything GitHub would refuse."""
+    place = f"{file} (rendered)" if rendered else file
     try:
         tree = yaml_lines.load(text)
     except yaml_lines.YamlError as error:
-        raise WorkflowError(f"not YAML: {error.message}", file=file, line=error.line, text=error.text) from None
+        raise WorkflowError(f"not YAML: {error.message}", file=place, line=error.line, text=error.text) from None
     if not isinstance(tree, Map):
-        raise WorkflowError("a workflow is a mapping with the keys `on` and `jobs`", file=file, line=1)
-    return _Reader(file, rendered).workflow(tree, text)
+        raise WorkflowError("a workflow is a mapping with the keys `on` and `jobs`", file=place, line=1)
+    return _Reader(file, place, rendered, text.splitlines()).workflow(tree, text)
 
 
 class _Reader:
-    """Knows the file's name, so that the functions below need not hand it on."""
+    """Knows the file, so that the functions below need not hand it on."""
 
-    def __init__(self, file: str, rendered: bool) -> None:
-        self.file, self.rendered = file, rendered
+    def __init__(self, file: str, place: str, rendered: bool, lines: list[str]) -> None:
+        self.file, self.place, self.rendered, self.lines = file, place, rendered, lines
 
     def workflow(self, tree: Map, text: str) -> Workflow:
         self._known(tree, _TOP, "the workflow")
-        jobs = self._map(tree, "jobs", "the workflow")
+        bodies = self._map(tree, "jobs", "the workflow")
+        if not bodies:
+            raise self._error("a workflow has `jobs`", tree.lines.get("jobs", tree.line))
         shell, directory = self._defaults(tree, "the workflow")
+        jobs = {name: self._job(name, bodies[name], bodies.lines[name], shell, directory) for name in bodies}
+        self._check_needs(jobs, bodies)
         return Workflow(
             path=self.file,
             name=str(tree.get("name") or self.file),
             env=self._map(tree, "env", "the workflow"),
-            jobs={name: self._job(name, jobs.get(name), jobs.lines[name], shell, directory) for name in jobs},
+            jobs=jobs,
             secrets=tuple(sorted({*_SECRET.findall(text), "GITHUB_TOKEN"})),
             rendered=self.rendered,
+            inputs=_default_inputs(tree.get("on")),
         )
 
     def _job(self, id: str, body: Any, line: int, shell: str | None, directory: str | None) -> Job:
+        if not _JOB_ID.fullmatch(id):
+            raise self._error("a job's id is letters, digits, `-` and `_`, and begins with no digit", line, job=id)
         if not isinstance(body, Map):
             raise self._error("a job is a mapping", line, job=id)
-        self._known(body, _JOB, f"job {id}", job=id)
-        own_shell, own_directory = self._defaults(body, f"job {id}")
-        strategy = self._map(body, "strategy", f"job {id}")
-        self._known(strategy, "matrix fail-fast max-parallel", "strategy", job=id)
-        steps = body.get("steps") or []
-        if not isinstance(steps, list):
-            raise self._error("`steps` is a list", body.lines["steps"], job=id)
-        if not steps and not body.get("uses"):
-            raise self._error("a job has `steps`, or `uses` another workflow", line, job=id)
+        where = f"job {id}"
+        self._known(body, _JOB, where, job=id)
+        own_shell, own_directory = self._defaults(body, where, job=id)
+        steps = self._list(body, "steps", job=id)
+        if bool(steps) == bool(body.get("uses")):
+            raise self._error("a job has either `steps`, or `uses` another workflow", line, job=id)
+        if steps and body.get("runs-on") is None:
+            raise self._error("a job with steps has `runs-on`", line, job=id)
         return Job(
             id=id,
             line=line,
             name=_text(body.get("name")),
             condition=_text(body.get("if")),
-            needs=tuple(_list(body.get("needs"))),
+            needs=self._needs(body, id),
             runs_on=body.get("runs-on"),
-            env=self._map(body, "env", f"job {id}"),
-            matrix=strategy.get("matrix"),
+            env=self._map(body, "env", where, job=id),
+            matrix=self._matrix(body, id),
             container=self._container(body, id),
-            services=tuple(self._map(body, "services", f"job {id}")),
-            steps=tuple(self._step(number, step, id, line) for number, step in enumerate(steps, 1)),
+            services=tuple(self._map(body, "services", where, job=id)),
+            steps=tuple(self._step(number, step, id, body.lines["steps"]) for number, step in enumerate(steps, 1)),
             shell=own_shell or shell,
             working_directory=own_directory or directory,
             timeout_minutes=body.get("timeout-minutes"),
-            outputs=self._map(body, "outputs", f"job {id}"),
+            outputs=self._map(body, "outputs", where, job=id),
             uses=_text(body.get("uses")),
         )
 
-    def _step(self, number: int, body: Any, job: str, job_line: int) -> Step:
+    def _needs(self, body: Map, job: str) -> tuple[str, ...]:
+        found = body.get("needs")
+        names = found if isinstance(found, list) else [] if found is None else [found]
+        if not all(isinstance(name, str) for name in names):
+            raise self._error("`needs` is a job or a list of jobs", body.lines["needs"], job=job)
+        return tuple(str(name) for name in names)
+
+    def _check_needs(self, jobs: Mapping[str, Job], bodies: Map) -> None:
+        """What a job needs is there, and no job waits for itself."""
+        for job in jobs.values():
+            for name in job.needs:
+                if name not in jobs:
+                    near = nearest(name, jobs)
+                    guess = f"; did you mean {near!r}?" if near else ""
+                    line = bodies[job.id].lines["needs"]
+                    raise self._error(f"needs the job {name!r}, which is not there{guess}", line, job=job.id)
+        done: set[str] = set()
+        while ready := [job for job in jobs.values() if job.id not in done and done.issuperset(job.needs)]:
+            done.update(job.id for job in ready)
+        for name in jobs:
+            if name not in done:
+                line = bodies[name].lines["needs"]
+                raise self._error("needs itself, through other jobs or directly", line, job=name)
+
+    def _matrix(self, body: Map, job: str) -> Any:
+        """`strategy.matrix`; of a `strategy` that is an expression, that expression's `matrix`."""
+        strategy = body.get("strategy")
+        if isinstance(strategy, str) and (whole := _WHOLE.fullmatch(strategy)):
+            text = Text(f"${{{{ ({whole[1].strip()}).matrix }}}}")
+            text.line = getattr(strategy, "line", 0)
+            return text
+        found = self._map(body, "strategy", f"job {job}", job=job)
+        self._known(found, "matrix fail-fast max-parallel", "strategy", job=job)
+        matrix = found.get("matrix")
+        if matrix is not None and not isinstance(matrix, Map) and not _is_expression(matrix):
+            raise self._error("`matrix` is a mapping or an expression", found.lines["matrix"], job=job)
+        return matrix
+
+    def _step(self, number: int, body: Any, job: str, steps_line: int) -> Step:
         if not isinstance(body, Map):
-            raise self._error("a step is a mapping", job_line, job=job, step=f"#{number}")
-        name = str(body.get("name") or body.get("uses") or body.get("id") or f"step {number}")
-        self._known(body, _STEP, f"step {name!r}", job=job, step=name)
+            line = getattr(body, "line", steps_line)
+            raise self._error("a step is a mapping", line, job=job, step=f"#{number}")
+        name = _text(body.get("name") or body.get("uses") or body.get("id")) or f"step {number}"
+        where = f"step {name!r}"
+        self._known(body, _STEP, where, job=job, step=name)
         if ("run" in body) == ("uses" in body):
             raise self._error("a step has either `run` or `uses`", body.line, job=job, step=name)
         return Step(
@@ -99,10 +150,10 @@ class _Reader:
             line=body.line,
             id=_text(body.get("id")),
             uses=_text(body.get("uses")),
-            with_=self._map(body, "with", f"step {name!r}"),
+            with_=self._map(body, "with", where, job=job, step=name),
             run=_text(body.get("run")),
             shell=_text(body.get("shell")),
-            env=self._map(body, "env", f"step {name!r}"),
+            env=self._map(body, "env", where, job=job, step=name),
             working_directory=_text(body.get("working-directory")),
             condition=_text(body.get("if")),
             continue_on_error=body.get("continue-on-error", False),
@@ -111,33 +162,43 @@ class _Reader:
 
     def _container(self, body: Map, job: str) -> Container | None:
         found = body.get("container")
-        if found is None:
+        if found is None or found == "":
             return None
         line = body.lines["container"]
         if isinstance(found, str):
             return Container(image=found, line=line)
-        if not isinstance(found, Map) or not found.get("image"):
+        if not isinstance(found, Map) or not isinstance(found.get("image"), str):
             raise self._error("`container` names an image", line, job=job)
         self._known(found, _CONTAINER, "container", job=job)
+        volumes = self._list(found, "volumes", job=job)
         return Container(
-            image=str(found["image"]),
-            options=str(found.get("options") or "").strip(),
-            env=self._map(found, "env", "container"),
-            volumes=tuple(str(volume) for volume in found.get("volumes") or ()),
+            image=found["image"],
+            options=(_text(found.get("options")) or "").strip(),
+            env=self._map(found, "env", "container", job=job),
+            volumes=tuple(str(volume) for volume in volumes),
             line=line,
         )
 
-    def _defaults(self, body: Map, where: str) -> tuple[str | None, str | None]:
-        run = self._map(self._map(body, "defaults", where), "run", "defaults")
+    def _defaults(self, body: Map, where: str, *, job: str = "") -> tuple[str | None, str | None]:
+        defaults = self._map(body, "defaults", where, job=job)
+        self._known(defaults, "run", "defaults", job=job)
+        run = self._map(defaults, "run", "defaults", job=job)
+        self._known(run, "shell working-directory", "defaults.run", job=job)
         return _text(run.get("shell")), _text(run.get("working-directory"))
 
-    def _map(self, body: Map, key: str, where: str) -> Map:
+    def _map(self, body: Map, key: str, where: str, *, job: str = "", step: str = "") -> Map:
         found = body.get(key)
         if found is None:
-            return Map()
+            return Map(body.line)
         if not isinstance(found, Map):
-            raise self._error(f"`{key}` of {where} is a mapping", body.lines[key], text=f"{key}: {found}")
+            raise self._error(f"`{key}` of {where} is a mapping", body.lines[key], job=job, step=step)
         return found
+
+    def _list(self, body: Map, key: str, *, job: str) -> list[Any]:
+        found = body.get(key)
+        if found is not None and not isinstance(found, list):
+            raise self._error(f"`{key}` is a list", body.lines[key], job=job)
+        return found or []
 
     def _known(self, body: Map, valid: str, where: str, *, job: str = "", step: str = "") -> None:
         for key in body:
@@ -148,10 +209,29 @@ class _Reader:
                     body.lines[key],
                     job=job,
                     step=step,
+                    hint=f"valid: {', '.join(valid.split())}",
                 )
 
-    def _error(self, message: str, line: int, *, job: str = "", step: str = "", text: str = "") -> WorkflowError:
-        return WorkflowError(message, file=self.file, line=line, job=job, step=step, text=text)
+    def _error(self, message: str, line: int, *, job: str = "", step: str = "", hint: str = "") -> WorkflowError:
+        text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
+        return WorkflowError(message, file=self.place, line=line, job=job, step=step, text=text, hint=hint)
+
+
+def _default_inputs(on: Any) -> dict[str, Any]:
+    """The defaults of a called or dispatched workflow's inputs; none where a pull request or push can start it."""
+    if not isinstance(on, Mapping) or any(event in on for event in _CODE_EVENTS):
+        return {}
+    found: dict[str, Any] = {}
+    for event in _CALLS:
+        declared = on[event].get("inputs") if isinstance(on.get(event), Mapping) else None
+        for name, body in (declared if isinstance(declared, Mapping) else {}).items():
+            if isinstance(body, Mapping) and body.get("default") is not None:
+                found[name] = body["default"]
+    return found
+
+
+def _is_expression(value: Any) -> bool:
+    return isinstance(value, str) and "${{" in value
 
 
 def _text(value: Any) -> str | None:
@@ -159,9 +239,3 @@ def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _list(value: Any) -> Iterable[str]:
-    if value is None:
-        return ()
-    return [str(item) for item in value] if isinstance(value, list) else [str(value)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,11 +51,15 @@ class Resolver:
         if value is None or value == "":
             return None
         try:
-            return float(value)
+            number = float("nan") if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            line = getattr(raw, "line", 0) or self.line
             raise WorkflowError(
-                f"{what} is a number", file=self.file, job=self.job, line=self.line, text=f"{what}: {raw}"
-            ) from None
+                f"{what} is a number, not {value!r}", file=self.file, job=self.job, line=line, text=f"{what}: {raw}"
+            )
+        return number
 
     def condition(self, raw: str | None, status: JobStatus = JobStatus(), *, step: Step | None = None) -> bool:
         """Whether an `if:` lets its job or step run, given how the job stands."""
@@ -62,8 +68,25 @@ class Resolver:
         except ExpressionError as error:
             raise self.error(error, raw or "", step) from None
 
+    def check(self, raw: Any, *, step: Step | None = None) -> None:
+        """Whether every expression in a value can be read, without evaluating it."""
+        if isinstance(raw, str):
+            try:
+                expressions.references(raw)
+            except ExpressionError as error:
+                raise self.error(error, raw, step) from None
+        for item in raw.values() if isinstance(raw, Mapping) else raw if isinstance(raw, list) else ():
+            self.check(item, step=step)
+
+    def check_condition(self, raw: str | None, *, step: Step | None = None) -> None:
+        """As `check`, for an `if:`."""
+        try:
+            expressions.uses_status(raw or "")
+        except ExpressionError as error:
+            raise self.error(error, raw or "", step) from None
+
     def error(self, error: ExpressionError, raw: str, step: Step | None) -> WorkflowError:
-        line, text = _place(raw, error.text, step.line if step else self.line)
+        line, text = _place(raw, error, step.line if step else self.line)
         return WorkflowError(
             error.message,
             file=self.file,
@@ -74,10 +97,26 @@ class Resolver:
         )
 
 
-def _place(raw: str, expression: str, fallback: int) -> tuple[int, str]:
-    """The line and the text where `expression` stands in `raw`, whose own first line YAML told us."""
+def _place(raw: str, error: ExpressionError, fallback: int) -> tuple[int, str]:
+    """The line of the file, and its text, on which the refused part of an expression in `raw` stands.
+
+    Looked for in the scalar's own source lines, since a folded scalar's value has other line ends. Words are matched
+    with any space between them. What is not found there, such as an escaped text, stands where the scalar begins.
+    """
     begin = getattr(raw, "line", 0) or fallback
-    for offset, text in enumerate(raw.splitlines()):
-        if expression and expression.strip().splitlines()[:1] and expression.strip().splitlines()[0] in text:
-            return begin + offset, text
-    return begin, raw.splitlines()[0] if raw else ""
+    lines = list(getattr(raw, "source", ())) or [raw.rstrip("\n")]
+    source = "\n".join(lines)
+    words = _spaced(error.text) or r"\}\}"
+    found = re.search(r"\$\{\{\s*" + words, source) or re.search(words, source)
+    offset = 0
+    if found:
+        before = re.compile(r"(\$\{\{)?\s*" + _spaced(error.text[: error.position])).match(source, found.start())
+        end = before.end() if before else found.start()
+        if error.position and error.text[error.position - 1].isspace():
+            end += len(source[end:]) - len(source[end:].lstrip())
+        offset = min(source.count("\n", 0, end), len(lines) - 1)
+    return begin + offset, lines[offset]
+
+
+def _spaced(text: str) -> str:
+    return r"\s+".join(map(re.escape, text.split()))

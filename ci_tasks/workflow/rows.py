@@ -8,13 +8,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.model import Job, Row, Workflow
-from ci_tasks.workflow import expressions, matrix, secrets, shell
+from ci_tasks.model import Job, Row, Step, Workflow
+from ci_tasks.workflow import expressions, matrix, secrets
 from ci_tasks.workflow.context import Situation, contexts
 from ci_tasks.workflow.resolve import Resolver
 
 _PREFIX = "e2e-test-"
-_HOSTED = re.compile(r"(ubuntu|windows|macos)-")
+_HOSTED = re.compile(r"(ubuntu|windows|macos)-", re.IGNORECASE)
+_IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # with secrets shown as <secret NAME>
+# Contexts of which some values are known only on GitHub, or once other jobs have run.
+_ELSEWHERE = ("needs", "inputs", "vars")
 
 
 class Described(NamedTuple):
@@ -39,7 +42,7 @@ def trigger_of(workflow: Workflow, job: Job) -> str | None:
         try:
             labels = expressions.label_tests(job.condition)
         except expressions.ExpressionError as error:
-            raise Resolver(workflow.path, job.id, job.line, {}).error(error, job.condition, None) from None
+            raise Resolver(workflow.place, job.id, job.line, {}).error(error, job.condition, None) from None
         if labels:
             return labels[0]
     needed = (workflow.jobs[name] for name in job.needs if name in workflow.jobs)
@@ -48,21 +51,19 @@ def trigger_of(workflow: Workflow, job: Job) -> str | None:
 
 def missing_outputs(job: Job, situation: Situation) -> list[str]:
     """The jobs whose outputs the matrix needs and that have not been run for them."""
-    if not isinstance(job.matrix, str | Mapping):
-        return []
-    wanted = (name.split(".") for text in _scalars(job.matrix) for name in _references(text))
+    wanted = (name.split(".") for name in _reads(job.matrix))
     needed = [parts[1] for parts in wanted if parts[0] == "needs" and len(parts) > 1]
     return [name for name in dict.fromkeys(needed) if name not in situation.outputs]
 
 
 def rows(workflow: Workflow, job: Job, situation: Situation, describe: Describe) -> list[Row]:
-    """The job's rows in CI's order, with unique names. A matrix that waits for another job's output is one row with
-    `dynamic` set. Raises WorkflowError."""
+    """The job's rows in CI's order, with unique names. A matrix that waits for another job's output, or for what only
+    GitHub knows, is one row with `dynamic` set. Raises WorkflowError."""
     trigger = trigger_of(workflow, job)
     _check(workflow, job)
-    if missing_outputs(job, situation):
-        return [_dynamic(workflow, job, trigger, situation)]
     combinations = _combinations(workflow, job, situation)
+    if combinations is None:
+        return [_dynamic(workflow, job, trigger, situation)]
     found = [
         _row(workflow, job, trigger, situation, describe, combination, index, len(combinations))
         for index, combination in enumerate(combinations)
@@ -73,21 +74,20 @@ def rows(workflow: Workflow, job: Job, situation: Situation, describe: Describe)
 
 def names(workflow: Workflow, job: Job, situation: Situation, describe: Describe) -> list[str]:
     """The names of the job's rows, at the price of the matrix alone; none for a matrix that is not known yet."""
-    if missing_outputs(job, situation):
-        return []
-    return _apart([_name(label_of(job.id), one, describe(one)) for one in _combinations(workflow, job, situation)])
+    combinations = _combinations(workflow, job, situation) or []
+    return _apart([_name(label_of(job.id), combination, describe(combination)) for combination in combinations])
 
 
 def resolver(workflow: Workflow, job: Job, row: Row, situation: Situation) -> Resolver:
     """Evaluates the job's values as CI would for `row`, with the row's environment as the env context."""
-    known = contexts(situation, workflow.name, job, row.trigger, row.matrix, row.index, row.total)
-    return Resolver(workflow.path, job.id, job.line, {**known, "env": dict(row.env)})
+    known = contexts(situation, workflow, job, row.trigger, row.matrix, row.index, row.total)
+    return Resolver(workflow.place, job.id, job.line, {**known, "env": dict(row.env)})
 
 
 def environment(workflow: Workflow, job: Job, row: Row, situation: Situation) -> dict[str, str]:
     """The row's environment under `situation`: the workflow's `env`, then the job's."""
-    known = contexts(situation, workflow.name, job, row.trigger, row.matrix, row.index, row.total)
-    resolve = Resolver(workflow.path, job.id, job.line, known)
+    known = contexts(situation, workflow, job, row.trigger, row.matrix, row.index, row.total)
+    resolve = Resolver(workflow.place, job.id, job.line, known)
     return {**resolve.strings(workflow.env), **resolve.strings(job.env)}
 
 
@@ -101,8 +101,8 @@ def _row(
     index: int,
     total: int,
 ) -> Row:
-    known = contexts(situation, workflow.name, job, trigger, combination, index, total)
-    resolve = Resolver(workflow.path, job.id, job.line, known)
+    known = contexts(situation, workflow, job, trigger, combination, index, total)
+    resolve = Resolver(workflow.place, job.id, job.line, known)
     described = describe(combination)
     env = {**resolve.strings(workflow.env), **resolve.strings(job.env)}
     return Row(
@@ -115,8 +115,8 @@ def _row(
         gpus=described.gpus,
         image=_image(job, resolve.with_env(env)),
         env=env,
-        runner=_runner(resolve.value(job.runs_on)),
-        timeout_minutes=resolve.number(job.timeout_minutes, "timeout-minutes"),
+        runner=_runner(job, resolve),
+        timeout_minutes=_timeout(job, resolve),
         matrix=combination,
         index=index,
         total=total,
@@ -124,7 +124,8 @@ def _row(
 
 
 def _dynamic(workflow: Workflow, job: Job, trigger: str | None, situation: Situation) -> Row:
-    text = job.matrix if isinstance(job.matrix, str) else next(iter(_scalars(job.matrix)))
+    resolve = Resolver(workflow.place, job.id, job.line, contexts(situation, workflow, job, trigger, {}, 0, 1))
+    texts = [text for text in _scalars(job.matrix) if _reads_elsewhere(text)]
     return Row(
         label=label_of(job.id),
         job=job.id,
@@ -135,49 +136,84 @@ def _dynamic(workflow: Workflow, job: Job, trigger: str | None, situation: Situa
         gpus=None,
         image=None,
         env={},
-        runner="self-hosted" if not _HOSTED.match(str(job.runs_on)) else "github-hosted",
+        runner=_runner(job, resolve),
         timeout_minutes=None,
-        dynamic=text.strip(),
+        dynamic=texts[0].strip(),
     )
 
 
 def _check(workflow: Workflow, job: Job) -> None:
-    """Every expression of every step is understood, also in the steps that are not evaluated yet."""
+    """Every expression of the job and its steps can be read, also those that are not evaluated yet."""
+    resolve = Resolver(workflow.place, job.id, job.line, {})
+    container = [job.container.image, job.container.options, job.container.env] if job.container else []
+    own = [job.name, job.runs_on, job.matrix, job.env, job.timeout_minutes, job.outputs]
+    resolve.check([workflow.env, *own, *container])
     for step in job.steps:
-        for text in (step.run, step.name, *map(str, step.env.values()), *map(str, step.with_.values())):
-            try:
-                expressions.references(text or "")
-            except expressions.ExpressionError as error:
-                raise Resolver(workflow.path, job.id, job.line, {}).error(error, text or "", step) from None
+        resolve.check_condition(step.condition, step=step)
+        for value in (step.name, step.env, step.with_, step.run, step.shell, step.working_directory):
+            resolve.check(value, step=step)
+        resolve.check([step.continue_on_error, step.timeout_minutes], step=step)
 
 
 def _image(job: Job, resolve: Resolver) -> str | None:
+    """The image of the job's container, or of its first `docker run`; None where that is known only while it runs."""
     if job.container:
-        return secrets.shown(resolve.text(job.container.image))
+        return secrets.shown(_container_image(resolve.value(job.container.image))) or None
     for step in job.steps:
-        if step.run and "docker" in step.run and not _uses_steps(step.run):
-            found = shell.docker_run(resolve.text(step.run, step=step))
+        if step.run and "docker" in step.run and not _reads(step.run, "steps") and _may_run(step, resolve):
+            from ci_tasks.workflow import shell
+
+            env = {**resolve.contexts["env"], **resolve.strings(step.env, step=step)}
+            found = shell.docker_run(resolve.with_env(env).text(step.run, step=step), env)
             if found:
-                return found.image
+                image = secrets.shown(found.image)
+                return image if _IMAGE.fullmatch(image) else None
     return None
 
 
-def _uses_steps(text: str) -> bool:
-    return any(name.startswith("steps.") for name in expressions.references(text))
+def _container_image(value: Any) -> str:
+    """`container: ${{ … }}` may give the whole object."""
+    image = value.get("image") if isinstance(value, Mapping) else value
+    return image if isinstance(image, str) else expressions.to_string(image)
 
 
-def _runner(runs_on: Any) -> str:
-    if isinstance(runs_on, Mapping):
-        runs_on = runs_on.get("labels") or runs_on.get("group")
-    names = runs_on if isinstance(runs_on, list) else [runs_on]
-    return "github-hosted" if any(_HOSTED.match(str(name)) for name in names) else "self-hosted"
+def _may_run(step: Step, resolve: Resolver) -> bool:
+    """Whether a step's `if` holds; one that reads what only a run knows may hold."""
+    text = step.condition or ""
+    whole = text if "${{" in text else f"${{{{ {text} }}}}"
+    return not text.strip() or bool(_reads(whole, "steps", *_ELSEWHERE)) or resolve.condition(step.condition, step=step)
+
+
+def _runner(job: Job, resolve: Resolver) -> str:
+    """Labels decide; `self-hosted` among them outweighs what looks like one of GitHub's own. A group says nothing."""
+    runs_on = _known(job.runs_on, resolve)
+    labels = runs_on.get("labels") if isinstance(runs_on, Mapping) else runs_on
+    names = [str(label).lower() for label in (labels if isinstance(labels, list) else [labels])]
+    hosted = "self-hosted" not in names and any(_HOSTED.match(name) for name in names)
+    return "github-hosted" if hosted else "self-hosted"
+
+
+def _timeout(job: Job, resolve: Resolver) -> float | None:
+    known = _known(job.timeout_minutes, resolve) is not None
+    return resolve.number(job.timeout_minutes, "timeout-minutes") if known else None
+
+
+def _known(raw: Any, resolve: Resolver) -> Any:
+    """The value; None where it cannot be found because it reads what is known only elsewhere."""
+    try:
+        return resolve.value(raw)
+    except WorkflowError:
+        if _reads_elsewhere(raw):
+            return None
+        raise
 
 
 def _name(label: str, combination: Mapping[str, Any], described: Described) -> str:
     if described.test:
         stem = described.test.rsplit("/", 1)[-1].removesuffix(".py").removeprefix("test_")
-        return f"{stem}[{_slug(described.args)}]" if described.args else stem
-    values = [str(value) for value in combination.values() if not isinstance(value, Mapping | list)]
+        slug = _slug(described.args)
+        return f"{stem}[{slug}]" if slug else stem
+    values = [text for text in map(expressions.to_string, _leaves(combination)) if text]
     return f"{label}[{'-'.join(values)}]" if values else label
 
 
@@ -186,32 +222,58 @@ def _slug(args: str) -> str:
     return "-".join(re.sub(r"[^A-Za-z0-9_.+-]", "_", word) for word in words if word)
 
 
-def _combinations(workflow: Workflow, job: Job, situation: Situation) -> list[dict[str, Any]]:
-    known = contexts(situation, workflow.name, job, None, {}, 0, 1)
+def _combinations(workflow: Workflow, job: Job, situation: Situation) -> list[dict[str, Any]] | None:
+    """The matrix expanded, or None where it waits for what is known elsewhere."""
+    if missing_outputs(job, situation):
+        return None
+    resolve = Resolver(workflow.place, job.id, job.line, contexts(situation, workflow, job, None, {}, 0, 1))
     try:
-        return matrix.expand(Resolver(workflow.path, job.id, job.line, known).value(job.matrix))
+        return matrix.expand(resolve.value(job.matrix))
+    except WorkflowError:
+        if _reads(job.matrix, "inputs", "vars"):
+            return None
+        raise
     except matrix.MatrixError as error:
-        raise WorkflowError(str(error), file=workflow.path, job=job.id, line=job.line) from None
+        if _reads(job.matrix, "inputs", "vars"):
+            return None
+        line = getattr(job.matrix, "line", 0) or job.line
+        text = f"matrix: {job.matrix}"[:200]
+        raise WorkflowError(str(error), file=workflow.place, job=job.id, line=line, text=text) from None
 
 
 def _apart(found: list[str]) -> list[str]:
     """The second of one name becomes `name#2`, so that a name picks one row."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    taken = set(found)
     apart = []
     for name in found:
-        seen[name] = seen.get(name, 0) + 1
-        apart.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+        counts[name] = counts.get(name, 0) + 1
+        unique = name
+        while counts[name] > 1 and (unique := f"{name}#{counts[name]}") in taken:
+            counts[name] += 1
+        taken.add(unique)
+        apart.append(unique)
     return apart
 
 
+def _reads_elsewhere(value: Any) -> list[str]:
+    return _reads(value, *_ELSEWHERE)
+
+
+def _reads(value: Any, *contexts: str) -> list[str]:
+    """What the expressions in a YAML value read, of all contexts or of those named. Unreadable ones read nothing."""
+    found = [name for text in _scalars(value) if "${{" in text for name in _references(text)]
+    return [name for name in found if not contexts or name.split(".")[0] in contexts]
+
+
+def _leaves(value: Any) -> list[Any]:
+    """The plain values inside of mappings and lists, in order."""
+    inside = list(value.values()) if isinstance(value, Mapping) else value
+    return [leaf for item in inside for leaf in _leaves(item)] if isinstance(inside, list) else [value]
+
+
 def _scalars(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for item in value.values() for text in _scalars(item)]
-    if isinstance(value, list):
-        return [text for item in value for text in _scalars(item)]
-    return []
+    return [leaf for leaf in _leaves(value) if isinstance(leaf, str)]
 
 
 def _references(text: str) -> list[str]:

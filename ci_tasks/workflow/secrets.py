@@ -1,6 +1,7 @@
 """Secrets as names. Evaluated text holds a mark where a value would stand; the value joins it only when bash runs.
 
-A mark cannot be typed in a workflow (it uses control characters that YAML forbids), so text never turns into one.
+A mark uses control characters that YAML forbids in a file, so that ordinary text never turns into one. Who writes them
+as escapes has named a secret, which `${{ secrets.NAME }}` does as well.
 """
 
 from __future__ import annotations

@@ -1,33 +1,54 @@
 """A workflow template (`pr-test.yml.j2`) → workflow text, with the delimiters that the template itself uses.
 
-slime's generator renders its template with `<% %>` and `<< >>`, so that GitHub's own `${{ }}` passes through; a template
-without those uses jinja2's ordinary delimiters. Rendering is sandboxed: a template is a checkout's data, not our code.
+slime's generator renders its template with `<% %>` and `<< >>`, so that GitHub's own `${{ }}` passes through; a
+template without those uses jinja2's ordinary delimiters. A name that is not there is empty, as for that generator, so
+that the text is the one CI has. Rendering is sandboxed: a template is a checkout's data, not our code.
 """
 
 from __future__ import annotations
 
+import traceback
+
 from ci_tasks.errors import WorkflowError
+
+_DELIMITERS = {
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+    "variable_start_string": "<<",
+    "variable_end_string": ">>",
+}
 
 
 def render(text: str, file: str) -> str:
     """The workflow that the template gives. Raises WorkflowError with the template's line."""
     import jinja2
+    from jinja2.exceptions import SecurityError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    delimiters = (
-        {
-            "block_start_string": "<%",
-            "block_end_string": "%>",
-            "variable_start_string": "<<",
-            "variable_end_string": ">>",
-        }
-        if "<%" in text
-        else {}
-    )
-    environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, **delimiters)  # type: ignore[arg-type]
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """Refuses at once: the text of what was refused would otherwise be silently empty."""
+
+        def unsafe_undefined(self, obj: object, attribute: str) -> jinja2.Undefined:
+            raise SecurityError(f"access to {attribute!r} of a {type(obj).__name__} is unsafe")
+
+    environment = Sandbox()
+    if "<%" in text:
+        environment = environment.overlay(**_DELIMITERS)  # type: ignore[arg-type]
     try:
         return environment.from_string(text).render()
     except jinja2.TemplateSyntaxError as error:
-        raise WorkflowError(f"the template has an error: {error.message}", file=file, line=error.lineno) from None
-    except jinja2.TemplateError as error:
-        raise WorkflowError(f"the template cannot be rendered: {error}", file=file) from None
+        line, why = error.lineno, f"the template has an error: {error.message}"
+    except Exception as error:  # whatever the template's own code raises, 1/0 as well
+        line, why = _line_of(error), f"the template cannot be rendered: {error}"
+    raise WorkflowError(why, file=file, line=line, text=_text_of(text, line))
+
+
+def _line_of(error: Exception) -> int:
+    """jinja2 writes the template's lines into the traceback."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+    return lines[-1] or 1 if lines else 1
+
+
+def _text_of(text: str, line: int) -> str:
+    lines = text.splitlines()
+    return lines[line - 1] if 0 < line <= len(lines) else ""

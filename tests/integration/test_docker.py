@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -21,13 +20,8 @@ import pytest
 from ci_tasks.runner import adapter
 from ci_tasks.runner.docker_argv import BOOLEANS, VALUED
 
-# Test files are imported by path (importmode=importlib), so a neighbour has to be as well.
-_spec = importlib.util.spec_from_file_location("ci_tasks_tests_dockerd", Path(__file__).with_name("dockerd.py"))
-assert _spec is not None
-assert _spec.loader is not None
-dockerd = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(dockerd)
-docker_host = dockerd.docker_host
+# Test files are imported by path (importmode=importlib); conftest.py has loaded this neighbour.
+dockerd = sys.modules["ci_tasks_tests_dockerd"]
 
 ROOT = Path(adapter.__file__).parents[2]
 ADAPTER = """\

@@ -10,19 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_tasks.runner.container import (
-    Deviation,
-    Rules,
-    RulesError,
-    bare_deviations,
-    bind_sources,
-    client_environment,
-    inner_command,
-    inner_environment,
-    masked,
-    rewrite,
-)
+from ci_tasks.runner.bare import bare_deviations, inner_command, inner_environment
+from ci_tasks.runner.container import client_environment, rewrite
 from ci_tasks.runner.docker_argv import DockerArgvError, parse_run, render
+from ci_tasks.runner.mounts import bind_sources
+from ci_tasks.runner.rules import Rules, RulesError
+from ci_tasks.runner.words import Deviation, masked
 
 
 def _rewritten(words: list[str], nth: int = 1, **rules: Any) -> tuple[list[str], list[Deviation]]:

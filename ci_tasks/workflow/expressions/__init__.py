@@ -1,26 +1,15 @@
 """GitHub Actions expressions: what `${{ … }}` and `if:` come to, given the contexts.
 
-The room knows the language (syntax), the values and their coercions (values), the functions (functions) and evaluation
-(evaluate). It knows no workflow, no file and no clock: contexts and the job's status are passed in.
+The room knows the tree (nodes), the grammar (syntax), the values and their coercions (values), the functions
+(functions), text with `${{ }}` in it (templates) and evaluation (evaluate). It knows no workflow, no file and no clock:
+contexts and the job's status are passed in.
 """
 
-from .evaluate import JobStatus, condition, evaluate, interpolate, label_tests, references, uses_status
-from .syntax import (
-    CONTEXTS,
-    Binary,
-    Call,
-    Context,
-    ExpressionError,
-    Index,
-    Literal,
-    Node,
-    Property,
-    Unary,
-    Wildcard,
-    parse,
-    walk,
-)
-from .values import Value, to_string, truthy
+from .evaluate import JobStatus, condition, evaluate, interpolate
+from .nodes import Binary, Call, Context, ExpressionError, Index, Literal, Node, Property, Unary, Wildcard, walk
+from .syntax import CONTEXTS, parse
+from .templates import label_tests, references, uses_status
+from .values import Value, lookup, loose_equal, to_string, truthy
 
 __all__ = [
     "CONTEXTS",
@@ -40,6 +29,8 @@ __all__ = [
     "evaluate",
     "interpolate",
     "label_tests",
+    "lookup",
+    "loose_equal",
     "parse",
     "references",
     "to_string",

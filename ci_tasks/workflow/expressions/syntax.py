@@ -1,4 +1,4 @@
-"""The grammar of GitHub's expressions: tokens, the syntax tree, and the parser from one to the other.
+"""The grammar of GitHub's expressions: tokens, and the parser from a text to its tree.
 
 Operators and their precedence are on the documentation page "Evaluate expressions in workflows and actions"
 (Operators). Which token may follow which, what ends a token, and that unknown names are errors before anything is
@@ -7,14 +7,14 @@ evaluated, is learnt from actions/runner's C# source (`LexicalAnalyzer`, `Expres
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from functools import lru_cache
 from math import inf, isnan, nan
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn
 
 from .functions import FUNCTIONS, Function
+from .nodes import Binary, Call, Context, ExpressionError, Index, Literal, Node, Property, Unary, Wildcard, children
 from .values import Value, as_number, parse_number
 
 CONTEXTS = (
@@ -41,117 +41,7 @@ _NUMBER = re.compile(r"[^][(),!<>=&|\s]+")
 _HINTS = {"'": "the string is not closed", "=": "'=' is not an operator; use '=='", "&": "use '&&'", "|": "use '||'"}
 
 
-class ExpressionError(Exception):
-    """An expression that GitHub would refuse, or that cannot be evaluated here.
-
-    `message` says why, `text` is the expression, `position` the offset in it, from 0.
-    """
-
-    def __init__(self, message: str, text: str, position: int) -> None:
-        super().__init__(message, text, position)
-        self.message = message
-        self.text = text
-        self.position = position
-
-    def __str__(self) -> str:
-        start = self.text.rfind("\n", 0, self.position) + 1
-        line = self.text[start:].partition("\n")[0]
-        pad = re.sub(r"[^\t]", " ", line[: self.position - start])
-        return f"{self.message}\n  {line}\n  {pad}^" if line else self.message
-
-
-@dataclass(frozen=True)
-class Literal:
-    """null, a boolean, a number or a string."""
-
-    value: Value
-
-
-@dataclass(frozen=True)
-class Context:
-    """A top-level name such as `github`, in GitHub's spelling."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Property:
-    """`of.name`."""
-
-    of: Node
-    name: str
-
-
-@dataclass(frozen=True)
-class Index:
-    """`of[key]`."""
-
-    of: Node
-    key: Node
-
-
-@dataclass(frozen=True)
-class Wildcard:
-    """`of.*` or `of[*]`."""
-
-    of: Node
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function call; `name` is in GitHub's spelling, `position` the offset of the name in the text."""
-
-    name: str
-    arguments: tuple[Node, ...]
-    position: int = field(default=0, compare=False)
-
-
-@dataclass(frozen=True)
-class Unary:
-    """`!operand`."""
-
-    op: str
-    operand: Node
-
-
-@dataclass(frozen=True)
-class Binary:
-    """`left op right`; a chain of && or || leans to the left."""
-
-    op: str
-    left: Node
-    right: Node
-
-
-Node: TypeAlias = "Literal | Context | Property | Index | Wildcard | Call | Unary | Binary"
-
-
-def children(node: Node) -> tuple[Node, ...]:
-    """The nodes right below one, in the order of the text."""
-    match node:
-        case Property(of=of) | Wildcard(of=of):
-            return (of,)
-        case Index(of=of, key=key):
-            return (of, key)
-        case Call(arguments=arguments):
-            return arguments
-        case Unary(operand=operand):
-            return (operand,)
-        case Binary(left=left, right=right):
-            return (left, right)
-        case _:
-            return ()
-
-
-def walk(node: Node) -> Iterator[Node]:
-    """Every node of the tree, depth first, each before those below it and in the order of the text."""
-    pending = [node]
-    while pending:
-        current = pending.pop()
-        yield current
-        pending.extend(reversed(children(current)))
-
-
+@lru_cache(maxsize=1024)  # a job's expressions are the same in each of its rows
 def parse(text: str) -> Node:
     """The tree of an expression without its `${{ }}`.
 
@@ -332,6 +222,8 @@ class _Parser:
 
 
 def _unknown(what: str, name: str, valid: Iterable[str]) -> str:
+    import difflib  # here, since only an error needs it
+
     by_lower = {known.lower(): known for known in valid}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     nearest = f"; did you mean {by_lower[near[0]]!r}?" if near else ""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-Value: TypeAlias = "None | bool | int | float | str | list[Value] | dict[str, Value]"
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _RADIX = re.compile(r"0x([0-9a-fA-F]+)|0o([0-7]+)")

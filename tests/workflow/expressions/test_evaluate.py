@@ -421,10 +421,14 @@ LABELS = "github.event.pull_request.labels"
         ("contains(github['event'].pull_request.labels.*.name, 'x')", ["x"]),
         # All of them, each once, wherever they stand.
         (
-            f"always() && (contains({LABELS}.*.name, 'b') || !contains({LABELS}.*.name, 'a') "
+            f"always() && (contains({LABELS}.*.name, 'b') || contains({LABELS}.*.name, 'a') "
             f"|| contains({LABELS}.*.name, 'b'))",
             ["b", "a"],
         ),
+        # What is negated does not start a job; twice negated it does.
+        (f"!contains({LABELS}.*.name, 'skip') && contains({LABELS}.*.name, 'run')", ["run"]),
+        (f"!(github.event.pull_request.draft || contains({LABELS}.*.name, 'skip'))", []),
+        (f"!!contains({LABELS}.*.name, 'run')", ["run"]),
         # Other tests are no label tests.
         ("contains(github.event.pull_request.title, 'x')", []),
         (f"contains({LABELS}.*.id, 'x')", []),

@@ -1,0 +1,107 @@
+"""What differs from CI in a planned row, each difference by name. What a container's runtime adds, the runner says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ci_tasks.model import Checkout, Deviation, HostSpec, Job, Row, Workflow
+from ci_tasks.plan.reads import condition_texts, referenced, texts_of
+from ci_tasks.plan.steps import PlannedSteps, version_matches
+from ci_tasks.workflow.resolve import Resolver
+
+
+def deviations(
+    workflow: Workflow,
+    job: Job,
+    row: Row,
+    host: HostSpec,
+    resolve: Resolver,
+    planned: PlannedSteps,
+    checkout: Checkout,
+    python: str,
+    *,
+    shared: bool,
+) -> tuple[Deviation, ...]:
+    """Every way in which the row's plan is not CI's. `python` is the version at hand, `shared` says that the install
+    steps are done once for all rows."""
+    read = _read(workflow, job, planned)
+    return (
+        *_code(checkout),
+        *planned.deviations,
+        *_python(planned, host, python, shared=shared),
+        *_machine(row, host),
+        *_condition(job, resolve),
+        *_needs(job, resolve, read),
+        *_secrets(workflow, resolve, read),
+    )
+
+
+def _code(checkout: Checkout) -> Iterator[Deviation]:
+    count = len(checkout.dirty)
+    dirty = f" with {count} uncommitted file{'' if count == 1 else 's'}" if count else ""
+    here = f"{checkout.commit[:12]}{dirty}"
+    yield Deviation("code", "the pull request's merge commit", here, "your working tree is what is tested")
+    yield Deviation("PYTEST_ADDOPTS", "unset", "--junitxml=…", "evidence of the tests that ran")
+
+
+def _python(planned: PlannedSteps, host: HostSpec, python: str, *, shared: bool) -> Iterator[Deviation]:
+    if planned.python and not version_matches(planned.python, python):
+        yield Deviation("Python", planned.python, python, f"no Python {planned.python} on this host")
+    if shared:
+        why = "the same for every row; rows share one checkout"
+        yield Deviation("install steps", "once a row", "once for all rows", why)
+    if host.simulate and not planned.python:
+        here = f"a venv over Python {python}"
+        yield Deviation("Python packages", "the image's", here, f"{host.name} has no image")
+
+
+def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
+    if row.runner == "github-hosted":
+        yield Deviation("machine", "GitHub's runner", f"host {host.name}", "CI's packages may be missing here")
+    if host.simulate and row.gpus:
+        yield Deviation("GPUs", f"{row.gpus} of the runner", "pretend GPUs", f"{host.name} simulates them")
+    if row.image and host.runtime != "docker":
+        here = "no container" if host.runtime == "none" else host.runtime
+        yield Deviation("container", row.image, here, f"runtime of host {host.name}")
+
+
+def _condition(job: Job, resolve: Resolver) -> Iterator[Deviation]:
+    if not resolve.condition(job.condition):
+        yield Deviation("if", f"does not run: {job.condition}", "runs", "it was asked for by name")
+
+
+def _needs(job: Job, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
+    """Jobs that CI runs before. Only those whose outputs this job reads can change what it does."""
+    left_out = [name for name in job.needs if not resolve.contexts["needs"].get(name, {}).get("outputs")]
+    wanted = {name.split(".")[1].lower() if "." in name else "" for name in read if name.split(".")[0] == "needs"}
+    empty = [name for name in left_out if name.lower() in wanted or "" in wanted]
+    others = [name for name in left_out if name not in empty]
+    if empty:
+        yield Deviation("needs", f"after {', '.join(empty)}", "not run", "their outputs count as empty")
+    if others:
+        yield Deviation("needs", f"after {', '.join(others)}", "not run", "the row was asked for alone")
+
+
+def _secrets(workflow: Workflow, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
+    """Secrets that the row's own texts name and that the caller's environment does not have."""
+    wanted: list[str] = []
+    for name in read:
+        if name == "secrets":
+            wanted += workflow.secrets
+        elif name.startswith("secrets."):
+            wanted.append(name.split(".")[1])
+        elif name == "github.token":
+            wanted.append("GITHUB_TOKEN")
+    known = {name.lower() for name in resolve.contexts["secrets"]}
+    missing = [name for name in dict.fromkeys(wanted) if name.lower() not in known]
+    if missing:
+        yield Deviation("secrets", ", ".join(missing), "unset", "not in your environment")
+
+
+def _read(workflow: Workflow, job: Job, planned: PlannedSteps) -> list[str]:
+    """What the row's expressions read, as dotted names: the environment's, the container's and those of its steps."""
+    texts = [str(value) for value in (*workflow.env.values(), *job.env.values())] + condition_texts(job.condition)
+    if job.container:
+        options = (job.container.image, job.container.options, *job.container.volumes)
+        texts += [*options, *(str(value) for value in job.container.env.values())]
+    return referenced([*texts, *(text for step in planned.sources for text in texts_of(step))])

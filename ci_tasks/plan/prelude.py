@@ -1,0 +1,132 @@
+"""The bash that every run.sh begins and ends with: what GitHub's runner does around a step.
+
+Variables of our own begin with an underscore, so that a workflow's `env` may use any other name. GITHUB_ENV,
+GITHUB_PATH and GITHUB_OUTPUT are read as GitHub's "Workflow commands" describe them.
+"""
+
+from __future__ import annotations
+
+# Names that bash keeps for itself, or that would change how this script is read: they reach the steps through `env`.
+_RESERVED = (
+    "BASHOPTS BASHPID BASH_ARGC BASH_ARGV BASH_COMMAND BASH_LINENO BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO DIRSTACK "
+    "EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GLOBIGNORE GROUPS HISTCMD IFS LINENO OPTARG OPTIND PIPESTATUS "
+    "POSIXLY_CORRECT PPID RANDOM SECONDS SHELLOPTS SRANDOM UID _"
+)
+RESERVED = frozenset(_RESERVED.split())
+
+FUNCTIONS = r"""blocked() { echo "ci-tasks: blocked: $*" >&2; exit 125; }
+[ -d "$GITHUB_WORKSPACE" ] || blocked "there is no checkout at $GITHUB_WORKSPACE; set GITHUB_WORKSPACE"
+case $GITHUB_WORKSPACE in /*) ;; *) GITHUB_WORKSPACE=$(CDPATH='' cd -- "$GITHUB_WORKSPACE" && pwd) ;; esac
+_tmp=$CI_TASKS_RUN_DIR/tmp
+{ mkdir -p -- "$_tmp" "$CI_TASKS_RUN_DIR/artifacts" && chmod 700 -- "$_tmp" && : > "$_tmp/later"; } ||
+  blocked "cannot write in $CI_TASKS_RUN_DIR"
+_status=success _exit_code=0 _number=0 _step='' _adapter='' _odd=()
+
+event() { printf '{"t": %s, %s}\n' "$(date +%s.%N)" "$1" >> "$CI_TASKS_RUN_DIR/events.jsonl"; }
+
+# begin NAME RUNS_AFTER_SUCCESS RUNS_AFTER_FAILURE EVENT: whether the step runs, by its `if:` and the job's state
+begin() {
+  if [ "$_status" = success ]; then [ "$2" = 1 ] || return 1; else [ "$3" = 1 ] || return 1; fi
+  _number=$((_number + 1)) _step=$1
+  export GITHUB_ENV=$_tmp/env GITHUB_PATH=$_tmp/path GITHUB_STATE=$_tmp/state
+  export GITHUB_OUTPUT=$_tmp/output GITHUB_STEP_SUMMARY=$CI_TASKS_RUN_DIR/artifacts/summary.md
+  : > "$GITHUB_ENV"; : > "$GITHUB_PATH"; : > "$GITHUB_STATE"; : > "$GITHUB_OUTPUT"
+  event "$4"
+  echo "##[group]Run $1"
+}
+
+# script [-n] WORDS…: the step's text, from standard input, run by WORDS, in which {0} is its file; -n: the text has no
+# newline at its end
+script() {
+  local _file=$_tmp/step-$_number _text _word _words=() _name _short=
+  if [ "$1" = -n ]; then _short=1; shift; fi
+  _text=$(cat; printf .); _text=${_text%.}
+  printf '%s' "${_text//[$'\002\003']/}"; echo '##[endgroup]'
+  if [ -n "$_short" ]; then _text=${_text%$'\n'}; fi
+  # Backslash and ampersand mean something in a replacement of newer bash: the quotes keep them as they are.
+  for _name in ${_secrets[@]+"${_secrets[@]}"}; do
+    _text=${_text//$'\002'"$_name"$'\003'/"${!_name:-}"}
+  done
+  (umask 077; printf '%s' "$_text" > "$_file") || blocked "cannot write in $_tmp"
+  for _word; do _word=${_word//'{0}'/"$_file"}; _words+=("$_word"); done
+  if [ "${#_odd[@]}" != 0 ]; then _words=(env -- "${_odd[@]}" "${_words[@]}"); fi
+  "${_words[@]}" < /dev/null
+}
+
+# keep NAME VALUE: a variable for the steps that follow; one that bash cannot export waits for `env`
+keep() {
+  if [[ $1 =~ ^[A-Za-z_][A-Za-z0-9_]*$ && " $_reserved " != *" $1 "* ]]; then
+    export "$1=$2"; printf 'export %s=%q\n' "$1" "$2" >> "$_tmp/later"
+  else
+    _odd+=("$1=$2"); printf '_odd+=(%q)\n' "$1=$2" >> "$_tmp/later"
+  fi
+}
+
+# take_env: what the step wrote to GITHUB_ENV; fails where GitHub would
+take_env() {
+  local _line _name _value _end _first
+  while IFS= read -r _line || [ -n "$_line" ]; do
+    _name=${_line%%[=<]*}
+    case $_line in
+      '') ;;
+      "$_name"'<<'*)
+        _end=${_line#*<<} _value='' _first=1
+        while :; do
+          if ! IFS= read -r _line && [ -z "$_line" ]; then
+            echo "##[error]GITHUB_ENV: the value of $_name has no line '$_end' at its end"; return 1
+          fi
+          if [ "$_line" = "$_end" ]; then break; fi
+          if [ -z "$_first" ]; then _value+=$'\n'; fi
+          _value+=$_line _first=''
+        done
+        keep "$_name" "$_value" ;;
+      *=*) keep "${_line%%=*}" "${_line#*=}" ;;
+      *) echo "##[error]GITHUB_ENV: not NAME=VALUE: $_line"; return 1 ;;
+    esac
+  done < "$GITHUB_ENV"
+}
+
+# finish EXIT_CODE CONTINUE_ON_ERROR ID MINUTES: take over what the step left for later ones
+finish() {
+  local _line _code=$1
+  while IFS= read -r _line || [ -n "$_line" ]; do
+    if [ -z "$_line" ]; then continue; fi
+    PATH=$_adapter$_line:${PATH#"$_adapter"}; printf 'PATH=%q:$PATH\n' "$_line" >> "$_tmp/later"
+  done < "$GITHUB_PATH"
+  take_env || [ "$_code" != 0 ] || _code=1
+  if [ -n "$3" ]; then
+    mkdir -p "$CI_TASKS_RUN_DIR/artifacts/outputs" && cp "$GITHUB_OUTPUT" "$CI_TASKS_RUN_DIR/artifacts/outputs/$3"
+  fi
+  if [ "$_code" != 0 ]; then
+    case $4,$_code in
+      ?*,124 | ?*,137) echo "##[error]The action '$_step' has timed out after $4 minutes." ;;
+      *) echo "##[error]Process completed with exit code $_code." ;;
+    esac
+    if [ "$2" != 1 ] && [ "$_status" = success ]; then _status=failure _exit_code=$_code; fi
+  fi
+}
+"""
+
+PYTEST = r"""# Evidence of the tests that ran, without touching them; pytest splits this as a shell does.
+_junit=$CI_TASKS_RUN_DIR/artifacts/junit.xml
+_junit="--junitxml='${_junit//\'/\'\\\'\'}'"
+[ -n "${CI_TASKS_INSIDE:-}" ] || export PYTEST_ADDOPTS="${PYTEST_ADDOPTS:+$PYTEST_ADDOPTS }$_junit"
+"""
+
+# First on PATH, so that no venv and no step comes before it; outside only, a job's container has a docker of its own.
+ADAPTER = r"""if [ -x "$CI_TASKS_RUN_DIR/bin/docker" ] && [ -z "${CI_TASKS_INSIDE:-}" ]; then
+  _adapter=$CI_TASKS_RUN_DIR/bin:
+  PATH=$_adapter$PATH
+fi
+"""
+
+TAIL = """exit "$_exit_code"
+"""
+
+SETUP_TAIL = r"""# What rows take over: the venv, and what the steps left in GITHUB_PATH and GITHUB_ENV.
+if [ "$_exit_code" = 0 ]; then
+  { printf 'export VIRTUAL_ENV=%q\n' "$_venv"; printf 'PATH=%q:$PATH\n' "$_venv/bin"; cat "$_tmp/later"
+  } > "$CI_TASKS_RUN_DIR/ready.new" && mv "$CI_TASKS_RUN_DIR/ready.new" "$CI_TASKS_RUN_DIR/ready" || _exit_code=125
+fi
+exit "$_exit_code"
+"""

@@ -1,0 +1,104 @@
+"""Run directories written and started on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.errors import Blocked
+from ci_tasks.hosts import local
+from ci_tasks.model import Plan
+from ci_tasks.runner.layout import RunDir
+
+
+def plan(script: str) -> Plan:
+    return Plan(
+        id="id-1",
+        label="l",
+        job="j",
+        row="r",
+        host="local",
+        test=None,
+        args="",
+        gpus=0,
+        image=None,
+        runtime="none",
+        env={},
+        secrets=("TOKEN",),
+        workspace="/w",
+        timeout_minutes=1,
+        stall_minutes=1,
+        deviations=(),
+        container={"runtime": "none"},
+        script=script,
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(str(tmp_path / "sp ace 'quo\"te" / "run"))
+
+
+def wait(run: RunDir) -> None:
+    for _ in range(400):
+        if local.ended(run):
+            return
+        time.sleep(0.02)
+    raise AssertionError("the run did not end")
+
+
+def test_a_run_directory_has_all_that_a_run_needs(run: RunDir) -> None:
+    local.write_run_dir(run, plan("#!/bin/sh\necho '\udcff' ü\r\n"))
+    assert sorted(os.listdir(run.path)) == ["artifacts", "bin", "plan.json", "run.sh"]
+    assert sorted(os.listdir(run.bin)) == ["docker", "runner.pyz"]
+    assert Path(run.script).read_bytes() == b"#!/bin/sh\necho '\xff' \xc3\xbc\r\n"
+    assert os.access(run.script, os.X_OK) and os.access(run.adapter, os.X_OK)
+    written = json.loads(Path(run.plan).read_text())
+    assert written["id"] == "id-1" and "script" not in written
+
+
+def test_writing_it_again_replaces_it(run: RunDir) -> None:
+    for text in ("first, and longer\n", "second\n"):
+        local.write_run_dir(run, plan(text))
+    assert Path(run.script).read_text() == "second\n"
+
+
+def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(run: RunDir) -> None:
+    local.write_run_dir(run, plan('#!/bin/sh\n[ "$TOKEN" = value ] && echo got it; exit 3\n'))
+    assert local.status(run) == {}
+    local.start(run, {"TOKEN": "value"})
+    wait(run)
+    assert local.status(run)["exit_code"] == 3
+    assert "got it" in Path(run.log).read_text()
+    local.clear(run)
+
+
+def test_a_run_can_be_cancelled(run: RunDir) -> None:
+    local.write_run_dir(run, plan("#!/bin/sh\necho begun; exec sleep 60\n"))
+    local.start(run)
+    assert not local.ended(run)
+    local.cancel(run)
+    wait(run)
+    assert local.status(run)["end"] == "cancelled"
+
+
+def test_a_runner_that_was_killed_has_ended_and_leaves_nothing(run: RunDir) -> None:
+    local.write_run_dir(run, plan("#!/bin/sh\necho begun; exec sleep 60\n"))
+    local.start(run)
+    local.kill(run)
+    wait(run)
+    local.clear(run)
+
+
+def test_a_runner_that_cannot_start_is_blocked_with_its_last_words(run: RunDir) -> None:
+    local.write_run_dir(run, plan("#!/bin/sh\n"))
+    Path(run.runner).write_text("import sys; sys.exit('first\\nno runner here')\n")
+    with pytest.raises(Blocked, match="the runner did not start: no runner here"):
+        local.start(run)
+    Path(run.runner).write_text("raise SystemExit(1)\n")
+    with pytest.raises(Blocked, match="it said nothing"):
+        local.start(run)

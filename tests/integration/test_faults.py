@@ -1,0 +1,122 @@
+"""A run that is interrupted in every way a laptop knows: the status is right and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENDLESS = 'import subprocess, sys, time\nsubprocess.Popen(["setsid", "sleep", "600"])\nprint("here", flush=True)\ntime.sleep(600)\n'
+
+
+@pytest.fixture
+def endless(person: Any) -> Any:
+    """The sample with a row that never ends and starts a process of another session."""
+    person.edit("tests/test_tiny_ppo.py", 'if __name__ == "__main__":', ENDLESS + "if True:")
+    return person
+
+
+def started(person: Any, until: Any, rows: str = "ppo,moe") -> Any:
+    client = person.start("remote", "--host", "sim", "megatron", "--only", rows)
+    until(lambda: any(b"here" in log.read_bytes() for log in person.home.glob("runs/*/*/log")), "the row runs")
+    return client
+
+
+@pytest.fixture
+def until() -> Any:
+    import sys
+
+    return sys.modules["ci_tasks_tests_conftest"].until
+
+
+def test_ctrl_c_cancels_what_runs_and_what_waits(endless: Any, until: Any) -> None:
+    client = started(endless, until)
+    client.send_signal(signal.SIGINT)
+    out, err = client.communicate(timeout=60)
+    assert client.returncode == 130, out + err
+    assert {record["status"] for record in endless.records()} == {"cancelled"}
+    assert not endless.processes()
+    assert not list(endless.home.glob("runs/*/source")) + list(endless.home.glob("runs/*/*/workspace"))
+
+
+def test_a_second_ctrl_c_does_not_wait(endless: Any, until: Any) -> None:
+    endless.edit(
+        "tests/test_tiny_ppo.py",
+        "import subprocess",
+        "import signal\nsignal.signal(15, signal.SIG_IGN)\nimport subprocess",
+    )
+    client = started(endless, until)
+    client.send_signal(signal.SIGINT)
+    until(lambda: "cancelling" in (client.stdout.readline() or "cancelling"), "the first is noticed")
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=60)
+    assert client.returncode == 130
+    assert not endless.processes()
+
+
+def test_a_killed_client_leaves_the_run_going_and_its_result_is_found_later(person: Any, until: Any) -> None:
+    person.env["TINY_STEP_SECONDS"] = "0.4"
+    client = person.start("remote", "--host", "sim", "megatron", "--only", "ppo")
+    until(lambda: list(person.home.glob("runs/*/*/status.json")), "the row runs")
+    client.kill()
+    client.communicate()
+    (status,) = person.home.glob("runs/*/*/status.json")
+    until(lambda: json.loads(status.read_text())["state"] == "ended", "the run ends by itself")
+    (record,) = person.ci_tasks("runs", "--json").json
+    assert (record["status"], record["row"]) == ("passed", "tiny_ppo")
+    assert not person.processes()
+
+
+def test_cancel_ends_a_run_whose_client_is_gone(endless: Any, until: Any) -> None:
+    client = started(endless, until)
+    client.kill()
+    client.communicate()
+    assert endless.ci_tasks("runs", "--json").json[-1]["status"] == "running"
+    said = endless.ci_tasks("cancel", "last")
+    assert said.code == 0
+    assert said.out.startswith("cancelled ")
+    assert not endless.processes()
+    assert endless.ci_tasks("runs", "--json").json[-1]["status"] == "cancelled"
+
+
+def test_a_killed_runner_is_lost_and_what_it_started_is_ended(endless: Any, until: Any) -> None:
+    client = started(endless, until, "ppo")
+    (status,) = endless.home.glob("runs/*/*/status.json")
+    os.kill(json.loads(status.read_text())["pid"], signal.SIGKILL)
+    out, err = client.communicate(timeout=60)
+    assert client.returncode == 125, out + err
+    assert [record["status"] for record in endless.records()] == ["lost"]
+    assert not endless.processes()
+
+
+def test_a_log_that_cannot_be_written_is_blocked_not_a_short_log(person: Any, until: Any) -> None:
+    """The disk is full from the first byte on: the log is a link to /dev/full."""
+    out = person.home.parent / "plan"
+    assert person.ci_tasks("plan", "megatron", "--only", "dense", "--host", "sim", "--out", str(out)).code == 0
+    import subprocess
+    import sys
+
+    run = out / "01"
+    (run / "log").symlink_to("/dev/full")
+    subprocess.run([sys.executable, run / "bin/runner.pyz", "start", run], check=True, env=person.environment())
+    until(lambda: json.loads((run / "status.json").read_text())["state"] == "ended", "the run ends")
+    (run / "log").unlink()  # which, unlike a full disk's, could be read for ever
+    from ci_tasks.runner.layout import RunDir
+    from ci_tasks.runs.record import settle
+
+    record = settle(RunDir(str(run)), None)
+    assert (record["status"], record["reason"]) == ("blocked", "the log could not be written: No space left on device")
+
+
+def test_logs_follow_shows_every_byte_until_the_end(person: Any, until: Any) -> None:
+    client = person.start("remote", "--host", "sim", "megatron", "--only", "ppo,dense")
+    until(lambda: list(person.home.glob("runs/*/02/status.json")), "the second row runs")
+    (log,) = person.home.glob("runs/*/02/log")
+    followed = person.ci_tasks("logs", f"{log.parent.parent.name}.02", "--follow")
+    client.communicate(timeout=60)
+    assert followed.out == Path(log).read_text()
+    assert followed.out.endswith("}\n")

@@ -1,0 +1,171 @@
+"""What a person may hand us: each has its own clear error and exit code 2, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORKFLOW = ".github/workflows/pr-test.yml"
+# what is wrong → (file, text that stands there, text instead, command, parts of the message)
+SPOILT: dict[str, tuple[str, str, str, str, list[str]]] = {
+    "broken YAML": (WORKFLOW, "jobs:\n", "jobs: [\n", "jobs", [f"{WORKFLOW}:", "not YAML"]),
+    "a key that stands twice": (
+        WORKFLOW,
+        "    runs-on: ubuntu-latest\n",
+        "    runs-on: ubuntu-latest\n    runs-on: other\n",
+        "jobs",
+        ["'runs-on' stands twice", "runs-on: other"],
+    ),
+    "an unknown key of a job": (
+        WORKFLOW,
+        "    runs-on: ubuntu-latest\n",
+        "    runs_on: ubuntu-latest\n",
+        "jobs",
+        ["has no key 'runs_on'", "did you mean 'runs-on'?"],
+    ),
+    "an unknown function in a job's env": (
+        WORKFLOW,
+        "${{ matrix.info.enable_eval || '1' }}",
+        "${{ startWith(matrix.info.enable_eval, '1') }}",
+        "jobs",
+        ["job cpu-unittest", "startWith", "did you mean 'startsWith'?"],
+    ),
+    "an unknown function in a step's script": (
+        WORKFLOW,
+        'TEST_PATH="${{ matrix.info.test_file }}"',
+        'TEST_PATH="${{ trim(matrix.info.test_file) }}"',
+        "jobs",
+        ["job cpu-unittest", "step 'Execute'", "trim"],
+    ),
+    "an action without equivalent": (
+        WORKFLOW,
+        "uses: actions/setup-python@v5",
+        "uses: someone/setup-everything@v1",
+        "plan cpu-unittest",
+        ["someone/setup-everything@v1", "no equivalent here", "overrides:"],
+    ),
+    "a row whose test file is gone": (
+        WORKFLOW,
+        "test_tiny_sglang_config_offload.py",
+        "test_tiny_renamed.py",
+        "remote sglang-config --host sim",
+        ["runs tests/test_tiny_renamed.py, which is not in the checkout"],
+    ),
+    "a shell that is not here": (
+        WORKFLOW,
+        "shell: bash",
+        "shell: pwsh",
+        "plan cpu-unittest",
+        ["the shell 'pwsh' is not supported here; valid: bash"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_spoilt_checkout_is_an_error_that_names_the_place(person: Any, what: str) -> None:
+    file, before, after, command, parts = SPOILT[what]
+    person.edit(file, before, after)
+    said = person.ci_tasks(*command.split())
+    assert said.code == 2, said.out + said.err
+    for part in parts:
+        assert part in said.err
+    assert "Traceback" not in said.err
+    assert not list((person.home / "runs").glob("*"))
+
+
+@pytest.mark.parametrize("what", ["an unknown function in a step's script", "an unknown key of a job"])
+def test_the_error_names_the_very_line(person: Any, what: str) -> None:
+    file, before, after, command, _ = SPOILT[what]
+    person.edit(file, before, after)
+    said = person.ci_tasks(*command.split())
+    lines = (person.checkout / WORKFLOW).read_text().splitlines()
+    number = next(number for number, line in enumerate(lines, 1) if after.strip() in line)
+    assert f"{WORKFLOW}:{number}: " in said.err
+
+
+def test_a_spoilt_template_is_an_error_with_its_line(person: Any) -> None:
+    (person.checkout / WORKFLOW).unlink()
+    person.edit(WORKFLOW + ".j2", "<%- endfor %>", "<%- endfro %>")
+    said = person.ci_tasks("jobs")
+    assert said.code == 2
+    assert f"{WORKFLOW}.j2:" in said.err
+    assert "endfro" in said.err
+
+
+def test_without_the_yml_the_template_gives_the_same_rows(person: Any) -> None:
+    before = person.ci_tasks("jobs", "--json").out
+    (person.checkout / WORKFLOW).unlink()
+    assert person.ci_tasks("jobs", "--json").out == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hosts:\n  sim: {kind: local, gpu: 8}\n", "hosts.yaml:2: host sim has no key 'gpu'; did you mean 'gpus'?"),
+        ("hosts:\n  sim: {kind: lokal}\n", "hosts.yaml:2: host sim: no kind 'lokal'; did you mean 'local'?"),
+        ("hosts: [\n", "not YAML"),
+        (
+            "hosts: {sim: {simulate: true, gpus: 8, runtime: none}}\noverrides: [{job: ckpt, step: Exekute, skip: true}]\n",
+            "the override of job ckpt meets no step 'Exekute'",
+        ),
+    ],
+)
+def test_a_spoilt_hosts_yaml_is_an_error_that_names_the_line(person: Any, text: str, message: str) -> None:
+    person.write("hosts.yaml", text)
+    said = person.ci_tasks("remote", "--host", "sim", "ckpt")
+    assert said.code == 2
+    assert message in said.err
+
+
+def test_without_git_the_message_says_so(person: Any, tmp_path: Path) -> None:
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    for name in ("bash", "sh", "dirname", "mkdir"):
+        found = next(Path(folder, name) for folder in os.environ["PATH"].split(":") if Path(folder, name).exists())
+        (directory / name).symlink_to(found)
+    person.env["PATH"] = str(directory)
+    said = person.ci_tasks("remote", "--host", "sim", "ckpt")
+    assert said.code == 2
+    assert "git is not installed" in said.err
+
+
+def test_a_directory_without_a_workflow_lists_those_it_has(person: Any) -> None:
+    (person.checkout / WORKFLOW).rename(person.checkout / ".github/workflows/other.yml")
+    (person.checkout / (WORKFLOW + ".j2")).unlink()
+    said = person.ci_tasks("jobs", "--repo", str(person.checkout))
+    assert said.code == 2
+    assert "--workflow FILE picks one of: .github/workflows/other.yml" in said.err
+    assert (
+        person.ci_tasks("jobs", "--repo", str(person.checkout), "--workflow", ".github/workflows/other.yml").code == 0
+    )
+
+
+def test_a_revision_that_is_not_there_lists_the_branches(person: Any) -> None:
+    said = person.ci_tasks("jobs", "--rev", "v9.9")
+    assert said.code == 2
+    assert "has no revision 'v9.9'" in said.err
+    assert "origin/main" in said.err
+
+
+def test_a_base_that_is_not_there_is_an_error_that_says_what_to_pass(person: Any) -> None:
+    person.git("update-ref", "-d", "refs/remotes/origin/main")
+    said = person.ci_tasks("remote", "--host", "sim", "changed")
+    assert said.code == 2
+    assert "pass --base REV; branches here: main" in said.err
+
+
+def test_a_host_of_another_kind_is_refused_before_anything_begins(person: Any) -> None:
+    person.write("hosts.yaml", "hosts: {box: {kind: ssh, address: box.example.com}, local: {kind: local}}\n")
+    said = person.ci_tasks("remote", "--host", "box", "ckpt")
+    assert said.code == 2
+    assert "host box is of kind ssh, which this version cannot run on yet" in said.err
+
+
+def test_pretend_gpus_are_refused_to_a_checkout_that_would_touch_the_real_locks(person: Any) -> None:
+    person.edit("tests/ci/gpu_lock_exec.py", "CI_TASKS_GPU_LOCK_DIR", "SOMETHING_ELSE")
+    said = person.ci_tasks("remote", "--host", "sim", "ckpt")
+    assert said.code == 125
+    assert "pretend GPUs would touch the real locks" in said.out

@@ -1,0 +1,267 @@
+"""A label from the command to the table, on the sample, as a person would do it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MODES = ["gpu-load-optimizer-gpu", "gpu-load-optimizer-cpu", "cpu-load-optimizer-cpu", "cpu-load-optimizer-gpu"]
+CKPT = [*(f"tiny_ckpt[save-optimizer-{mode}]" for mode in MODES), "tiny_ckpt[async-save]"]
+
+
+def fingerprint(directory: Path) -> dict[str, Any]:
+    """Every file below `directory`, .git included, with its content, mode and time."""
+    return {
+        str(path.relative_to(directory)): (path.lstat().st_mode, path.lstat().st_mtime_ns, path.read_bytes())
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_jobs_lists_every_row_with_the_fields_of_the_contract(person: Any) -> None:
+    rows = person.ci_tasks("jobs", "--json").json
+    assert set(rows[0]) >= set("label job trigger row test args gpus image env runner timeout_minutes".split())
+    row = next(row for row in rows if row["row"] == "tiny_ckpt[async-save]" and row["label"] == "ckpt")
+    assert row["env"].pop("GITHUB_COMMIT_NAME") == f"{person.git('rev-parse', 'HEAD').strip()}_non-pr"
+    assert row == {
+        "label": "ckpt",
+        "job": "e2e-test-ckpt",
+        "trigger": "run-ci-ckpt",
+        "row": "tiny_ckpt[async-save]",
+        "test": "tests/test_tiny_ckpt.py",
+        "args": "--async-save",
+        "gpus": 4,
+        "image": "tiny-slime:latest",
+        "env": {"WANDB_API_KEY": "<secret WANDB_API_KEY>", "TINY_TEST_ENABLE_EVAL": "1"},
+        "runner": "self-hosted",
+        "timeout_minutes": 30.0,
+    }
+
+
+def test_a_gpu_label_runs_all_its_rows_on_pretend_gpus_several_at_once(person: Any) -> None:
+    real_locks = sorted(Path("/dev/shm").glob("custom_gpu_lock_*"))
+    before = fingerprint(person.checkout)
+    said = person.ci_tasks("remote", "--host", "sim", "ckpt")
+    assert (said.code, said.err) == (0, "")
+    assert "5 passed" in said.out.splitlines()[-1]
+    records = person.records()
+    assert [(record["row"], record["status"]) for record in records] == [(row, "passed") for row in CKPT]
+    assert all(record["evidence"]["kind"] == "metrics" and len(record["gpu_ids"]) == 4 for record in records)
+    assert _most_gpus_at_once(records) == 8, "two rows of four GPUs fit, three do not"
+    assert fingerprint(person.checkout) == before, "the checkout is untouched, .git and times included"
+    assert sorted(Path("/dev/shm").glob("custom_gpu_lock_*")) == real_locks
+    assert not person.processes()
+    assert not list((person.home / "runs").glob("*/*/workspace")), "no checkout of a run is left"
+
+
+def _most_gpus_at_once(records: list[dict[str, Any]]) -> int:
+    spans = [
+        (datetime.fromisoformat(record["started_at"]), datetime.fromisoformat(record["ended_at"]), record["gpus"])
+        for record in records
+    ]
+    return max(sum(gpus for start, end, gpus in spans if start <= moment < end) for moment, _, _ in spans)
+
+
+def test_rows_of_all_widths_share_the_gpus_and_every_one_ends(person: Any) -> None:
+    said = person.ci_tasks("remote", "--host", "sim", "image")
+    assert said.code == 0, said.out + said.err
+    records = person.records()
+    assert {record["gpus"] for record in records} == {1, 2, 4, 8}
+    assert {record["status"] for record in records} == {"passed"}
+    assert _most_gpus_at_once(records) <= 8
+
+
+def test_a_cpu_label_runs_in_a_venv_and_names_the_row_that_ran_nothing(person: Any) -> None:
+    said = person.ci_tasks("run", "cpu-unittest", "--jobs", "2")
+    assert said.code == 1
+    found = {record["row"]: record for record in person.records()}
+    assert {row: record["status"] for row, record in found.items()} == {
+        "rewards": "passed",
+        "metrics": "passed",
+        "sampling": "passed",
+        "batching": "vacuous",
+        "plugin_contracts": "passed",
+    }
+    assert found["rewards"]["evidence"]["kind"] == "junit"
+    assert found["rewards"]["evidence"]["tests"] == 7
+    assert "no __main__ block" in found["batching"]["reason"]
+    assert "4 passed, 1 vacuous" in said.out.splitlines()[-1] or "1 vacuous" in said.out.splitlines()[-1]
+    _reused_then_rebuilt(person)
+
+
+def _reused_then_rebuilt(person: Any) -> None:
+    """The second run takes the venv of the first; changed install steps are noticed and run again."""
+    again = person.ci_tasks("run", "cpu-unittest", "--only", "rewards,metrics", "--reuse")
+    assert again.code == 0
+    assert "done before, reused" in again.out
+    person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", "pip install pytest packaging\n")
+    rebuilt = person.ci_tasks("run", "cpu-unittest", "--only", "rewards", "--reuse")
+    assert rebuilt.code == 0
+    assert "they changed since the last run" in rebuilt.out
+
+
+def test_failed_install_steps_block_every_row_and_say_why(person: Any) -> None:
+    person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", "echo no such wheel >&2; exit 3\n")
+    said = person.ci_tasks("run", "agent-test")
+    assert said.code == 125
+    assert {record["status"] for record in person.records()} == {"blocked"}
+    assert "the install steps ended with 3: no such wheel" in said.out
+
+
+def test_a_gpu_label_on_a_machine_without_gpus_is_blocked_and_says_who_could(person: Any, tmp_path: Path) -> None:
+    person.env["PATH"] = _path_without(tmp_path, "nvidia-smi", "docker")
+    said = person.ci_tasks("run", "ckpt", "--only", "async")
+    assert said.code == 125
+    (record,) = person.records()
+    assert record["reason"] == (
+        "local lacks 4 GPUs (found 0: no nvidia-smi on PATH); docker (not on PATH); could run on: sim (8 pretend GPUs)"
+    )
+
+
+def _path_without(tmp_path: Path, *programs: str) -> str:
+    """A PATH with everything that the usual one has, but for `programs`."""
+    import os
+
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    for folder in os.environ["PATH"].split(":"):
+        for program in Path(folder).glob("*") if Path(folder).is_dir() else []:
+            if program.name not in programs and not (directory / program.name).exists():
+                (directory / program.name).symlink_to(program)
+    return str(directory)
+
+
+def test_a_failing_test_is_failed_with_its_reason_and_the_others_still_run(person: Any) -> None:
+    person.edit("tests/test_tiny_ppo.py", 'if __name__ == "__main__":', 'raise RuntimeError("the cause")\nif True:')
+    said = person.ci_tasks("remote", "--host", "sim", "megatron", "--only", "ppo,dense")
+    assert said.code == 1
+    found = {record["row"]: record for record in person.records()}
+    assert found["tiny_dense_grpo"]["status"] == "passed"
+    assert (found["tiny_ppo"]["status"], found["tiny_ppo"]["reason"]) == ("failed", "RuntimeError: the cause")
+    line_no = found["tiny_ppo"]["triage"]["line_no"]
+    assert person.logs()["tiny_ppo"].splitlines()[line_no - 1] == "RuntimeError: the cause"
+    assert found["tiny_ppo"]["checkout"]["dirty"] == ["tests/test_tiny_ppo.py"]
+
+
+def test_a_job_that_outlasts_its_timeout_is_failed_and_gone(person: Any) -> None:
+    person.edit(".github/workflows/pr-test.yml", "timeout-minutes: 30", "timeout-minutes: 0.03")
+    person.edit("tests/test_tiny_ppo.py", 'if __name__ == "__main__":', "import time\ntime.sleep(600)\nif True:")
+    said = person.ci_tasks("remote", "--host", "sim", "megatron", "--only", "ppo")
+    assert said.code == 1
+    assert person.records()[0]["reason"].startswith("timeout after 0.03 min; last line: [gpu_lock_exec] Acquired GPUs")
+    assert not person.processes()
+
+
+def test_a_secret_reaches_the_job_and_stands_nowhere_on_disk_or_screen(person: Any) -> None:
+    person.env["WANDB_API_KEY"] = "correct-horse-battery"
+    person.edit(
+        "tests/test_tiny_dense_grpo.py",
+        'if __name__ == "__main__":',
+        'import os\nprint("key length", len(os.environ["WANDB_API_KEY"]), os.environ["WANDB_API_KEY"])\n'
+        'if __name__ == "__main__":',
+    )
+    said = person.ci_tasks("remote", "--host", "sim", "megatron", "--only", "dense")
+    assert said.code == 0
+    assert "key length 21 ***" in person.logs()["tiny_dense_grpo"]
+    assert "correct-horse-battery" not in said.out + said.err
+    holders = [path for path in person.home.rglob("*") if path.is_file() and b"correct-horse" in path.read_bytes()]
+    assert not holders
+
+
+def test_what_plan_writes_runs_by_hand_and_names_what_differs(person: Any, tmp_path: Path) -> None:
+    out = tmp_path / "the plan"
+    said = person.ci_tasks("plan", "ckpt", "--only", "async", "--host", "sim", "--out", str(out))
+    assert said.code == 0
+    assert "Different from CI:" in said.out
+    assert "your working tree is what is tested" in said.out
+    script = out / "01/run.sh"
+    done = subprocess.run(
+        ["bash", str(script)],
+        capture_output=True,
+        text=True,
+        env=person.environment() | {"CI_TASKS_GPU_LOCK_DIR": str(tmp_path / "locks")},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "step 2: {" in done.stdout
+    planned = json.loads((out / "01/plan.json").read_text())
+    assert planned["row"] == "tiny_ckpt[async-save]"
+    assert planned["checkout"]["tree"] == person.git("rev-parse", "HEAD^{tree}").strip()
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "uncommitted"])
+def test_changed_runs_new_and_modified_tests_with_their_gpus(person: Any, committed: bool) -> None:
+    shutil.copy(person.checkout / "tests/test_tiny_ppo.py", person.checkout / "tests/test_tiny_new.py")
+    person.edit("tests/test_tiny_new.py", "NUM_GPUS = 2", "NUM_GPUS = 1")
+    person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")
+    if committed:
+        person.git("add", "--all")
+        person.git("-c", "user.name=s", "-c", "user.email=s@example.com", "commit", "--quiet", "--message=change")
+    rows = person.ci_tasks("jobs", "changed", "--json").json
+    assert [(row["test"], row["gpus"]) for row in rows] == [
+        ("tests/test_tiny_dense_grpo.py", 1),
+        ("tests/test_tiny_new.py", 1),
+    ]
+    said = person.ci_tasks("remote", "--host", "sim", "changed", "--only", "new")
+    assert (said.code, person.records()[0]["status"]) == (0, "passed")
+
+
+def test_changed_without_a_change_says_that_nothing_ran(person: Any) -> None:
+    said = person.ci_tasks("remote", "--host", "sim", "changed")
+    assert said.code == 1
+    assert said.out.splitlines()[-1].startswith("vacuous: label changed has no row here")
+
+
+def test_changed_falls_back_to_cis_rule_where_cis_own_detection_fails(person: Any) -> None:
+    """`set -eo pipefail` ends slime's script at a test without NUM_GPUS, whatever its default of 8 was meant to do."""
+    person.edit(".github/workflows/pr-test.yml", "CHANGED=$(git diff", "exit 7; CHANGED=$(git diff")
+    person.write("tests/test_tiny_eight.py", "print('hello')\n")
+    rows = person.ci_tasks("jobs", "changed", "--json").json
+    assert [(row["test"], row["gpus"]) for row in rows] == [("tests/test_tiny_eight.py", 8)]
+
+
+def test_nox_has_a_session_for_each_label_and_each_mode(person: Any) -> None:
+    listed = person.nox("-l").out
+    names = [line.split()[1] for line in listed.splitlines() if "[ci]" in line]
+    assert names[:6] == ["cpu-unittest", "agent-test", "sglang-config", "megatron", "precision", "ckpt"]
+    assert names[-2:] == ["image", "changed"]
+    assert sum(name.startswith("ckpt(") for name in names) == 5
+
+
+def test_nox_runs_one_mode_and_words_select_rows(person: Any) -> None:
+    one = person.nox("-s", "ckpt(async-save)", "--", "--host", "sim")
+    assert one.code == 0, one.out + one.err
+    assert [record["row"] for record in person.records()] == ["tiny_ckpt[async-save]"]
+    some = person.nox("-s", "megatron", "--", "ppo", "dense", "--host", "sim")
+    assert some.code == 0
+    assert [record["row"] for record in person.records()] == ["tiny_dense_grpo", "tiny_ppo"]
+
+
+def test_noxs_exit_code_is_that_of_the_rows(person: Any, tmp_path: Path) -> None:
+    """`git bisect run nox -s …` skips 125."""
+    person.env["PATH"] = _path_without(tmp_path, "nvidia-smi", "docker")
+    assert person.nox("-s", "precision").code == 125
+
+
+def test_the_sample_is_used_where_there_is_no_checkout_and_says_so(person: Any, tmp_path: Path) -> None:
+    person.checkout = tmp_path / "elsewhere"
+    person.checkout.mkdir()
+    said = person.ci_tasks("remote", "--host", "sim", "precision")
+    assert said.code == 0, said.out + said.err
+    assert said.out.startswith("checkout: the embedded sample examples/tiny-slime (no checkout was named")
+    assert person.records()[0]["checkout"]["sample"] is True
+
+
+def test_invoke_lists_the_commands_of_the_program() -> None:
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "--list"], cwd=root, capture_output=True, text=True, check=True
+    )
+    listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert listed == sorted("jobs plan run remote hosts runs logs cancel".split())

@@ -1,0 +1,120 @@
+"""The table of verdict.py, line by line, and the exit codes that lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.judge.junit import Junit
+from ci_tasks.judge.log import LogFacts
+from ci_tasks.judge.verdict import Ended, has_entry_point, judge, weigh
+from ci_tasks.model import Evidence, Verdict
+
+JUNIT = Evidence("junit", 3)
+BAD = Evidence("junit", 3, 1, detail="test_b: assert 1 == 2")
+NONE = Evidence("none")
+SCRIPT = Evidence("script")
+TIMEOUT = Ended("timeout", 143, timeout_minutes=90)
+NO_JUNIT = Evidence("pytest", 3, 2)
+UNCOLLECTED = Evidence("junit")
+ALL_SKIPPED = Evidence("unittest", 0, 0, 2)
+UNDEFINED = "nothing ran: t.py has no __main__ block, python only defined its tests"
+LINE = LogFacts(last_line=(9, "the end"))
+ERROR = LogFacts(last_error=(4, "E   AssertionError: x"), last_line=(9, "the end"))
+DAEMON = LogFacts(daemon="docker: Error response from daemon: no space")
+ADAPTER = LogFacts(blocked="mount source '/x' does not exist")
+
+TABLE = [
+    ("runner gone", Ended(None, None), JUNIT, LINE, "lost", "the runner vanished before the job ended"),
+    ("cancelled", Ended("cancelled", 143), BAD, ERROR, "cancelled", "cancelled"),
+    ("cancelled, log lost", Ended("cancelled", 143, log_error="disk"), BAD, ERROR, "cancelled", "cancelled"),
+    ("error", Ended("error", None, error="no bash"), NONE, LINE, "blocked", "the job could not be started: no bash"),
+    ("log lost, exit 0", Ended("exit", 0, log_error="disk full"), JUNIT, LINE, "blocked", "disk full"),
+    ("log lost, exit 1", Ended("exit", 1, log_error="disk full"), BAD, ERROR, "blocked", "disk full"),
+    ("timeout", TIMEOUT, JUNIT, LINE, "failed", "timeout after 90 min; last line: the end"),
+    ("timeout, silent", TIMEOUT, NONE, LogFacts(), "failed", "timeout after 90 min, no output"),
+    ("adapter blocked", Ended("exit", 125), NONE, ADAPTER, "blocked", "mount source '/x' does not exist"),
+    ("program missing here", Ended("exit", 127), NONE, ADAPTER, "blocked", "mount source '/x' does not exist"),
+    ("a blocked line, then a test that failed", Ended("exit", 1), BAD, ADAPTER, "failed", "test_b: assert 1 == 2"),
+    ("docker's error", Ended("exit", 125), NONE, DAEMON, "blocked", "docker: Error response from daemon: no space"),
+    ("docker's error, the test's code", Ended("exit", 1), NONE, DAEMON, "failed", "exit code 1, no output"),
+    ("125 of a test", Ended("exit", 125), JUNIT, LINE, "failed", "exit code 125; last line: the end"),
+    ("failed, JUnit knows", Ended("exit", 1), BAD, ERROR, "failed", "test_b: assert 1 == 2"),
+    ("failed, the log knows", Ended("exit", 1), SCRIPT, ERROR, "failed", "AssertionError: x"),
+    ("an E is no mark", Ended("exit", 1), SCRIPT, LogFacts(last_error=(1, "EOFError: x")), "failed", "EOFError: x"),
+    ("failed, silent", Ended("exit", 1), NONE, LogFacts(), "failed", "exit code 1, no output"),
+    ("an end without a code", Ended("exit", None), JUNIT, LINE, "failed", "exit code None; last line: the end"),
+    ("a lying 0", Ended("exit", 0), BAD, LINE, "failed", "exit code 0, but test_b: assert 1 == 2"),
+    ("a lying 0 without JUnit", Ended("exit", 0), NO_JUNIT, LINE, "failed", "exit code 0, but 2 tests failed"),
+    ("nothing ran", Ended("exit", 0), NONE, LINE, "vacuous", UNDEFINED),
+    ("not collected", Ended("exit", 0), UNCOLLECTED, LINE, "vacuous", "nothing ran: no test was collected"),
+    ("all skipped", Ended("exit", 0), Evidence("junit", 0, 0, 4), LINE, "vacuous", "nothing ran: all 4 tests skipped"),
+    ("unittest, all skipped", Ended("exit", 0), ALL_SKIPPED, LINE, "vacuous", "nothing ran: all 2 tests skipped"),
+    ("tests", Ended("exit", 0), JUNIT, LINE, "passed", ""),
+    ("metrics", Ended("exit", 0), Evidence("metrics", steps=3), LINE, "passed", ""),
+    ("script", Ended("exit", 0), SCRIPT, LINE, "passed", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("ended", "evidence", "log", "status", "reason"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+def test_each_end_has_its_status_and_reason(
+    ended: Ended, evidence: Evidence, log: LogFacts, status: str, reason: str
+) -> None:
+    verdict = judge(ended, evidence, log, test="t.py", containers=True)
+    assert (verdict.status, verdict.reason) == (status, reason)
+
+
+def test_without_containers_docker_said_nothing() -> None:
+    verdict: Verdict = judge(Ended("exit", 125), NONE, DAEMON, test="t.py", containers=False)
+    assert verdict.status == "failed"
+
+
+WEIGHED = [
+    ("junit", Junit(3, 1, 1, "x"), {"passed": 1, "failed": 1, "skipped": 1}, Evidence("junit", 2, 1, 1, 0, "x")),
+    ("several sessions, the last in JUnit", Junit(1, 0, 0), {"passed": 4, "failed": 1}, Evidence("pytest", 5, 1)),
+    ("JUnit inside a container's own directory", None, {"passed": 2}, Evidence("pytest", 2)),
+    ("half-written JUnit", None, {}, Evidence("pytest")),
+    ("JUnit, a quiet log", Junit(2, 0, 0), None, Evidence("junit", 2)),
+    ("last session skipped", Junit(2, 0, 2), {"passed": 9, "skipped": 2}, Evidence("pytest", 9, 0, 2)),
+]
+
+
+@pytest.mark.parametrize(("junit", "counts", "evidence"), [row[1:] for row in WEIGHED], ids=[row[0] for row in WEIGHED])
+def test_of_junit_and_log_the_one_that_saw_more_counts(
+    junit: Junit | None, counts: dict[str, int] | None, evidence: Evidence
+) -> None:
+    assert weigh(junit, LogFacts(pytest=counts), None) == evidence
+
+
+def test_without_pytest_other_evidence_counts() -> None:
+    unittest = LogFacts(unittest=3, unittest_skipped=1, unittest_failed=1, metrics=2)
+    assert weigh(None, unittest, False) == Evidence("unittest", 2, 1, 1, 2)
+    assert weigh(None, LogFacts(metrics=2), False) == Evidence("metrics", steps=2)
+    assert weigh(None, LogFacts(), True) == weigh(None, LogFacts(), None) == Evidence("script")
+    assert weigh(None, LogFacts(), False) == Evidence("none")
+
+
+ENTRY = [
+    ("", False),
+    ("import sys\nsys.path.insert(0, '.')\ndef test_a(): assert True\n", False),
+    ("def test_a(): ...\nif __name__ == '__main__':\n    test_a()\n", True),
+    ("def test_a(): ...\nif '__main__' == __name__: pass\n", True),
+    ("def run(): ...\nrun()\n", True),
+    ("async def run(): ...\nasyncio.run(run())\n", True),
+    ("from x import main\nmain()\n", True),
+    ("import unittest\nunittest.main()\n", True),
+    ("import pytest, sys\nsys.exit(pytest.main([__file__]))\n", True),
+    ("def main(): ...\nraise SystemExit(main())\n", True),
+    ("def run(): ...\ntry:\n    run()\nfinally:\n    pass\n", True),
+    ("assert 1 == 1\n", True),
+    ("def cases(): return [1]\nCASES = cases()\n", False),
+    ("if not cuda.is_available():\n    pytest.skip('no GPU')\n", False),
+    ("def broken(:\n", True),  # Python will say so
+    ("\0", True),
+]
+
+
+@pytest.mark.parametrize(("source", "acts"), ENTRY, ids=[repr(source) for source, _ in ENTRY])
+def test_a_file_does_something_when_it_runs_more_than_definitions(source: str, acts: bool) -> None:
+    assert has_entry_point(source) is acts

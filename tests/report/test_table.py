@@ -1,0 +1,158 @@
+"""The tables as text, to the character."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ci_tasks.model import Row
+from ci_tasks.report.table import columns, deviations, evidence, jobs, results, summary
+
+NOTHING = {"kind": "none", "tests": 0, "failures": 0, "skipped": 0, "steps": 0}
+
+
+def record(row: str, status: str = "passed", **more: Any) -> dict[str, Any]:
+    found = {"row": row, "status": status, "reason": None, "started_at": "now", "timings": {"seconds": 1.26}}
+    return {**found, "evidence": {**NOTHING, "kind": "junit", "tests": 2}, "deviations": [], **more}
+
+
+def differs(what: str = "code", ci: str = "merge", here: str = "tree", why: str = "yours") -> dict[str, str]:
+    return {"what": what, "ci": ci, "here": here, "why": why}
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ([], []),
+        ([[]], [""]),
+        ([["a"]], ["a"]),
+        ([["a", "b"], ["long", "c"]], ["a     b", "long  c"]),
+        # The last cell of a line is not padded, and a short line needs no empty cells.
+        ([["a"], ["bb", "c", "d"]], ["a", "bb  c  d"]),
+        ([["a", ""], ["b", "c"]], ["a", "b  c"]),
+        # East Asian characters take two cells, accents that join a letter none.
+        ([["日本", "x"], ["abcde", "x"]], ["日本   x", "abcde  x"]),
+        ([["e\u0301", "x"], ["ab", "x"]], ["e\u0301   x", "ab  x"]),
+    ],
+)
+def test_columns_are_aligned(lines: list[list[str]], text: list[str]) -> None:
+    assert columns(lines) == text
+
+
+def test_results_have_a_line_a_row_and_the_log_of_what_did_not_pass() -> None:
+    records = [
+        record("ppo"),
+        record("ckpt[async]", "failed", reason="exit code 1:\n  Traceback\tKeyError", timings={"seconds": 125.0}),
+        record("not begun", "blocked", reason="no GPU", started_at=None, timings={"seconds": None}, evidence=NOTHING),
+    ]
+    assert results(records, ["/l/1", "/l/2", "/l/3"]) == [
+        "STATUS   ROW          TIME        EVIDENCE  REASON",
+        "passed   ppo          1.3 s       2 tests",
+        "failed   ckpt[async]  2 min 05 s  2 tests   exit code 1: Traceback KeyError",
+        "blocked  not begun    -           -         no GPU",
+        "",
+        "log of ckpt[async]:  /l/2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0.0 s"),
+        (99.94, "99.9 s"),
+        (99.96, "1 min 39 s"),
+        (100, "1 min 40 s"),
+        (3599.9, "59 min 59 s"),
+        (7260, "2 h 01 min"),
+    ],
+)
+def test_times(seconds: float, shown: str) -> None:
+    assert results([record("r", timings={"seconds": seconds}, evidence=NOTHING)], [""])[1] == f"passed  r    {shown}  -"
+
+
+def test_many_rows_are_all_shown() -> None:
+    records = [record(f"row{number}") for number in range(500)]
+    assert len(results(records, [""] * 500)) == 501
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        ([], "no row ran"),
+        (["passed"], "1 passed"),
+        (
+            ["lost", "cancelled", "blocked", "vacuous", "failed", "passed", "passed"],
+            "2 passed, 1 failed, 1 vacuous, 1 blocked, 1 cancelled, 1 lost",
+        ),
+    ],
+)
+def test_the_summary_counts_in_one_order(statuses: list[str], said: str) -> None:
+    assert summary([record("r", status) for status in statuses]) == said
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({}, "-"),
+        ({"kind": "junit", "tests": 1}, "1 test"),
+        ({"kind": "pytest", "tests": 12, "failures": 2, "skipped": 3}, "12 tests, 2 failed, 3 skipped"),
+        ({"kind": "unittest", "tests": 0}, "0 tests"),
+        ({"kind": "metrics", "steps": 7}, "7 metric lines"),
+        ({"kind": "junit", "tests": 1, "steps": 7}, "1 test, 7 metric lines"),
+        ({"kind": "script"}, "script ran"),
+    ],
+)
+def test_evidence_in_a_few_words(found: Mapping[str, Any], said: str) -> None:
+    assert evidence({**NOTHING, **found}) == said
+
+
+def test_no_deviation_is_no_line() -> None:
+    assert deviations([]) == [] and deviations([record("r")]) == []
+
+
+def test_what_all_rows_share_is_said_once_and_others_with_their_rows() -> None:
+    shared, some, one = differs(), differs("GPUs"), differs("if")
+    records = [
+        record("a", deviations=[shared, some, one]),
+        record("b", deviations=[shared, some]),
+        record("c", deviations=[shared, some]),
+        record("d", deviations=[shared]),
+    ]
+    assert deviations(records) == [
+        "Different from CI:",
+        "  WHAT  CI     HERE  WHY",
+        "  code  merge  tree  yours",
+        "  GPUs  merge  tree  yours (a, b and 1 more)",
+        "  if    merge  tree  yours (a)",
+    ]
+
+
+def test_a_difference_that_one_row_has_twice_counts_once() -> None:
+    records = [record("a", deviations=[differs(), differs()]), record("b")]
+    assert deviations(records)[-1] == "  code  merge  tree  yours (a)"
+
+
+def test_long_scripts_and_messages_of_several_lines_take_one_line() -> None:
+    script = "set -e\n" + "pip install something  \\\n" * 10
+    lines = deviations([record("a", deviations=[differs("step\n'x'", script, script + "y", "one\ntwo")])])
+    assert len(lines) == 3
+    short = "set -e pip install something \\ pip install something \\ pi…"
+    assert lines[2] == f"  step 'x'  {short}  {short}  one two"
+
+
+def test_two_differences_that_begin_alike_stay_two() -> None:
+    long = "x" * 100
+    records = [record("a", deviations=[differs(here=long + "1")]), record("b", deviations=[differs(here=long + "2")])]
+    assert [line[-5:] for line in deviations(records)[2:]] == ["s (a)", "s (b)"]
+
+
+def test_the_table_of_jobs() -> None:
+    row = Row("ppo", "e2e-test-ppo", "run-ci-ppo", "qwen3", None, "", 8, "a/b:c", {}, "self-hosted", None)
+    dynamic = Row("changed", "j", None, "changed", None, "", None, None, {}, "github-hosted", None, dynamic="${{ x }}")
+    assert jobs([row, dynamic]) == [
+        "LABEL    ROW                    GPUS  TRIGGER     RUNNER         IMAGE",
+        "ppo      qwen3                  8     run-ci-ppo  self-hosted    a/b:c",
+        "changed  (decided by ${{ x }})  -     always      github-hosted  -",
+    ]

@@ -1,0 +1,310 @@
+"""What the runner does with a job, seen from the files it leaves. Jobs are real: bash, setsid, Python."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.runner import layout, process
+from ci_tasks.runs.record import settle
+
+if TYPE_CHECKING:
+    from tests.runner.conftest import Run
+
+Until = Callable[..., Any]
+
+SOURCES = {
+    "no newline at the end": b"a\nb",
+    "nothing": b"",
+    "every byte": bytes(range(256)) * 3,
+    "carriage returns and escapes": b"10%\r20%\r\x1b[31mred\x1b[0m\n\r\n",
+    "5 MB": bytes(range(256)) * 20480,
+}
+
+
+@pytest.mark.parametrize("written", SOURCES.values(), ids=SOURCES.keys())
+def test_the_log_holds_exactly_the_bytes_that_the_job_wrote(run: Run, written: bytes) -> None:
+    (run.path / "source").write_bytes(written)
+    status = run.start('cat "$CI_TASKS_RUN_DIR/source"').ended()
+    assert run.log() == written
+    assert status["log_bytes"] == len(written)
+    assert status["log_sha256"] == hashlib.sha256(written).hexdigest()
+    assert status["log_error"] is None
+
+
+def test_standard_output_and_error_are_one_log_in_their_order(run: Run) -> None:
+    run.start("for i in 1 2 3; do echo out $i; echo err $i >&2; done").ended()
+    assert run.log() == b"".join(b"out %d\nerr %d\n" % (i, i) for i in (1, 2, 3))
+
+
+ENDS = [
+    ("exit 0", 0),
+    ("exit 3", 3),
+    ("exit 125", 125),
+    ("kill -SEGV $$", 128 + signal.SIGSEGV),
+    ("kill -KILL $$", 128 + signal.SIGKILL),
+    ("no-such-command", 127),
+    ("exec > /dev/null 2>&1; sleep 0.2; exit 4", 4),  # output closed long before the end
+]
+
+
+@pytest.mark.parametrize(("script", "code"), ENDS, ids=[script for script, _ in ENDS])
+def test_the_exit_code_is_the_one_that_a_shell_would_see(run: Run, script: str, code: int) -> None:
+    status = run.start(script).ended()
+    assert (status["end"], status["exit_code"]) == (layout.END_EXIT, code)
+    assert [event["event"] for event in run.events()] == ["started", "ended"]
+    assert status["started_at"] <= status["ended_at"]
+
+
+def test_standard_input_is_empty(run: Run) -> None:
+    run.start("cat; echo done").ended()
+    assert run.log() == b"done\n"
+
+
+@pytest.mark.parametrize("name", ["INT", "QUIT", "HUP", "TERM", "PIPE"])
+def test_a_signal_that_the_caller_ignores_is_not_ignored_in_the_job(run: Run, name: str) -> None:
+    run.write(f"trap 'echo trapped' {name}; kill -{name} $$; echo after")
+    subprocess.run(
+        ["bash", "-c", f'trap \'\' {name} CHLD; exec "$0" "$@"', run.python, run.paths.runner, "start", run.path],
+        check=True,
+    )
+    assert run.ended()["exit_code"] == 0
+    assert run.log() == b"trapped\nafter\n"
+
+
+def test_the_scratch_directory_of_the_job_is_gone_at_the_end(run: Run) -> None:
+    run.start('mkdir "$CI_TASKS_RUN_DIR/tmp"; touch "$CI_TASKS_RUN_DIR/tmp/step-1"').ended()
+    assert not run.has("tmp")
+
+
+# -- status and events -----------------------------------------------------------------------------------------------
+
+
+def test_the_status_is_whole_at_every_moment(run: Run, until: Until) -> None:
+    """Read in a loop while it is replaced, it is valid JSON each time, and nothing is left beside it."""
+    broken: list[str] = []
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            try:
+                text = Path(run.paths.status).read_text()
+                json.loads(text)
+            except FileNotFoundError:
+                pass
+            except ValueError:
+                broken.append(text)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(5):
+        Path(run.paths.status).unlink(missing_ok=True)
+        run.start(f"echo {number}")
+        until(lambda: run.status().get("state") == layout.STATE_ENDED)
+    over.set()
+    reader.join()
+    assert not broken
+    assert not [path.name for path in run.path.iterdir() if path.name.startswith(".")]
+
+
+def test_the_heartbeat_advances_while_a_silent_job_runs(run: Run, until: Until) -> None:
+    run.start("sleep 60")
+    first = run.status()
+    assert first["state"] == layout.STATE_RUNNING
+    until(lambda: run.status()["heartbeat_at"] > first["heartbeat_at"] + 1)
+    assert process.alive(run.status())
+
+
+def test_a_silent_job_is_noticed_and_so_is_its_return(run: Run, until: Until) -> None:
+    run.plan["stall_minutes"] = 0.2 / 60
+    run.start('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.05; done; echo again; sleep 0.1')
+    until(lambda: run.events("stalled"))
+    until(lambda: run.status()["stalled"])
+    (run.path / "go").touch()
+    assert run.ended()["stalled"] is False
+    assert [event["event"] for event in run.events()] == ["started", "stalled", "resumed", "ended"]
+
+
+def test_the_end_is_noticed_at_once_although_a_daemon_keeps_the_output_open(run: Run) -> None:
+    """It gets a second in which to write, then it is ended and counted; the run does not wait for it."""
+    run.start("(sleep 0.3; echo late) & setsid sleep 300 & sleep 0.1; echo done; exit 0")
+    status = run.ended()
+    assert (status["end"], status["exit_code"]) == (layout.END_EXIT, 0)
+    assert status["ended_at"] - status["started_at"] < 30
+    assert run.log() == b"done\nlate\n"
+    assert [event["killed"] for event in run.events("leftovers")] == [1]
+    assert not run.alive()
+
+
+def test_a_daemon_that_cleared_its_environment_is_ended_with_the_group(run: Run, until: Until) -> None:
+    run.start('env -i sleep 300 > /dev/null 2>&1 & echo $! > "$CI_TASKS_RUN_DIR/pid"; exit 0')
+    run.ended()
+    assert run.events("leftovers")
+    until(lambda: process.start_time(run.pid("pid")) is None)
+
+
+# -- timeout and cancel ----------------------------------------------------------------------------------------------
+
+TREE = """\
+cd "$CI_TASKS_RUN_DIR"
+setsid bash -c 'echo $$ > session; exec sleep 300' &
+bash -c 'trap "" TERM; echo $$ > stubborn; while :; do sleep 300; done' &
+(setsid bash -c 'sleep 300 & echo $! > daemon; wait' &)
+trap 'echo stopping; exit 9' TERM
+until [ -s session ] && [ -s stubborn ] && [ -s daemon ]; do sleep 0.01; done
+touch ready
+while :; do sleep 0.05; done
+"""
+PROCESSES = ("session", "stubborn", "daemon")
+
+
+def _by_command(run: Run) -> None:
+    run.cancel()
+
+
+def _by_signal(run: Run) -> None:
+    os.kill(run.status()["pid"], signal.SIGTERM)
+
+
+@pytest.mark.parametrize("cancel", [_by_command, _by_signal])
+def test_cancel_ends_the_whole_tree(run: Run, until: Until, cancel: Callable[[Run], None]) -> None:
+    run.start(TREE)
+    until(lambda: run.has("ready"))
+    cancel(run)
+    status = run.ended()
+    assert (status["end"], status["exit_code"]) == (layout.END_CANCELLED, 9)
+    assert b"stopping\n" in run.log()
+    assert [event["event"] for event in run.events()] == ["started", "cancelled", "leftovers", "ended"]
+    assert [process.start_time(run.pid(name)) for name in PROCESSES] == [None] * 3
+
+
+def test_a_timeout_ends_the_whole_tree(run: Run) -> None:
+    run.plan["timeout_minutes"] = 1.5 / 60
+    status = run.start(TREE).ended()
+    assert status["end"] == layout.END_TIMEOUT
+    assert run.has("ready")
+    assert run.events("timeout")
+    assert [process.start_time(run.pid(name)) for name in PROCESSES] == [None] * 3
+
+
+def test_what_a_job_says_while_it_stops_is_in_the_log(run: Run, until: Until) -> None:
+    """More than a pipe holds: a job that cannot write its last words could not stop."""
+    run.plan["patience_seconds"] = 20
+    run.start(
+        "trap 'head -c 1000000 /dev/zero | tr \"\\0\" x; echo; echo last words; exit 1' TERM\n"
+        'touch "$CI_TASKS_RUN_DIR/ready"; while :; do sleep 0.05; done'
+    )
+    until(lambda: run.has("ready"))
+    run.cancel()
+    assert run.ended()["exit_code"] == 1
+    assert run.log().endswith(b"x" * 1000 + b"\nlast words\n")
+    assert len(run.log()) > 1000000
+
+
+def test_a_job_that_ends_before_a_cancel_is_seen_was_not_cancelled(run: Run, until: Until) -> None:
+    """The runner is held still, so that it finds both at once."""
+    run.start('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.01; done; exit 6')
+    status = run.status()
+    os.kill(status["pid"], signal.SIGSTOP)
+    (run.path / "go").touch()
+    until(lambda: process.start_time(status["group"]) is None)
+    os.kill(status["pid"], signal.SIGTERM)
+    os.kill(status["pid"], signal.SIGCONT)
+    status = run.ended()
+    assert (status["end"], status["exit_code"]) == (layout.END_EXIT, 6)
+
+
+def test_a_second_cancel_changes_nothing(run: Run, until: Until) -> None:
+    run.start("trap 'sleep 0.5; exit 3' TERM; touch \"$CI_TASKS_RUN_DIR/ready\"; while :; do sleep 0.05; done")
+    until(lambda: run.has("ready"))
+    run.cancel()
+    run.cancel()
+    assert run.ended()["end"] == layout.END_CANCELLED
+    run.cancel()  # of one that has ended
+    assert len(run.events("cancelled")) == 1
+
+
+# -- what goes wrong with the runner and its machine -----------------------------------------------------------------
+
+
+def test_a_killed_runner_is_not_alive_and_cancel_ends_its_orphans(run: Run, until: Until) -> None:
+    run.start(TREE)
+    until(lambda: run.has("ready"))
+    status = run.status()
+    assert process.alive(status)
+    os.kill(status["pid"], signal.SIGKILL)
+    until(lambda: not process.alive(status))
+    assert len(run.alive()) >= 3
+    run.cancel()
+    assert not run.alive()
+    assert [process.start_time(run.pid(name)) for name in PROCESSES] == [None] * 3
+
+
+def test_two_runs_at_once_do_not_touch_each_other(new_run: Callable[..., Run], until: Until) -> None:
+    """Not even where one's path is the beginning of the other's."""
+    one, other = new_run("1"), new_run("11")
+    for run in (one, other):
+        run.start(TREE)
+        until(lambda run=run: run.has("ready"))
+    one.cancel()
+    assert one.ended()["end"] == layout.END_CANCELLED
+    assert other.status()["state"] == layout.STATE_RUNNING
+    assert [process.start_time(other.pid(name)) is None for name in PROCESSES] == [False] * 3
+
+
+def test_a_job_finishes_although_its_log_cannot_be_written(run: Run) -> None:
+    """A full disk ends no job in the middle of a write, and is not taken for the test's own failure."""
+    os.symlink("/dev/full", run.paths.log)
+    run.start('head -c 300000 /dev/zero; touch "$CI_TASKS_RUN_DIR/finished"; exit 1')
+    status = run.ended()
+    assert run.has("finished")
+    assert (status["end"], status["exit_code"]) == (layout.END_EXIT, 1)
+    assert status["log_error"] == "the log could not be written: No space left on device"
+    record = settle(run.paths, None)
+    assert (record["status"], record["reason"]) == ("blocked", status["log_error"])
+
+
+def test_events_that_cannot_be_written_are_told_too(run: Run) -> None:
+    os.symlink("/dev/full", run.paths.events)
+    assert run.start("exit 0").ended()["log_error"] == "events could not be written: No space left on device"
+
+
+def test_without_bash_the_run_ends_as_an_error(run: Run, tmp_path: Path) -> None:
+    status = run.start("exit 0", PATH=str(tmp_path)).ended()
+    assert (status["end"], status["exit_code"]) == (layout.END_ERROR, None)
+    assert "bash" in status["error"]
+    record = settle(run.paths, None)
+    assert record["status"] == "blocked"
+    assert "bash" in record["reason"]
+
+
+HOSTILE = ["with space", 'it\'s a "run"', "new\nline", "$(touch x) `y` ${z}", "-n", "ünïcödé"]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=[repr(name) for name in HOSTILE])
+def test_a_run_directory_may_have_any_name(new_run: Callable[..., Run], name: str) -> None:
+    run = new_run(name)
+    status = run.start('pwd -P; setsid sleep 300 > /dev/null 2>&1 & printf %s "$CI_TASKS_RUN_DIR"').ended()
+    assert (status["end"], status["exit_code"]) == (layout.END_EXIT, 0)
+    assert os.fsencode(run.path) in run.log()
+    assert not run.alive()
+
+
+def test_a_run_directory_behind_a_link_is_the_same_run(new_run: Callable[..., Run], tmp_path: Path) -> None:
+    """run.sh exports the directory's own path: its processes are found by the link's too."""
+    real = new_run("real")
+    os.symlink(real.path, tmp_path / "link")
+    real.write("export CI_TASKS_RUN_DIR=$(pwd -P)\nsetsid sleep 300 > /dev/null 2>&1 &\n")
+    assert real.call("start", str(tmp_path / "link")).returncode == 0
+    real.ended()
+    assert real.events("leftovers")
+    assert not real.alive()

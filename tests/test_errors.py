@@ -1,0 +1,74 @@
+"""A message says what happened, where, and the next step; the exit code says whose fault it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.errors import (
+    Blocked,
+    CheckoutError,
+    CiTasksError,
+    ConfigError,
+    UnknownName,
+    UsageError,
+    WorkflowError,
+    nearest,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CiTasksError("x"), 1),
+        (UsageError("x"), 2),
+        (UnknownName("label", "x", []), 2),
+        (ConfigError("x"), 2),
+        (WorkflowError("x"), 2),
+        (CheckoutError("x"), 2),
+        # git bisect run skips a revision that ends with 125.
+        (Blocked("x"), 125),
+    ],
+)
+def test_every_error_has_the_exit_code_of_its_kind(error: CiTasksError, code: int) -> None:
+    assert error.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (CiTasksError("it broke"), "it broke"),
+        (CiTasksError("it broke", hint="mend it"), "it broke\nmend it"),
+        (UnknownName("label", "ckpr", ["ppo", "ckpt"]), "no label 'ckpr'; did you mean 'ckpt'?\nvalid: ckpt, ppo"),
+        (UnknownName("host", "zzz", ["a"], where="hosts.yaml"), "no host 'zzz' in hosts.yaml\nvalid: a"),
+        (UnknownName("run", "1", []), "no run '1'\nthere is no run at all"),
+        (ConfigError("bad", line=3), "hosts.yaml:3: bad"),
+        (ConfigError("bad", file="/etc/h.yaml"), "/etc/h.yaml: bad"),
+        (WorkflowError("bad"), "bad"),
+        (WorkflowError("bad", file="w.yml"), "w.yml: bad"),
+        (
+            WorkflowError("bad", file="w.yml", line=7, job="cpu", step="Run", text="  run: x  ", hint="try y"),
+            "w.yml:7: job cpu, step 'Run': bad\n    run: x\ntry y",
+        ),
+        # Text of several lines keeps its shape.
+        (WorkflowError("bad", text="\n  if x\n    then y\n"), "bad\n    if x\n      then y"),
+        (WorkflowError("bad", text="   \n"), "bad"),
+    ],
+)
+def test_a_message_says_what_where_and_the_next_step(error: CiTasksError, text: str) -> None:
+    assert str(error) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "valid", "near"),
+    [
+        ("ckpr", ["ppo", "ckpt"], "ckpt"),
+        ("CKPT", ["ppo", "ckpt"], "ckpt"),
+        ("runs-no", ["run-name", "runs-on"], "runs-on"),
+        ("Megatron", ["MEGATRON"], "MEGATRON"),
+        ("zzz", ["ppo", "ckpt"], None),
+        ("", ["ppo"], None),
+        ("x", [], None),
+    ],
+)
+def test_the_nearest_name_is_the_one_that_was_probably_meant(name: str, valid: list[str], near: str | None) -> None:
+    assert nearest(name, valid) == near

@@ -1,0 +1,58 @@
+"""The published schema of hosts.yaml and the reader agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from ci_tasks import config
+from ci_tasks.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMA = json.loads((ROOT / "docs/hosts.schema.json").read_text())
+
+GOOD = [
+    (ROOT / "hosts.yaml").read_text(),
+    "hosts: {box: {kind: ssh, address: box.example.com, gpus: 8, mounts: {/a: /b}, secrets: [X], pull: never}}",
+    "hosts: {slurm: {kind: slurm, address: login, partition: h100, gres: 'gpu:h100', runtime: pyxis}}",
+    "hosts: {a: {kind: local}, b: {kind: local}}\npools: {both: [a, b]}",
+    "overrides: [{job: a, step: b, run: c}, {job: a, step: c, skip: true}, {job: a, step: d, with: {x: 1}}]",
+    "hosts: {a: {env: {A: 1, B: true, C: text}, timeout_minutes: 1.5, stall_minutes: 0}}",
+]
+BAD = [
+    "hots: {}",
+    "hosts: {a: {knid: local}}",
+    "hosts: {a: {kind: lokal}}",
+    "hosts: {a: {runtime: dokcer}}",
+    "hosts: {a: {gpus: eight}}",
+    "hosts: {a: {gpus: -1}}",
+    "hosts: {a: {simulate: 1}}",
+    "hosts: {a: {pull: sometimes}}",
+    "overrides: [{job: a, run: c}]",
+    "overrides: [{job: a, step: b}]",
+    "overrides: [{job: a, step: b, run: c, skip: true}]",
+    "overrides: {job: a}",
+]
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_what_the_reader_accepts_the_schema_accepts(text: str) -> None:
+    config.read(text)
+    jsonschema.validate(yaml.safe_load(text), SCHEMA)
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_what_the_reader_refuses_the_schema_refuses(text: str) -> None:
+    with pytest.raises(ConfigError):
+        config.read(text)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(yaml.safe_load(text), SCHEMA)
+
+
+def test_every_key_of_the_schema_is_one_of_the_reader() -> None:
+    host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
+    assert set(host["properties"]) == set(config._HOST_KEYS)

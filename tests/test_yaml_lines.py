@@ -1,0 +1,171 @@
+"""YAML is read as GitHub reads it, and everything remembers its line."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+
+from ci_tasks.yaml_lines import Map, Text, YamlError, load
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        # YAML 1.1's extra booleans are words, as a key (`on:`) and as a value.
+        ("on", "on"),
+        ("off", "off"),
+        ("yes", "yes"),
+        ("No", "No"),
+        ("y", "y"),
+        # The core schema's own.
+        ("true", True),
+        ("FALSE", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        # Numbers: leading zeros are decimal, underscores and sexagesimals are text.
+        ("10", 10),
+        ("-7", -7),
+        ("010", 10),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("1_000", "1_000"),
+        ("12:30", "12:30"),
+        ("3.10", 3.1),
+        (".5", 0.5),
+        ("1e3", 1000.0),
+        (".inf", math.inf),
+        ("-.Inf", -math.inf),
+        # Dates and versions are text.
+        ("2024-01-01", "2024-01-01"),
+        ("1.2.3", "1.2.3"),
+        # Quotes make text of anything.
+        ("'10'", "10"),
+        ('"true"', "true"),
+        ("''", ""),
+        # Python refuses to read integers of thousands of digits.
+        ("9" * 5000, math.inf),
+    ],
+)
+def test_a_scalar_has_the_type_of_yaml_1_2(text: str, value: object) -> None:
+    found = load(f"key: {text}\n")["key"]
+    assert found == value
+    assert isinstance(found, str) == isinstance(value, str)
+    assert isinstance(found, bool) == isinstance(value, bool)
+
+
+def test_not_a_number_is_a_number() -> None:
+    assert math.isnan(load(".nan"))
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n", "\n\n"])
+def test_a_document_without_content_is_none(text: str) -> None:
+    assert load(text) is None
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:
+    assert load("\ufeffa: 1\n") == {"a": 1}
+
+
+def test_windows_line_ends_give_the_same_values_and_lines() -> None:
+    found = load("a: 1\r\nb: |\r\n  x\r\n  y\r\n")
+    assert found["b"] == "x\ny\n"
+    assert (found.lines, found["b"].line) == ({"a": 1, "b": 2}, 3)
+
+
+def test_a_mapping_knows_its_line_and_those_of_its_keys() -> None:
+    found = load("# head\na:\n  b: 1\n\n  c: 2\n")
+    assert found.line == 2
+    assert found.lines == {"a": 2}
+    assert found["a"].line == 3
+    assert found["a"].lines == {"b": 3, "c": 5}
+
+
+# The line is where the text itself begins; `source` is kept where a value has lost the file's line ends.
+SCALARS = [
+    ("k: word\n", 1, ()),
+    ("k:\n  word\n", 2, ()),
+    ("k: |\n  a\n  b\n", 2, ("  a", "  b")),
+    ("k: | # comment\n  a\n  b\n", 2, ("  a", "  b")),
+    ("k: |\n\n  a\n", 2, ("", "  a")),
+    ("k: >-\n  a\n  b\n", 2, ("  a", "  b")),
+    ("k: |\n  a\n  b", 2, ("  a", "  b")),
+    ('k: "a\n  b"\n', 1, ('k: "a', '  b"')),
+    ("k: a\n  b\nl: c\n", 1, ("k: a", "  b")),
+    ("k: |\n  one\n", 2, ()),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "source"), SCALARS)
+def test_a_scalar_knows_its_first_line_and_its_source(text: str, line: int, source: tuple[str, ...]) -> None:
+    found = load(text)["k"]
+    assert isinstance(found, Text)
+    assert found.line == line
+    assert found.source == source
+
+
+def test_keys_are_text_whatever_they_look_like() -> None:
+    assert list(load("on: 1\n1: 2\ntrue: 3\nnull: 4\nübung: 5\n'a b': 6\n")) == [
+        *("on", "1", "true", "null", "übung", "a b"),
+    ]
+
+
+def test_an_alias_is_the_value_of_its_anchor_once_more() -> None:
+    found = load("a: &x {n: 1}\nb: *x\nc: &y word\nd: *y\n")
+    assert found["b"] == {"n": 1}
+    assert isinstance(found["b"], Map)
+    assert found["d"] == "word"
+
+
+ERRORS: list[tuple[str, int, str]] = [
+    # Two keys of one name: the second one is blamed.
+    ("a: 1\nb: 2\na: 3\n", 3, "the key 'a' stands twice"),
+    ("a:\n  b: 1\n  'b': 2\n", 3, "the key 'b' stands twice"),
+    # What only looks like YAML.
+    ("a: 1\n\tb: 2\n", 2, "not with tabs"),
+    ("a:\n\tb: 2\n", 2, "not with tabs"),
+    ("a: [1, 2\nb: 3\n", 2, "',' or ']'"),
+    ("a: b: c\n", 1, "mapping values"),
+    ("a: 'open\n", 2, "end of stream"),
+    ("a: *nowhere\n", 1, "alias"),
+    ("a: 1\n---\nb: 2\n", 2, "document"),
+    ("a: 1\nb: \x02\n", 2, "control characters"),
+    ("a: 1\nb: \x00\n", 2, "control characters"),
+    # What YAML allows and a workflow does not.
+    ("? [a, b]\n: c\n", 1, "a key is a word"),
+    ("? {a: b}\n: c\n", 1, "a key is a word"),
+    ("x: &x {a: 1}\ny:\n  <<: *x\n", 3, "GitHub has no merge keys"),
+    # What is meant to exhaust memory or the stack.
+    ("a: &a [*a]\n", 1, "deep"),
+    ("[" * 200 + "]" * 200, 1, "deep"),
+    ("{" * 100_000, 1, "deep"),
+    ("- " * 50_000, 1, "deep"),
+    (
+        "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+        1,
+        "aliases counted",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "message"), ERRORS, ids=[message for _, _, message in ERRORS])
+def test_what_is_not_yaml_is_an_error_with_its_line(text: str, line: int, message: str) -> None:
+    begin = time.perf_counter()
+    with pytest.raises(YamlError) as caught:
+        load(text)
+    assert time.perf_counter() - begin < 3
+    assert message in caught.value.message
+    assert caught.value.line == line
+    assert caught.value.text == ([*text.splitlines(), ""])[line - 1]
+
+
+def test_a_matrix_of_five_thousand_rows_is_read_within_two_seconds() -> None:
+    text = "include:\n" + "".join(f"  - {{test_file: test_{n}.py, num_gpus: 8}}\n" for n in range(5000))
+    begin = time.perf_counter()
+    found: Any = load(text)
+    assert len(found["include"]) == 5000
+    assert time.perf_counter() - begin < 2

@@ -1,0 +1,291 @@
+"""A workflow's text becomes records with lines; what GitHub would refuse is an error that names the place."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.errors import WorkflowError
+from ci_tasks.model import Container, Job, Step
+from ci_tasks.workflow.reader import read
+
+FULL = """\
+name: PR
+on:
+  pull_request:
+    types: [labeled]
+env:
+  GLOBAL: ${{ secrets.HF_TOKEN }}
+defaults:
+  run: {shell: bash}
+jobs:
+  detect:
+    runs-on: ubuntu-latest
+    outputs: {matrix: "${{ steps.d.outputs.matrix }}"}
+    steps:
+      - id: d
+        run: |
+          echo hi
+  e2e-test-ckpt:
+    name: Checkpoints
+    needs: detect
+    if: contains(github.event.pull_request.labels.*.name, 'run-ci-ckpt')
+    runs-on: [self-hosted, gpu]
+    timeout-minutes: 90
+    env: {A: 1, B: true}
+    defaults:
+      run:
+        working-directory: sub
+    strategy:
+      fail-fast: false
+      matrix:
+        info:
+          - {test_file: test_a.py, num_gpus: 8}
+    container:
+      image: slimerl/slime:latest
+      options: >
+        --gpus all
+      env: {C: 2}
+      volumes: ["/a:/b"]
+    services:
+      redis: {image: redis}
+    steps:
+      - uses: actions/checkout@v4
+        with: {fetch-depth: 0}
+      - name: Run
+        if: always()
+        env: {TOKEN: "${{ secrets['WANDB_API_KEY'] }}"}
+        working-directory: inner
+        shell: sh
+        continue-on-error: true
+        timeout-minutes: 5
+        run: pytest
+"""
+
+
+def test_every_key_reaches_its_record() -> None:
+    workflow = read(FULL, "w.yml")
+    assert (workflow.path, workflow.name, workflow.place) == ("w.yml", "PR", "w.yml")
+    assert workflow.env == {"GLOBAL": "${{ secrets.HF_TOKEN }}"}
+    assert workflow.secrets == ("GITHUB_TOKEN", "HF_TOKEN", "WANDB_API_KEY")
+    assert workflow.jobs["e2e-test-ckpt"] == Job(
+        id="e2e-test-ckpt",
+        line=17,
+        name="Checkpoints",
+        condition="contains(github.event.pull_request.labels.*.name, 'run-ci-ckpt')",
+        needs=("detect",),
+        runs_on=["self-hosted", "gpu"],
+        env={"A": 1, "B": True},
+        matrix={"info": [{"test_file": "test_a.py", "num_gpus": 8}]},
+        container=Container("slimerl/slime:latest", "--gpus all", {"C": 2}, ("/a:/b",), 32),
+        services=("redis",),
+        steps=(
+            Step(1, "actions/checkout@v4", 41, uses="actions/checkout@v4", with_={"fetch-depth": 0}),
+            Step(
+                index=2,
+                name="Run",
+                line=43,
+                run="pytest",
+                shell="sh",
+                env={"TOKEN": "${{ secrets['WANDB_API_KEY'] }}"},
+                working_directory="inner",
+                condition="always()",
+                continue_on_error=True,
+                timeout_minutes=5,
+            ),
+        ),
+        shell="bash",
+        working_directory="sub",
+        timeout_minutes=90,
+    )
+    assert workflow.jobs["detect"].outputs == {"matrix": "${{ steps.d.outputs.matrix }}"}
+
+
+def minimal(job: str = "", top: str = "", steps: str = "- run: x") -> str:
+    return f"on: push\n{top}jobs:\n  a:\n    runs-on: gpu\n{job}    steps:\n      {steps}\n"
+
+
+def job_of(text: str) -> Job:
+    return read(text, "w.yml").jobs["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [("", ()), ("    needs: b\n", ("b",)), ("    needs: [b, c]\n", ("b", "c")), ("    needs: []\n", ())],
+)
+def test_needs_is_one_job_or_a_list(text: str, needs: tuple[str, ...]) -> None:
+    others = "  b: {uses: ./x.yml}\n  c: {uses: ./x.yml}\n"
+    assert job_of(minimal(text) + others).needs == needs
+
+
+@pytest.mark.parametrize(
+    ("text", "container"),
+    [
+        ("", None),
+        # A string is the image; the empty one is none, so that an expression can switch it off.
+        ("    container: img:1\n", Container("img:1", line=5)),
+        ("    container: ''\n", None),
+        ("    container: {image: 'img:1'}\n", Container("img:1", line=5)),
+        (
+            "    container:\n      image: ${{ matrix.image }}\n      options: --ipc=host\n",
+            Container("${{ matrix.image }}", "--ipc=host", line=5),
+        ),
+    ],
+)
+def test_a_container_is_an_image_or_an_object(text: str, container: Container | None) -> None:
+    assert job_of(minimal(text)).container == container
+
+
+@pytest.mark.parametrize(
+    ("text", "matrix"),
+    [
+        ("", None),
+        ("    strategy: {fail-fast: false}\n", None),
+        ("    strategy: {matrix: {a: [1]}}\n", {"a": [1]}),
+        ("    strategy: {matrix: '${{ fromJson(inputs.m) }}'}\n", "${{ fromJson(inputs.m) }}"),
+        # The whole strategy may be an expression.
+        ("    strategy: ${{ fromJson(inputs.s) }}\n", "${{ (fromJson(inputs.s)).matrix }}"),
+    ],
+)
+def test_a_matrix_is_a_mapping_or_an_expression(text: str, matrix: object) -> None:
+    assert job_of(minimal(text)).matrix == matrix
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        ("- {name: N, id: i, run: x}", "N"),
+        ("- {id: i, run: x}", "i"),
+        ("- {uses: actions/checkout@v4}", "actions/checkout@v4"),
+        ("- {run: x}", "step 1"),
+        ("- {name: 5, run: x}", "5"),
+    ],
+)
+def test_a_step_is_called_by_its_name_action_id_or_number(step: str, name: str) -> None:
+    assert job_of(minimal(steps=step)).steps[0].name == name
+
+
+def test_defaults_of_the_job_outweigh_those_of_the_workflow() -> None:
+    job = job_of(
+        minimal("    defaults: {run: {shell: sh}}\n", "defaults: {run: {shell: bash, working-directory: d}}\n")
+    )
+    assert (job.shell, job.working_directory) == ("sh", "d")
+
+
+@pytest.mark.parametrize(
+    ("value", "condition"), [("true", "true"), ("false", "false"), ("1", "1"), ("always()", "always()"), ("", None)]
+)
+def test_a_condition_is_text_whatever_yaml_makes_of_it(value: str, condition: str | None) -> None:
+    assert job_of(minimal(f"    if: {value}\n")).condition == condition
+
+
+CALL = "workflow_call: {inputs: {image: {default: 'x:1'}, gpus: {default: 8}, name: {type: string}}}"
+
+
+@pytest.mark.parametrize(
+    ("on", "inputs"),
+    [
+        # What a caller would give by default, where only a caller or a person starts the workflow.
+        (f"{{{CALL}}}", {"image": "x:1", "gpus": 8}),
+        ("{workflow_dispatch: {inputs: {a: {default: false}}}}", {"a": False}),
+        # Inputs are null on GitHub when a pull request or a push starts it.
+        (f"{{pull_request: , {CALL}}}", {}),
+        (f"{{push: {{branches: [main]}}, {CALL}}}", {}),
+        ("push", {}),
+        ("[push, workflow_call]", {}),
+        ("{workflow_call: , workflow_dispatch: {inputs: }}", {}),
+    ],
+)
+def test_inputs_are_the_defaults_of_a_called_workflow(on: str, inputs: dict[str, object]) -> None:
+    assert read(minimal().replace("push", on, 1), "w.yml").inputs == inputs
+
+
+def test_a_workflow_without_a_name_is_called_by_its_path() -> None:
+    assert read(minimal(), ".github/workflows/w.yml").name == ".github/workflows/w.yml"
+
+
+def test_what_came_from_a_template_says_so_in_its_place() -> None:
+    assert read(minimal(), "w.yml.j2", rendered=True).place == "w.yml.j2 (rendered)"
+    with pytest.raises(WorkflowError, match=r"^w\.yml\.j2 \(rendered\):1: "):
+        read("- x", "w.yml.j2", rendered=True)
+
+
+def test_anchors_and_unicode_are_read() -> None:
+    job = job_of(minimal("    env: &e {NAME: übung}\n", steps="- {name: 测试, run: x, env: *e}"))
+    assert job.steps[0].name == "测试"
+    assert job.steps[0].env == job.env == {"NAME": "übung"}
+
+
+ERRORS = [
+    # The file as a whole.
+    ("", "w.yml:1: a workflow is a mapping"),
+    ("# only a comment\n", "w.yml:1: a workflow is a mapping"),
+    ("- a\n- b\n", "w.yml:1: a workflow is a mapping"),
+    ("on: push\n", "w.yml:1: a workflow has `jobs`"),
+    ("on: push\njobs:\n", "w.yml:2: a workflow has `jobs`"),
+    ("on: push\njobs: [a]\n", "w.yml:2: `jobs` of the workflow is a mapping\n    jobs: [a]"),
+    ("on: push\njobs:\n  a: {\n", "w.yml:4: not YAML: "),
+    (
+        "on: push\njobs:\n\ta: 1\n",
+        "w.yml:3: not YAML: found character that cannot start any token; YAML indents with spaces, not with tabs\n",
+    ),
+    ("on: push\njobs:\n  a: 1\n  a: 2\n", "w.yml:4: not YAML: the key 'a' stands twice\n    a: 2"),
+    # Unknown keys, level by level.
+    (
+        minimal(top="job: {}\n"),
+        "w.yml:2: the workflow has no key 'job'; did you mean 'jobs'?\n    job: {}\nvalid: name,",
+    ),
+    (
+        minimal("    runs_on: x\n"),
+        "w.yml:5: job a: job a has no key 'runs_on'; did you mean 'runs-on'?\n    runs_on: x",
+    ),
+    (
+        minimal("    strategy:\n      matrics: {}\n"),
+        "w.yml:6: job a: strategy has no key 'matrics'; did you mean 'matrix'?\n    matrics: {}",
+    ),
+    (
+        minimal("    container:\n      image: x\n      option: y\n"),
+        "w.yml:7: job a: container has no key 'option'; did you mean 'options'?\n    option: y",
+    ),
+    (minimal("    defaults:\n      runs: {}\n"), "w.yml:6: job a: defaults has no key 'runs'; did you mean 'run'?"),
+    (
+        minimal("    defaults: {run: {workdir: x}}\n"),
+        "w.yml:5: job a: defaults.run has no key 'workdir'; did you mean 'working-directory'?",
+    ),
+    (
+        minimal(steps="- name: N\n        runs: x"),
+        "w.yml:7: job a, step 'N': step 'N' has no key 'runs'; did you mean 'run'?\n    runs: x",
+    ),
+    (minimal(steps="- {1: x}"), "w.yml:6: job a, step 'step 1': step 'step 1' has no key '1'\n    - {1: x}\nvalid: "),
+    # Shapes.
+    ("on: push\njobs:\n  a: word\n", "w.yml:3: job a: a job is a mapping"),
+    ("on: push\njobs:\n  a b: {}\n", "w.yml:3: job a b: a job's id is letters"),
+    ("on: push\njobs:\n  1: {}\n", "w.yml:3: job 1: a job's id is letters"),
+    ("on: push\njobs:\n  a:\n    runs-on: x\n", "w.yml:3: job a: a job has either `steps`, or `uses`"),
+    ("on: push\njobs:\n  a: {runs-on: x, steps: [], }\n", "w.yml:3: job a: a job has either `steps`"),
+    ("on: push\njobs:\n  a: {uses: x, steps: [{run: x}]}\n", "w.yml:3: job a: a job has either `steps`"),
+    ("on: push\njobs:\n  a: {steps: [{run: x}]}\n", "w.yml:3: job a: a job with steps has `runs-on`"),
+    ("on: push\njobs:\n  a:\n    steps: word\n", "w.yml:4: job a: `steps` is a list\n    steps: word"),
+    (minimal(steps="- word"), "w.yml:6: job a, step '#1': a step is a mapping\n    - word"),
+    (minimal(steps="- {}"), "w.yml:6: job a, step 'step 1': a step has either `run` or `uses`"),
+    (minimal(steps="- {name: N, run: x, uses: y}"), "w.yml:6: job a, step 'N': a step has either `run` or `uses`"),
+    (minimal(steps="- {name: N, run: x, env: y}"), "w.yml:6: job a, step 'N': `env` of step 'N' is a mapping"),
+    (minimal("    env: [x]\n"), "w.yml:5: job a: `env` of job a is a mapping\n    env: [x]"),
+    (minimal("    strategy: [x]\n"), "w.yml:5: job a: `strategy` of job a is a mapping"),
+    (minimal("    strategy: {matrix: [x]}\n"), "w.yml:5: job a: `matrix` is a mapping or an expression"),
+    (minimal("    container: {options: x}\n"), "w.yml:5: job a: `container` names an image"),
+    (minimal("    container: [x]\n"), "w.yml:5: job a: `container` names an image"),
+    (minimal("    container: {image: x, volumes: y}\n"), "job a: `volumes` is a list"),
+    # Needs.
+    (minimal("    needs: {b: c}\n"), "w.yml:5: job a: `needs` is a job or a list of jobs"),
+    (minimal("    needs: b\n"), "w.yml:5: job a: needs the job 'b', which is not there\n    needs: b"),
+    (minimal("    needs: detec\n") + "  detect: {uses: x}\n", "which is not there; did you mean 'detect'?"),
+    (minimal("    needs: a\n"), "w.yml:5: job a: needs itself"),
+    (minimal("    needs: b\n") + "  b: {uses: x, needs: a}\n", "w.yml:5: job a: needs itself, through other jobs"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), ERRORS, ids=[message.split("\n")[0] for _, message in ERRORS])
+def test_what_github_refuses_names_file_line_job_step_and_text(text: str, message: str) -> None:
+    with pytest.raises(WorkflowError) as caught:
+        read(text, "w.yml")
+    assert message in str(caught.value)
