@@ -1,4 +1,4 @@
-"""What invoke's parser lacks for our commands: an optional positional (`jobs [LABEL]`), and exit code 2 for a wrong word.
+"""What invoke's parser lacks for us: an optional positional (`jobs [LABEL]`), and exit code 2 for a wrong word.
 
 Invoke has no hook for them, so three methods of its parse machine are replaced, for the commands of this process.
 `tests/test_cli.py` notices when a new invoke no longer has them.
@@ -41,6 +41,6 @@ def _error(_machine: ParseMachine, message: str) -> NoReturn:
 
 def install() -> None:
     """Make invoke's parser behave so, once or again."""
-    ParseMachine.complete_context = _complete  # type: ignore[method-assign]
-    ParseMachine.see_positional_arg = _see_positional  # type: ignore[method-assign]
+    ParseMachine.complete_context = _complete  # type: ignore[method-assign, assignment]
+    ParseMachine.see_positional_arg = _see_positional  # type: ignore[method-assign, assignment]
     ParseMachine.error = _error  # type: ignore[method-assign, assignment]

@@ -1,4 +1,4 @@
-"""Files that ship with the project: the embedded sample and hosts.yaml, from the repository or from an installed wheel."""
+"""Files that ship with the project, the embedded sample and hosts.yaml: in a clone or in an installed wheel."""
 
 from __future__ import annotations
 

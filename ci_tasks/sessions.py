@@ -1,7 +1,7 @@
 """The checkout's jobs as nox sessions: `nox -l` lists what CI runs, `nox -s LABEL` runs it.
 
-A label whose rows are one test file with different arguments also gets a session for each row, `ckpt(async-save)`: like a
-parametrized session, but `nox -s ckpt` runs all of them at once and ends with one table.
+A label whose rows are one test file with different arguments also gets a session for each row, `ckpt(async-save)`: like
+a parametrized session, but `nox -s ckpt` runs all of them at once and ends with one table.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _session(source: Source, name: str, label: str, row: str | None, description
         _run(session, source, label, row)
 
     session.__doc__ = description
-    nox.session(session, name=name, venv_backend="none", tags=[TAG], default=False)
+    nox.session(name=name, venv_backend="none", tags=[TAG], default=False)(session)
 
 
 def _run(session: nox.Session, source: Source, label: str, row: str | None) -> None:
@@ -97,13 +97,13 @@ def _positive(text: str) -> int:
 
 
 def _reuses(session: nox.Session) -> bool:
-    """Whether nox was called with -r or -R. nox has no public way to ask; `test_sessions` notices when this one goes."""
+    """Whether nox was called with -r or -R. It has no public way to ask; a test notices when this one goes."""
     config: Any = session._runner.global_config
     return config.reuse_venv in ("yes", "always")
 
 
 def _leave(session: nox.Session, code: int) -> NoReturn:
-    """A single session's exit code is nox's own, so that `git bisect run nox -s …` sees 125; of several, nox reports."""
+    """The exit code of a single session is nox's, so that `git bisect run nox -s …` sees 125. Of several, nox tells."""
     queue: Callable[[], int] = session._runner.manifest.__len__
     if queue() == 1:
         raise SystemExit(code)

@@ -76,7 +76,7 @@ def test_a_flag_before_the_label_keeps_its_value(tmp_path: Path) -> None:
 
 
 def test_every_command_has_help_with_its_flags(tmp_path: Path) -> None:
-    for command in "jobs plan run remote hosts runs logs cancel".split():
+    for command in ["jobs", "plan", "run", "remote", "hosts", "runs", "logs", "cancel"]:
         done = run("ci-tasks", f"--help {command}", tmp_path)
         assert done.returncode == 0
         assert "Docstring:" in done.stdout

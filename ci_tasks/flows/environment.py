@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ci_tasks.flows.prepare import check_out
 from ci_tasks.hosts import local
-from ci_tasks.judge.log import read_log
 from ci_tasks.model import HostSpec
 from ci_tasks.plan.planner import Setup
 from ci_tasks.runner.layout import RunDir, write_json
+from ci_tasks.runs.record import log_facts
 from ci_tasks.runs.store import Batch
 
 Say = Callable[[str], None]
@@ -93,8 +93,7 @@ def _execute(run: RunDir) -> str | None:
     code = local.status(run).get("exit_code")
     if code == 0:
         return None
-    with open(run.log, "rb") as log:
-        facts = read_log(log)
+    facts = log_facts(run)
     line = facts.last_error or facts.last_line
     return f"the install steps ended with {code}: {line[1] if line else 'no output'} (log {run.log})"
 

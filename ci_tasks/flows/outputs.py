@@ -25,6 +25,7 @@ from ci_tasks.sync.snapshot import BASE, materialize, resolve_base
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.changed import PATTERNS, changed_matrix
 from ci_tasks.workflow.context import Situation
+from ci_tasks.workflow.naming import label_of
 from ci_tasks.workflow.outputs import parse_outputs
 
 _HERE = HostSpec(name="local", runtime="none", timeout_minutes=5)
@@ -68,7 +69,7 @@ class _JobFailed(CiTasksError):
 
 
 def _has_label(source: Source, label: str) -> bool:
-    return any(label in (rows.label_of(name), name) for name in source.workflow.jobs)
+    return any(label in (label_of(name), name) for name in source.workflow.jobs)
 
 
 @contextmanager
@@ -137,4 +138,4 @@ def _template_job(source: Source, known: Situation) -> Job:
 
 
 def _any_row(job: Job) -> Row:
-    return Row(rows.label_of(job.id), job.id, None, "", None, "", None, None, {}, "self-hosted", None)
+    return Row(label_of(job.id), job.id, None, "", None, "", None, None, {}, "self-hosted", None)

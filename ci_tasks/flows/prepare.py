@@ -59,7 +59,7 @@ class Ready:
 
 
 def prepare(source: Source, config: Config, request: Request) -> Ready:
-    """Plan every row that was asked for and write its run directory. Raises what a plan can raise; leaves nothing then."""
+    """Plan every row that was asked for and write its run directory. Leaves nothing where it raises."""
     host = _host(config, request.host)
     check_overrides(config.overrides, source.workflow.jobs)
     known = situation(source, secrets=given_secrets(source.workflow))

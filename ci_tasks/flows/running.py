@@ -70,7 +70,8 @@ def _at_once(rows: Sequence[Prepared], jobs: int | None) -> int:
 def _announcement(ready: Ready) -> str:
     checkout = ready.rows[0].plan.checkout
     assert checkout is not None
-    dirty = f", {len(checkout.dirty)} uncommitted files" if checkout.dirty else ""
+    many = "" if len(checkout.dirty) == 1 else "s"
+    dirty = f", {len(checkout.dirty)} uncommitted file{many}" if checkout.dirty else ""
     count = f"{len(ready.rows)} row{'' if len(ready.rows) == 1 else 's'}"
     return f"run {ready.batch.id}: {count} of commit {checkout.commit[:12]}{dirty}, tree {checkout.tree[:12]}"
 

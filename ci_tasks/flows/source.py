@@ -13,12 +13,11 @@ from ci_tasks.errors import CheckoutError, ConfigError
 from ci_tasks.model import Workflow
 from ci_tasks.suites import slime
 from ci_tasks.sync.git import Git
-from ci_tasks.workflow.context import Situation
 from ci_tasks.workflow.reader import read as read_workflow
-from ci_tasks.workflow.template import render
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config
+    from ci_tasks.workflow.context import Situation
 
 REPO_ENV = "CI_TASKS_REPO"
 HOSTS_ENV = "CI_TASKS_HOSTS"
@@ -51,6 +50,8 @@ def open_source(repo: str | None = None, rev: str | None = None, workflow: str |
 
 def situation(source: Source, *, secrets: tuple[str, ...]) -> Situation:
     """What GitHub would know of this checkout. `secrets` are the names that count as set."""
+    from ci_tasks.workflow.context import Situation
+
     return Situation(repository=_repository(source.path), secrets=secrets)
 
 
@@ -115,6 +116,8 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
         raise CheckoutError(
             f"{path} has no {wanted}{f' at {rev}' if rev else ''}, nor {template}", hint=_choices(path, rev)
         )
+    from ci_tasks.workflow.template import render
+
     return read_workflow(render(text, template), template, rendered=True)
 
 
@@ -125,7 +128,7 @@ def _text(path: Path, rev: str | None, name: str) -> str | None:
     from ci_tasks.sync.snapshot import resolve_base
 
     commit = resolve_base(path, rev)
-    return Git(path).maybe("show", f"{commit}:{name}")
+    return Git(path).maybe("show", f"{commit}:./{name}")
 
 
 def _choices(path: Path, rev: str | None) -> str:
@@ -147,4 +150,4 @@ def _repository(path: Path) -> str:
     except CheckoutError:
         url = ""
     found = re.search(r"([^/:]+/[^/]+?)(?:\.git)?/?$", url)
-    return found[1] if found else Situation.repository
+    return found[1] if found else "owner/repository"

@@ -14,10 +14,12 @@ from ci_tasks.model import Plan
 from ci_tasks.runner import archive, layout, process
 from ci_tasks.runner.layout import RunDir, read_json, write_json
 
+# -I: the caller's PYTHONPATH and user packages must not reach into the runner.
+_PYTHON = (sys.executable, "-I")
 _ADAPTER = """#!/bin/sh
 # The container adapter: gets the words that CI gives to docker, and does on this host what they mean.
 here=$(dirname -- "$0")
-exec {python} "$here/runner.pyz" docker "$(dirname -- "$here")" -- "$@"
+exec {python} -I "$here/runner.pyz" docker "$(dirname -- "$here")" -- "$@"
 """
 
 
@@ -40,7 +42,7 @@ def write_script(run: RunDir, script: str) -> None:
 def start(run: RunDir, secrets: Mapping[str, str] | None = None) -> None:
     """Begin the run in a process of its own that outlives this one. Raises Blocked where that cannot be."""
     done = subprocess.run(
-        [sys.executable, run.runner, "start", run.path],
+        [*_PYTHON, run.runner, "start", run.path],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -73,7 +75,9 @@ def request_cancel(run: RunDir) -> None:
 
 def kill(run: RunDir) -> None:
     """End everything of the run now, without patience."""
-    process.kill_all(run.path, read_json(run.status).get("group"))
+    status = read_json(run.status)
+    group = status.get("group") if process.alive(status) else process.orphaned_group(status, run.path)
+    process.kill_all(run.path, group)
 
 
 def clear(run: RunDir) -> None:
@@ -83,7 +87,7 @@ def clear(run: RunDir) -> None:
 
 
 def _cancel(run: RunDir) -> list[str]:
-    return [sys.executable, run.runner, "cancel", run.path]
+    return [*_PYTHON, run.runner, "cancel", run.path]
 
 
 def _executable(path: str, text: str) -> None:

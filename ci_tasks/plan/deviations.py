@@ -59,7 +59,7 @@ def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
     if row.runner == "github-hosted":
         yield Deviation("machine", "GitHub's runner", f"host {host.name}", "CI's packages may be missing here")
     if host.simulate and row.gpus:
-        yield Deviation("GPUs", f"{row.gpus} of the runner", "pretend GPUs", f"{host.name} simulates them")
+        yield Deviation("GPUs", "the runner's", "pretend GPUs", f"{host.name} simulates them")
     if row.image and host.runtime != "docker":
         here = "no container" if host.runtime == "none" else host.runtime
         yield Deviation("container", row.image, here, f"runtime of host {host.name}")

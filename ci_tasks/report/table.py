@@ -32,11 +32,20 @@ def results(records: Sequence[Record], logs: Sequence[str]) -> list[str]:
     """One line a row: status, row, time, evidence, reason; then the log of each row that did not pass."""
     head = ("STATUS", "ROW", "TIME", "EVIDENCE", "REASON")
     body = [(r["status"], r["row"], _seconds(r), evidence(r["evidence"]), _line(r["reason"] or "")) for r in records]
-    lines = columns([head, *body])
+    lines = columns([head, *_reasons_once(body)])
     shown = [(r, log) for r, log in zip(records, logs, strict=True) if r["status"] != PASSED and r["started_at"]]
     if shown:
         lines += ["", *columns([(f"log of {r['row']}:", log) for r, log in shown])]
     return lines
+
+
+def _reasons_once(body: Sequence[tuple[str, str, str, str, str]]) -> list[tuple[str, ...]]:
+    """A long reason that the row above has too, such as what a machine lacks, is not said again."""
+    above = ["", *(line[-1] for line in body)]
+    return [
+        (*line[:-1], "as above" if len(line[-1]) > _SHORT and line[-1] == before else line[-1])
+        for line, before in zip(body, above, strict=False)
+    ]
 
 
 def summary(records: Sequence[Record]) -> str:
@@ -47,7 +56,7 @@ def summary(records: Sequence[Record]) -> str:
 
 
 def deviations(records: Sequence[Record]) -> list[str]:
-    """What differs from CI: differences that all rows share once, others with their rows."""
+    """What differs from CI, a line each: differences that all rows share once, others with their rows."""
     found: dict[tuple[str, str, str, str], dict[str, None]] = {}  # difference → rows, in order
     for record in records:
         for item in record["deviations"]:
@@ -57,10 +66,10 @@ def deviations(records: Sequence[Record]) -> list[str]:
         return []
     all_rows = len({record["row"] for record in records})
     body = [
-        (_short(what), _short(ci), _short(here), _line(why) + ("" if len(rows) == all_rows else f" ({_some([*rows])})"))
+        (f"{_short(what)}:", f"{_short(ci)} → {_short(here)}; {_line(why)}{_of(rows, all_rows)}")
         for (what, ci, here, why), rows in found.items()
     ]
-    return ["Different from CI:", *(f"  {line}" for line in columns([("WHAT", "CI", "HERE", "WHY"), *body]))]
+    return ["Different from CI (CI → here; why):", *(f"  {line}" for line in columns(body))]
 
 
 def jobs(rows: Sequence[Row]) -> list[str]:
@@ -114,6 +123,11 @@ def _line(text: str) -> str:
 def _short(text: str) -> str:
     line = _line(text)
     return line if len(line) <= _SHORT else line[: _SHORT - 1] + "…"
+
+
+def _of(rows: Mapping[str, None], all_rows: int) -> str:
+    """Which rows a difference is about, unless it is about all."""
+    return "" if len(rows) == all_rows else f" [{_some([*rows])}]"
 
 
 def _some(names: Sequence[str]) -> str:

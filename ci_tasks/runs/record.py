@@ -24,7 +24,7 @@ _LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log 
 def settle(run: RunDir, test_source: str | None) -> dict[str, Any]:
     """Judge an ended run, write its record.json and return it. `test_source` is the text of the row's test file."""
     plan, status = read_json(run.plan), read_json(run.status)
-    facts = _log_facts(run)
+    facts = log_facts(run)
     entry_point = has_entry_point(test_source) if test_source is not None else None
     evidence = weigh(_junit(run), facts, entry_point)
     calls = _docker_calls(run)
@@ -99,7 +99,8 @@ def _record(
     }
 
 
-def _log_facts(run: RunDir) -> LogFacts:
+def log_facts(run: RunDir) -> LogFacts:
+    """What the log of a run says; nothing where there is none."""
     try:
         with open(run.log, "rb") as source:
             if stat.S_ISREG(os.fstat(source.fileno()).st_mode):  # a log sent to a device may have no end

@@ -12,8 +12,7 @@ from typing import Any
 
 from ci_tasks.errors import UnknownName
 from ci_tasks.model import Job, Row, Workflow
-from ci_tasks.workflow.context import Situation
-from ci_tasks.workflow.rows import Described, label_of, rows
+from ci_tasks.workflow.naming import Described, label_of
 
 WORKFLOW = ".github/workflows/pr-test.yml"
 TEMPLATE = WORKFLOW + ".j2"
@@ -28,11 +27,6 @@ def describe(combination: Mapping[str, Any]) -> Described:
     file, *inline = str(info["test_file"]).split(None, 1) or [""]
     args = " ".join(part.strip() for part in (*inline, str(info.get("test_args") or "")) if part.strip())
     return Described(file if file.startswith("tests/") else f"tests/{file}", args, _count(info.get("num_gpus")))
-
-
-def list_rows(workflow: Workflow, situation: Situation) -> list[Row]:
-    """Every row of every job, in the file's order. Raises WorkflowError."""
-    return [row for job in workflow.jobs.values() for row in rows(workflow, job, situation, describe)]
 
 
 def job_of(workflow: Workflow, label: str) -> Job:

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ci_tasks.errors import WorkflowError
 from ci_tasks.model import Job, Row, Step, Workflow
 from ci_tasks.workflow import expressions, matrix, secrets
 from ci_tasks.workflow.context import Situation, contexts
+from ci_tasks.workflow.naming import Describe, apart, label_of, leaves, name_of
 from ci_tasks.workflow.resolve import Resolver
 
-_PREFIX = "e2e-test-"
 _HOSTED = re.compile(r"(ubuntu|windows|macos)-", re.IGNORECASE)
 _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # with secrets shown as <secret NAME>
 # Contexts of which some values are known only on GitHub, or once other jobs have run.
 _ELSEWHERE = ("needs", "inputs", "vars")
-
-
-class Described(NamedTuple):
-    """What a suite's convention reads from a matrix entry."""
-
-    test: str | None
-    args: str
-    gpus: int | None
-
-
-Describe = Callable[[Mapping[str, Any]], Described]
-
-
-def label_of(job: str) -> str:
-    """A job's name less its prefix: what a person types."""
-    return job.removeprefix(_PREFIX)
 
 
 def trigger_of(workflow: Workflow, job: Job) -> str | None:
@@ -68,14 +52,14 @@ def rows(workflow: Workflow, job: Job, situation: Situation, describe: Describe)
         _row(workflow, job, trigger, situation, describe, combination, index, len(combinations))
         for index, combination in enumerate(combinations)
     ]
-    unique = _apart([row.row for row in found])
+    unique = apart([row.row for row in found])
     return [replace(row, row=name) for row, name in zip(found, unique, strict=True)]
 
 
 def names(workflow: Workflow, job: Job, situation: Situation, describe: Describe) -> list[str]:
     """The names of the job's rows, at the price of the matrix alone; none for a matrix that is not known yet."""
     combinations = _combinations(workflow, job, situation) or []
-    return _apart([_name(label_of(job.id), combination, describe(combination)) for combination in combinations])
+    return apart([name_of(label_of(job.id), combination, describe(combination)) for combination in combinations])
 
 
 def resolver(workflow: Workflow, job: Job, row: Row, situation: Situation) -> Resolver:
@@ -109,7 +93,7 @@ def _row(
         label=label_of(job.id),
         job=job.id,
         trigger=trigger,
-        row=_name(label_of(job.id), combination, described),
+        row=name_of(label_of(job.id), combination, described),
         test=described.test,
         args=described.args,
         gpus=described.gpus,
@@ -208,20 +192,6 @@ def _known(raw: Any, resolve: Resolver) -> Any:
         raise
 
 
-def _name(label: str, combination: Mapping[str, Any], described: Described) -> str:
-    if described.test:
-        stem = described.test.rsplit("/", 1)[-1].removesuffix(".py").removeprefix("test_")
-        slug = _slug(described.args)
-        return f"{stem}[{slug}]" if slug else stem
-    values = [text for text in map(expressions.to_string, _leaves(combination)) if text]
-    return f"{label}[{'-'.join(values)}]" if values else label
-
-
-def _slug(args: str) -> str:
-    words = (word.lstrip("-").replace("=", "-") for word in args.split())
-    return "-".join(re.sub(r"[^A-Za-z0-9_.+-]", "_", word) for word in words if word)
-
-
 def _combinations(workflow: Workflow, job: Job, situation: Situation) -> list[dict[str, Any]] | None:
     """The matrix expanded, or None where it waits for what is known elsewhere."""
     if missing_outputs(job, situation):
@@ -241,21 +211,6 @@ def _combinations(workflow: Workflow, job: Job, situation: Situation) -> list[di
         raise WorkflowError(str(error), file=workflow.place, job=job.id, line=line, text=text) from None
 
 
-def _apart(found: list[str]) -> list[str]:
-    """The second of one name becomes `name#2`, so that a name picks one row."""
-    counts: dict[str, int] = {}
-    taken = set(found)
-    apart = []
-    for name in found:
-        counts[name] = counts.get(name, 0) + 1
-        unique = name
-        while counts[name] > 1 and (unique := f"{name}#{counts[name]}") in taken:
-            counts[name] += 1
-        taken.add(unique)
-        apart.append(unique)
-    return apart
-
-
 def _reads_elsewhere(value: Any) -> list[str]:
     return _reads(value, *_ELSEWHERE)
 
@@ -266,14 +221,8 @@ def _reads(value: Any, *contexts: str) -> list[str]:
     return [name for name in found if not contexts or name.split(".")[0] in contexts]
 
 
-def _leaves(value: Any) -> list[Any]:
-    """The plain values inside of mappings and lists, in order."""
-    inside = list(value.values()) if isinstance(value, Mapping) else value
-    return [leaf for item in inside for leaf in _leaves(item)] if isinstance(inside, list) else [value]
-
-
 def _scalars(value: Any) -> list[str]:
-    return [leaf for leaf in _leaves(value) if isinstance(leaf, str)]
+    return [leaf for leaf in leaves(value) if isinstance(leaf, str)]
 
 
 def _references(text: str) -> list[str]:

@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-ENDLESS = 'import subprocess, sys, time\nsubprocess.Popen(["setsid", "sleep", "600"])\nprint("here", flush=True)\ntime.sleep(600)\n'
+ENDLESS = """\
+import subprocess, sys, time
+subprocess.Popen(["setsid", "sleep", "600"])
+print("here", flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture

@@ -108,7 +108,8 @@ def test_without_the_yml_the_template_gives_the_same_rows(person: Any) -> None:
         ("hosts:\n  sim: {kind: lokal}\n", "hosts.yaml:2: host sim: no kind 'lokal'; did you mean 'local'?"),
         ("hosts: [\n", "not YAML"),
         (
-            "hosts: {sim: {simulate: true, gpus: 8, runtime: none}}\noverrides: [{job: ckpt, step: Exekute, skip: true}]\n",
+            "hosts: {sim: {simulate: true, gpus: 8, runtime: none}}\n"
+            "overrides: [{job: ckpt, step: Exekute, skip: true}]\n",
             "the override of job ckpt meets no step 'Exekute'",
         ),
     ],

@@ -27,7 +27,19 @@ def fingerprint(directory: Path) -> dict[str, Any]:
 
 def test_jobs_lists_every_row_with_the_fields_of_the_contract(person: Any) -> None:
     rows = person.ci_tasks("jobs", "--json").json
-    assert set(rows[0]) >= set("label job trigger row test args gpus image env runner timeout_minutes".split())
+    assert set(rows[0]) >= {
+        "label",
+        "job",
+        "trigger",
+        "row",
+        "test",
+        "args",
+        "gpus",
+        "image",
+        "env",
+        "runner",
+        "timeout_minutes",
+    }
     row = next(row for row in rows if row["row"] == "tiny_ckpt[async-save]" and row["label"] == "ckpt")
     assert row["env"].pop("GITHUB_COMMIT_NAME") == f"{person.git('rev-parse', 'HEAD').strip()}_non-pr"
     assert row == {
@@ -66,7 +78,7 @@ def _most_gpus_at_once(records: list[dict[str, Any]]) -> int:
         (datetime.fromisoformat(record["started_at"]), datetime.fromisoformat(record["ended_at"]), record["gpus"])
         for record in records
     ]
-    return max(sum(gpus for start, end, gpus in spans if start <= moment < end) for moment, _, _ in spans)
+    return max(int(sum(gpus for start, end, gpus in spans if start <= moment < end)) for moment, _, _ in spans)
 
 
 def test_rows_of_all_widths_share_the_gpus_and_every_one_ends(person: Any) -> None:
@@ -179,7 +191,7 @@ def test_what_plan_writes_runs_by_hand_and_names_what_differs(person: Any, tmp_p
     out = tmp_path / "the plan"
     said = person.ci_tasks("plan", "ckpt", "--only", "async", "--host", "sim", "--out", str(out))
     assert said.code == 0
-    assert "Different from CI:" in said.out
+    assert "Different from CI (CI → here; why):" in said.out
     assert "your working tree is what is tested" in said.out
     script = out / "01/run.sh"
     done = subprocess.run(
@@ -264,4 +276,4 @@ def test_invoke_lists_the_commands_of_the_program() -> None:
         [sys.executable, "-m", "invoke", "--list"], cwd=root, capture_output=True, text=True, check=True
     )
     listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
-    assert listed == sorted("jobs plan run remote hosts runs logs cancel".split())
+    assert listed == sorted(["jobs", "plan", "run", "remote", "hosts", "runs", "logs", "cancel"])

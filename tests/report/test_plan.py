@@ -38,7 +38,6 @@ def test_what_is_missing_and_what_differs_follow() -> None:
         "Cannot run here:",
         "  a: local lacks 4 GPUs (found 0); docker",
         "",
-        "Different from CI:",
-        "  WHAT  CI     HERE  WHY",
-        "  code  merge  tree  yours",
+        "Different from CI (CI → here; why):",
+        "  code:  merge → tree; yours",
     ]

@@ -112,6 +112,12 @@ def test_no_deviation_is_no_line() -> None:
     assert deviations([]) == [] and deviations([record("r")]) == []
 
 
+def test_a_long_reason_that_the_row_above_has_too_is_said_once() -> None:
+    why = "local lacks 8 GPUs (found 0: no nvidia-smi on PATH); docker (not on PATH)"
+    records = [record(row, status="blocked", reason=why) for row in "ab"] + [record("c", reason="short")] * 2
+    assert [line.split("  ")[-1].strip() for line in results(records, [""] * 4)[1:5]] == [why, "as above", "short", "short"]
+
+
 def test_what_all_rows_share_is_said_once_and_others_with_their_rows() -> None:
     shared, some, one = differs(), differs("GPUs"), differs("if")
     records = [
@@ -121,31 +127,30 @@ def test_what_all_rows_share_is_said_once_and_others_with_their_rows() -> None:
         record("d", deviations=[shared]),
     ]
     assert deviations(records) == [
-        "Different from CI:",
-        "  WHAT  CI     HERE  WHY",
-        "  code  merge  tree  yours",
-        "  GPUs  merge  tree  yours (a, b and 1 more)",
-        "  if    merge  tree  yours (a)",
+        "Different from CI (CI → here; why):",
+        "  code:  merge → tree; yours",
+        "  GPUs:  merge → tree; yours [a, b and 1 more]",
+        "  if:    merge → tree; yours [a]",
     ]
 
 
 def test_a_difference_that_one_row_has_twice_counts_once() -> None:
     records = [record("a", deviations=[differs(), differs()]), record("b")]
-    assert deviations(records)[-1] == "  code  merge  tree  yours (a)"
+    assert deviations(records)[-1] == "  code:  merge → tree; yours [a]"
 
 
 def test_long_scripts_and_messages_of_several_lines_take_one_line() -> None:
     script = "set -e\n" + "pip install something  \\\n" * 10
     lines = deviations([record("a", deviations=[differs("step\n'x'", script, script + "y", "one\ntwo")])])
-    assert len(lines) == 3
+    assert len(lines) == 2
     short = "set -e pip install something \\ pip install something \\ pi…"
-    assert lines[2] == f"  step 'x'  {short}  {short}  one two"
+    assert lines[1] == f"  step 'x':  {short} → {short}; one two"
 
 
 def test_two_differences_that_begin_alike_stay_two() -> None:
     long = "x" * 100
     records = [record("a", deviations=[differs(here=long + "1")]), record("b", deviations=[differs(here=long + "2")])]
-    assert [line[-5:] for line in deviations(records)[2:]] == ["s (a)", "s (b)"]
+    assert [line[-5:] for line in deviations(records)[1:]] == ["s [a]", "s [b]"]
 
 
 def test_the_table_of_jobs() -> None:

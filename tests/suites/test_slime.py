@@ -8,8 +8,7 @@ import pytest
 
 from ci_tasks.errors import UnknownName
 from ci_tasks.model import Row, Workflow
-from ci_tasks.suites.slime import describe, job_of, list_rows, select
-from ci_tasks.workflow.context import Situation
+from ci_tasks.suites.slime import describe, job_of, select
 from ci_tasks.workflow.reader import read
 
 DESCRIBED: list[tuple[dict[str, Any], tuple[str | None, str, int | None]]] = [
@@ -51,11 +50,6 @@ jobs:
   e2e-test-ckpt: {runs-on: gpu, steps: [{run: x}], strategy: {matrix: {info: [{test_file: b.py}, {test_file: c.py}]}}}
 """
     return read(text, "w.yml")
-
-
-def test_rows_are_listed_in_the_order_of_the_file() -> None:
-    found = list_rows(workflow(), Situation())
-    assert [(row.label, row.row) for row in found] == [("cpu-unittest", "a"), ("ckpt", "b"), ("ckpt", "c")]
 
 
 @pytest.mark.parametrize(

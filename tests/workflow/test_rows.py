@@ -11,7 +11,7 @@ import pytest
 from ci_tasks.errors import WorkflowError
 from ci_tasks.model import Row, Workflow
 from ci_tasks.suites.slime import describe
-from ci_tasks.workflow import rows, secrets
+from ci_tasks.workflow import naming, rows, secrets
 from ci_tasks.workflow.context import Situation
 from ci_tasks.workflow.reader import read
 
@@ -63,7 +63,7 @@ def test_a_row_has_everything_that_ci_says_of_it() -> None:
 
 
 def test_a_label_is_the_jobs_name_less_its_prefix() -> None:
-    assert [rows.label_of(job) for job in ("e2e-test-ckpt", "cpu-unittest", "x-e2e-test-y")] == [
+    assert [naming.label_of(job) for job in ("e2e-test-ckpt", "cpu-unittest", "x-e2e-test-y")] == [
         *("ckpt", "cpu-unittest", "x-e2e-test-y"),
     ]
 

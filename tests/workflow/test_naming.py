@@ -1,0 +1,34 @@
+"""Row names without evaluating anything: what `nox -l` shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ci_tasks.suites.slime import describe
+from ci_tasks.workflow.naming import plain_names
+
+# matrix → names; None where names cannot be known without evaluating
+CASES: list[tuple[Any, list[str] | None]] = [
+    # no matrix: one row, called as the label
+    (None, ["label"]),
+    # slime's shape, in its order
+    ({"info": [{"test_file": "test_a.py"}, {"test_file": "x/test_b.py", "test_args": "--m 1"}]}, ["a", "b[m-1]"]),
+    # one file twice: names are made unique
+    ({"info": [{"test_file": "test_a.py"}, {"test_file": "test_a.py"}]}, ["a", "a#2"]),
+    # any other matrix: its values, first key slowest
+    ({"x": [1, 2], "y": [True]}, ["label[1-true]", "label[2-true]"]),
+    # what needs GitHub's own rules is left to them
+    ({"x": [1], "include": [{"x": 2}]}, None),
+    ({"x": [1], "exclude": [{"x": 1}]}, None),
+    ({"x": ["${{ github.sha }}"]}, None),
+    ({"x": "${{ fromJSON('[1]') }}"}, None),
+    ("${{ fromJSON('{}') }}", None),
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize(("matrix", "names"), CASES)
+def test_plain_matrices_are_named_and_others_are_not_guessed(matrix: Any, names: list[str] | None) -> None:
+    assert plain_names("label", matrix, describe) == names
