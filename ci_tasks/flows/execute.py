@@ -94,6 +94,9 @@ def _interrupt(rows: _Rows, view: View, patience: int) -> None:
     for position in rows.waiting:
         rows.records[position] = not_begun(rows.prepared[position].run, CANCELLED, "cancelled before it began")
     rows.waiting = []
+    for position in [position for position in rows.running if not local.status(rows.prepared[position].run)]:
+        rows.records[position] = not_begun(rows.prepared[position].run, CANCELLED, "cancelled before it began")
+        del rows.running[position]
     if patience == 1:
         view.say(f"cancelling {len(rows.running)} running rows; ^C again kills them")
         for position in rows.running:

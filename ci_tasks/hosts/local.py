@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from ci_tasks.errors import Blocked
@@ -39,17 +38,23 @@ def write_script(run: RunDir, script: str) -> None:
         out.write(archive.build())
 
 
-def start(run: RunDir, secrets: Mapping[str, str] | None = None) -> None:
+def start(run: RunDir) -> None:
     """Begin the run in a process of its own that outlives this one. Raises Blocked where that cannot be."""
-    done = subprocess.run(
+    starter = subprocess.Popen(
         [*_PYTHON, run.runner, "start", run.path],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**os.environ, **(secrets or {})},
+        start_new_session=True,
     )
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
+    try:
+        _, words = starter.communicate()
+    except KeyboardInterrupt:
+        # A start takes a moment: when it is through, the run is on record and whoever asked for it can cancel it.
+        starter.communicate()
+        raise
+    if starter.returncode:
+        said = words.decode(errors="replace").strip()
         raise Blocked(f"the runner did not start: {said.splitlines()[-1] if said else 'it said nothing'}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import local
 from ci_tasks.model import Plan
+from ci_tasks.runner import process
 from ci_tasks.runner.layout import RunDir
 
 
@@ -86,12 +88,15 @@ def test_a_run_can_be_cancelled(run: RunDir) -> None:
     assert local.status(run)["end"] == "cancelled"
 
 
-def test_a_runner_that_was_killed_has_ended_and_leaves_nothing(run: RunDir) -> None:
+def test_a_job_that_is_killed_has_ended_and_leaves_nothing(run: RunDir) -> None:
     local.write_run_dir(run, plan("#!/bin/sh\necho begun; exec sleep 60\n"))
     local.start(run)
+    while not Path(run.log).exists() or b"begun" not in Path(run.log).read_bytes():
+        time.sleep(0.01)
     local.kill(run)
     wait(run)
-    local.clear(run)
+    assert local.status(run)["exit_code"] == 128 + signal.SIGKILL
+    assert not process.of_run(run.path, None)
 
 
 def test_a_runner_that_cannot_start_is_blocked_with_its_last_words(run: RunDir) -> None:
@@ -102,3 +107,20 @@ def test_a_runner_that_cannot_start_is_blocked_with_its_last_words(run: RunDir) 
     Path(run.runner).write_text("raise SystemExit(1)\n")
     with pytest.raises(Blocked, match="it said nothing"):
         local.start(run)
+
+
+def test_an_interrupt_during_the_start_leaves_a_run_that_is_on_record(run: RunDir) -> None:
+    """Otherwise nobody would know of a run that began after all, and could cancel it."""
+    local.write_run_dir(run, plan("#!/bin/sh\necho begun; exec sleep 60\n"))
+    ours = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            local.start(run)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, ours)
+    assert local.status(run)["state"] == "running"
+    local.cancel(run)
+    wait(run)
+    assert local.status(run)["end"] == "cancelled"

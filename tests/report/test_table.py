@@ -115,7 +115,12 @@ def test_no_deviation_is_no_line() -> None:
 def test_a_long_reason_that_the_row_above_has_too_is_said_once() -> None:
     why = "local lacks 8 GPUs (found 0: no nvidia-smi on PATH); docker (not on PATH)"
     records = [record(row, status="blocked", reason=why) for row in "ab"] + [record("c", reason="short")] * 2
-    assert [line.split("  ")[-1].strip() for line in results(records, [""] * 4)[1:5]] == [why, "as above", "short", "short"]
+    assert [line.split("  ")[-1].strip() for line in results(records, [""] * 4)[1:5]] == [
+        why,
+        "as above",
+        "short",
+        "short",
+    ]
 
 
 def test_what_all_rows_share_is_said_once_and_others_with_their_rows() -> None:
