@@ -69,10 +69,13 @@ def test_writing_it_again_replaces_it(run: RunDir) -> None:
     assert Path(run.script).read_text() == "second\n"
 
 
-def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(run: RunDir) -> None:
+def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "value")
     local.write_run_dir(run, plan('#!/bin/sh\n[ "$TOKEN" = value ] && echo got it; exit 3\n'))
     assert local.status(run) == {}
-    local.start(run, {"TOKEN": "value"})
+    local.start(run)
     wait(run)
     assert local.status(run)["exit_code"] == 3
     assert "got it" in Path(run.log).read_text()
