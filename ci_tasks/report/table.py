@@ -31,12 +31,18 @@ def columns(lines: Sequence[Sequence[str]]) -> list[str]:
 def results(records: Sequence[Record], logs: Sequence[str]) -> list[str]:
     """One line a row: status, row, time, evidence, reason; then the log of each row that did not pass."""
     head = ("STATUS", "ROW", "TIME", "EVIDENCE", "REASON")
-    body = [(r["status"], r["row"], _seconds(r), evidence(r["evidence"]), _line(r["reason"] or "")) for r in records]
+    body = [(r["status"], r["row"], _seconds(r), _shown(r), _line(r["reason"] or "")) for r in records]
     lines = columns([head, *_reasons_once(body)])
     shown = [(r, log) for r, log in zip(records, logs, strict=True) if r["status"] != PASSED and r["started_at"]]
     if shown:
         lines += ["", *columns([(f"log of {r['row']}:", log) for r, log in shown])]
     return lines
+
+
+def _shown(record: Record) -> str:
+    """That a script ran shows something only where it ran to a good end."""
+    weak = record["evidence"]["kind"] == "script" and record["status"] != PASSED
+    return "-" if weak else evidence(record["evidence"])
 
 
 def _reasons_once(body: Sequence[tuple[str, str, str, str, str]]) -> list[tuple[str, ...]]:

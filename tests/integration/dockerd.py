@@ -27,7 +27,10 @@ from pathlib import Path
 import pytest
 
 IMAGE = "ci-tasks-test:local"
-TOOLS = ("bash", "sh", "sleep", "cat", "env", "pwd", "ls", "id", "touch", "true", "seq", "df")
+TOOLS = (
+    *("bash", "sh", "sleep", "cat", "env", "pwd", "ls", "id", "touch", "true", "seq", "df"),
+    *("dirname", "mkdir", "chmod", "cp", "date"),  # what a run.sh needs that runs inside a job's container
+)
 PROGRAMS = ("docker", "dockerd", "containerd", "runc")
 START_TIMEOUT_S = 20
 STOP_TIMEOUT_S = 15

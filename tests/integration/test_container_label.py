@@ -1,0 +1,136 @@
+"""A label whose script calls `docker run`, on a real Docker daemon: CI's flags, this host's directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+dockerd = sys.modules["ci_tasks_tests_dockerd"]
+support = sys.modules["ci_tasks_tests_conftest"]
+
+INLINE = """\
+name: PR Test
+on: pull_request
+jobs:
+  e2e-test-inline:
+    if: contains(github.event.pull_request.labels.*.name, 'run-ci-inline')
+    runs-on: self-hosted
+    timeout-minutes: 5
+    strategy:
+      matrix:
+        info:
+          - {test_file: test_read.py, num_gpus: 4}
+          - {test_file: test_wait.py, num_gpus: 4}
+    env:
+      WANDB_API_KEY: ${{ secrets.WANDB_API_KEY }}
+    steps:
+      - uses: actions/checkout@v4
+      - name: Execute
+        shell: bash
+        run: |
+          docker run --pull=always --rm --privileged --network host --gpus all --ipc=host --shm-size=16g \\
+            --ulimit memlock=-1 --memory=0 --memory-swap=0 \\
+            -e WANDB_API_KEY -e TEST_FILE="${{ matrix.info.test_file }}" \\
+            -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -v /mnt/ci/models:/root/models -w "$GITHUB_WORKSPACE" \\
+            IMAGE bash -c 'source "tests/$TEST_FILE"'
+  e2e-test-whole:
+    runs-on: self-hosted
+    container: {image: IMAGE, options: --ipc=host -v /mnt/ci/models:/root/models}
+    env: {WHERE: inside}
+    steps:
+      - uses: actions/checkout@v4
+      - run: echo "$WHERE $(cat /root/models/name)" && ls tests && exit 9
+"""
+# Bash in files that are called .py: the test image has no Python, and CI does not care.
+READ = """\
+echo "step 0: {'model': '$(cat /root/models/name)', 'key': ${#WANDB_API_KEY}}"
+touch written-by-container
+"""
+WAIT = "echo here; sleep 600\n"
+
+
+@pytest.fixture
+def container_person(tmp_path: Path, docker_host: str) -> Iterator[Any]:
+    checkout = tmp_path / "checkout"
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "name").write_text("Tiny")
+    someone = support.Person(tmp_path / "home", checkout, {"DOCKER_HOST": docker_host})
+    someone.write(".github/workflows/pr-test.yml", INLINE.replace("IMAGE", dockerd.IMAGE))
+    someone.write("tests/test_read.py", READ)
+    someone.write("tests/test_wait.py", WAIT)
+    mounts = json.dumps({"/mnt/ci/models": str(models)})
+    someone.write("hosts.yaml", f"hosts: {{box: {{kind: local, gpus: 8, pull: never, mounts: {mounts}}}}}\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=checkout, check=True)
+    yield someone
+    for pid in someone.processes():
+        os.kill(pid, signal.SIGKILL)
+
+
+def containers(docker_host: str) -> str:
+    return str(dockerd.docker(docker_host, "ps", "--all", "--quiet", "--filter", "label=ci-tasks.run"))
+
+
+def test_cis_docker_run_reads_this_hosts_data_and_every_difference_is_named(
+    container_person: Any, docker_host: str
+) -> None:
+    container_person.env["WANDB_API_KEY"] = "correct-horse-battery"
+    said = container_person.ci_tasks("remote", "--host", "box", "inline", "--only", "read")
+    assert said.code == 0, said.out + said.err
+    (record,) = container_person.records()
+    assert (record["status"], record["evidence"]["kind"]) == ("passed", "metrics")
+    assert "step 0: {'model': 'Tiny', 'key': 21}" in container_person.logs()["read"]
+    whats = {deviation["what"] for deviation in record["deviations"]}
+    assert {"pull", "mount /mnt/ci/models", "code", "PYTEST_ADDOPTS"} <= whats
+    (call,) = json.loads(next(container_person.home.glob("runs/*/01/docker.json")).read_text())
+    assert "--pull=always" in call["ci"]
+    assert call["here"][-3:] == call["ci"][-3:], "the command inside is CI's own"
+    assert "correct-horse-battery" not in json.dumps(call)
+    assert not (container_person.checkout / "written-by-container").exists()
+    assert not containers(docker_host)
+
+
+def test_cancel_ends_the_container_too(container_person: Any, docker_host: str) -> None:
+    client = container_person.start("remote", "--host", "box", "inline", "--only", "wait")
+    support.until(lambda: containers(docker_host), "the container runs")
+    client.send_signal(signal.SIGINT)
+    out, err = client.communicate(timeout=60)
+    assert client.returncode == 130, out + err
+    assert not containers(docker_host)
+    assert not container_person.processes()
+
+
+def test_a_jobs_own_container_runs_its_steps_and_gives_its_exit_code(container_person: Any) -> None:
+    said = container_person.ci_tasks("remote", "--host", "box", "whole")
+    assert said.code == 1, said.out + said.err
+    assert container_person.records()[0]["exit_code"] == 9
+    assert "inside Tiny" in container_person.logs()["whole"]
+    assert "test_read.py" in container_person.logs()["whole"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("no such image", "No such image"),
+        ("no such mount", "mount source '/mnt/ci/models' does not exist on this host"),
+        ("no daemon", "docker (Cannot connect to the Docker daemon"),
+    ],
+)
+def test_what_the_environment_lacks_is_blocked(container_person: Any, change: str, reason: str) -> None:
+    if change == "no such image":
+        container_person.edit(".github/workflows/pr-test.yml", dockerd.IMAGE, "no-such-image:latest")
+    if change == "no such mount":
+        container_person.write("hosts.yaml", "hosts: {box: {kind: local, gpus: 8, pull: never}}\n")
+    if change == "no daemon":
+        container_person.env["DOCKER_HOST"] = f"unix://{container_person.home}/nothing.sock"
+    said = container_person.ci_tasks("remote", "--host", "box", "inline", "--only", "read")
+    assert said.code == 125, said.out + said.err
+    assert reason in container_person.records()[0]["reason"]
