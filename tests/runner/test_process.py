@@ -94,9 +94,12 @@ def test_ending_does_not_wait_for_what_is_gone(tmp_path: Path, spawn: Spawn) -> 
     assert process.end_all(str(tmp_path), None, 600) == 0
 
 
-def test_a_group_without_any_marked_process_is_nobodys_that_we_know(tmp_path: Path, spawn: Spawn) -> None:
+def test_a_group_without_any_marked_process_is_nobodys_that_we_know(
+    tmp_path: Path, spawn: Spawn, until: Callable[..., Any]
+) -> None:
     ours, stranger = spawn(mark=tmp_path), spawn()
     boot = process.boot_id()
+    until(lambda: process.of_run(str(tmp_path), None))  # a new process has no environment for a moment
     assert process.orphaned_group({"boot_id": boot, "group": ours.pid}, str(tmp_path)) == ours.pid
     assert process.orphaned_group({"boot_id": boot, "group": stranger.pid}, str(tmp_path)) is None
     assert process.orphaned_group({"boot_id": "earlier", "group": ours.pid}, str(tmp_path)) is None

