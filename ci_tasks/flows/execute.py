@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from ci_tasks.flows.view import View, last_line
 from ci_tasks.hosts import local
 from ci_tasks.model import BLOCKED, CANCELLED
 from ci_tasks.plan.placement import startable
-from ci_tasks.report.live import Lane
+from ci_tasks.report.live import RUNNING, STALLED, WAITING, Lane
 from ci_tasks.runs.record import not_begun, settle
 
 _GLANCE = 0.05  # seconds between two looks at the rows' directories
@@ -117,6 +116,8 @@ def _lane(rows: _Rows, position: int) -> Lane:
         record = rows.records[position]
         return Lane(name, record["status"], record["timings"]["seconds"], record["reason"] or "")
     if position in rows.running:
-        note = last_line(prepared.run) if os.path.exists(prepared.run.log) else ""
-        return Lane(name, "running", time.monotonic() - rows.running[position], note)
-    return Lane(name, "waiting")
+        seconds = time.monotonic() - rows.running[position]
+        if local.status(prepared.run).get("stalled"):
+            return Lane(name, STALLED, seconds, f"no output for {prepared.plan.stall_minutes:g} min")
+        return Lane(name, RUNNING, seconds, last_line(prepared.run))
+    return Lane(name, WAITING)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from ci_tasks.report.live import Lane
+from ci_tasks.report.live import RUNNING, STALLED, WAITING, Lane
 from ci_tasks.runner.layout import RunDir
 
 _REMINDER = 60.0  # seconds of silence after which plain output says what still runs
@@ -47,14 +47,14 @@ class PlainView:
 
     def show(self, lanes: Sequence[Lane]) -> None:
         for lane in lanes:
-            if self._states.get(lane.row, "waiting") != lane.state:
+            if self._states.get(lane.row, WAITING) != lane.state:
                 self._states[lane.row] = lane.state
-                ended = lane.state not in ("running", "waiting")
-                took = f" after {lane.seconds:.1f} s" if ended and lane.seconds is not None else ""
-                self.say(f"{lane.state:<9} {lane.row}{took}{f': {lane.note}' if ended and lane.note else ''}")
-        running = [lane.row for lane in lanes if lane.state == "running"]
+                began = lane.state in (RUNNING, WAITING)
+                took = f" after {lane.seconds:.1f} s" if not began and lane.seconds is not None else ""
+                self.say(f"{lane.state:<9} {lane.row}{took}{f': {lane.note}' if not began and lane.note else ''}")
+        running = [lane.row for lane in lanes if lane.state in (RUNNING, STALLED)]
         if running and time.monotonic() - self._spoken > _REMINDER:
-            waiting = sum(lane.state == "waiting" for lane in lanes)
+            waiting = sum(lane.state == WAITING for lane in lanes)
             self.say(f"still running: {', '.join(running)}; {waiting} waiting")
 
     def close(self) -> None:
@@ -86,17 +86,22 @@ class LiveView:
 
 
 class StreamView:
-    """One row: its log as it is written, byte for byte."""
+    """One row: its log as it is written, byte for byte, and a word on stderr when it stalls."""
 
     def __init__(self, run: RunDir) -> None:
         self._path = run.log
         self._offset = 0
+        self._stalled = False
 
     def say(self, text: str) -> None:
         print(text, flush=True)
 
     def show(self, lanes: Sequence[Lane]) -> None:
         self._offset = copy_from(self._path, self._offset)
+        stalled = lanes[0].state == STALLED
+        if stalled and not self._stalled:
+            print(f"ci-tasks: stalled, {lanes[0].note}", file=sys.stderr, flush=True)
+        self._stalled = stalled
 
     def close(self) -> None:
         self._offset = copy_from(self._path, self._offset)

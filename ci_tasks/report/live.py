@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+# How a row stands that has no status yet. A stalled one runs, and has written nothing for its stall_minutes.
+RUNNING, STALLED, WAITING = "running", "stalled", "waiting"
 _STYLES = {
     "passed": "green",
     "failed": "bold red",
@@ -16,8 +18,9 @@ _STYLES = {
     "blocked": "magenta",
     "cancelled": "dim",
     "lost": "bold magenta",
-    "running": "cyan",
-    "waiting": "dim",
+    RUNNING: "cyan",
+    STALLED: "bold yellow",
+    WAITING: "dim",
 }
 
 
@@ -67,5 +70,5 @@ def _any(lanes: Sequence[Lane], state: str) -> bool:
 
 
 def _urgency(lane: Lane) -> int:
-    order = ("failed", "vacuous", "blocked", "lost", "running", "cancelled", "waiting", "passed")
+    order = ("failed", "vacuous", "blocked", "lost", STALLED, RUNNING, "cancelled", WAITING, "passed")
     return order.index(lane.state) if lane.state in order else len(order)

@@ -125,3 +125,15 @@ def test_logs_follow_shows_every_byte_until_the_end(person: Any, until: Any) -> 
     client.communicate(timeout=60)
     assert followed.out == Path(log).read_text()
     assert followed.out.endswith("}\n")
+
+
+def test_a_silent_row_is_said_to_have_stalled_and_goes_on(person: Any, until: Any) -> None:
+    person.write("hosts.yaml", "hosts: {sim: {runtime: none, gpus: 8, simulate: true, stall_minutes: 0.01}}\n")
+    person.edit("tests/test_tiny_ppo.py", 'if __name__ == "__main__":', "import time\ntime.sleep(3)\nif True:")
+    several = person.ci_tasks("remote", "--host", "sim", "megatron", "--only", "ppo,dense")
+    assert several.code == 0
+    assert "stalled   tiny_ppo after" in several.out
+    assert "no output for 0.01 min" in several.out
+    one = person.ci_tasks("remote", "--host", "sim", "megatron", "--only", "ppo")
+    assert one.code == 0
+    assert one.err == "ci-tasks: stalled, no output for 0.01 min\n"
