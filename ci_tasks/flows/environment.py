@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ci_tasks.flows.prepare import check_out
+from ci_tasks.flows.view import last_line
 from ci_tasks.hosts import local
 from ci_tasks.model import HostSpec
 from ci_tasks.plan.planner import Setup
@@ -21,7 +22,8 @@ from ci_tasks.runs.store import Batch
 
 Say = Callable[[str], None]
 
-_MINUTES = 60.0
+_MINUTES = 60.0  # that install steps may take
+_REMINDER = 20.0  # seconds after which they say how far they are
 
 
 @contextmanager
@@ -55,7 +57,7 @@ def make_ready(setup: Setup, batch: Batch, host: HostSpec, reuse: bool, say: Say
     check_out(setup.workspace, batch)
     say(f"install steps: running, log {run.log}")
     begun = time.monotonic()
-    problem = _execute(run)
+    problem = _execute(run, say)
     if problem is None:
         Path(setup.directory, "stamp").write_text(stamp)
         say(f"install steps: done in {time.monotonic() - begun:.0f} s")
@@ -80,11 +82,15 @@ def write(setup: Setup, host: HostSpec) -> None:
     )
 
 
-def _execute(run: RunDir) -> str | None:
+def _execute(run: RunDir, say: Say) -> str | None:
     local.start(run)
+    spoken = time.monotonic()
     try:
         while not local.ended(run):
             time.sleep(0.05)
+            if time.monotonic() - spoken > _REMINDER:
+                spoken = time.monotonic()
+                say(f"install steps: {last_line(run)}")
     except KeyboardInterrupt:
         local.cancel(run)
         while not local.ended(run):

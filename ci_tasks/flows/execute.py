@@ -58,9 +58,9 @@ def why_blocked(row: Prepared) -> str:
     return f"{row.plan.host} lacks {'; '.join(row.lacks)}; {could}"
 
 
-def block(rows: Iterable[Prepared], reason: str) -> list[dict[str, Any]]:
-    """The records of rows that cannot begin, all for one reason."""
-    return [not_begun(row.run, BLOCKED, reason) for row in rows]
+def none_begun(rows: Iterable[Prepared], status: str, reason: str) -> list[dict[str, Any]]:
+    """The records of rows that never began, all for one reason."""
+    return [not_begun(row.run, status, reason) for row in rows]
 
 
 def _start(rows: _Rows, ready: Ready, at_once: int) -> None:

@@ -13,7 +13,7 @@ from ci_tasks.suites import slime
 from ci_tasks.sync.git import Git
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import Situation
-from ci_tasks.workflow.naming import label_of
+from ci_tasks.workflow.naming import means
 
 
 def list_jobs(source: Source, label: str | None = None, base: str | None = None) -> list[Row]:
@@ -24,7 +24,7 @@ def list_jobs(source: Source, label: str | None = None, base: str | None = None)
         slime.job_of(source.workflow, label)
     found: list[Row] = []
     for job in source.workflow.jobs.values():
-        if label is not None and label not in (label_of(job.id), job.id):
+        if label is not None and not means(label, job.id):
             continue
         if label is not None and rows.missing_outputs(job, known):
             found += find_rows(source, label, known, base).rows

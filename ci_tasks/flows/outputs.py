@@ -6,7 +6,6 @@ tree and whose `origin/main` is the base, so the script sees uncommitted files t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from ci_tasks.sync.snapshot import BASE, materialize, resolve_base
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.changed import PATTERNS, changed_matrix
 from ci_tasks.workflow.context import Situation
-from ci_tasks.workflow.naming import label_of
+from ci_tasks.workflow.naming import label_of, means
 from ci_tasks.workflow.outputs import parse_outputs
 
 _HERE = HostSpec(name="local", runtime="none", timeout_minutes=5)
@@ -56,7 +55,7 @@ def find_rows(source: Source, label: str, known: Situation, base: str | None) ->
                 outputs = _run_job(source, source.workflow.jobs[name], known, workspace, checkout)
                 known = replace(known, outputs={**known.outputs, name: outputs})
         except _JobFailed as failure:
-            if job.id.removeprefix("e2e-test-") != slime.CHANGED:
+            if label_of(job.id) != slime.CHANGED:
                 raise
             return _by_rule(source, job, known, workspace, failure.message)
     if not rows.resolver(source.workflow, job, _any_row(job), known).condition(job.condition):
@@ -69,7 +68,7 @@ class _JobFailed(CiTasksError):
 
 
 def _has_label(source: Source, label: str) -> bool:
-    return any(label in (label_of(name), name) for name in source.workflow.jobs)
+    return any(means(label, name) for name in source.workflow.jobs)
 
 
 @contextmanager
@@ -96,10 +95,7 @@ def _run_job(source: Source, job: Job, known: Situation, workspace: Path, checko
     place = Place("detect", run.path, str(workspace), checkout, python.find(""), str(workspace.parent), "")
     plan = make_plan(source.workflow, job, row, _HERE, here, (), place).plan
     local.write_run_dir(run, plan)
-    local.start(run)
-    while not local.ended(run):
-        time.sleep(0.02)
-    code = local.status(run).get("exit_code")
+    code = local.complete(run)
     if code != 0:
         said = Path(run.log).read_text(errors="replace").strip().splitlines() if Path(run.log).exists() else []
         raise _JobFailed(f"job {job.id}, whose output decides the rows, ends with {code}: {said[-1] if said else ''}")
@@ -109,18 +105,14 @@ def _run_job(source: Source, job: Job, known: Situation, workspace: Path, checko
 
 
 def _outputs(run: RunDir, step: str) -> dict[str, str]:
-    file = Path(run.artifacts) / "outputs" / step
+    file = Path(run.outputs, step)
     return parse_outputs(file.read_text(encoding="utf-8", errors="replace")) if file.exists() else {}
 
 
 def _by_rule(source: Source, job: Job, known: Situation, workspace: Path, why: str) -> Found:
     """CI's rule for changed tests, by our own hand."""
-    names = (
-        Git(workspace)
-        .text("diff", "--name-only", "-z", "--diff-filter=AM", f"{BASE}...HEAD", "--", *PATTERNS)
-        .split("\0")
-    )
-    files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names if name}
+    names = Git(workspace).names("diff", "--name-only", "-z", "--diff-filter=AM", f"{BASE}...HEAD", "--", *PATTERNS)
+    files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names}
     planned = replace(job, id="e2e-test-changed", condition=None, needs=(), matrix=changed_matrix(files))
     found = rows.rows(source.workflow, planned, known, slime.describe)
     note = Deviation("changed tests", "the workflow's own detection", "the same rule, applied by ci-tasks", why)

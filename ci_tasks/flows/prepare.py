@@ -40,13 +40,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for. `out` is where `plan` writes; everything of it then stays in that directory."""
+    """What a person asked for. `out` is where `plan` writes; `shared` says that venvs are those of earlier runs too."""
 
     label: str
     only: str | None = None
     host: str = "local"
     base: str | None = None
     out: Path | None = None
+    shared: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def prepare(source: Source, config: Config, request: Request) -> Ready:
         checkout = replace(checkout, sample=source.sample)
         _tests_exist(chosen, batch.source)
         drafted = replace(found, situation=replace(found.situation, sha=checkout.commit))
-        return _draft(source, config, host, drafted, chosen, batch, checkout)
+        environments = store.environments() if request.shared else batch.environments
+        return _draft(source, config, host, drafted, chosen, batch, checkout, environments)
     except BaseException:
         shutil.rmtree(batch.path, ignore_errors=True)
         raise
@@ -91,6 +93,7 @@ def _draft(
     chosen: Sequence[Row],
     batch: Batch,
     checkout: Checkout,
+    environments: Path,
 ) -> Ready:
     simulates = _simulates(batch.source)
     facts = probe.facts(
@@ -113,7 +116,7 @@ def _draft(
             workspace=known.workspace,
             checkout=checkout,
             python=interpreters[wanted],
-            environments=str(batch.environments),
+            environments=str(environments),
             lock_dir=str(store.lock_dir()),
         )
         drafted = make_plan(source.workflow, found.job, row, host, known, config.overrides, place)

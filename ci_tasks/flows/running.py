@@ -6,15 +6,16 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from ci_tasks.config import Config
 from ci_tasks.flows import environment
-from ci_tasks.flows.execute import block, run_rows
+from ci_tasks.flows.execute import none_begun, run_rows
 from ci_tasks.flows.prepare import Prepared, Ready, Request, check_out, prepare
 from ci_tasks.flows.source import Source
 from ci_tasks.flows.view import View, open_view
-from ci_tasks.model import EXIT_CODES, VACUOUS, overall
+from ci_tasks.model import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, overall
 from ci_tasks.report import table
 
 
@@ -23,7 +24,7 @@ def run(source: Source, config: Config, request: Request, *, jobs: int | None, r
     print(source.headline, flush=True)
     ready = prepare(source, config, request)
     if not ready.rows:
-        return _nothing(source, request, ready)
+        return _nothing(request, ready)
     print(_announcement(ready), flush=True)
     view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.rows])
     try:
@@ -34,9 +35,9 @@ def run(source: Source, config: Config, request: Request, *, jobs: int | None, r
     return _conclude(records, ready)
 
 
-def plan(source: Source, config: Config, request: Request) -> tuple[Ready, list[dict[str, Any]]]:
-    """Write the run directories that `run` would execute, with their checkouts. Returns them and their plans."""
-    ready = prepare(source, config, request)
+def plan(source: Source, config: Config, request: Request) -> list[dict[str, Any]]:
+    """Write the run directories that `run` would execute, with their checkouts. Returns their plans."""
+    ready = prepare(source, config, replace(request, shared=False))
     host = config.host(request.host)
     for row in ready.rows:
         if row.setup is None:
@@ -44,7 +45,7 @@ def plan(source: Source, config: Config, request: Request) -> tuple[Ready, list[
         elif not os.path.exists(row.setup.workspace):
             environment.write(row.setup, host)
             check_out(row.setup.workspace, ready.batch)
-    return ready, [{**row.plan.public(), "run_dir": row.run.path, "lacks": list(row.lacks)} for row in ready.rows]
+    return [{**row.plan.public(), "run_dir": row.run.path, "lacks": list(row.lacks)} for row in ready.rows]
 
 
 def _with_environments(
@@ -54,9 +55,12 @@ def _with_environments(
     with ExitStack() as stack:
         for _, setup in sorted(setups.items()):  # in one order, so that two runs cannot wait for each other
             stack.enter_context(environment.held(setup, view.say))
-            problem = environment.make_ready(setup, ready.batch, config.host(request.host), reuse, view.say)
+            try:
+                problem = environment.make_ready(setup, ready.batch, config.host(request.host), reuse, view.say)
+            except KeyboardInterrupt:
+                return none_begun(ready.rows, CANCELLED, "cancelled during the install steps")
             if problem:
-                return block(ready.rows, problem)
+                return none_begun(ready.rows, BLOCKED, problem)
         return run_rows(ready, _at_once(ready.rows, jobs), view)
 
 
@@ -69,7 +73,6 @@ def _at_once(rows: Sequence[Prepared], jobs: int | None) -> int:
 
 def _announcement(ready: Ready) -> str:
     checkout = ready.rows[0].plan.checkout
-    assert checkout is not None
     many = "" if len(checkout.dirty) == 1 else "s"
     dirty = f", {len(checkout.dirty)} uncommitted file{many}" if checkout.dirty else ""
     count = f"{len(ready.rows)} row{'' if len(ready.rows) == 1 else 's'}"
@@ -85,7 +88,7 @@ def _conclude(records: list[dict[str, Any]], ready: Ready) -> int:
     return EXIT_CODES[status]
 
 
-def _nothing(source: Source, request: Request, ready: Ready) -> int:
+def _nothing(request: Request, ready: Ready) -> int:
     shutil.rmtree(ready.batch.path, ignore_errors=True)
     print(f"{VACUOUS}: label {request.label} has no row here; nothing ran, so nothing is shown")
     return EXIT_CODES[VACUOUS]

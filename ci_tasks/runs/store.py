@@ -3,6 +3,7 @@
 HOME/runs/BATCH/NN/     one row's run directory; its id is BATCH.NN
 HOME/runs/BATCH/source  the tree that every row of the batch gets, gone at its end
 HOME/environments/      venvs that rows of a job share
+HOME/pretend-gpus/      the lock files of pretend GPUs
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ class Batch:
 
     id: str
     path: Path
-    environments: Path
+
+    @property
+    def environments(self) -> Path:
+        """Where a plan keeps its venvs: beside its rows, so that it can be run by hand whatever others do meanwhile."""
+        return self.path / "environments"
 
     @property
     def source(self) -> Path:
@@ -73,7 +78,7 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
         if directory.exists() and any(directory.iterdir()):
             raise UsageError(f"{directory} is not empty", hint="name a new directory with --out")
         directory.mkdir(parents=True, exist_ok=True)
-        return Batch(f"{stamp}-{slug}", directory, directory / "environments")
+        return Batch(f"{stamp}-{slug}", directory)
     for attempt in range(1, 1000):
         id = f"{stamp}-{slug}" + (f"-{attempt}" if attempt > 1 else "")
         path = home() / "runs" / id
@@ -81,7 +86,7 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
             path.mkdir(parents=True)
         except FileExistsError:
             continue
-        return Batch(id, path, environments())
+        return Batch(id, path)
     raise UsageError(f"{home() / 'runs'} has 1,000 runs of this second")
 
 
