@@ -1,7 +1,8 @@
 """How much our noxfile and tasks add to the bare tools' start: `nox -l` and `invoke --list` against the same tool on an
 empty file. Runs are paired, one of each in turn, so that a machine whose speed drifts does not decide.
 
-    python bench/startup.py [--runs N]      one JSON line a figure; `ratio` is the median of the pairs' ratios
+    python bench/startup.py [--runs N]      one JSON line a figure; `ratio` is the median of the pairs' ratios.
+    Exit code 1 where a ratio is above its limit.
 """
 
 from __future__ import annotations

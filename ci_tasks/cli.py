@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json as json_module
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ _ONLY = "parts of row names, with commas; rows that contain one of them"
 _JSON = "print JSON"
 _BASE = "what changed tests are compared with (else origin/main)"
 _HOST = "a host of hosts.yaml"
+_LABEL = "a label of the workflow; `jobs` lists them"
 _COMMON = {"repo": _REPO, "rev": _REV, "workflow": _WORKFLOW, "base": _BASE}
 
 
@@ -77,7 +77,14 @@ def jobs(
 
 @task(
     positional=["label"],
-    help={**_COMMON, "only": _ONLY, "host": _HOST, "json": _JSON, "out": "a new directory for the run directories"},
+    help={
+        **_COMMON,
+        "label": _LABEL,
+        "only": _ONLY,
+        "host": _HOST,
+        "json": _JSON,
+        "out": "a new directory for the run directories",
+    },
 )
 def plan(
     c: Context,
@@ -107,7 +114,7 @@ def plan(
 
         source = open_source(repo, rev or None, workflow or None)
         request = Request(label, only or None, host, base or None, Path(out) if out else None)
-        _, plans = plan(source, open_config(), request)
+        plans = plan(source, open_config(), request)
         if json:
             _print_json(plans)
         else:
@@ -127,6 +134,8 @@ def _run(
         from ci_tasks.flows.running import run
         from ci_tasks.flows.source import open_config, open_source
 
+        if not host:
+            raise UsageError("remote needs --host NAME", hint="`invoke hosts` lists the names")
         if jobs and not (jobs.isdigit() and int(jobs)):
             raise UsageError(f"--jobs is a number of rows at once, not {jobs!r}")
         source = open_source(repo, rev or None, workflow or None)
@@ -138,6 +147,7 @@ def _run(
 
 _RUN = {
     **_COMMON,
+    "label": _LABEL,
     "only": _ONLY,
     "jobs": "rows at once (else one a core, or as many as there are GPUs for)",
     "reuse": "keep the venv of the last run, if its install steps are the same",
@@ -182,15 +192,16 @@ def remote(
     invoke remote --host sim ckpt
     invoke remote --host sim megatron --only ppo
     """
-    if not host:
-        print("ci-tasks: remote needs --host; `invoke hosts` lists them", file=sys.stderr)
-        raise Exit(code=2)
     _run(label, only, host, jobs, reuse, repo, rev, workflow, base)
 
 
 @task(help={"json": _JSON})
 def hosts(c: Context, json: bool = False) -> None:
-    """List the hosts of hosts.yaml."""
+    """List the hosts of hosts.yaml.
+
+    invoke hosts                      which file was read, and what it has
+    CI_TASKS_HOSTS=mine.yaml invoke hosts
+    """
 
     def flow() -> int:
         from ci_tasks.flows.listing import list_hosts
@@ -217,7 +228,11 @@ def _gpus(host: dict[str, Any]) -> str:
 
 @task(help={"json": _JSON, "limit": "how many, newest first"})
 def runs(c: Context, json: bool = False, limit: int = 20) -> None:
-    """List runs, newest first: status, time, reason."""
+    """List runs, newest first: status, time, reason.
+
+    invoke runs --limit 5
+    invoke runs --json                their records, for programs
+    """
 
     def flow() -> int:
         from ci_tasks.flows.looking import list_runs
@@ -240,7 +255,10 @@ def runs(c: Context, json: bool = False, limit: int = 20) -> None:
     _finish(flow)
 
 
-@task(positional=["run"], help={"run": "a run's id or its beginning", "follow": "go on until the run has ended"})
+@task(
+    positional=["run"],
+    help={"run": "a run's id or its beginning, or `last`", "follow": "go on until the run has ended"},
+)
 def logs(c: Context, run: str, follow: bool = False) -> None:
     """Print a run's log, byte for byte.
 

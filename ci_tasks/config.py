@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ci_tasks import yaml_lines
-from ci_tasks.errors import ConfigError, UnknownName, nearest
+from ci_tasks.errors import ConfigError, UnknownName, did_you_mean
 from ci_tasks.model import HostSpec, Override
 from ci_tasks.yaml_lines import Map
 
 KINDS = ("local", "ssh", "slurm")
 RUNTIMES = ("docker", "podman", "apptainer", "pyxis", "none")
 PULLS = ("always", "missing", "never")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma: `--host` takes several names with commas
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -76,6 +76,7 @@ _HOST_KEYS: dict[str, tuple[type, ...]] = {
     "partition": (str,),
     "gres": (str,),
 }
+_OF_ANOTHER_MACHINE = ("address", "partition", "gres")  # forgetting `kind` must not run a box's jobs here
 _SECRETS_HINT = "names only; the values come from the caller's environment"
 _CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS}
 
@@ -90,8 +91,12 @@ class _Reader:
         self.known(found, tuple(_HOST_KEYS), f"host {name}")
         for key, value in found.items():
             self._typed(name, key, value, found.lines[key])
-        if found.get("kind", "local") != "local" and not found.get("address"):
-            raise self.error(f"host {name} has no address", line)
+        if found.get("kind", "local") != "local":
+            if not found.get("address"):
+                raise self.error(f"host {name} has no address", line)
+        elif elsewhere := next((key for key in _OF_ANOTHER_MACHINE if key in found), None):
+            message = f"host {name} is this machine (kind local), which has no {elsewhere}"
+            raise self.error(message, found.lines[elsewhere], hint="another machine has kind: ssh or kind: slurm")
         return HostSpec(
             name=name,
             kind=found.get("kind", "local"),
@@ -119,9 +124,12 @@ class _Reader:
             raise self.error(f"host {host}: {key} is {names.get(types[-1], 'a mapping')}, not {value!r}", line)
         if key in _CHOICES and value not in _CHOICES[key]:
             valid = f"valid: {', '.join(_CHOICES[key])}"
-            raise self.error(f"host {host}: no {key} {str(value)!r}{_guess(value, _CHOICES[key])}", line, hint=valid)
+            guess = did_you_mean(value, _CHOICES[key])
+            raise self.error(f"host {host}: no {key} {str(value)!r}{guess}", line, hint=valid)
         if key in ("gpus", "timeout_minutes", "stall_minutes") and (value < 0 or math.isnan(value)):
             raise self.error(f"host {host}: {key} is not negative", line)
+        if key == "timeout_minutes" and not value:
+            raise self.error(f"host {host}: timeout_minutes is more than 0, which would end every job at once", line)
 
     def _texts(self, host: str, body: Map, key: str) -> dict[str, str]:
         found: Map = body.get(key) or Map(body.line)
@@ -147,7 +155,7 @@ class _Reader:
         for member in members:
             if member not in hosts:
                 place = getattr(member, "line", 0) or line
-                message = f"pool {name}: no host {str(member)!r}{_guess(member, hosts)}"
+                message = f"pool {name}: no host {str(member)!r}{did_you_mean(member, hosts)}"
                 raise self.error(message, place, hint=_valid(hosts))
         return tuple(str(member) for member in members)
 
@@ -193,15 +201,10 @@ class _Reader:
         for key in body:
             if key not in valid:
                 hint = f"valid: {', '.join(valid)}"
-                raise self.error(f"{what} has no key {key!r}{_guess(key, valid)}", body.lines[key], hint=hint)
+                raise self.error(f"{what} has no key {key!r}{did_you_mean(key, valid)}", body.lines[key], hint=hint)
 
     def error(self, message: str, line: int, *, hint: str = "") -> ConfigError:
         return ConfigError(message, file=self.file, line=line, hint=hint)
-
-
-def _guess(name: str, valid: Iterable[str]) -> str:
-    near = nearest(name, valid)
-    return f"; did you mean {near!r}?" if near else ""
 
 
 def _scalar(value: Any) -> str:

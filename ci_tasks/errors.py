@@ -13,6 +13,7 @@ Anything else that escapes is a bug of ours and leaves with exit code 3.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable
 
@@ -20,6 +21,8 @@ EXIT_USAGE = 2
 EXIT_BUG = 3
 EXIT_BLOCKED = 125
 EXIT_CANCELLED = 130
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class CiTasksError(Exception):
@@ -33,7 +36,7 @@ class CiTasksError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n{self.hint}" if self.hint else self.message
+        return printable(f"{self.message}\n{self.hint}" if self.hint else self.message)
 
 
 class UsageError(CiTasksError):
@@ -45,8 +48,7 @@ class UnknownName(UsageError):
 
     def __init__(self, kind: str, name: str, valid: Iterable[str], *, where: str = "") -> None:
         names = sorted(set(valid))
-        near = nearest(name, names)
-        message = f"no {kind} {name!r}{f' in {where}' if where else ''}" + (f"; did you mean {near!r}?" if near else "")
+        message = f"no {kind} {name!r}{f' in {where}' if where else ''}{did_you_mean(name, names)}"
         super().__init__(message, hint=f"valid: {', '.join(names)}" if names else f"there is no {kind} at all")
 
 
@@ -91,6 +93,17 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that was probably meant, or None."""
     import difflib
 
-    found = difflib.get_close_matches(name.lower(), {option.lower(): option for option in valid}, n=1, cutoff=0.5)
     by_lower = {option.lower(): option for option in valid}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return by_lower[found[0]] if found else None
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """The end of a message about `name`; empty where none of `valid` is near."""
+    near = nearest(name, valid)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def printable(text: str) -> str:
+    """`text` as a terminal may have it: what others wrote, such as a job's name, must not move its cursor."""
+    return _CONTROL.sub("�", text)

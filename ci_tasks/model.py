@@ -22,7 +22,6 @@ def overall(statuses: list[str]) -> str:
 class Step:
     """One entry of a job's `steps`, unevaluated. `line` is 1-based in the workflow file."""
 
-    index: int
     name: str
     line: int
     id: str | None = None
@@ -39,12 +38,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Container:
-    """A job's `container:`, unevaluated. `options` are words for `docker create`."""
+    """A job's `container:`, unevaluated. `options` are words for `docker create`; `unused` are keys that CI acts on and
+    we do not: how to log in to a registry, and ports."""
 
     image: str
     options: str = ""
     env: Mapping[str, Any] = field(default_factory=dict)
     volumes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     line: int = 0
 
 
@@ -198,10 +199,10 @@ class Plan:
     stall_minutes: float
     deviations: tuple[Deviation, ...]
     container: Mapping[str, Any]
+    checkout: Checkout
     script: str
     host_env: Mapping[str, str] = field(default_factory=dict)
     setup: str | None = None
-    checkout: Checkout | None = None
 
     def public(self) -> dict[str, Any]:
         """The content of plan.json; the script stands beside it, in run.sh."""

@@ -30,6 +30,11 @@ def _complete(machine: ParseMachine) -> None:
 
 
 def _see_positional(machine: ParseMachine, value: str) -> None:
+    if value == "--help":  # invoke would take it for a label; with --help of a command, nothing else is needed
+        machine.initial.flags[value].value = machine.context.name
+        for argument in machine.context.missing_positional_args:
+            argument.set_value("", cast=False)
+        return
     if value.startswith("-"):  # invoke would take a misspelt flag for a label
         _error(machine, f"{machine.context.name} has no flag {value}")
     _see_positional_arg(machine, value)

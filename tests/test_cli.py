@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,7 +80,19 @@ def test_every_command_has_help_with_its_flags(tmp_path: Path) -> None:
     for command in ["jobs", "plan", "run", "remote", "hosts", "runs", "logs", "cancel"]:
         done = run("ci-tasks", f"--help {command}", tmp_path)
         assert done.returncode == 0
-        assert "Docstring:" in done.stdout
+        what, _, flags = done.stdout.partition("Options:")
+        assert "Docstring:" in what and "\n  none\n" not in what
+        lines = [line.strip() for line in flags.splitlines() if line.startswith("  -")]
+        assert lines and not [line for line in lines if not re.search(r"\S {2,}\S", line)], "a flag without a word"
+
+
+@pytest.mark.parametrize("command", ["jobs", "plan", "run", "remote", "hosts", "runs", "logs", "cancel"])
+def test_help_may_stand_behind_the_command_too(command: str, tmp_path: Path) -> None:
+    done = run("ci-tasks", f"{command} --help", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Docstring:" in done.stdout
+    assert f"invoke {command}" in done.stdout, "an example"
+    assert "STRING\n" not in done.stdout, "every flag says what it is"
 
 
 def test_hosts_are_listed_with_the_file_they_come_from(tmp_path: Path) -> None:

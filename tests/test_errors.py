@@ -72,3 +72,7 @@ def test_a_message_says_what_where_and_the_next_step(error: CiTasksError, text: 
 )
 def test_the_nearest_name_is_the_one_that_was_probably_meant(name: str, valid: list[str], near: str | None) -> None:
     assert nearest(name, valid) == near
+
+
+def test_what_others_wrote_cannot_move_the_cursor() -> None:
+    assert str(CiTasksError("job \x1b[31mred\x9b\r", hint="a\tb")) == "job �[31mred��\na\tb"

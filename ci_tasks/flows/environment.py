@@ -83,20 +83,15 @@ def write(setup: Setup, host: HostSpec) -> None:
 
 
 def _execute(run: RunDir, say: Say) -> str | None:
-    local.start(run)
     spoken = time.monotonic()
-    try:
-        while not local.ended(run):
-            time.sleep(0.05)
-            if time.monotonic() - spoken > _REMINDER:
-                spoken = time.monotonic()
-                say(f"install steps: {last_line(run)}")
-    except KeyboardInterrupt:
-        local.cancel(run)
-        while not local.ended(run):
-            time.sleep(0.05)
-        raise
-    code = local.status(run).get("exit_code")
+
+    def remind() -> None:
+        nonlocal spoken
+        if time.monotonic() - spoken > _REMINDER:
+            spoken = time.monotonic()
+            say(f"install steps: {last_line(run)}")
+
+    code = local.complete(run, remind)
     if code == 0:
         return None
     facts = log_facts(run)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ci_tasks.errors import Blocked
+from ci_tasks.errors import CiTasksError
 from ci_tasks.flows.prepare import Prepared, Ready, check_out
 from ci_tasks.flows.view import View, last_line
 from ci_tasks.hosts import local
@@ -48,6 +48,10 @@ def run_rows(ready: Ready, at_once: int, view: View) -> list[dict[str, Any]]:
         except KeyboardInterrupt:
             patience += 1
             _interrupt(rows, view, patience)
+        except Exception:  # a closed pipe, a full disk: no row goes on without us
+            for position in rows.running:
+                local.kill(rows.prepared[position].run)
+            raise
     view.show(_lanes(rows))
     return [rows.records[position] for position in range(len(ready.rows))]
 
@@ -74,7 +78,7 @@ def _start(rows: _Rows, ready: Ready, at_once: int) -> None:
             if row.setup is None:
                 check_out(row.plan.workspace, ready.batch)
             local.start(row.run)
-        except (Blocked, OSError) as problem:
+        except (CiTasksError, OSError) as problem:  # the tree is proven: what fails now is the machine
             del rows.running[position]
             rows.records[position] = not_begun(row.run, BLOCKED, str(problem))
 

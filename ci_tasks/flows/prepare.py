@@ -63,6 +63,8 @@ def prepare(source: Source, config: Config, request: Request) -> Ready:
     """Plan every row that was asked for and write its run directory. Leaves nothing where it raises."""
     host = _host(config, request.host)
     check_overrides(config.overrides, source.workflow.jobs)
+    if request.out is None:
+        _home_is_elsewhere(source)
     known = situation(source, secrets=given_secrets(source.workflow))
     found = find_rows(source, request.label, known, request.base)
     chosen = slime.select(found.rows, request.only, request.label)
@@ -145,6 +147,19 @@ def _host(config: Config, name: str) -> HostSpec:
             f"host {name} is of kind {host.kind}, which this version cannot run on yet", hint=f"here: {', '.join(here)}"
         )
     return host
+
+
+def _home_is_elsewhere(source: Source) -> None:
+    """Runs kept in the checkout would be part of the next run's working tree, unless git ignores them."""
+    home = store.home()
+    if (
+        home.is_relative_to(source.path)
+        and Git(source.path).maybe("check-ignore", "--quiet", str(home / "runs")) is None
+    ):
+        raise UsageError(
+            f"{store.HOME_ENV} is {home}, inside the checkout, and no command writes there",
+            hint="name a directory elsewhere, or have git ignore this one",
+        )
 
 
 def _tests_exist(chosen: Sequence[Row], workspace: Path) -> None:

@@ -39,6 +39,8 @@ def plan(source: Source, config: Config, request: Request) -> list[dict[str, Any
     """Write the run directories that `run` would execute, with their checkouts. Returns their plans."""
     ready = prepare(source, config, replace(request, shared=False))
     host = config.host(request.host)
+    if not ready.rows:
+        shutil.rmtree(ready.batch.path, ignore_errors=True)
     for row in ready.rows:
         if row.setup is None:
             check_out(row.plan.workspace, ready.batch)

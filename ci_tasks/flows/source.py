@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks import resources
-from ci_tasks.errors import CheckoutError, ConfigError
+from ci_tasks.errors import CheckoutError, ConfigError, printable
 from ci_tasks.model import Workflow
 from ci_tasks.suites import slime
 from ci_tasks.sync.git import Git
@@ -38,7 +39,7 @@ class Source:
     def headline(self) -> str:
         if self.sample:
             return f"checkout: the embedded sample {SAMPLE} ({self.how}); --repo DIR or {REPO_ENV} picks another"
-        return f"checkout: {self.path}{f' at {self.rev}' if self.rev else ''} ({self.how})"
+        return printable(f"checkout: {self.path}{f' at {self.rev}' if self.rev else ''} ({self.how})")
 
 
 def open_source(repo: str | None = None, rev: str | None = None, workflow: str | None = None) -> Source:
@@ -113,6 +114,7 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
     template = wanted if wanted.endswith(".j2") else wanted + ".j2"
     text = _text(path, rev, template) if text is None else text
     if text is None:
+        _not_bare(path)
         raise CheckoutError(
             f"{path} has no {wanted}{f' at {rev}' if rev else ''}, nor {template}", hint=_choices(path, rev)
         )
@@ -125,10 +127,18 @@ def _text(path: Path, rev: str | None, name: str) -> str | None:
     if rev is None:
         file = path / name
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
-    from ci_tasks.sync.snapshot import resolve_base
+    from ci_tasks.sync.snapshot import resolve_rev
 
-    commit = resolve_base(path, rev)
+    commit = resolve_rev(path, rev)
     return Git(path).maybe("show", f"{commit}:./{name}")
+
+
+def _not_bare(path: Path) -> None:
+    if Git(path).maybe("rev-parse", "--is-bare-repository") == "true":
+        raise CheckoutError(
+            f"{path} is a bare repository: it has no files to run",
+            hint=f"git -C {shlex.quote(str(path))} worktree add DIR makes a checkout for --repo DIR",
+        )
 
 
 def _choices(path: Path, rev: str | None) -> str:

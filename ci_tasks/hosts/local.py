@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ci_tasks.errors import Blocked
@@ -15,6 +20,8 @@ from ci_tasks.runner.layout import RunDir, read_json, write_json
 
 # -I: the caller's PYTHONPATH and user packages must not reach into the runner.
 _PYTHON = (sys.executable, "-I")
+_GLANCE = 0.02  # seconds between two looks at a run that somebody waits for
+_HEARING = 1.0  # seconds that a runner gets to notice that its job is to be killed
 _ADAPTER = """#!/bin/sh
 # The container adapter: gets the words that CI gives to docker, and does on this host what they mean.
 here=$(dirname -- "$0")
@@ -40,22 +47,41 @@ def write_script(run: RunDir, script: str) -> None:
 
 def start(run: RunDir) -> None:
     """Begin the run in a process of its own that outlives this one. Raises Blocked where that cannot be."""
-    starter = subprocess.Popen(
-        [*_PYTHON, run.runner, "start", run.path],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    starter = None
     try:
+        with _interrupts_held():
+            starter = subprocess.Popen(
+                [*_PYTHON, run.runner, "start", run.path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         _, words = starter.communicate()
     except KeyboardInterrupt:
         # A start takes a moment: when it is through, the run is on record and whoever asked for it can cancel it.
-        starter.communicate()
+        if starter is not None:
+            starter.communicate()
         raise
     if starter.returncode:
         said = words.decode(errors="replace").strip()
         raise Blocked(f"the runner did not start: {said.splitlines()[-1] if said else 'it said nothing'}")
+
+
+def complete(run: RunDir, meanwhile: Callable[[], None] = lambda: None) -> int | None:
+    """Start the run and wait for its end. Returns its exit code; ^C ends the run before it goes on its way."""
+    try:
+        start(run)
+        while not ended(run):
+            time.sleep(_GLANCE)
+            meanwhile()
+    except KeyboardInterrupt:
+        cancel(run)
+        while not ended(run):
+            time.sleep(_GLANCE)
+        raise
+    code: int | None = status(run).get("exit_code")
+    return code
 
 
 def ended(run: RunDir) -> bool:
@@ -79,16 +105,42 @@ def request_cancel(run: RunDir) -> None:
 
 
 def kill(run: RunDir) -> None:
-    """End everything of the run now, without patience."""
+    """End everything of the run now, without patience. Its runner hears of it first: else it would take the job's death
+    for an end of its own, and the row for failed."""
     status = read_json(run.status)
-    group = status.get("group") if process.alive(status) else process.orphaned_group(status, run.path)
-    process.kill_all(run.path, group)
+    if not process.alive(status):
+        process.kill_all(run.path, process.orphaned_group(status, run.path))
+        return
+    with suppress(OSError):
+        os.kill(status["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + _HEARING
+    while not _is_cancelling(run) and not ended(run) and time.monotonic() < deadline:
+        time.sleep(_GLANCE)
+    process.kill_all(run.path, status.get("group"))
 
 
 def clear(run: RunDir) -> None:
     """After the end: what a runner that died has left. A runner that lived to the end has left nothing."""
     if read_json(run.status).get("state") != layout.STATE_ENDED:
         cancel(run)
+
+
+def _is_cancelling(run: RunDir) -> bool:
+    try:
+        with open(run.events, encoding="utf-8") as source:
+            return any(json.loads(line)["event"] == layout.END_CANCELLED for line in source if line.endswith("\n"))
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A ^C waits for the end of the block: in the middle of a Popen it would leave a process that nobody has."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _cancel(run: RunDir) -> list[str]:

@@ -21,7 +21,7 @@ _KEPT = (
 
 
 def find(wanted: str) -> tuple[str, str]:
-    """(path, version) of a Python `wanted` such as `3.10` or `3.10.14`, or of the newest thing at hand: our own.
+    """(path, version) of a Python that is `wanted`, such as `3.10` or `3.10.14`; of our own where there is none.
 
     The caller compares versions; another one than wanted is a deviation, not an error.
     """

@@ -33,7 +33,6 @@ _LONGEST = 4000
 class LogFacts:
     """What a log says. Line numbers are 1-based; `last_error` is the last line that looks like a failure's reason."""
 
-    lines: int = 0
     pytest: dict[str, int] | None = None
     unittest: int | None = None
     unittest_skipped: int = 0
@@ -52,7 +51,6 @@ def read_log(lines: Iterable[bytes]) -> LogFacts:
     strong: tuple[int, str] | None = None
     for number, raw in enumerate(lines, 1):
         line = _clean(raw)
-        facts.lines = number
         if not line.strip() or line.startswith(b"##["):
             continue
         facts.last_line = (number, shown(line))

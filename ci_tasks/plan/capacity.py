@@ -23,7 +23,7 @@ def missing(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
     lacks = []
     if host.simulate and row.gpus and not facts.simulates:
         return [
-            "the checkout's lock script does not know CI_TASKS_GPU_LOCK_DIR, so pretend GPUs would touch the real locks"
+            "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: pretend GPUs would touch the real locks"
         ]
     if (row.gpus or 0) > facts.gpus:
         found = f"found {facts.gpus}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")

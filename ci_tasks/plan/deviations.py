@@ -30,6 +30,7 @@ def deviations(
         *planned.deviations,
         *_python(planned, host, python, shared=shared),
         *_machine(row, host),
+        *_container(job),
         *_condition(job, resolve),
         *_needs(job, resolve, read),
         *_secrets(workflow, resolve, read),
@@ -63,6 +64,14 @@ def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
     if row.image and host.runtime != "docker":
         here = "no container" if host.runtime == "none" else host.runtime
         yield Deviation("container", row.image, here, f"runtime of host {host.name}")
+
+
+def _container(job: Job) -> Iterator[Deviation]:
+    for key in job.container.unused if job.container else ():
+        why = (
+            "docker's own login on this host counts" if key == "credentials" else "nothing outside is to reach the job"
+        )
+        yield Deviation(f"container {key}", "as the workflow says", "not used", why)
 
 
 def _condition(job: Job, resolve: Resolver) -> Iterator[Deviation]:

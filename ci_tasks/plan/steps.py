@@ -17,6 +17,7 @@ from ci_tasks.errors import ConfigError, WorkflowError
 from ci_tasks.model import Deviation, Job, Override, Step
 from ci_tasks.plan.reads import referenced, texts_of, varies
 from ci_tasks.workflow.expressions import JobStatus
+from ci_tasks.workflow.naming import means
 from ci_tasks.workflow.resolve import Resolver
 
 _SHELLS = {
@@ -94,7 +95,7 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
             continue
         _check_known(step, sources, resolve)
         if step.uses:
-            version, named = _equivalent(step, job, resolve)
+            version, named = _equivalent(step, resolve)
             python = version or python
             deviations += named
         else:
@@ -109,7 +110,7 @@ def check_overrides(overrides: Sequence[Override], jobs: Mapping[str, Job]) -> N
     """Every override of a job that this workflow has meets one of its steps. Raises ConfigError."""
     for override in overrides:
         for job in jobs.values():
-            if override.job in (job.id, job.id.removeprefix("e2e-test-")):
+            if means(override.job, job.id):
                 steps = [step.name for step in job.steps]
                 if override.step not in steps:
                     raise ConfigError(
@@ -126,7 +127,7 @@ def version_matches(wanted: str, version: str) -> bool:
 
 def _overridden(step: Step, job: Job, overrides: Sequence[Override]) -> tuple[Step | None, list[Deviation]]:
     for override in overrides:
-        if override.step != step.name or override.job not in (job.id, job.id.removeprefix("e2e-test-")):
+        if override.step != step.name or not means(override.job, job.id):
             continue
         ci = (step.run or step.uses or "").strip()
         if override.skip:
@@ -153,7 +154,7 @@ def _not_run(step: Step) -> Deviation:
     return Deviation(f"step {step.name!r}", f"uses {step.uses}", "not run", "only moves files around in CI")
 
 
-def _equivalent(step: Step, job: Job, resolve: Resolver) -> tuple[str | None, list[Deviation]]:
+def _equivalent(step: Step, resolve: Resolver) -> tuple[str | None, list[Deviation]]:
     """What stands here for an action: (a Python version it sets up, deviations)."""
     if not any(resolve.condition(step.condition, status, step=step) for status in (JobStatus(), _FAILED)):
         return None, []
@@ -162,7 +163,7 @@ def _equivalent(step: Step, job: Job, resolve: Resolver) -> tuple[str | None, li
     if action == "actions/checkout":
         strange = [key for key in ("repository", "path", "ref") if given.get(key)]
         if strange:
-            raise _unsupported(step, job, resolve, f"checks out something else ({', '.join(strange)})")
+            raise _unsupported(step, resolve, f"checks out something else ({', '.join(strange)})")
         return None, [
             Deviation(what, f"{key}: {given[key]}", here, "no server is asked for them")
             for key, what, here in _FETCHED_IN_CI
@@ -171,13 +172,13 @@ def _equivalent(step: Step, job: Job, resolve: Resolver) -> tuple[str | None, li
     if action == "actions/setup-python":
         version = given.get("python-version", "")
         if not version:
-            raise _unsupported(step, job, resolve, "does not say which Python")
+            raise _unsupported(step, resolve, "does not say which Python")
         return version, []
-    raise _unsupported(step, job, resolve, "uses an action that has no equivalent here")
+    raise _unsupported(step, resolve, "uses an action that has no equivalent here")
 
 
-def _unsupported(step: Step, job: Job, resolve: Resolver, message: str) -> WorkflowError:
-    override = f"overrides: [{{job: {job.id}, step: {step.name!r}, skip: true}}]"
+def _unsupported(step: Step, resolve: Resolver, message: str) -> WorkflowError:
+    override = f"overrides: [{{job: {resolve.job}, step: {step.name!r}, skip: true}}]"
     hint = f"replace or skip it in hosts.yaml: {override}"
     return _refused(message, step, resolve, f"uses: {step.uses}", hint)
 
@@ -190,7 +191,7 @@ def _run_step(step: Step, job: Job, resolve: Resolver) -> PlannedStep:
     planned = PlannedStep(
         name=inner.text(step.name, step=step),
         text=inner.text(step.run or "", step=step),
-        words=_words(step.shell or job.shell, step, job, inner),
+        words=_words(step.shell or job.shell, step, inner),
         directory=inner.text(directory, step=step) if directory else str(inner.contexts["github"]["workspace"]),
         env=step_env,
         id=step.id,
@@ -245,7 +246,7 @@ def _check_known(step: Step, before: Sequence[Step], resolve: Resolver) -> None:
             )
 
 
-def _words(shell: str | None, step: Step, job: Job, resolve: Resolver) -> tuple[str, ...]:
+def _words(shell: str | None, step: Step, resolve: Resolver) -> tuple[str, ...]:
     if shell in _SHELLS:
         return _SHELLS[shell]
     if shell and "{0}" in shell:

@@ -1,4 +1,4 @@
-"""What a person sees while rows run: a table that changes in place on a terminal, a plain line per event elsewhere."""
+"""How each row stands while rows run, and the table of it that changes in place on a terminal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The table that ends a run, the table of jobs, and the deviations from CI, as plain text with aligned columns.
 
-Plain text serves a terminal, a log and a pasted comment alike; colour is added by whoever prints to a terminal.
+Plain text serves a terminal, a log and a pasted comment alike.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ci_tasks.errors import printable
 from ci_tasks.model import EXIT_CODES, PASSED, Row
 
 Record = Mapping[str, Any]
@@ -17,6 +18,7 @@ _SHORT = 58
 
 def columns(lines: Sequence[Sequence[str]]) -> list[str]:
     """Lines of cells as text with aligned columns, two spaces between them; the last column is not padded."""
+    lines = [[printable(cell) for cell in line] for line in lines]
     widths = [
         max(_width(line[at]) for line in lines if at < len(line)) for at in range(max(map(len, lines), default=0))
     ]
@@ -105,7 +107,7 @@ def evidence(found: Mapping[str, Any]) -> str:
     if found["skipped"]:
         parts.append(f"{found['skipped']} skipped")
     if found["steps"]:
-        parts.append(f"{found['steps']} metric lines")
+        parts.append(f"{found['steps']} metric line{'' if found['steps'] == 1 else 's'}")
     if found["kind"] == "script":
         parts.append("script ran")
     return ", ".join(parts) or "-"
@@ -133,10 +135,11 @@ def _short(text: str) -> str:
 
 def _of(rows: Mapping[str, None], all_rows: int) -> str:
     """Which rows a difference is about, unless it is about all."""
-    return "" if len(rows) == all_rows else f" [{_some([*rows])}]"
+    return "" if len(rows) == all_rows else f" [{some([*rows])}]"
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """A list of names that stays short."""
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 

@@ -77,12 +77,12 @@ def _run_in_container(run: DockerRun, rules: Rules, run_dir: RunDir) -> int:
     with _journal(run_dir) as entries:
         nth = 1 + sum(is_run(entry["ci"]) for entry in entries)
         here, deviations = rewrite(run, rules, nth)
-        _check_sources(run, here, rules)
+        _check_sources(run, here)
         entries.append(_entry(render(run), render(here), deviations, rules.runtime, here.last("name")))
     return _execute(program, [rules.runtime, *render(here)], {**os.environ, **client_environment(run, rules)})
 
 
-def _check_sources(ci: DockerRun, here: DockerRun, rules: Rules) -> None:
+def _check_sources(ci: DockerRun, here: DockerRun) -> None:
     """Docker would create a missing source, as an empty directory that root owns, and the test would miss its data."""
     asked = bind_sources(ci)
     for at, source in enumerate(bind_sources(here)):

@@ -41,7 +41,7 @@ class RunDir:
         self.record = self._at("record.json")
         self.artifacts = self._at("artifacts")
         self.junit = self._at("artifacts", "junit.xml")
-        self.outputs = self._at("artifacts", "outputs.json")
+        self.outputs = self._at("artifacts", "outputs")
 
     def _at(self, *parts: str) -> str:
         return os.path.join(self.path, *parts)

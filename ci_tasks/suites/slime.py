@@ -12,7 +12,7 @@ from typing import Any
 
 from ci_tasks.errors import UnknownName
 from ci_tasks.model import Job, Row, Workflow
-from ci_tasks.workflow.naming import Described, label_of
+from ci_tasks.workflow.naming import Described, label_of, means
 
 WORKFLOW = ".github/workflows/pr-test.yml"
 TEMPLATE = WORKFLOW + ".j2"
@@ -32,7 +32,7 @@ def describe(combination: Mapping[str, Any]) -> Described:
 def job_of(workflow: Workflow, label: str) -> Job:
     """The job of a label, or of a job's full name. Raises UnknownName."""
     for job in workflow.jobs.values():
-        if label in (label_of(job.id), job.id):
+        if means(label, job.id):
             return job
     raise UnknownName("label", label, [label_of(name) for name in workflow.jobs], where=workflow.path)
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from ci_tasks.errors import CheckoutError
+from ci_tasks.errors import Blocked, CheckoutError
 
 # What git sets for a hook or an alias, and what changes the meaning of a command's words: with these, every command
 # here would be about the caller's repository (`git rev-parse --local-env-vars` lists them). The caller's own
@@ -64,6 +64,10 @@ _NEUTRAL = {
 }
 
 
+# What git says where there is no room: that is about the machine, not about the checkout.
+_FULL = ("No space left on device", "Out of diskspace", "Disk quota exceeded")
+
+
 class GitError(CheckoutError):
     """git said no; the message is git's own."""
 
@@ -102,6 +106,9 @@ class Git:
             raise CheckoutError(f"{self.directory} is not a directory") from None
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+            if any(words in said for words in _FULL):
+                last = said.splitlines()[-1]
+                raise Blocked(f"git {args[0]} in {self.directory}: {last}", hint="the disk is full")
             raise GitError(f"git {args[0]} in {self.directory}: {said}")
         return done.stdout
 

@@ -53,6 +53,7 @@ def resolve_base(source: Path, base: str) -> str:
 def _resolve(git: Git, rev: str, message: str, advice: str) -> str:
     commit = None if rev.startswith("-") else git.maybe("rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
     if commit is None:
+        git.bytes("rev-parse", "--git-dir")  # where git refuses to read the repository, its own words are the message
         shown = "%(if)%(symref)%(then)%(else)%(refname:short)%(end)"  # origin/HEAD is only another name
         branches = (git.maybe("for-each-ref", f"--format={shown}", "refs/remotes", "refs/heads") or "").split()
         near = nearest(rev, branches)
@@ -62,6 +63,11 @@ def _resolve(git: Git, rev: str, message: str, advice: str) -> str:
             message, hint=f"{advice}branches here: {', '.join(first[:_BRANCHES_SHOWN]) or 'none'}{more}"
         )
     return commit
+
+
+def resolve_rev(source: Path, rev: str) -> str:
+    """The commit that `rev` names in `source`. Raises CheckoutError."""
+    return _revision(Git(source), rev)
 
 
 def _revision(git: Git, rev: str) -> str:
@@ -123,8 +129,8 @@ def _commit_part(git: Git, workspace: Path, prefix: str, rev: str | None, base: 
     what HEAD or `rev` has of it, and the working tree, each on top of the other."""
     aside = _aside(git, workspace)
     before = _revision(git, rev) if rev else git.maybe("rev-parse", "--verify", "--quiet", "HEAD")
-    committed = _part(git, aside, before, prefix)
-    origin = _part(git, aside, resolve_base(git.directory, base), prefix) if base else committed
+    committed = _part(git, before, prefix)
+    origin = _part(git, resolve_base(git.directory, base), prefix) if base else committed
     if rev and committed is None:
         raise CheckoutError(f"there is no {prefix} at {rev!r} in {git.top()}")
     if origin is None and base:
@@ -141,7 +147,7 @@ def _commit_part(git: Git, workspace: Path, prefix: str, rev: str | None, base: 
     return _commit(aside, _add_all(aside, workspace, prefix), parent)
 
 
-def _part(git: Git, aside: Git, commit: str | None, prefix: str) -> str | None:
+def _part(git: Git, commit: str | None, prefix: str) -> str | None:
     return git.maybe("rev-parse", "--verify", "--quiet", f"{commit}:{prefix}") if commit else None
 
 
@@ -175,7 +181,7 @@ def _aside(git: Git, workspace: Path) -> Git:
 def _add_all(aside: Git, workspace: Path, prefix: str) -> str:
     """Everything but ignored files into the index; the tree of it below `prefix`."""
     _see_hidden(aside)
-    aside.bytes("add", "--all", "--", ".", *_not_ourselves(aside.directory, workspace))
+    aside.bytes("add", "--all", "--", ".", *_not_ourselves(aside, workspace))
     for name, _ in _indexed_links(aside):
         if (aside.directory / name / ".git").exists():
             made = materialize(aside.directory / name, workspace / name)
@@ -198,11 +204,14 @@ def _see_hidden(aside: Git) -> None:
             aside.bytes("update-index", flag, "-z", "--stdin", input=os.fsencode(there))
 
 
-def _not_ourselves(source: Path, workspace: Path) -> list[str]:
-    """A workspace inside the checkout (`plan --out DIR`) is no part of it."""
+def _not_ourselves(aside: Git, workspace: Path) -> list[str]:
+    """A workspace inside the checkout (`plan --out DIR`) is no part of it. To exclude what it ignores, git calls an
+    error."""
     try:
-        inside = workspace.resolve().relative_to(source.resolve())
+        inside = workspace.resolve().relative_to(aside.directory.resolve())
     except ValueError:
+        return []
+    if aside.maybe("check-ignore", "--quiet", str(inside)) is not None:
         return []
     return [f":(exclude,literal){inside}"]
 

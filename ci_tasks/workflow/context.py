@@ -89,5 +89,5 @@ def _github(situation: Situation, workflow: str, job: str, trigger: str | None) 
         "triggering_actor": "ci-tasks",
         "server_url": "https://github.com",
         "api_url": "https://api.github.com",
-        "token": (situation.secrets and secrets.mark("GITHUB_TOKEN")) or None,
+        "token": secrets.marks(situation.secrets).get("GITHUB_TOKEN"),
     }

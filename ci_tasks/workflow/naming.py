@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ci_tasks.errors import printable
+
 _PREFIX = "e2e-test-"
 
 
@@ -26,8 +28,18 @@ def label_of(job: str) -> str:
     return job.removeprefix(_PREFIX)
 
 
+def means(name: str, job: str) -> bool:
+    """Whether a person who writes `name` means the job: by its label, or by its name as the workflow has it."""
+    return name in (label_of(job), job)
+
+
 def name_of(label: str, combination: Mapping[str, Any], described: Described) -> str:
-    """A row's name: its test file and arguments, else the matrix values behind the label, as GitHub shows them."""
+    """A row's name: its test file and arguments, else the matrix values behind the label, as GitHub shows them. One
+    line that a terminal may have."""
+    return printable(_name_of(label, combination, described).replace("\n", " ").replace("\t", " "))
+
+
+def _name_of(label: str, combination: Mapping[str, Any], described: Described) -> str:
     if described.test:
         stem = described.test.rsplit("/", 1)[-1].removesuffix(".py").removeprefix("test_")
         slug = _slug(described.args)

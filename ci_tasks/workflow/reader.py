@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ci_tasks import yaml_lines
-from ci_tasks.errors import WorkflowError, nearest
+from ci_tasks.errors import WorkflowError, did_you_mean
 from ci_tasks.model import Container, Job, Step, Workflow
 from ci_tasks.yaml_lines import Map, Text
 
@@ -109,9 +109,8 @@ class _Reader:
         for job in jobs.values():
             for name in job.needs:
                 if name not in jobs:
-                    near = nearest(name, jobs)
-                    guess = f"; did you mean {near!r}?" if near else ""
                     line = bodies[job.id].lines["needs"]
+                    guess = did_you_mean(name, jobs)
                     raise self._error(f"needs the job {name!r}, which is not there{guess}", line, job=job.id)
         done: set[str] = set()
         while ready := [job for job in jobs.values() if job.id not in done and done.issuperset(job.needs)]:
@@ -145,7 +144,6 @@ class _Reader:
         if ("run" in body) == ("uses" in body):
             raise self._error("a step has either `run` or `uses`", body.line, job=job, step=name)
         return Step(
-            index=number,
             name=name,
             line=body.line,
             id=_text(body.get("id")),
@@ -176,6 +174,7 @@ class _Reader:
             options=(_text(found.get("options")) or "").strip(),
             env=self._map(found, "env", "container", job=job),
             volumes=tuple(str(volume) for volume in volumes),
+            unused=tuple(key for key in ("credentials", "ports") if found.get(key)),
             line=line,
         )
 
@@ -203,9 +202,8 @@ class _Reader:
     def _known(self, body: Map, valid: str, where: str, *, job: str = "", step: str = "") -> None:
         for key in body:
             if key not in valid.split():
-                near = nearest(key, valid.split())
                 raise self._error(
-                    f"{where} has no key {key!r}" + (f"; did you mean {near!r}?" if near else ""),
+                    f"{where} has no key {key!r}{did_you_mean(key, valid.split())}",
                     body.lines[key],
                     job=job,
                     step=step,

@@ -51,7 +51,7 @@ class Resolver:
         if value is None or value == "":
             return None
         try:
-            number = float("nan") if isinstance(value, bool) else float(value)
+            number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):

@@ -71,7 +71,10 @@ def resolver(workflow: Workflow, job: Job, row: Row, situation: Situation) -> Re
 def environment(workflow: Workflow, job: Job, row: Row, situation: Situation) -> dict[str, str]:
     """The row's environment under `situation`: the workflow's `env`, then the job's."""
     known = contexts(situation, workflow, job, row.trigger, row.matrix, row.index, row.total)
-    resolve = Resolver(workflow.place, job.id, job.line, known)
+    return _environment(workflow, job, Resolver(workflow.place, job.id, job.line, known))
+
+
+def _environment(workflow: Workflow, job: Job, resolve: Resolver) -> dict[str, str]:
     return {**resolve.strings(workflow.env), **resolve.strings(job.env)}
 
 
@@ -88,7 +91,7 @@ def _row(
     known = contexts(situation, workflow, job, trigger, combination, index, total)
     resolve = Resolver(workflow.place, job.id, job.line, known)
     described = describe(combination)
-    env = {**resolve.strings(workflow.env), **resolve.strings(job.env)}
+    env = _environment(workflow, job, resolve)
     return Row(
         label=label_of(job.id),
         job=job.id,

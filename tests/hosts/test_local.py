@@ -12,7 +12,7 @@ import pytest
 
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import local
-from ci_tasks.model import Plan
+from ci_tasks.model import Checkout, Plan
 from ci_tasks.runner import process
 from ci_tasks.runner.layout import RunDir
 
@@ -36,6 +36,7 @@ def plan(script: str) -> Plan:
         stall_minutes=1,
         deviations=(),
         container={"runtime": "none"},
+        checkout=Checkout("/checkout", "c" * 40, "t" * 40),
         script=script,
     )
 
@@ -91,6 +92,19 @@ def test_a_run_can_be_cancelled(run: RunDir) -> None:
     assert local.status(run)["end"] == "cancelled"
 
 
+def test_an_interrupt_while_a_run_is_waited_for_ends_it(run: RunDir) -> None:
+    """Wherever it hits: the job itself interrupts us, when it has begun."""
+    local.write_run_dir(run, plan(f"#!/bin/sh\nkill -USR1 {os.getpid()}; exec sleep 60\n"))
+    ours = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            local.complete(run)
+    finally:
+        signal.signal(signal.SIGUSR1, ours)
+    assert local.status(run)["end"] == "cancelled"
+    assert not process.of_run(run.path, None)
+
+
 def test_a_job_that_is_killed_has_ended_and_leaves_nothing(run: RunDir) -> None:
     local.write_run_dir(run, plan("#!/bin/sh\necho begun; exec sleep 60\n"))
     local.start(run)
@@ -98,7 +112,8 @@ def test_a_job_that_is_killed_has_ended_and_leaves_nothing(run: RunDir) -> None:
         time.sleep(0.01)
     local.kill(run)
     wait(run)
-    assert local.status(run)["exit_code"] == 128 + signal.SIGKILL
+    assert local.status(run)["end"] == "cancelled", "not the job's own end, which would be failed"
+    assert local.status(run)["exit_code"] in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
     assert not process.of_run(run.path, None)
 
 
@@ -115,14 +130,19 @@ def test_a_runner_that_cannot_start_is_blocked_with_its_last_words(run: RunDir) 
 def test_an_interrupt_during_the_start_leaves_a_run_that_is_on_record(run: RunDir) -> None:
     """Otherwise nobody would know of a run that began after all, and could cancel it."""
     local.write_run_dir(run, plan("#!/bin/sh\necho begun; exec sleep 60\n"))
-    ours = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    real = run.runner + ".real"
+    os.rename(run.runner, real)
+    Path(run.runner).write_text(
+        "import os, signal, sys\n"
+        'if sys.argv[1] == "start": os.kill(os.getppid(), signal.SIGINT)\n'
+        f'os.execv(sys.executable, [sys.executable, "-I", {real!r}, *sys.argv[1:]])\n'
+    )
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             local.start(run)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, ours)
+        signal.signal(signal.SIGINT, ours)
     assert local.status(run)["state"] == "running"
     local.cancel(run)
     wait(run)

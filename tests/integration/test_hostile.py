@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def test_a_directory_without_a_workflow_lists_those_it_has(person: Any) -> None:
 def test_a_revision_that_is_not_there_lists_the_branches(person: Any) -> None:
     said = person.ci_tasks("jobs", "--rev", "v9.9")
     assert said.code == 2
-    assert "has no revision 'v9.9'" in said.err
+    assert "has no revision 'v9.9'\n" in said.err
     assert "origin/main" in said.err
 
 
@@ -170,3 +171,73 @@ def test_pretend_gpus_are_refused_to_a_checkout_that_would_touch_the_real_locks(
     said = person.ci_tasks("remote", "--host", "sim", "ckpt")
     assert said.code == 125
     assert "pretend GPUs would touch the real locks" in said.out
+
+
+@pytest.mark.parametrize("command", ["plan ckpt", "jobs --rev main", "jobs changed"])
+def test_another_persons_checkout_is_named_in_gits_own_words(person: Any, command: str) -> None:
+    person.env["GIT_TEST_ASSUME_DIFFERENT_OWNER"] = "1"
+    said = person.ci_tasks(*command.split())
+    assert said.code == 2
+    assert "dubious ownership" in said.err
+    assert "safe.directory" in said.err
+
+
+@pytest.mark.parametrize("words", [[], ["--rev", "main"]])
+def test_a_bare_repository_is_said_to_be_one(person: Any, tmp_path: Path, words: list[str]) -> None:
+    person.git("clone", "--quiet", "--bare", ".", str(tmp_path / "bare.git"))
+    said = person.ci_tasks("jobs", "--repo", str(tmp_path / "bare.git"), *words)
+    assert said.code == 2
+    assert "is a bare repository" in said.err
+    assert "worktree add DIR" in said.err
+
+
+def test_runs_are_not_kept_in_the_checkout_unless_git_ignores_them(person: Any) -> None:
+    person.env["CI_TASKS_HOME"] = "mine"
+    said = person.ci_tasks("plan", "precision")
+    assert said.code == 2
+    assert "inside the checkout" in said.err
+    assert not (person.checkout / "mine").exists()
+    person.write(".git/info/exclude", "/mine/\n")
+    assert person.ci_tasks("plan", "precision").code == 0
+
+
+def test_a_plan_without_rows_leaves_nothing(person: Any) -> None:
+    said = person.ci_tasks("plan", "changed")
+    assert said.code == 0, said.err
+    assert "no row to plan" in said.out
+    assert not list((person.home / "runs").glob("*"))
+
+
+def test_a_plan_may_be_written_where_git_ignores_it(person: Any) -> None:
+    person.write(".git/info/exclude", "/mine/\n")
+    said = person.ci_tasks("plan", "precision", "--out", "mine/plan")
+    assert said.code == 0, said.err
+    assert person.git("status", "--porcelain") == ""
+
+
+def test_a_row_whose_checkout_fails_is_blocked_and_the_others_run(person: Any, tmp_path: Path) -> None:
+    fake = tmp_path / "bin" / "git"
+    fake.parent.mkdir()
+    fake.write_text(
+        "#!/bin/sh\n"
+        'case "$PWD $*" in */02/workspace*checkout*) echo "fatal: No space left on device" >&2; exit 128 ;; esac\n'
+        f'exec {shutil.which("git")} "$@"\n'
+    )
+    fake.chmod(0o755)
+    person.env["PATH"] = f"{fake.parent}:{os.environ['PATH']}"
+    said = person.ci_tasks("remote", "--host", "sim", "sglang-config")
+    assert said.code == 125, said.out + said.err
+    assert [record["status"] for record in person.records()] == ["passed", "blocked"]
+    assert "No space left on device" in person.records()[1]["reason"]
+    assert person.processes() == []
+
+
+def test_rows_do_not_go_on_when_nobody_reads_any_more(person: Any) -> None:
+    person.env["TINY_STEP_SECONDS"] = "0.5"
+    started = person.start("remote", "--host", "sim", "ckpt")
+    while "running" not in started.stdout.readline():
+        assert started.poll() is None
+    started.stdout.close()
+    started.wait(60)
+    started.stderr.close()
+    assert person.processes() == []

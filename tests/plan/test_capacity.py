@@ -13,7 +13,7 @@ ROW = Row("l", "j", None, "r", None, "", 4, "image", {}, "self-hosted", None)
 CPU = replace(ROW, gpus=None, image=None)
 LOCAL = HostSpec("local")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
-NO_LOCK = "the checkout's lock script does not know CI_TASKS_GPU_LOCK_DIR, so pretend GPUs would touch the real locks"
+NO_LOCK = "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: pretend GPUs would touch the real locks"
 
 
 @pytest.mark.parametrize(

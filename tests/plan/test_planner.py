@@ -97,6 +97,12 @@ def test_the_code_is_named(dirty: tuple[str, ...], here: str) -> None:
         (SIM, MATRIX + STEPS, "self-hosted", ["Python packages", "GPUs"]),
         (DOCKER, "    container: {image: a/b}\n" + STEPS, "self-hosted", []),
         (BARE, "    container: {image: a/b}\n" + STEPS, "self-hosted", ["container"]),
+        (
+            DOCKER,
+            "    container: {image: a/b, credentials: {username: u, password: p}, ports: [80]}\n" + STEPS,
+            "self-hosted",
+            ["container credentials", "container ports"],
+        ),
         (HostSpec("p", runtime="podman"), "    container: {image: a/b}\n" + STEPS, "self-hosted", ["container"]),
         (BARE, MATRIX + PYTHON, "self-hosted", ["install steps"]),
         (DOCKER, "    if: github.event_name == 'push'\n" + STEPS, "self-hosted", ["if"]),

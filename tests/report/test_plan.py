@@ -41,3 +41,13 @@ def test_what_is_missing_and_what_differs_follow() -> None:
         "Different from CI (CI → here; why):",
         "  code:  merge → tree; yours",
     ]
+
+
+def test_what_many_rows_lack_is_said_once() -> None:
+    plans = [plan(row, lacks=["8 GPUs"]) for row in "abcd"] + [plan("e", lacks=["2 GPUs"])]
+    said = describe(plans)
+    assert said[said.index("Cannot run here:") + 1 :] == [
+        "  a, b and 2 more: local lacks 8 GPUs",
+        "  e: local lacks 2 GPUs",
+        "",
+    ]

@@ -166,3 +166,7 @@ def test_the_table_of_jobs() -> None:
         "ppo      qwen3                  8     run-ci-ppo  self-hosted    a/b:c",
         "changed  (decided by ${{ x }})  -     always      github-hosted  -",
     ]
+
+
+def test_a_cell_has_no_control_characters() -> None:
+    assert columns([["a", "\x1b[31mimage"]]) == ["a  �[31mimage"]

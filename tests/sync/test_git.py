@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.errors import CheckoutError
+from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.sync.git import Git, GitError
 
 
@@ -41,6 +41,21 @@ def test_a_machine_without_git_says_how_to_get_it(repo: Path, tmp_path: Path, mo
     with pytest.raises(CheckoutError, match="git is not installed") as caught:
         Git(repo).text("status")
     assert "apt-get install git" in caught.value.hint
+
+
+@pytest.mark.parametrize("words", ["No space left on device", "sha1 file write error. Out of diskspace"])
+def test_a_full_disk_is_blocked_and_not_the_checkouts_fault(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    fake = tmp_path / "bin" / "git"
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\necho 'error: unable to write file a' >&2; echo 'fatal: {words}' >&2; exit 128\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(fake.parent), prepend=os.pathsep)
+    with pytest.raises(Blocked, match=f"fatal: {words}") as caught:
+        Git(repo).maybe("checkout")
+    assert "unable to write file" not in caught.value.message
+    assert "disk is full" in caught.value.hint
 
 
 def test_a_missing_directory_is_not_taken_for_a_missing_git(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ WORKFLOW = Workflow("w.yml", "PR", {"ckpt": JOB}, inputs={"image": "x:1"})
         # Secrets are marks; one that is not set is null, as on GitHub.
         ("secrets.HF_TOKEN", secrets.mark("HF_TOKEN")),
         ("secrets.OTHER", None),
-        ("github.token", secrets.mark("GITHUB_TOKEN")),
+        ("github.token", None),
         # Only jobs that are needed are seen, with the outputs that are known.
         ("needs.detect.outputs.matrix", "[]"),
         ("needs.detect.result", "success"),
@@ -61,6 +61,11 @@ WORKFLOW = Workflow("w.yml", "PR", {"ckpt": JOB}, inputs={"image": "x:1"})
 def test_a_row_sees_githubs_contexts(expression: str, value: Any) -> None:
     known = contexts(SITUATION, WORKFLOW, JOB, "run-ci-ckpt", {"info": {"num_gpus": 8}}, 1, 3)
     assert evaluate(expression, known) == value
+
+
+def test_the_token_is_the_secret_of_that_name() -> None:
+    known = contexts(Situation(secrets=("GITHUB_TOKEN",)), WORKFLOW, JOB, None, {}, 0, 1)
+    assert evaluate("github.token", known) == secrets.mark("GITHUB_TOKEN")
 
 
 def test_a_job_without_a_label_sees_none() -> None:

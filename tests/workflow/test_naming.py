@@ -32,3 +32,8 @@ CASES: list[tuple[Any, list[str] | None]] = [
 @pytest.mark.parametrize(("matrix", "names"), CASES)
 def test_plain_matrices_are_named_and_others_are_not_guessed(matrix: Any, names: list[str] | None) -> None:
     assert plain_names("label", matrix, describe) == names
+
+
+def test_a_name_is_one_line_that_a_terminal_may_have() -> None:
+    assert plain_names("l", {"a": ["\x1b[31mred", "two\nlines"]}, describe) == ["l[�[31mred]", "l[two lines]"]
+    assert plain_names("l", {"info": [{"test_file": "test_\x1b]0;x\x07.py"}]}, describe) == ["�]0;x�"]

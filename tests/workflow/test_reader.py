@@ -76,12 +76,11 @@ def test_every_key_reaches_its_record() -> None:
         runs_on=["self-hosted", "gpu"],
         env={"A": 1, "B": True},
         matrix={"info": [{"test_file": "test_a.py", "num_gpus": 8}]},
-        container=Container("slimerl/slime:latest", "--gpus all", {"C": 2}, ("/a:/b",), 32),
+        container=Container("slimerl/slime:latest", "--gpus all", {"C": 2}, ("/a:/b",), line=32),
         services=("redis",),
         steps=(
-            Step(1, "actions/checkout@v4", 41, uses="actions/checkout@v4", with_={"fetch-depth": 0}),
+            Step("actions/checkout@v4", 41, uses="actions/checkout@v4", with_={"fetch-depth": 0}),
             Step(
-                index=2,
                 name="Run",
                 line=43,
                 run="pytest",

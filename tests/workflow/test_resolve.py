@@ -14,7 +14,7 @@ from ci_tasks.workflow.resolve import Resolver
 
 CONTEXTS = {"matrix": {"n": 8, "name": "ckpt", "on": True, "list": [1, 2], "version": 3.1}, "env": {"A": "a"}}
 RESOLVER = Resolver("w.yml", "cpu", 3, CONTEXTS)
-STEP = Step(2, "Run", 20)
+STEP = Step("Run", 20)
 
 
 @pytest.mark.parametrize(
