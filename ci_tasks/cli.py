@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from invoke.collection import Collection
@@ -14,6 +15,9 @@ from invoke.program import Program
 from invoke.tasks import task
 
 from ci_tasks import parser
+
+# Without short flags: they would be made up from what is free, and -r would mean --repo here and --reuse there.
+command = partial(task, auto_shortflags=False)
 
 _REPO = "the checkout (else CI_TASKS_REPO, the current directory, ../slime, the embedded sample)"
 _REV = "read the checkout at this revision instead of its working tree"
@@ -41,7 +45,7 @@ def _print_json(value: Any) -> None:
     print(json_module.dumps(value, indent=2, ensure_ascii=False))
 
 
-@task(positional=["label"], help={**_COMMON, "label": "only this label", "json": _JSON})
+@command(positional=["label"], help={**_COMMON, "label": "only this label", "json": _JSON})
 def jobs(
     c: Context,
     label: str | None = None,
@@ -75,7 +79,7 @@ def jobs(
     _finish(flow)
 
 
-@task(
+@command(
     positional=["label"],
     help={
         **_COMMON,
@@ -154,7 +158,7 @@ _RUN = {
 }
 
 
-@task(positional=["label"], help=_RUN)
+@command(positional=["label"], help=_RUN)
 def run(
     c: Context,
     label: str,
@@ -174,7 +178,7 @@ def run(
     _run(label, only, "local", jobs, reuse, repo, rev, workflow, base)
 
 
-@task(positional=["label"], help={**_RUN, "host": _HOST})
+@command(positional=["label"], help={**_RUN, "host": _HOST})
 def remote(
     c: Context,
     label: str,
@@ -195,7 +199,7 @@ def remote(
     _run(label, only, host, jobs, reuse, repo, rev, workflow, base)
 
 
-@task(help={"json": _JSON})
+@command(help={"json": _JSON})
 def hosts(c: Context, json: bool = False) -> None:
     """List the hosts of hosts.yaml.
 
@@ -226,7 +230,7 @@ def _gpus(host: dict[str, Any]) -> str:
     return f"{count} (pretend)" if host["simulate"] else count
 
 
-@task(help={"json": _JSON, "limit": "how many, newest first"})
+@command(help={"json": _JSON, "limit": "how many, newest first"})
 def runs(c: Context, json: bool = False, limit: int = 20) -> None:
     """List runs, newest first: status, time, reason.
 
@@ -255,7 +259,7 @@ def runs(c: Context, json: bool = False, limit: int = 20) -> None:
     _finish(flow)
 
 
-@task(
+@command(
     positional=["run"],
     help={"run": "a run's id or its beginning, or `last`", "follow": "go on until the run has ended"},
 )
@@ -273,7 +277,7 @@ def logs(c: Context, run: str, follow: bool = False) -> None:
     _finish(flow)
 
 
-@task(positional=["run"], help={"run": "a run's id, a batch, the beginning of either, or `last`"})
+@command(positional=["run"], help={"run": "a run's id, a batch, the beginning of either, or `last`"})
 def cancel(c: Context, run: str) -> None:
     """End a run with everything it started.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_CANCELLED, CiTasksError
 
+EXIT_NO_READER = 141  # as of a program that SIGPIPE ended: nobody saw the result, so it is not 0
 DEBUG_ENV = "CI_TASKS_DEBUG"
 # A machine that has no room, or does not let us in, is no bug of ours.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -30,7 +31,7 @@ def run(flow: Callable[[], int]) -> int:
     except BrokenPipeError:
         # The reader (`head`, a pager) has gone; Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return EXIT_NO_READER
     except Exception as error:
         if os.environ.get(DEBUG_ENV):
             raise

@@ -95,6 +95,12 @@ def test_help_may_stand_behind_the_command_too(command: str, tmp_path: Path) -> 
     assert "STRING\n" not in done.stdout, "every flag says what it is"
 
 
+def test_no_flag_has_a_short_form_that_another_command_gives_another_meaning(tmp_path: Path) -> None:
+    for command in ("jobs", "run"):
+        said = run("ci-tasks", f"--help {command}", tmp_path).stdout
+        assert not [line for line in said.splitlines() if line.startswith("  -") and not line.startswith("  --")]
+
+
 def test_hosts_are_listed_with_the_file_they_come_from(tmp_path: Path) -> None:
     done = run("ci-tasks", "hosts", tmp_path)
     assert done.stdout.splitlines()[0].endswith("hosts.yaml")

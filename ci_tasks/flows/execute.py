@@ -101,7 +101,7 @@ def _interrupt(rows: _Rows, view: View, patience: int) -> None:
         rows.records[position] = not_begun(rows.prepared[position].run, CANCELLED, "cancelled before it began")
         del rows.running[position]
     if patience == 1:
-        view.say(f"cancelling {len(rows.running)} running rows; ^C again kills them")
+        view.say(f"cancelling what runs ({len(rows.running)}); ^C again kills it")
         for position in rows.running:
             local.request_cancel(rows.prepared[position].run)
     else:

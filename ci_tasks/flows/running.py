@@ -17,6 +17,8 @@ from ci_tasks.flows.source import Source
 from ci_tasks.flows.view import View, open_view
 from ci_tasks.model import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, overall
 from ci_tasks.report import table
+from ci_tasks.suites.slime import CHANGED
+from ci_tasks.sync.snapshot import BASE
 
 
 def run(source: Source, config: Config, request: Request, *, jobs: int | None, reuse: bool) -> int:
@@ -92,5 +94,8 @@ def _conclude(records: list[dict[str, Any]], ready: Ready) -> int:
 
 def _nothing(request: Request, ready: Ready) -> int:
     shutil.rmtree(ready.batch.path, ignore_errors=True)
-    print(f"{VACUOUS}: label {request.label} has no row here; nothing ran, so nothing is shown")
+    why = f"label {request.label} has no row here"
+    if request.label == CHANGED:
+        why = f"no test file is new or modified since {request.base or BASE}"
+    print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
     return EXIT_CODES[VACUOUS]

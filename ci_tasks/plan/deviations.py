@@ -9,6 +9,10 @@ from ci_tasks.plan.reads import condition_texts, referenced, texts_of
 from ci_tasks.plan.steps import PlannedSteps, version_matches
 from ci_tasks.workflow.resolve import Resolver
 
+# "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
+_GITHUB_MINUTES = 360
+_OF_PULL_REQUEST = ("github.event.pull_request.number", "github.event.number", "github.ref", "github.head_ref")
+
 
 def deviations(
     workflow: Workflow,
@@ -27,12 +31,14 @@ def deviations(
     read = _read(workflow, job, planned)
     return (
         *_code(checkout),
+        *_time(row, host),
         *planned.deviations,
         *_python(planned, host, python, shared=shared),
         *_machine(row, host),
         *_container(job),
         *_condition(job, resolve),
         *_needs(job, resolve, read),
+        *_pull_request(read),
         *_secrets(workflow, resolve, read),
     )
 
@@ -43,6 +49,17 @@ def _code(checkout: Checkout) -> Iterator[Deviation]:
     here = f"{checkout.commit[:12]}{dirty}"
     yield Deviation("code", "the pull request's merge commit", here, "your working tree is what is tested")
     yield Deviation("PYTEST_ADDOPTS", "unset", "--junitxml=…", "evidence of the tests that ran")
+
+
+def _time(row: Row, host: HostSpec) -> Iterator[Deviation]:
+    if row.timeout_minutes is None and host.timeout_minutes != _GITHUB_MINUTES:
+        ci, here = f"{_GITHUB_MINUTES} min, GitHub's default", f"{host.timeout_minutes:g} min"
+        yield Deviation("timeout", ci, here, f"timeout_minutes of host {host.name}")
+
+
+def _pull_request(read: Iterable[str]) -> Iterator[Deviation]:
+    if any(name.startswith(_OF_PULL_REQUEST) for name in read):
+        yield Deviation("pull request", "its number and refs", "none", "only GitHub knows them")
 
 
 def _python(planned: PlannedSteps, host: HostSpec, python: str, *, shared: bool) -> Iterator[Deviation]:

@@ -23,7 +23,7 @@ SITUATION = Situation(sha=CHECKOUT.commit, repository="THUDM/slime", workspace=P
 BARE = HostSpec("bare", runtime="none")
 DOCKER = HostSpec("box")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
-BOTH = ["code", "PYTEST_ADDOPTS"]
+BOTH = ["code", "PYTEST_ADDOPTS", "timeout"]
 
 STEPS = "    steps:\n      - name: Run\n        run: pytest\n"
 MATRIX = "    strategy: {matrix: {info: [{num_gpus: 2, test_file: a.py}, {num_gpus: 0, test_file: b.py}]}}\n"
@@ -111,6 +111,24 @@ def test_the_code_is_named(dirty: tuple[str, ...], here: str) -> None:
 )
 def test_what_differs_by_situation(host: HostSpec, body: str, runner: str, found: list[str]) -> None:
     assert whats(plan(workflow(body, runner=runner), host)) == BOTH + found
+
+
+@pytest.mark.parametrize(
+    ("minutes", "host", "here"),
+    [(None, 1440.0, "1440 min"), (None, 360.0, None), (30, 1440.0, None)],
+)
+def test_githubs_default_timeout_is_named_where_the_hosts_counts(
+    minutes: int | None, host: float, here: str | None
+) -> None:
+    body = (f"    timeout-minutes: {minutes}\n" if minutes else "") + STEPS
+    planned = plan(workflow(body), replace(BARE, timeout_minutes=host))
+    assert [found.here for found in planned.deviations if found.what == "timeout"] == ([here] if here else [])
+
+
+def test_a_pull_requests_number_that_the_job_reads_is_named() -> None:
+    reads = "    env: {NAME: '${{ github.event.pull_request.number || github.sha }}'}\n"
+    assert "pull request" in whats(plan(workflow(reads + STEPS)))
+    assert "pull request" not in whats(plan(workflow(STEPS)))
 
 
 def test_another_python_than_cis_is_named() -> None:
