@@ -83,25 +83,6 @@ def test_a_pure_room_has_no_process_socket_file_or_clock(path: Path) -> None:
     assert not touched | opened
 
 
-def test_the_runner_imports_the_standard_library_only() -> None:
-    import sys
-
-    foreign = {
-        name.split(".")[0]
-        for path in modules()
-        if room_of(path) == "runner"
-        for name in imports(path)
-        if name.split(".")[0] not in sys.stdlib_module_names and name.split(".")[0] != "ci_tasks"
-    }
-    assert not foreign
-
-
-def test_the_runner_is_python_3_8() -> None:
-    for path in modules():
-        if room_of(path) == "runner":
-            ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 8))
-
-
 def test_every_module_opens_by_saying_what_it_knows() -> None:
     silent = [str(path) for path in modules() if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
     assert not silent

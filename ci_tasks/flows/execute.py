@@ -33,11 +33,10 @@ class _Rows:
 def run_rows(ready: Ready, at_once: int, view: View) -> list[dict[str, Any]]:
     """The records of all rows, in order. On ^C every running row is cancelled and the others never start; a second ^C
     kills what is left at once."""
-    rows = _Rows(ready.rows, list(range(len(ready.rows))))
+    rows = _Rows(ready.rows, [position for position, row in enumerate(ready.rows) if not row.lacks])
     for position, row in enumerate(ready.rows):
         if row.lacks:
             rows.records[position] = not_begun(row.run, BLOCKED, why_blocked(row))
-    rows.waiting = [position for position in rows.waiting if position not in rows.records]
     patience = 0
     while rows.waiting or rows.running:
         try:
@@ -94,12 +93,11 @@ def _settle(rows: _Rows) -> None:
 
 
 def _interrupt(rows: _Rows, view: View, patience: int) -> None:
-    for position in rows.waiting:
+    checked_out = [position for position in rows.running if not local.status(rows.prepared[position].run)]
+    for position in (*rows.waiting, *checked_out):
         rows.records[position] = not_begun(rows.prepared[position].run, CANCELLED, "cancelled before it began")
+        rows.running.pop(position, None)
     rows.waiting = []
-    for position in [position for position in rows.running if not local.status(rows.prepared[position].run)]:
-        rows.records[position] = not_begun(rows.prepared[position].run, CANCELLED, "cancelled before it began")
-        del rows.running[position]
     if patience == 1:
         view.say(f"cancelling what runs ({len(rows.running)}); ^C again kills it")
         for position in rows.running:
