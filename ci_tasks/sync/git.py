@@ -5,7 +5,8 @@ from __future__ import annotations
 import builtins
 import os
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ci_tasks.errors import Blocked, CheckoutError
@@ -53,17 +54,23 @@ _FLAGS = (
     "core.safecrlf=false",  # `true` makes `add` refuse files whose line ends a commit would change
     "core.quotePath=false",
     "advice.addEmbeddedRepo=false",
+    "init.defaultBranch=ci-tasks",  # or else git explains at length how to choose one
 )
 # A clone of ours is checked out as CI would: no line ends, filters or ignored files by the user's own configuration.
 # Whoever owns the directory above, we made it.
 _NEUTRAL = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_ATTR_NOSYSTEM": "1",
     "GIT_CONFIG_COUNT": "0",
+    # Where a git before 2.32 looks for what GIT_CONFIG_GLOBAL names.
+    "HOME": "/dev/null",
+    "XDG_CONFIG_HOME": "/dev/null",
     "GIT_CONFIG_PARAMETERS": "",
 }
 
 
+_CHUNK = 1 << 18
 # What git says where there is no room: that is about the machine, not about the checkout.
 _FULL = ("No space left on device", "Out of diskspace", "Disk quota exceeded")
 
@@ -73,11 +80,19 @@ class GitError(CheckoutError):
 
 
 class Git:
-    """git run in `directory`, with `env` on top of the caller's environment. `neutral`: without the user's settings."""
+    """git run in `directory`, with `env` and `settings` on top of the caller's. `neutral`: without the user's own."""
 
-    def __init__(self, directory: Path, env: Mapping[str, str] | None = None, *, neutral: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        neutral: bool = False,
+        settings: Sequence[str] = (),
+    ) -> None:
         self.directory = directory
-        self._flags = [word for flag in (*_FLAGS, *(["safe.directory=*"] if neutral else [])) for word in ("-c", flag)]
+        flags = (*_FLAGS, *(["safe.directory=*"] if neutral else []), *settings)
+        self._flags = [word for flag in flags for word in ("-c", flag)]
         inherited = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
         self.env = {
             **inherited,
@@ -92,29 +107,69 @@ class Git:
 
     def bytes(self, *args: str, input: builtins.bytes = b"") -> builtins.bytes:
         """What git prints. Raises GitError with what it complained of, CheckoutError where there is no git."""
-        command = ["git", *self._flags, *args]
         try:
-            done = subprocess.run(command, cwd=self.directory, env=self.env, input=input, capture_output=True)
-        except FileNotFoundError:
-            if not self.directory.is_dir():
-                raise CheckoutError(f"there is no directory {self.directory}") from None
-            raise CheckoutError(
-                "git is not installed, and a run needs it to take exactly your working tree",
-                hint="install it (Debian: apt-get install git)",
-            ) from None
-        except NotADirectoryError:
-            raise CheckoutError(f"{self.directory} is not a directory") from None
+            done = subprocess.run(
+                self._command(args), cwd=self.directory, env=self.env, input=input, capture_output=True
+            )
+        except OSError as error:
+            raise self._unstarted(error) from None
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-            if any(words in said for words in _FULL):
-                last = said.splitlines()[-1]
-                raise Blocked(f"git {args[0]} in {self.directory}: {last}", hint="the disk is full")
-            raise GitError(f"git {args[0]} in {self.directory}: {said}")
+            raise self._refused(args[0], done.stderr, done.returncode)
         return done.stdout
 
-    def text(self, *args: str) -> str:
+    def stream(self, *args: str, input: builtins.bytes = b"") -> Iterator[builtins.bytes]:
+        """What git prints, as it comes. Raises as `bytes` does, also after some of it; git ends with the iteration."""
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as complaints:
+            given.write(input)
+            given.seek(0)
+            try:
+                process = subprocess.Popen(
+                    self._command(args),
+                    cwd=self.directory,
+                    env=self.env,
+                    stdin=given,
+                    stdout=subprocess.PIPE,
+                    stderr=complaints,
+                    bufsize=0,
+                )
+            except OSError as error:
+                raise self._unstarted(error) from None
+            try:
+                assert process.stdout is not None
+                while chunk := process.stdout.read(_CHUNK):
+                    yield chunk
+                code = process.wait()
+            finally:
+                process.kill()
+                process.communicate()
+            if code:
+                complaints.seek(0)
+                raise self._refused(args[0], complaints.read(), code)
+
+    def _command(self, args: tuple[str, ...]) -> list[str]:
+        return ["git", *self._flags, *args]
+
+    def _unstarted(self, error: OSError) -> Exception:
+        if isinstance(error, NotADirectoryError):
+            return CheckoutError(f"{self.directory} is not a directory")
+        if not isinstance(error, FileNotFoundError):
+            return error
+        if not self.directory.is_dir():
+            return CheckoutError(f"there is no directory {self.directory}")
+        return CheckoutError(
+            "git is not installed, and a run needs it to take exactly your working tree",
+            hint="install it (Debian: apt-get install git)",
+        )
+
+    def _refused(self, command: str, complaints: builtins.bytes, code: int) -> Exception:
+        said = complaints.decode(errors="replace").strip() or f"exit code {code}"
+        if any(words in said for words in _FULL):
+            return Blocked(f"git {command} in {self.directory}: {said.splitlines()[-1]}", hint="the disk is full")
+        return GitError(f"git {command} in {self.directory}: {said}")
+
+    def text(self, *args: str, input: builtins.bytes = b"") -> str:
         """What git prints, without its last newline."""
-        return os.fsdecode(self.bytes(*args)).removesuffix("\n")
+        return os.fsdecode(self.bytes(*args, input=input)).removesuffix("\n")
 
     def names(self, *args: str) -> list[str]:
         """What git prints with `-z`, as a list."""
@@ -133,6 +188,12 @@ class Git:
         try:
             return Path(self.text("rev-parse", "--show-toplevel"))
         except GitError as error:
-            if "not a git repository" in error.message or "must be run in a work tree" in error.message:
+            if no_repository(error):
                 return None
             raise
+
+
+def no_repository(error: Exception) -> bool:
+    """Whether that is what git complained of."""
+    said = error.message if isinstance(error, GitError) else ""
+    return "not a git repository" in said or "must be run in a work tree" in said

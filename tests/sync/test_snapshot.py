@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,74 +16,10 @@ from ci_tasks.errors import CheckoutError
 from ci_tasks.model import Checkout
 from ci_tasks.sync.snapshot import BASE, materialize, resolve_base
 
-
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of the test's own, so that the configuration of who runs it cannot matter."""
-    config = tmp_path / "gitconfig"
-    config.write_text('[user]\n\tname = T\n\temail = t@example.com\n[protocol "file"]\n\tallow = always\n')
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    return config
-
-
-def git(directory: Path, *args: str, **extra: str) -> str:
-    done = subprocess.run(
-        ["git", *args], cwd=directory, capture_output=True, text=True, check=True, env={**os.environ, **extra}
-    )
-    return done.stdout.strip()
-
-
-def make_repo(path: Path) -> Path:
-    path.mkdir(parents=True)
-    git(path, "init", "-q", "-b", "main")
-    (path / "kept.txt").write_text("kept\n")
-    (path / "sub").mkdir()
-    (path / "sub/inner.txt").write_text("inner\n")
-    (path / ".gitignore").write_text("*.log\n")
-    commit(path)
-    git(path, "update-ref", "refs/remotes/origin/main", "HEAD")
-    return path
-
-
-def commit(path: Path, message: str = "commit") -> str:
-    git(path, "add", "--all")
-    git(path, "commit", "-q", "--allow-empty", "-m", message)
-    return git(path, "rev-parse", "HEAD")
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    return make_repo(tmp_path / "repo")
-
-
-def fingerprint(root: Path) -> dict[str, tuple[object, ...]]:
-    """Names, modes, contents and times of everything below `root`. Not the times of git's objects and of a split
-    index's shared half: git itself renews them whenever it meets them, so that `git gc` does not take them away."""
-    found: dict[str, tuple[object, ...]] = {}
-    for directory, names, files in os.walk(os.fsencode(root)):
-        for name in [*names, *files]:
-            path = os.path.join(directory, name)
-            stat = os.lstat(path)
-            renewed = b"/.git/objects/" in path + b"/" or b"/modules/" in path or b"/sharedindex." in path
-            when = 0 if renewed else stat.st_mtime_ns
-            if os.path.islink(path):
-                content = os.readlink(path)
-            elif os.path.isfile(path):
-                with open(path, "rb") as source:
-                    content = hashlib.sha256(source.read()).digest()
-            else:
-                content = b""
-            found[repr(path)] = (stat.st_mode, when, content)
-    return found
-
-
-@contextmanager
-def untouched(root: Path) -> Iterator[None]:
-    before = fingerprint(root)
-    yield
-    assert fingerprint(root) == before
+repositories = sys.modules["ci_tasks_tests_repositories"]
+git, make_repo, commit = repositories.git, repositories.make_repo, repositories.commit
+contents, untouched = repositories.contents, repositories.untouched
+CHANGES = repositories.CHANGES
 
 
 def snapshot(source: Path, workspace: Path, *, rev: str | None = None, base: str | None = None) -> Checkout:
@@ -92,198 +27,11 @@ def snapshot(source: Path, workspace: Path, *, rev: str | None = None, base: str
         return materialize(source, workspace, rev=rev, base=base)
 
 
-def contents(root: Path) -> dict[bytes, bytes]:
-    """Files by name, without .git; a link as its target."""
-    found = {}
-    top = os.fsencode(root)
-    for directory, names, files in os.walk(top):
-        if b".git" in names:
-            names.remove(b".git")
-        for name in [*files, *(link for link in names if os.path.islink(os.path.join(directory, link)))]:
-            if name == b".git":
-                continue
-            path = os.path.join(directory, name)
-            if os.path.islink(path):
-                found[os.path.relpath(path, top)] = b"-> " + os.readlink(path)
-            else:
-                with open(path, "rb") as source:
-                    found[os.path.relpath(path, top)] = source.read()
-    return found
-
-
 def test_a_clean_tree_is_the_very_commit_of_head(repo: Path, tmp_path: Path) -> None:
     made = snapshot(repo, tmp_path / "w")
     assert (made.commit, made.dirty, made.path) == (git(repo, "rev-parse", "HEAD"), (), str(repo))
     assert made.tree == git(repo, "rev-parse", "HEAD^{tree}") == git(tmp_path / "w", "rev-parse", "HEAD^{tree}")
     assert contents(tmp_path / "w") == contents(repo)
-
-
-def _modified(repo: Path) -> list[str]:
-    (repo / "kept.txt").write_text("changed\n")
-    return ["kept.txt"]
-
-
-def _staged(repo: Path) -> list[str]:
-    (repo / "staged.txt").write_text("staged\n")
-    git(repo, "add", "staged.txt")
-    return ["staged.txt"]
-
-
-def _staged_and_changed_again(repo: Path) -> list[str]:
-    (repo / "kept.txt").write_text("staged\n")
-    git(repo, "add", "kept.txt")
-    (repo / "kept.txt").write_text("after\n")
-    return ["kept.txt"]
-
-
-def _deleted(repo: Path) -> list[str]:
-    (repo / "kept.txt").unlink()
-    return ["kept.txt"]
-
-
-def _deleted_from_the_index_only(repo: Path) -> list[str]:
-    git(repo, "rm", "-q", "--cached", "kept.txt")
-    return []
-
-
-def _renamed(repo: Path) -> list[str]:
-    git(repo, "mv", "kept.txt", "renamed.txt")
-    return ["kept.txt", "renamed.txt"]
-
-
-def _untracked(repo: Path) -> list[str]:
-    (repo / "new dir").mkdir()
-    (repo / "new dir/new.txt").write_text("new\n")
-    return ["new dir/new.txt"]
-
-
-def _intent_to_add(repo: Path) -> list[str]:
-    (repo / "meant.txt").write_text("meant\n")
-    git(repo, "add", "--intent-to-add", "meant.txt")
-    return ["meant.txt"]
-
-
-def _force_added(repo: Path) -> list[str]:
-    (repo / "wanted.log").write_text("wanted\n")
-    git(repo, "add", "--force", "wanted.log")
-    return ["wanted.log"]
-
-
-def _executable(repo: Path) -> list[str]:
-    (repo / "kept.txt").chmod(0o755)
-    return ["kept.txt"]
-
-
-def _links(repo: Path) -> list[str]:
-    (repo / "dangling").symlink_to("nowhere")
-    (repo / "outside").symlink_to("/etc/passwd")
-    (repo / "to-dir").symlink_to("sub", target_is_directory=True)
-    return ["dangling", "outside", "to-dir"]
-
-
-def _file_becomes_directory(repo: Path) -> list[str]:
-    (repo / "kept.txt").unlink()
-    (repo / "kept.txt").mkdir()
-    (repo / "kept.txt/deep.txt").write_text("deep\n")
-    return ["kept.txt", "kept.txt/deep.txt"]
-
-
-def _empty_file(repo: Path) -> list[str]:
-    (repo / "empty.txt").touch()
-    return ["empty.txt"]
-
-
-def _odd_names(repo: Path) -> list[str]:
-    for name in (b"not\xffutf8", b"new\nline", b"sp ace 'quote\" $HOME `x` \\", "ünïcode".encode()):
-        with open(os.path.join(os.fsencode(repo), name), "wb") as out:
-            out.write(b"odd\n")
-    return ["new\nline", "not\\xffutf8", "sp ace 'quote\" $HOME `x` \\", "ünïcode"]
-
-
-def _option_like(repo: Path) -> list[str]:
-    for name in ("-n", "--all", ":(exclude)x"):
-        (repo / name).write_text("option\n")
-    return ["--all", "-n", ":(exclude)x"]
-
-
-def _unmerged(repo: Path) -> list[str]:
-    git(repo, "checkout", "-q", "-b", "other")
-    (repo / "kept.txt").write_text("theirs\n")
-    commit(repo)
-    git(repo, "checkout", "-q", "main")
-    (repo / "kept.txt").write_text("ours\n")
-    commit(repo)
-    with pytest.raises(subprocess.CalledProcessError):
-        git(repo, "merge", "-q", "other")
-    assert "<<<<<<<" in (repo / "kept.txt").read_text()
-    return ["kept.txt"]
-
-
-def _detached(repo: Path) -> list[str]:
-    git(repo, "checkout", "-q", "--detach")
-    return _modified(repo)
-
-
-def _quotepath_and_other_settings(repo: Path) -> list[str]:
-    for setting in ("core.quotepath=true", "status.relativePaths=true", "diff.noprefix=true", "add.ignoreErrors=true"):
-        git(repo, "config", *setting.split("="))
-    return _odd_names(repo)
-
-
-def _assume_unchanged(repo: Path) -> list[str]:
-    git(repo, "update-index", "--assume-unchanged", "kept.txt")
-    git(repo, "update-index", "--skip-worktree", "sub/inner.txt")
-    (repo / "kept.txt").write_text("hidden edit\n")
-    (repo / "sub/inner.txt").write_text("hidden as well\n")
-    return ["kept.txt", "sub/inner.txt"]
-
-
-def _split_index(repo: Path) -> list[str]:
-    """As many new files as make git begin another shared index, which would be in the user's .git."""
-    git(repo, "config", "core.splitIndex", "true")
-    git(repo, "update-index", "--split-index")
-    names = [f"new{number}.txt" for number in range(9)]
-    for name in names:
-        (repo / name).write_text("new\n")
-    return names
-
-
-def _stashed(repo: Path) -> list[str]:
-    _modified(repo)
-    git(repo, "stash", "-q")
-    return _untracked(repo)
-
-
-def _crlf_by_attributes(repo: Path) -> list[str]:
-    (repo / ".gitattributes").write_text("*.bat text eol=crlf\n")
-    (repo / "run.bat").write_bytes(b"one\r\ntwo\r\n")
-    return [".gitattributes", "run.bat"]
-
-
-CHANGES = [
-    _modified,
-    _staged,
-    _staged_and_changed_again,
-    _deleted,
-    _deleted_from_the_index_only,
-    _renamed,
-    _untracked,
-    _intent_to_add,
-    _force_added,
-    _executable,
-    _links,
-    _file_becomes_directory,
-    _empty_file,
-    _odd_names,
-    _option_like,
-    _unmerged,
-    _detached,
-    _quotepath_and_other_settings,
-    _assume_unchanged,
-    _split_index,
-    _stashed,
-    _crlf_by_attributes,
-]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__.strip("_"))
@@ -311,7 +59,7 @@ def test_ignored_files_stay_at_home(repo: Path, tmp_path: Path, own_home: Path) 
 
 
 def test_the_same_tree_is_the_same_commit_again(repo: Path, tmp_path: Path) -> None:
-    _modified(repo)
+    repositories.modified(repo)
     assert snapshot(repo, tmp_path / "a").commit == snapshot(repo, tmp_path / "b").commit
 
 
@@ -324,7 +72,7 @@ def test_an_old_workspace_is_replaced(repo: Path, tmp_path: Path) -> None:
 
 def test_a_clone_of_a_clone_is_the_same(repo: Path, tmp_path: Path) -> None:
     """As rows are checked out: every one from the batch's clone."""
-    _odd_names(repo)
+    repositories.odd_names(repo)
     first = snapshot(repo, tmp_path / "first")
     second = snapshot(tmp_path / "first", tmp_path / "second", rev="HEAD", base=BASE)
     assert (second.commit, second.tree) == (first.commit, first.tree)
@@ -349,7 +97,7 @@ def test_an_edit_in_the_second_in_which_the_index_was_written_is_seen(repo: Path
 )
 def test_any_path_will_do(tmp_path: Path, name: str) -> None:
     repo = make_repo(tmp_path / name / "repo")
-    _modified(repo)
+    repositories.modified(repo)
     snapshot(repo, tmp_path / name / "w" / name)
     assert contents(tmp_path / name / "w" / name) == contents(repo)
 
@@ -418,7 +166,7 @@ def test_a_linked_worktree_has_its_own_index_and_head(repo: Path, tmp_path: Path
 
 
 def test_a_shallow_clone(repo: Path, tmp_path: Path) -> None:
-    _modified(repo)
+    repositories.modified(repo)
     commit(repo, "second")
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repo}", "shallow")
     (tmp_path / "shallow/new.txt").write_text("new\n")
@@ -476,7 +224,7 @@ def test_a_workspace_inside_the_checkout_is_no_part_of_it(repo: Path) -> None:
 
 def test_a_revision_leaves_the_working_tree_out(repo: Path, tmp_path: Path) -> None:
     first = git(repo, "rev-parse", "HEAD")
-    _modified(repo)
+    repositories.modified(repo)
     commit(repo, "second")
     git(repo, "tag", "-a", "-m", "tag", "v1", first)
     (repo / "untracked.txt").write_text("new\n")
@@ -519,7 +267,7 @@ def test_the_workspace_compares_with_the_base_as_ci_does(repo: Path, tmp_path: P
     """`git diff origin/main...HEAD` there sees commits since the base, and uncommitted and untracked files."""
     (repo / "committed.txt").write_text("committed\n")
     commit(repo)
-    _modified(repo)
+    repositories.modified(repo)
     (repo / "untracked.txt").write_text("new\n")
     snapshot(repo, tmp_path / "w")
     changed = git(tmp_path / "w", "diff", "--name-status", "origin/main...HEAD")
@@ -546,15 +294,6 @@ def test_without_a_base_the_workspace_has_none(repo: Path, tmp_path: Path) -> No
 
 
 # Parts of a repository, and none
-
-
-@pytest.fixture
-def part(repo: Path) -> Path:
-    (repo / "examples/s ample").mkdir(parents=True)
-    (repo / "examples/s ample/a.txt").write_text("a\n")
-    (repo / "examples/s ample/b.txt").write_text("b\n")
-    commit(repo)
-    return repo / "examples/s ample"
 
 
 def test_a_directory_of_a_repository_is_a_repository_of_its_own(part: Path, repo: Path, tmp_path: Path) -> None:
@@ -660,14 +399,6 @@ def test_a_repository_of_another_user_is_not_taken_for_a_directory_without_git(
 # Repositories inside
 
 
-@pytest.fixture
-def with_submodule(repo: Path, tmp_path: Path) -> Path:
-    make_repo(tmp_path / "library")
-    git(repo, "submodule", "--quiet", "add", str(tmp_path / "library"), "third party")
-    commit(repo)
-    return repo
-
-
 def test_a_submodule_that_is_there_travels(with_submodule: Path, tmp_path: Path) -> None:
     made = snapshot(with_submodule, tmp_path / "w")
     assert made.commit == git(with_submodule, "rev-parse", "HEAD")
@@ -746,6 +477,19 @@ def test_a_clone_that_is_not_the_tree_is_an_error(repo: Path, tmp_path: Path, mo
     fake = tmp_path / "bin/git"
     fake.parent.mkdir()
     fake.write_text(f'#!/bin/sh\n{real} "$@" || exit\ncase " $* " in *" checkout "*) echo spoilt >> kept.txt;; esac\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    with pytest.raises(CheckoutError, match=r"is not the tree [0-9a-f]{40}:.*kept\.txt"):
+        materialize(repo, tmp_path / "w")
+
+
+def test_a_file_of_a_clone_that_became_executable_is_an_error(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.which("git")
+    fake = tmp_path / "bin/git"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\n{real} "$@" || exit\ncase " $* " in *" checkout "*) chmod +x kept.txt;; esac\n')
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
     with pytest.raises(CheckoutError, match=r"is not the tree [0-9a-f]{40}:.*kept\.txt"):

@@ -1,0 +1,134 @@
+"""What a client remembers of its hosts, and how its store stays small."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.runner.objects import Marks, locked
+from ci_tasks.sync.git import GitError
+from ci_tasks.sync.pack import forget, remember, remembered, thin_pack, tidy
+from ci_tasks.sync.snapshot import Part, take
+
+repositories = sys.modules["ci_tasks_tests_repositories"]
+git = repositories.git
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def store(repo: Path, tmp_path: Path) -> Path:
+    take(repo, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def tree(repo: Path, store: Path, text: str) -> str:
+    (repo / "kept.txt").write_text(text)
+    return take(repo, store).checkout.tree
+
+
+def present(store: Path, *ids: str) -> list[bool]:
+    listed = git(store, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+    return [one in listed for one in ids]
+
+
+def test_the_last_trees_of_every_host_are_remembered_newest_first(repo: Path, store: Path) -> None:
+    trees = [tree(repo, store, f"{number}\n") for number in range(6)]
+    for one in trees:
+        remember(store, "h100a", [one])
+    remember(store, "h100b\n/../x", trees[:2])
+    assert remembered(store, "h100a") == trees[:1:-1]
+    assert remembered(store, "h100b\n/../x") == [trees[1], trees[0]]
+    assert remembered(store, "nobody") == []
+
+
+def test_a_tree_that_is_sent_again_is_the_newest(repo: Path, store: Path) -> None:
+    trees = [tree(repo, store, f"{number}\n") for number in range(2)]
+    remember(store, "box", trees)
+    remember(store, "box", trees[:1])
+    assert remembered(store, "box") == trees
+
+
+def test_a_host_that_lost_its_store_is_forgotten(repo: Path, store: Path) -> None:
+    remember(store, "box", [tree(repo, store, "a\n")])
+    forget(store, "box")
+    assert remembered(store, "box") == []
+
+
+def test_a_reference_that_lost_its_content_is_none(repo: Path, store: Path) -> None:
+    """As after a power failure."""
+    one = tree(repo, store, "a\n")
+    remember(store, "box", [one])
+    next((store / "refs/hosts").glob(f"*/{one}")).write_text("")
+    assert remembered(store, "box") == []
+
+
+def test_objects_that_nothing_needs_are_removed_after_a_day(repo: Path, store: Path) -> None:
+    lost, kept, young = (tree(repo, store, text) for text in ("lost\n", "kept here\n", "young\n"))
+    remember(store, "box", [kept])
+    for directory, _, files in os.walk(store / "objects"):
+        for name in files:
+            if not young.endswith(name):
+                os.utime(os.path.join(directory, name), (time.time() - 2 * DAY,) * 2)
+    tidy(store)
+    assert present(store, lost, kept, young) == [False, True, True]
+
+
+def test_a_host_of_long_ago_is_forgotten(repo: Path, store: Path) -> None:
+    remember(store, "box", [tree(repo, store, "a\n")])
+    tidy(store, now=time.time() + 91 * DAY)
+    assert remembered(store, "box") == []
+
+
+def test_what_killed_commands_left_is_removed_after_a_day(store: Path) -> None:
+    (store / "index-old").mkdir()
+    (store / "lfs/objects").mkdir(parents=True)
+    (store / "lfs/objects/x").touch()
+    tidy(store)
+    assert (store / "index-old").exists() and (store / "lfs/objects/x").exists()
+    tidy(store, now=time.time() + 2 * DAY)
+    assert not (store / "index-old").exists() and not (store / "lfs/objects/x").exists()
+
+
+def test_it_is_tidied_by_itself_once_a_day(repo: Path, store: Path) -> None:
+    one = tree(repo, store, "a\n")
+    remember(store, "box", [one])
+    (store / "index-old").mkdir()
+    for path in ("index-old", "tidied"):
+        os.utime(store / path, (time.time() - 2 * DAY,) * 2)
+    remember(store, "box", [one])
+    assert not (store / "index-old").exists()
+    assert time.time() - (store / "tidied").stat().st_mtime < DAY
+
+
+def test_a_store_in_use_is_not_tidied(store: Path) -> None:
+    (store / "index-old").mkdir()
+    with locked(str(store / "lock"), exclusive=True, patience=0):
+        tidy(store, now=time.time() + 2 * DAY)
+    assert (store / "index-old").exists()
+
+
+def test_a_store_with_holes_is_tidied_and_works_again(repo: Path, store: Path, tmp_path: Path) -> None:
+    one = tree(repo, store, "a\n")
+    remember(store, "box", [one])
+    blob = git(repo, "hash-object", "kept.txt")
+    (store / "objects" / one[:2] / one[2:]).unlink()
+    tidy(store)
+    assert remembered(store, "box") == []
+    part = take(repo, store).parts[0]
+    assert b"".join(thin_pack(part, [])).startswith(b"PACK")
+    assert present(store, blob) == [True]
+
+
+def test_a_pack_of_what_is_not_there_is_an_error(store: Path) -> None:
+    with pytest.raises(GitError, match="pack-objects"):
+        list(thin_pack(Part("", store, "1" * 40, "2" * 40), []))
+
+
+def test_marks_are_not_taken_for_ids(tmp_path: Path) -> None:
+    marks = Marks(str(tmp_path), "trees")
+    assert not marks.has("../../etc/passwd")
