@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
-import shutil
 import subprocess
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from . import containers, layout, process
+from . import closing, gate, layout, process
+from .adapter import BLOCKED, EXIT_BLOCKED
 from .environment import job_environment, secret_values
 from .logfile import Log
 from .wake import Wake
@@ -51,11 +52,15 @@ class _Supervisor:
         self.status: Dict[str, Any] = {
             "version": VERSION,
             "state": layout.STATE_RUNNING,
+            "phase": gate.STARTING,
+            "waiting": [],
             "started_at": time.time(),
             **process.identity(),
         }
         self.begun = self.heard = self.beaten = time.monotonic()
         self.stalled = False
+        self.gate = gate.Gate(plan, paths.path)
+        self.closing = closing.Closing(paths, plan)
 
     def run(self, started: Callable[[], None]) -> None:
         self._write_status()  # a run that cannot be put on record does not begin
@@ -70,18 +75,66 @@ class _Supervisor:
         self._finish(end, code)
 
     def _execute(self) -> "tuple[str, Optional[int]]":
+        early = self._wait()
+        if early is not None:
+            return early
         with self._start() as job, selectors.DefaultSelector() as selector:
             assert job.stdout is not None
             selector.register(job.stdout, selectors.EVENT_READ)
             selector.register(self.wake.fd, selectors.EVENT_READ)
             end = self._watch(selector, job)
+            starved = self.gate.waiting if end == layout.END_TIMEOUT else []
             if end == layout.END_EXIT:
                 self._drain(selector, job)
             else:
                 self._ask_to_stop(selector, job)
             self._kill()
             self._drain(selector, job)
-            return end, _reap(job)
+            code = _reap(job)
+            return self._blocked(self._too_long(starved)) if starved else (end, code)
+
+    def _wait(self) -> "Optional[tuple[str, Optional[int]]]":
+        """Until the job may begin: None, or how the run ends where it may not."""
+        deadline = self.begun + self.timeout
+        try:
+            self._attend()
+            while not self.gate.is_open:
+                if self.wake.asked:
+                    self._event(layout.END_CANCELLED)
+                    return layout.END_CANCELLED, None
+                now = time.monotonic()
+                if now >= deadline:
+                    raise gate.Blocked(self._too_long(self.gate.waiting))
+                select.select([self.wake.fd], [], [], max(0.0, min(self.gate.due, deadline) - now))
+                self.wake.clear()
+                self._attend()
+        except gate.Blocked as reason:
+            return self._blocked(str(reason))
+        self.heard = time.monotonic()
+        return None
+
+    def _too_long(self, waiting: List[str]) -> str:
+        return "waited for %g min: %s" % (self.timeout / 60, "; ".join(waiting) or "nothing is known of the GPUs")
+
+    def _blocked(self, reason: str) -> "tuple[str, Optional[int]]":
+        line = "%s%s%s\n" % ("\n" if self.log.bytes else "", BLOCKED, " ".join(reason.split()))
+        self.log.write(line.encode("utf-8", "backslashreplace"))
+        return layout.END_EXIT, EXIT_BLOCKED
+
+    def _attend(self) -> None:
+        """What the gate has to say, on record; at once where it changes what the run does."""
+        self.gate.tick()
+        before = self.status.get("phase"), self.status.get("gpu_ids")
+        self.status["waiting"] = self.gate.waiting
+        if self.gate.gpu_ids is not None and before[1] is None:
+            self.status["gpu_ids"] = self.gate.gpu_ids
+            self._event("gpus", ids=self.gate.gpu_ids)
+        if self.gate.phase != before[0]:
+            self.status["phase"] = self.gate.phase
+            if self.gate.waiting:
+                self._event("waiting", **{"for": self.gate.waiting})
+        if (self.status["phase"], self.status.get("gpu_ids")) != before or time.monotonic() >= self.beaten + HEARTBEAT:
+            self._beat()
 
     def _start(self) -> _Job:
         job = _Job(
@@ -90,11 +143,13 @@ class _Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self.paths.path,
-            env=job_environment(self.plan, self.paths.path),
+            env={**job_environment(self.plan, self.paths.path), **self.gate.environ},
             start_new_session=True,
+            pass_fds=self.gate.descriptors,
         )
         self.status["group"] = job.pid
         self._beat()
+        self.closing.census.begin()
         return job
 
     def _watch(self, selector: selectors.BaseSelector, job: _Job) -> str:
@@ -110,6 +165,7 @@ class _Supervisor:
 
     def _ask_to_stop(self, selector: selectors.BaseSelector, job: _Job) -> None:
         """What the job says while it stops still belongs to the log, and a full pipe would keep it from stopping."""
+        self.gate.give_up()
         process.ask_to_stop(self.paths.path, job.pid)
         deadline = time.monotonic() + self.patience
         while time.monotonic() < deadline and process.of_run(self.paths.path, job.pid):
@@ -122,15 +178,16 @@ class _Supervisor:
             self._pump(selector, job, deadline)
 
     def _kill(self) -> None:
-        # The clients first: one of them could start a container after its name was removed.
+        # The clients first: one of them could start a container after those that there are were stopped.
         left = process.kill_all(self.paths.path, self.status.get("group"))
-        containers.remove(self.paths.path)
+        closing.patiently(self.closing.stop, self._beat, HEARTBEAT)
         if left:
             self._event("leftovers", killed=left)
 
     def _pump(self, selector: selectors.BaseSelector, job: _Job, until: float) -> None:
         """Move output that is there into the log; wait for some, or for a signal, until something else is due."""
-        due = min(until, self.beaten + HEARTBEAT, self.heard + self.stall if not self.stalled else until)
+        stall = self.heard + self.stall if not self.stalled else until
+        due = min(until, self.beaten + HEARTBEAT, stall, self.gate.due)
         for key, _ in selector.select(max(0.0, due - time.monotonic())):
             if key.fileobj is not job.stdout:
                 self.wake.clear()
@@ -138,12 +195,12 @@ class _Supervisor:
             chunk = os.read(key.fd, CHUNK)
             if chunk:
                 self.log.write(chunk)
+                self.gate.hear(chunk)
                 self._hear()
             else:
                 selector.unregister(key.fileobj)
+        self._attend()
         self._notice_stall()
-        if time.monotonic() >= self.beaten + HEARTBEAT:
-            self._beat()
 
     def _hear(self) -> None:
         self.heard = time.monotonic()
@@ -152,16 +209,27 @@ class _Supervisor:
             self._event("resumed")
 
     def _notice_stall(self) -> None:
+        if self.gate.waiting:
+            self.heard = time.monotonic()  # a job that waits for GPUs is silent with good reason
         if not self.stalled and time.monotonic() >= self.heard + self.stall:
             self.stalled = True
             self._event("stalled", minutes=self.stall / 60)
 
     def _finish(self, end: str, code: Optional[int]) -> None:
-        shutil.rmtree(os.path.join(self.paths.path, "tmp"), ignore_errors=True)
+        ended_at = time.time()
+        self.gate.close()
         self.log.close()
         self._event("ended", end=end, exit_code=code)
+        self.status["phase"] = closing.COLLECTING
+        succeeded = end == layout.END_EXIT and code == 0
+        self.status.update(closing.patiently(lambda: self.closing.close(succeeded), self._beat, HEARTBEAT) or {})
         self.status.update(
-            state=layout.STATE_ENDED, end=end, exit_code=code, ended_at=time.time(), log_sha256=self.log.sha256
+            state=layout.STATE_ENDED,
+            end=end,
+            exit_code=code,
+            ended_at=ended_at,
+            log_sha256=self.log.sha256,
+            waiting=[],
         )
         # The end must be on record even where the disk was full a moment ago.
         for _ in range(60):

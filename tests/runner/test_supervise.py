@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.runner import layout, process
+from ci_tasks.runner import layout, locks, process
 from ci_tasks.runs.record import settle
 
 if TYPE_CHECKING:
-    from tests.runner.conftest import Run
+    from tests.runner.conftest import GpuBox, Run
 
 Until = Callable[..., Any]
 
@@ -269,7 +271,7 @@ def test_a_job_finishes_although_its_log_cannot_be_written(run: Run) -> None:
     assert run.has("finished")
     assert (status["end"], status["exit_code"]) == (layout.END_EXIT, 1)
     assert status["log_error"] == "the log could not be written: No space left on device"
-    record = settle(run.paths, None)
+    record = settle(run.paths)
     assert (record["status"], record["reason"]) == ("blocked", status["log_error"])
 
 
@@ -282,7 +284,7 @@ def test_without_bash_the_run_ends_as_an_error(run: Run, tmp_path: Path) -> None
     status = run.start("exit 0", PATH=str(tmp_path)).ended()
     assert (status["end"], status["exit_code"]) == (layout.END_ERROR, None)
     assert "bash" in status["error"]
-    record = settle(run.paths, None)
+    record = settle(run.paths)
     assert record["status"] == "blocked"
     assert "bash" in record["reason"]
 
@@ -308,3 +310,214 @@ def test_a_run_directory_behind_a_link_is_the_same_run(new_run: Callable[..., Ru
     real.ended()
     assert real.events("leftovers")
     assert not real.alive()
+
+
+# -- what a run waits for --------------------------------------------------------------------------------------------
+
+LOCK_SCRIPT = Path(__file__).parent.parent.parent / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
+UNTIL_GO = 'until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done'
+
+
+def _gpus(run: Run, box: GpuBox, count: int, by: str, **more: Any) -> None:
+    """`run` needs so many of eight pretend GPUs, if nothing else is said."""
+    run.plan["gpu_locks"] = {"count": count, "by": by, "pattern": box.pattern, "total": 8, "simulated": 8, **more}
+
+
+def _script(box: GpuBox, count: int, command: str) -> str:
+    lock = shlex.join([sys.executable, str(LOCK_SCRIPT), "--count", str(count), "--"])
+    return f"export CI_TASKS_GPU_LOCK_DIR={shlex.quote(str(box.path))}; {lock} bash -c {shlex.quote(command)}"
+
+
+def _environ(box: GpuBox) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "CI_TASKS_LOCK_DIR": str(box.path)}
+
+
+def _waits(run: Run, until: Until) -> dict[str, Any]:
+    until(lambda: run.status()["phase"] == "waiting" and run.status()["waiting"])
+    return run.status()
+
+
+def test_gpus_that_the_jobs_own_script_takes_are_on_record(run: Run, box: GpuBox, until: Until) -> None:
+    holder = box.hold(0, CI_TASKS_RUN_DIR="/runs/batch/03")
+    _gpus(run, box, 4, "job", simulated=4)
+    run.start(_script(box, 4, f"{UNTIL_GO}; exit 7"), **_environ(box))
+    assert _waits(run, until)["waiting"][0].startswith("GPU 0 held by run batch.03 for ")
+    assert box.free() == [1, 2, 3]
+    box.end(holder)
+    until(lambda: run.status()["phase"] == "running" and run.status().get("gpu_ids"))
+    assert run.status()["gpu_ids"] == [0, 1, 2, 3]
+    assert box.free() == [4, 5, 6, 7]  # the fence is gone
+    (run.path / "go").touch()
+    assert run.ended()["exit_code"] == 7
+    assert [event["ids"] for event in run.events("gpus")] == [[0, 1, 2, 3]]
+    assert run.events("waiting")
+
+
+def test_gpus_that_the_runner_takes_are_the_jobs_until_its_end(run: Run, box: GpuBox, until: Until) -> None:
+    holder = box.hold(0, 1, 2, 3, 4, 5, 7)
+    _gpus(run, box, 2, "runner")
+    run.start(f"echo $CUDA_VISIBLE_DEVICES $CI_TASKS_GPU_IDS; {UNTIL_GO}", **_environ(box))
+    assert _waits(run, until)["waiting"][0].startswith(f"GPUs 0-5, 7 held by pid {holder.pid} ")
+    assert not run.log()
+    box.end(holder)
+    until(lambda: run.log())
+    assert (run.log(), run.status()["gpu_ids"], run.status()["phase"]) == (b"0,1 0,1\n", [0, 1], "running")
+    assert box.free() == [2, 3, 4, 5, 6, 7]
+    (run.path / "go").touch()
+    run.ended()
+    assert box.free() == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_gpus_stay_locked_while_the_job_of_a_killed_runner_lives(run: Run, box: GpuBox, until: Until) -> None:
+    run.plan["exclusive"] = ["ray"]
+    _gpus(run, box, 2, "runner", simulated=None)
+    box.smi(*[4] * 8)
+    run.start(f'touch "$CI_TASKS_RUN_DIR/ready"; {UNTIL_GO}', **_environ(box))
+    until(lambda: run.has("ready"))
+    os.kill(run.status()["pid"], signal.SIGKILL)
+    until(lambda: not process.alive(run.status()))
+    assert box.free() == [2, 3, 4, 5, 6, 7]
+    assert not locks.is_free(str(box.path / "ci-tasks-ray.lock"))
+    run.cancel()
+    assert box.free() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert locks.is_free(str(box.path / "ci-tasks-ray.lock"))
+
+
+BLOCKED_BY = {
+    "too few": ("", "this host has 4 GPUs, the job needs 8"),
+    "no driver": (
+        "#!/bin/sh\necho NVIDIA-SMI has failed; exit 9",
+        "the GPUs of this host cannot be seen: NVIDIA-SMI has failed",
+    ),
+}
+
+
+@pytest.mark.parametrize("by", ["job", "runner"])
+@pytest.mark.parametrize(("smi", "reason"), BLOCKED_BY.values(), ids=BLOCKED_BY)
+def test_a_host_that_can_never_run_the_job_does_not_begin_it(
+    run: Run, box: GpuBox, smi: str, reason: str, by: str
+) -> None:
+    box.smi(4, 4, 4, 4)
+    if smi:
+        box.smi_says(smi)
+    _gpus(run, box, 8, by, simulated=None)
+    status = run.start('touch "$CI_TASKS_RUN_DIR/begun"', **_environ(box)).ended()
+    assert not run.has("begun")
+    assert (status["end"], status["exit_code"]) == (layout.END_EXIT, 125)
+    assert run.log() == f"ci-tasks: blocked: {reason}\n".encode()
+    record = settle(run.paths)
+    assert (record["status"], record["reason"]) == ("blocked", reason)
+
+
+def test_a_gpu_in_use_by_a_process_without_a_lock_is_not_the_jobs(run: Run, box: GpuBox) -> None:
+    box.smi(62464, 4, apps="GPU-0, 4242, 62464, python\n")
+    _gpus(run, box, 1, "job", total=2, simulated=None)
+    assert run.start(_script(box, 1, "echo on $CUDA_VISIBLE_DEVICES"), **_environ(box)).ended()["exit_code"] == 0
+    assert b"on 1\n" in run.log()
+
+
+def _waits_for_gpus(run: Run, box: GpuBox) -> str:
+    box.hold(0)
+    _gpus(run, box, 8, "runner")
+    return "exit 0"
+
+
+def _waits_for_a_name(run: Run, box: GpuBox) -> str:
+    box.hold(str(box.path / "ci-tasks-ray.lock"))
+    run.plan["exclusive"] = ["ray"]
+    return "exit 0"
+
+
+def _waits_in_the_script(run: Run, box: GpuBox) -> str:
+    box.hold(0)
+    _gpus(run, box, 8, "job")
+    return _script(box, 8, "exit 0")
+
+
+WAITERS = [_waits_for_gpus, _waits_for_a_name, _waits_in_the_script]
+
+
+@pytest.mark.parametrize("prepare", WAITERS)
+def test_a_run_that_waits_can_be_cancelled(
+    run: Run, box: GpuBox, until: Until, prepare: Callable[[Run, GpuBox], str]
+) -> None:
+    run.start(prepare(run, box), **_environ(box))
+    _waits(run, until)
+    run.cancel()
+    status = run.ended()
+    assert (status["end"], status["waiting"]) == (layout.END_CANCELLED, [])
+    assert box.free()[-1] == 7
+    assert len(run.events("cancelled")) == 1
+
+
+def test_a_script_that_is_held_still_hears_a_cancel(run: Run, box: GpuBox, until: Until) -> None:
+    """It is held until its GPUs can be let go; one that is stopped could not end, and would be killed."""
+    holder = box.hold(0)
+    _gpus(run, box, 8, "job", turn_after=0)
+    run.start(_script(box, 8, "exit 0"), **_environ(box))
+    until(lambda: "collecting: 7 of 8 so far" in run.status()["waiting"])
+    box.end(holder)
+    until(lambda: any(_state_of(pid) == "T" for pid in run.alive()))
+    run.cancel()
+    assert run.ended()["end"] == layout.END_CANCELLED
+    assert not run.events("leftovers")
+    assert len(box.free()) == 8
+
+
+def _state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("prepare", WAITERS)
+def test_a_run_that_waited_until_its_timeout_is_blocked_not_failed(
+    run: Run, box: GpuBox, prepare: Callable[[Run, GpuBox], str]
+) -> None:
+    run.plan["timeout_minutes"] = 0.05
+    run.start(prepare(run, box), **_environ(box)).ended()
+    record = settle(run.paths)
+    assert (record["status"], record["exit_code"]) == ("blocked", 125)
+    assert record["reason"].startswith("waited for 0.05 min: ")
+    assert "held by pid" in record["reason"]
+
+
+def test_a_job_that_waits_for_gpus_has_not_stalled(run: Run, box: GpuBox, until: Until) -> None:
+    run.plan["stall_minutes"] = 0.5 / 60
+    holder = box.hold(0)
+    _gpus(run, box, 8, "job")
+    run.start(_script(box, 8, UNTIL_GO), **_environ(box))
+    _waits(run, until)
+    beats = run.status()["heartbeat_at"]
+    until(lambda: run.status()["heartbeat_at"] > beats + 1)
+    assert not run.events("stalled")
+    box.end(holder)
+    until(lambda: run.events("stalled"))
+
+
+def test_runs_that_exclude_each_other_go_one_after_the_other(
+    new_run: Callable[..., Run], box: GpuBox, until: Until
+) -> None:
+    one, other = new_run("one"), new_run("other")
+    for run in (one, other):
+        run.plan.update(id=f"batch.{run.path.name}", exclusive=["ray"])
+        run.start(f'touch "$CI_TASKS_RUN_DIR/ready"; {UNTIL_GO}', **_environ(box))
+    until(lambda: one.has("ready"))
+    assert _waits(other, until)["waiting"][0].startswith("ray held by run batch.one of ")
+    assert not other.has("ready")
+    (one.path / "go").touch()
+    until(lambda: other.has("ready"))
+    assert one.ended()["exit_code"] == 0
+    assert other.status()["phase"] == "running"
+
+
+def test_a_hung_nvidia_smi_keeps_no_run_from_being_cancelled_and_is_ended(run: Run, box: GpuBox, until: Until) -> None:
+    box.smi_says(f"#!/bin/sh\necho $$ > {box.path}/pid.new; mv {box.path}/pid.new {box.path}/pid; exec sleep 300")
+    _gpus(run, box, 1, "job", simulated=None)
+    run.start("exit 0", **_environ(box))
+    until((box.path / "pid").exists)
+    run.cancel()
+    assert run.ended()["end"] == layout.END_CANCELLED
+    pid = int((box.path / "pid").read_text())
+    until(lambda: process.start_time(pid) is None)
