@@ -1,4 +1,4 @@
-"""`python runner.pyz start RUN_DIR`, `… cancel RUN_DIR`, `… docker RUN_DIR -- WORDS` (what `bin/docker` calls)."""
+"""`python runner.pyz start RUN_DIR`, `… cancel …`, `… shell …`, and `… docker RUN_DIR -- WORDS` of `bin/docker`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import List
 
-from . import adapter, containers, layout, process, supervise, wake
+from . import adapter, ending, layout, shell, supervise, wake
 
 _SLOWEST = 30.0  # seconds until a run is on record; a file system that hangs must not hang its caller
 
@@ -20,9 +20,11 @@ def main(argv: List[str]) -> int:
             return start(run_dir)
         if command == "cancel":
             return cancel(run_dir)
+        if command == "shell":
+            return shell.main(run_dir)
         if command == "docker":
             return adapter.main(argv[3:], run_dir)
-    _say("start RUN_DIR | cancel RUN_DIR | docker RUN_DIR -- WORDS; not %r" % (argv,))
+    _say("start RUN_DIR | cancel RUN_DIR | shell RUN_DIR | docker RUN_DIR -- WORDS; not %r" % (argv,))
     return 2
 
 
@@ -49,22 +51,12 @@ def start(run_dir: str) -> int:
 
 
 def cancel(run_dir: str) -> int:
-    """Ask the runner to end its job. A runner that is gone cannot: then what it left is ended here."""
-    paths = layout.RunDir(run_dir)
-    status = layout.read_json(paths.status)
-    if process.alive(status):
-        try:
-            os.kill(status["pid"], signal.SIGTERM)
-            return 0
-        except ProcessLookupError:
-            status = layout.read_json(paths.status)  # it ended this moment
-        except OSError as error:
-            _say("the runner, process %s, cannot be told to stop: %s" % (status["pid"], error.strerror))
-            return 1
-    if status.get("state") != layout.STATE_ENDED:
-        patience = supervise.patience(layout.read_json(paths.plan))
-        process.end_all(paths.path, process.orphaned_group(status, paths.path), patience)
-        containers.remove(paths.path)
+    """End the run, be it in its runner's place."""
+    try:
+        ending.cancel(run_dir)
+    except ending.EndingError as problem:
+        _say(str(problem))
+        return 1
     return 0
 
 

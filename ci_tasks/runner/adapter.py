@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Dict
 
@@ -79,6 +80,9 @@ def _run_in_container(run: DockerRun, rules: Rules, run_dir: RunDir) -> int:
         here, deviations = rewrite(run, rules, nth)
         _check_sources(run, here)
         entries.append(_entry(render(run), render(here), deviations, rules.runtime, here.last("name")))
+    if here.last("pull") == "always":
+        _event(run_dir, "pull", image=here.image)
+    _event(run_dir, "container", name=here.last("name"))
     return _execute(program, [rules.runtime, *render(here)], {**os.environ, **client_environment(run, rules)})
 
 
@@ -107,6 +111,9 @@ def _other(argv: list[str], rules: Rules, run_dir: RunDir) -> int:
     program = _real_program(rules.runtime, run_dir)
     with _journal(run_dir) as entries:
         entries.append(_entry(argv, argv, [], rules.runtime, None))
+    words = split_global(argv)[1]
+    if words[:1] == ["pull"] or words[:2] == ["image", "pull"]:
+        _event(run_dir, "pull", image=words[-1])
     return _execute(program, [rules.runtime, *argv], os.environ)
 
 
@@ -182,12 +189,29 @@ def _idle(argv: list[str], run_dir: RunDir) -> int:
 
 @contextlib.contextmanager
 def _journal(run_dir: RunDir) -> Iterator[list[Entry]]:
-    """docker.json's entries, held by us alone; what was appended is written when the block ends well."""
-    with open(run_dir.docker + ".lock", "a", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        entries = _read_entries(run_dir.docker)
-        yield entries
-        write_json(run_dir.docker, entries)
+    """docker.json's entries, held by us alone; what was appended is written when the block ends well.
+
+    A container that is not on record would be left behind, so without a record there is none.
+    """
+    try:
+        with open(run_dir.docker + ".lock", "a", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            entries = _read_entries(run_dir.docker)
+            yield entries
+            write_json(run_dir.docker, entries)
+    except OSError as error:
+        raise Blocked(f"{run_dir.docker} cannot be written: {error.strerror}") from None
+
+
+def _event(run_dir: RunDir, event: str, **more: str | None) -> None:
+    """One line beside the runner's own. It is for people who watch; a full disk is no reason to stop here."""
+    shown = {key: value and _showable([value])[0] for key, value in more.items()}
+    line = json.dumps({"t": round(time.time(), 3), "event": event, **shown}) + "\n"
+    try:
+        with open(run_dir.events, "a", encoding="utf-8") as out:
+            out.write(line)
+    except OSError:
+        pass
 
 
 def _read_entries(path: str) -> list[Entry]:

@@ -23,7 +23,9 @@ def rewrite(run: DockerRun, rules: Rules, nth: int = 1) -> tuple[DockerRun, list
     run = _remap(run, rules.mounts, said)
     run = _use_pull(run, rules.pull, said)
     run = _use_image(run, rules.image, said)
+    run = _use_network(run, rules.network, said)
     run = _use_name(run, rules.name_of(nth), said)
+    run = _stay_after_end(run, said)
     run = _add_labels(run, rules.labels, said)
     run = _add_init(run, said)
     run = _add_env(run, rules.env, said)
@@ -83,6 +85,23 @@ def _use_name(run: DockerRun, name: str | None, said: list[Deviation]) -> Docker
         return run
     said.append(deviation("name", given or "(none)", name, "so that ci-tasks can find and remove the container"))
     return _replaced(run, "name", name)
+
+
+def _use_network(run: DockerRun, network: str | None, said: list[Deviation]) -> DockerRun:
+    """In place of the host's own network, where two runs that start Ray would meet at the same ports."""
+    if network is None or not any(_is_host_network(item) for item in run.options):
+        return run
+    said.append(deviation("network", "--network host", f"--network {network}", f"hosts.yaml network: {network}"))
+    return _each(run, lambda item: item.with_value(network) if _is_host_network(item) else item)
+
+
+def _stay_after_end(run: DockerRun, said: list[Deviation]) -> DockerRun:
+    """Logs are copied out of a container that has ended. One without a name could not be found again."""
+    if not (run.is_on("rm") and run.last("name")):
+        return run
+    here = "removed by ci-tasks once its logs are copied"
+    said.append(deviation("rm", "--rm", here, "so that logs can be copied out after the end"))
+    return _without(run, "rm")
 
 
 def _add_labels(run: DockerRun, labels: Mapping[str, str], said: list[Deviation]) -> DockerRun:
@@ -162,6 +181,10 @@ def _replaced(run: DockerRun, name: str, value: str) -> DockerRun:
 def _is_secret(item: Option) -> bool:
     name, equals, value = (item.value or "").partition("=")
     return item.name == "env" and bool(equals and value) and is_secret_name(name)
+
+
+def _is_host_network(item: Option) -> bool:
+    return item.name == "network" and item.value in ("host", "name=host")
 
 
 def _secret(item: Option) -> tuple[str, str]:

@@ -38,6 +38,8 @@ class RunDir:
         self.events = self._at("events.jsonl")
         self.status = self._at("status.json")
         self.docker = self._at("docker.json")
+        self.remote = self._at("remote.json")
+        self.environment = self._at("environment.json")
         self.record = self._at("record.json")
         self.artifacts = self._at("artifacts")
         self.junit = self._at("artifacts", "junit.xml")

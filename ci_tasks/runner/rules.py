@@ -12,6 +12,7 @@ PODMAN = "podman"
 NONE = "none"
 RUNTIMES = (DOCKER, PODMAN, NONE)
 PULLS = ("always", "missing", "never")
+BRIDGE = "bridge"
 
 
 class RulesError(ValueError):
@@ -30,6 +31,7 @@ class Rules:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     env: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)  # values may be secrets
     volumes: tuple[str, ...] = ()
+    network: str | None = None
 
     @classmethod
     def from_plan(cls, value: Any) -> Rules:
@@ -49,6 +51,7 @@ class Rules:
         rules = cls(volumes=tuple(volumes), **given)
         _check_choice("runtime", rules.runtime, RUNTIMES)
         _check_choice("pull", rules.pull, (None, *PULLS))
+        _check_choice("network", rules.network, (None, BRIDGE))
         if rules.name is not None and not isinstance(rules.name, str):
             raise RulesError(f"container: name: text is needed, not {rules.name!r}")
         _check_mounts(rules.mounts)

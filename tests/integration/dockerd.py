@@ -28,7 +28,7 @@ import pytest
 
 IMAGE = "ci-tasks-test:local"
 TOOLS = (
-    *("bash", "sh", "sleep", "cat", "env", "pwd", "ls", "id", "touch", "true", "seq", "df"),
+    *("bash", "sh", "sleep", "cat", "env", "pwd", "ls", "id", "touch", "true", "seq", "df", "rm", "ln", "mkfifo"),
     *("dirname", "mkdir", "chmod", "cp", "date"),  # what a run.sh needs that runs inside a job's container
 )
 PROGRAMS = ("docker", "dockerd", "containerd", "runc")

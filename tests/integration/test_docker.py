@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -22,6 +23,11 @@ from ci_tasks.runner.docker_argv import BOOLEANS, VALUED
 
 # Test files are imported by path (importmode=importlib); conftest.py has loaded this neighbour.
 dockerd = sys.modules["ci_tasks_tests_dockerd"]
+_spec = importlib.util.spec_from_file_location("ci_tasks_tests_registry", Path(__file__).with_name("registry.py"))
+assert _spec is not None
+assert _spec.loader is not None
+registry = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(registry)
 
 ROOT = Path(adapter.__file__).parents[2]
 ADAPTER = """\
@@ -119,6 +125,7 @@ def test_cis_flags_run_with_this_hosts_directories_and_the_exit_code_comes_throu
         "bin",
         "docker.json",
         "docker.json.lock",
+        "events.jsonl",
         "plan.json",
         *gpus,
     ]
@@ -158,7 +165,7 @@ def test_sigterm_stops_the_container_because_of_init(adapted: Adapted) -> None:
     adapted.await_container()
     started.send_signal(signal.SIGTERM)
     assert _ended(started) == 128 + signal.SIGTERM
-    assert adapted.names() == []
+    assert adapted.real("ps", "--quiet") == ""
 
 
 def test_removing_the_recorded_name_ends_the_run_whose_client_was_killed(adapted: Adapted) -> None:
@@ -200,6 +207,20 @@ def test_a_local_image_needs_no_registry_and_an_absent_one_is_dockers_125(
     done = adapted.run("run", *flags, "127.0.0.1:1/absent:x", "true")
     assert done[0] == code
     assert message in done[2]
+
+
+def test_a_pinned_image_is_pulled_by_its_digest_although_ci_pulls_always(adapted: Adapted) -> None:
+    with registry.serving(dockerd.image_tar()) as (name, digest):
+        adapted.rules(pull=None, image={"slime:latest": f"{name}@{digest}"})
+        words = ["--rm", "--pull=always", "--network=host", "slime:latest", "bash", "-c", "echo inside"]
+        code, out, err = adapted.run("run", *words)
+        assert (code, out) == (0, "inside\n"), err
+        found = json.loads(adapted.real("inspect", NAME))[0]
+        assert found["Config"]["Image"] == f"{name}@{digest}"
+        adapted.rules(pull=None, image={"slime:latest": f"{name}@sha256:{'0' * 64}"})
+        assert adapted.run("run", *words)[0] == 125
+        adapted.real("rm", "--force", NAME)
+        adapted.real("rmi", f"{name}@{digest}")
 
 
 def test_every_option_of_the_installed_docker_is_known_with_its_kind() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -111,6 +112,92 @@ def new_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 @pytest.fixture
 def run(new_run: Callable[..., Run]) -> Run:
     return new_run()
+
+
+_HOLD = """\
+import fcntl, os, sys
+held = [os.open(path, os.O_RDONLY | os.O_CREAT, 0o666) for path in sys.argv[2:]]
+for descriptor in held:
+    fcntl.flock(descriptor, fcntl.LOCK_EX if sys.argv[1] == "alone" else fcntl.LOCK_SH)
+print("held", flush=True)
+sys.stdin.read()
+"""
+_NVIDIA_SMI = """\
+#!/bin/sh
+case $1 in --query-gpu*) file=gpus ;; *) file=apps ;; esac
+cat "%s/$file"
+"""
+
+
+class GpuBox:
+    """A machine's GPU locks in a directory of their own, with other processes that hold them, and its nvidia-smi."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bin = path / "bin"
+        self.bin.mkdir(parents=True)
+        self.pattern = str(path / "custom_gpu_lock_{gpu_id}.lock")
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def lock(self, gpu: int) -> str:
+        return self.pattern.format(gpu_id=gpu)
+
+    def smi(self, *used: int, apps: str = "") -> None:
+        """From now on nvidia-smi shows so many MiB used on each GPU, and these processes."""
+        (self.path / "nvidia").mkdir(exist_ok=True)
+        gpus = [f"{at}, GPU-{at}, NVIDIA H200, 580.1, {mib}, 143771\n" for at, mib in enumerate(used)]
+        for name, text in (("gpus", "".join(gpus)), ("apps", apps)):
+            beside = self.path / "nvidia" / "new"
+            beside.write_text(text)
+            beside.replace(self.path / "nvidia" / name)
+        self.smi_says(_NVIDIA_SMI % (self.path / "nvidia"))
+
+    def smi_says(self, script: str) -> None:
+        beside = self.path / "new"
+        beside.write_text(script)
+        beside.chmod(0o755)
+        beside.replace(self.bin / "nvidia-smi")
+
+    def hold(self, *paths: str | int, shared: bool = False, **environ: str) -> subprocess.Popen[str]:
+        """Another process that holds these locks: GPU numbers, or paths."""
+        files = [self.lock(path) if isinstance(path, int) else path for path in paths]
+        holder = self.start([sys.executable, "-c", _HOLD, "shared" if shared else "alone", *files], **environ)
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        return holder
+
+    def start(self, command: list[str], **environ: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environ}
+        )
+        self.processes.append(process)
+        return process
+
+    def end(self, process: subprocess.Popen[str]) -> None:
+        process.kill()
+        process.communicate()
+        self.processes.remove(process)
+
+    def free(self, count: int = 8) -> list[int]:
+        """The GPUs whose locks a script could take now."""
+        found = []
+        for gpu in range(count):
+            with open(self.lock(gpu), "a+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                found.append(gpu)
+        return found
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuBox]:
+    made = GpuBox(tmp_path / "box")
+    monkeypatch.setenv("CI_TASKS_LOCK_DIR", str(made.path))
+    monkeypatch.setenv("PATH", f"{made.bin}{os.pathsep}{os.environ['PATH']}")
+    yield made
+    for left in list(made.processes):
+        made.end(left)
 
 
 @pytest.fixture

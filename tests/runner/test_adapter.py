@@ -87,6 +87,12 @@ class Host:
         value: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
         return value
 
+    def events(self) -> list[tuple[str, str | None]]:
+        path = self.run_dir / "events.jsonl"
+        events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        assert all(event["t"] > 0 for event in events)
+        return [(event["event"], event.get("name", event.get("image"))) for event in events]
+
     def seen_environment(self) -> dict[str, str]:
         entries = (self.fake / "env").read_text().split("\0")
         return {name: value for name, _, value in (entry.partition("=") for entry in entries if entry)}
@@ -109,14 +115,14 @@ def test_the_real_docker_gets_the_rewritten_words_and_its_exit_code_is_ours(host
     data.mkdir()
     host.rules(name="ci-7", mounts={"/mnt/x": str(host.root)}, pull="never", image={"img": "img@sha256:1"})
     volume = f"{data}:/d"
-    here = ["run", "--rm", "--pull=never", "-v", volume, "--name", "ci-7", "--init", "img@sha256:1", "sh", "-c", "a\nb"]
+    here = ["run", "--pull=never", "-v", volume, "--name", "ci-7", "--init", "img@sha256:1", "sh", "-c", "a\nb"]
     host.expect(*here)
     ci = ["run", "--rm", "--pull=always", "-v", "/mnt/x/data:/d", "img", "sh", "-c", "a\nb"]
     done = host.docker(*ci)
     assert (done.returncode, done.stdout, done.stderr) == (REAL_EXIT, "real docker ran\n", "")
     (entry,) = host.journal()
     assert (entry["ci"], entry["here"], entry["name"], entry["runtime"]) == (ci, here, "ci-7", "docker")
-    assert [d["what"] for d in entry["deviations"]] == ["mount /mnt/x/data", "pull", "image", "name", "init"]
+    assert [d["what"] for d in entry["deviations"]] == ["mount /mnt/x/data", "pull", "image", "name", "rm", "init"]
 
 
 def test_the_stand_in_refuses_words_that_nobody_expects(host: Host) -> None:
@@ -174,6 +180,34 @@ def test_other_subcommands_are_recorded_and_passed_on_and_do_not_count_as_runs(h
         "name": None,
         "runtime": "docker",
     }
+
+
+def test_a_start_and_a_pull_that_is_certain_are_events(host: Host) -> None:
+    (host.fake / "expected.any").touch()
+    host.rules(name="ci", image={"img": "img@sha256:1"})
+    host.docker("pull", "--quiet", "other")
+    host.docker("run", "--pull=always", "img")
+    host.docker("run", "img", "pull")
+    host.docker("ps")
+    host.docker("run", "-v", "/no/such:/d", "img")
+    starts = [("pull", "img@sha256:1"), ("container", "ci"), ("container", "ci-2")]
+    assert host.events() == [("pull", "other"), *starts]
+
+
+def test_what_cannot_be_put_on_record_does_not_start(host: Host) -> None:
+    """A container that nobody knows of would be left behind. A directory in the record's place stands for a full
+    disk."""
+    host.rules()
+    (host.run_dir / "docker.json").mkdir()
+    _blocked(host.docker("run", "img"), "docker.json cannot be written")
+    assert not (host.fake / "env").exists()
+
+
+def test_events_that_cannot_be_written_keep_nothing_from_starting(host: Host) -> None:
+    host.rules()
+    host.expect("run", "--init", "img")
+    (host.run_dir / "events.jsonl").mkdir()
+    assert host.docker("run", "img").returncode == REAL_EXIT
 
 
 def test_it_never_finds_itself_even_through_a_link(host: Host, tmp_path: Path) -> None:

@@ -137,11 +137,55 @@ def test_each_harmless_addition_is_one_deviation_with_a_reason() -> None:
         volumes=["/run dir", "/o"],
     )
     assert got == [
-        *["--rm", "-d", "--name", "n", "--label", "a=1", "--label", "b=x y", "--init", "-e", "A", "-e", "B"],
+        *["-d", "--name", "n", "--label", "a=1", "--label", "b=x y", "--init", "-e", "A", "-e", "B"],
         *["-v", "/run dir:/run dir", "-v", "/o:/o", "img", "ls"],
     ]
-    assert _whats(deviations) == ["name", "labels", "init", "env", "volumes"]
+    assert _whats(deviations) == ["name", "rm", "labels", "init", "env", "volumes"]
     assert all(set(d) == {"what", "ci", "here", "why"} and all(d.values()) for d in deviations)
+
+
+REMOVALS = [
+    (["--rm", "--name=theirs"], ["--name=ours"], True),
+    (["--rm=true", "-d", "--rm"], ["-d", "--name", "ours"], True),
+    (["--rm", "--rm=false"], ["--rm", "--rm=false", "--name", "ours"], False),
+    ([], ["--name", "ours"], False),
+]
+
+
+@pytest.mark.parametrize(("words", "expected", "named"), REMOVALS, ids=[" ".join(words) for words, _, _ in REMOVALS])
+def test_a_container_stays_after_its_end_so_that_its_logs_can_be_copied(
+    words: list[str], expected: list[str], named: bool
+) -> None:
+    got, deviations = _rewritten(["--init", *words, "img", "rm", "--rm"], name="ours")
+    assert got == ["--init", *expected, "img", "rm", "--rm"]
+    said = [(d["ci"], d["here"]) for d in deviations if d["what"] == "rm"]
+    assert said == ([("--rm", "removed by ci-tasks once its logs are copied")] if named else [])
+
+
+def test_a_container_that_could_not_be_found_again_is_left_to_docker() -> None:
+    assert _rewritten(["--init", "--rm", "img"]) == (["--init", "--rm", "img"], [])
+
+
+NETWORKS = [
+    (["--network", "host"], ["--network", "bridge"]),
+    (["--network=host"], ["--network=bridge"]),
+    (["--net=host"], ["--net=bridge"]),
+    (["--net", "name=host"], ["--net", "bridge"]),
+    (["--network", "none"], None),
+    (["--network=container:host"], None),
+    ([], None),
+]
+
+
+@pytest.mark.parametrize(("words", "bridged"), NETWORKS, ids=[" ".join(words) for words, _ in NETWORKS])
+def test_the_hosts_own_network_becomes_a_bridge_where_the_host_says_so(
+    words: list[str], bridged: list[str] | None
+) -> None:
+    got, deviations = _rewritten(["--init", *words, "img", "--network=host"], network="bridge")
+    assert got == ["--init", *(bridged or words), "img", "--network=host"]
+    said = {"what": "network", "ci": "--network host", "here": "--network bridge", "why": "hosts.yaml network: bridge"}
+    assert deviations == ([said] if bridged else [])
+    assert _rewritten(["--init", *words, "img"]) == (["--init", *words, "img"], [])
 
 
 def test_init_is_not_given_twice() -> None:
@@ -221,6 +265,7 @@ BAD_RULES: list[tuple[Any, str]] = [
     ({"mount": {}}, "unknown key 'mount'; the nearest is 'mounts'"),
     ({"runtime": "apptainer"}, "runtime: 'apptainer' is not one of docker, podman, none"),
     ({"pull": "sometimes"}, "pull: 'sometimes' is not one of null, always, missing, never"),
+    ({"network": "host"}, "network: 'host' is not one of null, bridge"),
     ({"mounts": {"rel": "/a"}}, "mounts: 'rel' is not an absolute path"),
     ({"mounts": {"/a": "rel"}}, "mounts: 'rel' is not an absolute path"),
     ({"mounts": {"/a": "/b:c"}}, "holds a colon"),
@@ -242,7 +287,7 @@ def test_rules_that_cannot_be_are_named(value: Any, message: str) -> None:
 
 
 def test_absent_and_null_rules_change_nothing_but_init() -> None:
-    empty = dict.fromkeys(["runtime", "pull", "image", "mounts", "name", "labels", "env", "volumes"])
+    empty = dict.fromkeys(["runtime", "pull", "image", "mounts", "name", "labels", "env", "volumes", "network"])
     assert Rules.from_plan(empty) == Rules.from_plan({}) == Rules()
 
 

@@ -1,0 +1,211 @@
+"""What a client may ask of a host, each request by its name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List
+
+from . import ask, bundle, ending, frames, layout, listing, remove, setting
+from .store import MissingBase, Store, StoreError
+from .tail import Tail
+
+Request = Dict[str, Any]
+
+
+class Refused(Exception):
+    """A request that cannot be done; `code` is for the client's code, the message for a person."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass
+class Session:
+    """One client's connection: where things are, and how to speak with it."""
+
+    home: str
+    runner: str
+    tail: Tail
+    send: Callable[[bytes], None]
+    chunks: Callable[[], Iterator[bytes]]
+
+    @property
+    def store(self) -> Store:
+        return Store(os.path.join(self.home, "store.git"))
+
+    def run_dir(self, request: Request) -> str:
+        """The run directory that a request names. Another home's is refused: the client remembers an old one."""
+        path = str(request["dir"])
+        runs = os.path.join(self.home, "runs") + os.sep
+        if not path.startswith(runs) or os.path.normpath(path) != path:
+            raise Refused("elsewhere", "%s is not below %s" % (path, runs))
+        return path
+
+
+@dataclass
+class Known:
+    """How a request is performed; `aside` in a thread, so that it keeps no other waiting."""
+
+    perform: Callable[[Session, Request], Any]
+    aside: bool = False
+
+
+def receive(session: Session, request: Request) -> Any:
+    """Take over one pack of objects."""
+    chunks = session.chunks()
+    try:
+        session.store.receive(chunks)
+    except MissingBase as problem:
+        raise Refused("missing-base", str(problem)) from None
+    except StoreError as problem:
+        raise Refused("store", str(problem)) from None
+    finally:
+        for _ in chunks:  # what was not read of the pack must not be taken for requests
+            pass
+    return None
+
+
+def create(session: Session, request: Request) -> Any:
+    """Make a run directory, and its checkout where `parts` name one."""
+    path = session.run_dir(request)
+    run = layout.RunDir(path)
+    parts = request.get("parts")
+    try:
+        if parts and not os.path.exists(run.plan):
+            shutil.rmtree(request["workspace"], ignore_errors=True)
+            session.store.check_out(parts, request["workspace"])
+    except MissingBase as problem:
+        raise Refused("missing-base", str(problem)) from None
+    except StoreError as problem:
+        raise Refused("store", str(problem)) from None
+    if not os.path.exists(run.plan):
+        with open(session.runner, "rb") as source:
+            setting.write_run_dir(run, request["plan"], request["script"], source.read())
+    return None
+
+
+def start(session: Session, request: Request) -> Any:
+    """Begin a run, once. The values of secrets are in nothing but the environment of its runner."""
+    run = layout.RunDir(session.run_dir(request))
+    if os.path.lexists(run.status):
+        return None
+    if not os.path.exists(run.plan):
+        raise Refused("missing", "there is no run %s" % run.path)
+    done = subprocess.run(
+        [sys.executable, "-I", run.runner, "start", run.path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(request.get("secrets") or {})},
+        start_new_session=True,
+    )
+    if done.returncode and not os.path.lexists(run.status):
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise Refused("start", "the runner did not start: %s" % (said[-1] if said else "it said nothing"))
+    return None
+
+
+def watch(session: Session, request: Request) -> Any:
+    """Tell what becomes of a run. One that was never begun, or is gone, has nothing to tell."""
+    path = session.run_dir(request)
+    if not os.path.lexists(layout.RunDir(path).status):
+        raise Refused("missing", "there is no run %s on the host any more" % path)
+    session.tail.watch(int(request["key"]), path, int(request["offset"]))
+
+
+def forget(session: Session, request: Request) -> Any:
+    session.tail.forget(int(request["key"]))
+
+
+def cancel(session: Session, request: Request) -> Any:
+    """Ask a run to end, and end what a runner that died has left."""
+    run = session.run_dir(request)
+    try:
+        ending.cancel(run)
+    except ending.EndingError as problem:
+        raise Refused("cancel", str(problem)) from None
+
+
+def kill(session: Session, request: Request) -> Any:
+    """End everything of a run now, without patience."""
+    ending.kill(session.run_dir(request))
+
+
+def collect(session: Session, request: Request) -> Any:
+    """Send what a run has left for its client, as a tar stream."""
+    run = session.run_dir(request)
+    number = int(request["id"])
+    bundle.send(run, lambda chunk: session.send(frames.part(number, chunk)))
+
+
+def clear(session: Session, request: Request) -> Any:
+    """Remove a run that its client has whole, with whatever it left; then its batch's directory, if that is empty."""
+    run = session.run_dir(request)
+    left = remove.remove_run(run)
+    directory = os.path.dirname(run)
+    left += _clear_environments(directory)
+    while directory != os.path.join(session.home, "runs"):
+        for name in (os.path.join(directory, "environments"), directory):
+            try:
+                os.rmdir(name)
+            except OSError:
+                pass
+        directory = os.path.dirname(directory)
+    return {"left": left}
+
+
+def _clear_environments(batch: str) -> List[str]:
+    """The venvs that rows of a batch share go with its last row."""
+    try:
+        names = os.listdir(batch)
+        shared = [] if any(name.isdigit() for name in names) else os.listdir(os.path.join(batch, "environments"))
+    except OSError:
+        return []
+    return [line for name in shared for line in remove.remove_run(os.path.join(batch, "environments", name))]
+
+
+def plan(session: Session, request: Request) -> Any:
+    """What a run is, for a client that did not begin it."""
+    run = layout.RunDir(session.run_dir(request))
+    with open(run.script, encoding="utf-8", errors="surrogateescape") as source:
+        return {"plan": layout.read_json(run.plan), "script": source.read()}
+
+
+def questions(session: Session, request: Request) -> Any:
+    return ask.ask(request["questions"], float(request["timeout"]))
+
+
+def runs(session: Session, request: Request) -> Any:
+    return listing.runs(session.home)
+
+
+def prune(session: Session, request: Request) -> Any:
+    """Forget objects and runners that nobody has used for so many days."""
+    days = float(request["days"])
+    for entry in list(os.scandir(os.path.dirname(session.runner))):
+        if entry.path != session.runner and entry.stat().st_mtime < time.time() - days * 86400:
+            os.unlink(entry.path)
+    return session.store.prune(days)
+
+
+REQUESTS = {
+    "receive": Known(receive),
+    "create": Known(create),
+    "start": Known(start),
+    "watch": Known(watch),
+    "forget": Known(forget),
+    "cancel": Known(cancel, aside=True),
+    "kill": Known(kill, aside=True),
+    "collect": Known(collect, aside=True),
+    "clear": Known(clear, aside=True),
+    "ask": Known(questions, aside=True),
+    "plan": Known(plan, aside=True),
+    "runs": Known(runs, aside=True),
+    "prune": Known(prune, aside=True),
+}

@@ -1,0 +1,456 @@
+"""The end of a run on a real Docker daemon: what comes back, what goes, and what stays where somebody asked for it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.runner import archive, layout, process, remove, setting, trees
+
+dockerd = sys.modules["ci_tasks_tests_dockerd"]
+support = sys.modules["ci_tasks_tests_conftest"]
+
+PYTHON = "/usr/bin/python3"  # one that another user may run too
+SOMEBODY = 12345
+RAY = """\
+mkdir -p /tmp/ray/session_2026/logs/old && ln -s /tmp/ray/session_2026 /tmp/ray/session_latest
+echo "raylet here" > /tmp/ray/session_2026/logs/raylet.out
+echo older > "/tmp/ray/session_2026/logs/old/a b"
+""".strip()
+LOGS = "artifacts/container-1/tmp/ray/session_latest/logs"
+
+
+class Box:
+    """A host's home with one run directory, and the daemon that its jobs use."""
+
+    def __init__(self, home: Path, host: str) -> None:
+        self.home, self.host = home, host
+        self.run = layout.RunDir(str(home / "runs" / "a batch" / "01"))
+        self.path = Path(self.run.path)
+        self.workspace = self.path / "workspace"
+        self.label = f"ci-tasks.dir={self.path}"
+        self.as_user: list[str] = []
+
+    def write(self, inside: str, *words: str, after: str = "", **plan: Any) -> None:
+        """A job whose script runs `inside` in a container, and says how that ended."""
+        flags = " ".join(["--rm", "--network host", *words])
+        script = 'PATH="$CI_TASKS_RUN_DIR/bin:$PATH"\n'
+        script += f"docker run {flags} {dockerd.IMAGE} bash -c {shlex.quote(inside)}\n{after}"
+        self.workspace.mkdir(parents=True)
+        setting.write_run_dir(self.run, {**self.plan(), **plan}, script, archive.build())
+        adapter = Path(self.run.adapter)
+        adapter.write_text(adapter.read_text().replace(shlex.quote(sys.executable), PYTHON))
+
+    def plan(self) -> dict[str, Any]:
+        labels = {"ci-tasks.run": "07", "ci-tasks.dir": str(self.path)}
+        rules: dict[str, Any] = {"runtime": "docker", "pull": "never", "name": "ci-tasks-07", "labels": labels}
+        rules["volumes"] = [self.run.artifacts]
+        limits = {"timeout_minutes": 5, "stall_minutes": 5, "patience_seconds": 1}
+        own = {"workspace": str(self.workspace), "owned": [str(self.workspace)], "image": dockerd.IMAGE}
+        return {"id": "07", "host_env": {"DOCKER_HOST": self.host}, "container": rules, **limits, **own}
+
+    def call(self, word: str) -> None:
+        words = [*self.as_user, PYTHON, "-I", self.run.runner, word, self.run.path]
+        environ = {"PATH": os.environ["PATH"], "HOME": str(self.home), "S3_KEY": "correct-horse"}
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def start(self) -> None:
+        self.call("start")
+
+    def status(self) -> dict[str, Any]:
+        return layout.read_json(self.run.status)
+
+    def ended(self) -> dict[str, Any]:
+        support.until(lambda: self.status().get("state") == layout.STATE_ENDED, "the run ends")
+        return self.status()
+
+    def json(self, name: str) -> Any:
+        return json.loads((self.path / name).read_text())
+
+    def containers(self, *words: str) -> list[str]:
+        listed: str = dockerd.docker(
+            self.real(), "ps", *words, "--filter", f"label={self.label}", "--format", "{{.Names}}"
+        )
+        return listed.split()
+
+    def real(self) -> str:
+        return self.host
+
+    def files(self) -> list[str]:
+        top = Path(self.run.artifacts)
+        return sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def box(tmp_path: Path, docker_host: str) -> Iterator[Box]:
+    yield from boxed(tmp_path / "home", docker_host)
+
+
+def boxed(home: Path, docker_host: str) -> Iterator[Box]:
+    here = Box(home, docker_host)
+    yield here
+    status = here.status()
+    if process.alive(status):
+        os.kill(status["pid"], signal.SIGKILL)
+    process.kill_all(str(here.path), process.orphaned_group(status, str(here.path)))
+    for name in here.containers("--all"):
+        dockerd.docker(docker_host, "rm", "--force", name)
+
+
+def gone(box: Box) -> None:
+    """Nothing of the run is left but its record."""
+    assert box.containers("--all") == []
+    assert not box.workspace.exists()
+    assert process.of_run(str(box.path), None) == []
+    assert not [path.name for path in box.path.iterdir() if path.name.startswith(".")]
+
+
+ENDS = [("exit 3", layout.END_EXIT, 3), ("exit 0", layout.END_EXIT, 0), ("sleep 600", layout.END_CANCELLED, None)]
+
+
+@pytest.mark.parametrize(("last", "end", "code"), ENDS, ids=[last for last, _, _ in ENDS])
+def test_rays_logs_come_out_of_the_container_before_it_goes(box: Box, last: str, end: str, code: int | None) -> None:
+    box.write(f"{RAY}; echo ready; {last}")
+    box.start()
+    if end == layout.END_CANCELLED:
+        support.until(lambda: b"ready" in Path(box.run.log).read_bytes(), "the job is under way")
+        box.call("cancel")
+    status = box.ended()
+    assert status["end"] == end
+    assert code is None or status["exit_code"] == code
+    assert (box.path / LOGS / "raylet.out").read_text() == "raylet here\n"
+    assert (box.path / LOGS / "old" / "a b").read_text() == "older\n"
+    assert "left" not in status and "kept" not in status
+    gone(box)
+
+
+def test_a_timeout_ends_the_container_and_brings_its_logs(box: Box) -> None:
+    box.write(f"{RAY}; exec sleep 600", timeout_minutes=0.05)
+    box.start()
+    assert box.ended()["end"] == layout.END_TIMEOUT
+    assert (box.path / LOGS / "raylet.out").exists()
+    gone(box)
+
+
+def test_the_containers_of_killed_clients_and_detached_ones_are_ended_too(box: Box) -> None:
+    after = """\
+docker run --detach --rm --network host IMAGE bash -c 'echo second > /tmp/out; sleep 600'
+docker run --rm --network host IMAGE bash -c 'echo third > /tmp/out; touch /tmp/up; sleep 600' & client=$!
+until docker exec ci-tasks-07-3 ls /tmp/up; do sleep 0.1; done
+kill -KILL $client
+exit 4
+""".replace("IMAGE", dockerd.IMAGE)
+    box.write("true", after=after, artifacts=["/tmp/out"])
+    box.start()
+    assert box.ended()["exit_code"] == 4
+    assert (box.path / "artifacts/container-2/tmp/out").read_text() == "second\n"
+    assert (box.path / "artifacts/container-3/tmp/out").read_text() == "third\n"
+    gone(box)
+
+
+HOSTILE = """\
+cd /out && echo fine > ok && ln -s /etc/passwd link && mkfifo pipe && touch "two
+lines" && mkdir -p deep/er && echo s > deep/er/x && ln -s / deep/root && touch -- -rf && echo correct-horse > told
+""".strip()
+
+
+def test_hostile_files_lead_nowhere_and_secrets_are_masked(box: Box, tmp_path: Path) -> None:
+    """The container may write into artifacts itself, so links may wait there as well."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    artifacts = shlex.quote(box.run.artifacts)
+    traps = f"ln -s {shlex.quote(str(outside))} {artifacts}/container-1; ln -s /etc/passwd {artifacts}/left-out.json"
+    box.write(f"mkdir /out; {HOSTILE}; {traps}", artifacts=["/out", "/no/such", "/out/deep"], secrets=["S3_KEY"])
+    box.start()
+    assert box.ended()["exit_code"] == 0
+    assert list(outside.iterdir()) == []
+    top = box.path / "artifacts" / "container-1.2" / "out"
+    found = sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
+    assert found == ["-rf", "deep/er/x", "ok", "told", "two\nlines"]
+    assert (top / "told").read_text() == "***\n"
+    assert not [path for path in top.rglob("*") if path.is_symlink()]
+    left = {entry["path"]: entry["why"] for entry in box.json("artifacts/left-out.json")}
+    assert sorted(left) == ["/out/deep/root", "/out/link", "/out/pipe"]
+    gone(box)
+
+
+def test_what_is_too_much_is_named_with_its_size(box: Box) -> None:
+    script = "mkdir /out; head -c 1000 /bin/bash > /out/a; : > /out/big; df / > /dev/null; cp /bin/bash /out/z"
+    box.write(script.replace("head -c 1000 /bin/bash", "echo small"), artifacts=["/out"])
+    # The limit is the runner's own; a small one stands in its zip file.
+    shrink(box, "LIMIT = 200 << 20", "LIMIT = 100")
+    box.start()
+    box.ended()
+    assert box.files() == ["container-1/out/a", "container-1/out/big", "left-out.json"]
+    (left,) = box.json("artifacts/left-out.json")
+    assert (left["from"], left["path"]) == ("container-1", "/out/z")
+    assert left["bytes"] > 100_000
+
+
+def shrink(box: Box, line: str, instead: str) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(box.run.runner) as old, zipfile.ZipFile(out, "w") as new:
+        changed = 0
+        for entry in old.infolist():
+            text = old.read(entry).decode()
+            changed += line in text
+            new.writestr(entry.filename, text.replace(line, instead))
+    assert changed == 1, line
+    Path(box.run.runner).write_bytes(out.getvalue())
+
+
+def test_core_files_are_listed_and_stay_where_they_are(box: Box) -> None:
+    core = r"printf '\177ELF\2\1\1\0\0\0\0\0\0\0\0\0\4\0more'"
+    inside = f"{core} > core.77; {core} > /w/core; echo 'x = 1' > /w/core.py; exit 139"
+    box.write(inside, "-v", shlex.quote(f"{box.workspace}:/w"), "-w", "/root", keep=True)
+    box.start()
+    box.ended()
+    found = {entry["path"]: (entry["bytes"], entry["container"]) for entry in box.json("artifacts/cores.json")}
+    assert found == {str(box.workspace / "core"): (22, None), "/root/core.77": (22, "ci-tasks-07")}
+    assert box.files() == ["cores.json"]
+
+
+# -- keep and remove -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", ["exit 3", "sleep 600"])
+def test_a_failed_container_and_its_workspace_stay_on_request_until_the_run_is_removed(box: Box, last: str) -> None:
+    box.write(f"echo ready; {last}", keep=True)
+    box.start()
+    if last == "sleep 600":
+        support.until(lambda: b"ready" in Path(box.run.log).read_bytes(), "the job is under way")
+        box.call("cancel")
+    assert box.ended()["kept"] == {"containers": ["ci-tasks-07"], "workspace": str(box.workspace)}
+    assert (box.containers(), box.containers("--all")) == ([], ["ci-tasks-07"])
+    assert box.workspace.exists()
+    assert remove.remove_run(str(box.path)) == []
+    assert not box.path.exists()
+    gone_but_for_the_home(box)
+
+
+def gone_but_for_the_home(box: Box) -> None:
+    assert box.containers("--all") == []
+    assert process.of_run(str(box.path), None) == []
+
+
+def test_a_passed_run_is_not_kept(box: Box) -> None:
+    box.write("true", keep=True)
+    box.start()
+    assert "kept" not in box.ended()
+    gone(box)
+
+
+def test_removing_a_run_ends_it_where_its_runner_was_killed_and_its_journal_is_gone(box: Box) -> None:
+    box.write("echo ready; sleep 600")
+    box.start()
+    support.until(lambda: box.containers() and b"ready" in Path(box.run.log).read_bytes(), "the container runs")
+    os.kill(box.status()["pid"], signal.SIGKILL)
+    Path(box.run.docker).unlink()
+    assert remove.remove_run(str(box.path)) == []
+    assert not box.path.exists()
+    gone_but_for_the_home(box)
+
+
+def test_removing_a_run_that_goes_on_ends_it_first(box: Box) -> None:
+    box.write("echo ready; sleep 600")
+    box.start()
+    support.until(lambda: b"ready" in Path(box.run.log).read_bytes(), "the job is under way")
+    assert remove.remove_run(str(box.path)) == []
+    assert not box.path.exists()
+    gone_but_for_the_home(box)
+
+
+# -- other users' files ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def somebody(docker_host: str) -> Iterator[Box]:
+    """A user that is not root and may use docker."""
+    if shutil.which("setpriv") is None:
+        dockerd.cannot("not installed: setpriv (Debian: apt-get install util-linux)")
+    home = Path("/tmp") / f"ci-tasks-somebody-{os.getpid()}"
+    home.mkdir()
+    socket = docker_host.removeprefix("unix://")
+    os.chmod(os.path.dirname(socket), 0o711)
+    for each in boxed(home, docker_host):
+        each.as_user = [
+            *("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", f"--groups={os.stat(socket).st_gid}"),
+            *("--inh-caps=-all", "--bounding-set=-all"),
+        ]
+        try:
+            yield each
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def give_away(box: Box) -> None:
+    for path in (box.home, *box.home.rglob("*")):
+        os.chown(path, SOMEBODY, SOMEBODY, follow_symlinks=False)
+
+
+ROOTS_FILES = """\
+cd /w && mkdir -p locked/in "odd
+: name" && echo x > locked/in/file && echo y > "odd
+: name/z" && chmod 000 locked && ln -s /outside out
+echo "<x/>" > ARTIFACTS/junit.xml && chmod 600 ARTIFACTS/junit.xml
+"""
+
+
+def test_what_root_left_in_a_container_is_readable_and_removed_for_another_user(somebody: Box, tmp_path: Path) -> None:
+    box = somebody
+    (tmp_path / "kept").write_text("x")
+    text = ROOTS_FILES.replace("ARTIFACTS", shlex.quote(box.run.artifacts)).replace("/outside", str(tmp_path))
+    box.write(f"{text}exit 3", "-v", shlex.quote(f"{box.workspace}:/w"))
+    give_away(box)
+    box.start()
+    status = box.ended()
+    assert (status["exit_code"], status.get("left")) == (3, None), Path(box.run.log).read_text()
+    read = subprocess.run([*box.as_user, "cat", f"{box.run.artifacts}/junit.xml"], capture_output=True)
+    assert read.stdout == b"<x/>\n"
+    assert (tmp_path / "kept").exists()
+    gone(box)
+
+
+def test_without_an_image_what_cannot_be_removed_is_said(somebody: Box) -> None:
+    box = somebody
+    box.write("touch /w/x", "-v", shlex.quote(f"{box.workspace}:/w"), owned=[])
+    give_away(box)
+    (box.workspace / "sub").mkdir()
+    (box.workspace / "sub" / "roots").touch()
+    text = f"import sys; sys.path.insert(0, {box.run.runner!r}); from runner import trees; import json\n"
+    text += f"print(json.dumps(trees.remove_tree({str(box.workspace)!r}, None, 'docker', {{}})))"
+    said = subprocess.run([*box.as_user, PYTHON, "-c", text], capture_output=True, text=True, check=True)
+    (left,) = json.loads(said.stdout)
+    assert left.startswith(f"{box.workspace}: ")
+    assert "Permission denied" in left or "Operation not permitted" in left
+
+
+def test_a_mount_inside_a_directory_keeps_all_of_it(tmp_path: Path, docker_host: str) -> None:
+    inside = tmp_path / "tree" / "mounted"
+    inside.mkdir(parents=True)
+    (tmp_path / "tree" / "file").touch()
+    with mounted(inside):
+        (inside / "data").touch()
+        left = trees.remove_tree(str(tmp_path / "tree"), dockerd.IMAGE, "docker", {"DOCKER_HOST": docker_host})
+        assert left == [f"{inside}: a file system is mounted there"]
+        assert (inside / "data").exists()
+
+
+@contextlib.contextmanager
+def mounted(directory: Path, size: str = "1m") -> Iterator[None]:
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)], capture_output=True, text=True
+    )
+    if done.returncode:
+        dockerd.cannot(f"no tmpfs can be mounted: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+# -- faults ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_keeps_no_run_from_ending_with_its_result(tmp_path: Path, docker_host: str) -> None:
+    home = tmp_path / "small"
+    home.mkdir()
+    with mounted(home, "4m"):
+        for box in boxed(home, docker_host):
+            box.write(f"{RAY}; exit 3")
+            box.start()
+            status = box.ended()
+            assert (status["end"], status["exit_code"]) == (layout.END_EXIT, 3)
+            why = {entry["path"]: entry["why"] for entry in box.json("artifacts/left-out.json")}
+            assert why[f"/{LOGS.partition('container-1/')[2]}/raylet.out"] == "the disk is full"
+            gone(box)
+
+
+class Relayed(Box):
+    """Its jobs reach the daemon through a link, which stands for the daemon."""
+
+    def __init__(self, home: Path, host: str, link: Path) -> None:
+        super().__init__(home, f"unix://{link}")
+        self.link, self.socket = link, host.removeprefix("unix://")
+        link.symlink_to(self.socket)
+
+    def real(self) -> str:
+        return f"unix://{self.socket}"
+
+
+@pytest.fixture
+def relayed(tmp_path: Path, docker_host: str) -> Iterator[Relayed]:
+    link = Path("/tmp") / f"ci-tasks-link-{os.getpid()}.sock"
+    here = Relayed(tmp_path / "home", docker_host, link)
+    yield here
+    link.unlink(missing_ok=True)
+    for name in here.containers("--all"):
+        dockerd.docker(docker_host, "rm", "--force", name)
+    process.kill_all(str(here.path), None)
+
+
+def test_a_daemon_that_is_gone_at_the_end_is_said_and_changes_no_result(relayed: Relayed) -> None:
+    box = relayed
+    box.write("sleep 600", "--detach", after=f"rm {box.link}; exit 5")
+    box.start()
+    status = box.ended()
+    assert (status["end"], status["exit_code"]) == (layout.END_EXIT, 5)
+    assert any("ci-tasks-07" in line and "Cannot connect" in line for line in status["left"])
+    assert box.containers() == ["ci-tasks-07"]
+    box.link.symlink_to(box.socket)
+    assert remove.remove_run(str(box.path)) == []
+    assert box.containers("--all") == []
+
+
+# -- what the run had around it --------------------------------------------------------------------------------------
+
+
+def test_the_environment_names_image_docker_and_packages(box: Box, until_taken: Callable[[Box], Any]) -> None:
+    box.write("echo ready; until ls /over; do sleep 0.1; done 2> /dev/null", "-v", "/usr:/usr:ro")
+    box.start()
+    (container,) = until_taken(box)["containers"]
+    dockerd.docker(box.host, "exec", "ci-tasks-07", "touch", "/over")
+    assert box.ended()["exit_code"] == 0
+    assert (container["name"], container["image"]) == ("ci-tasks-07", dockerd.IMAGE)
+    assert container["image_id"].startswith("sha256:")
+    assert container["python"].startswith("3.") and container["taken_at"] < time.time()
+    assert isinstance(container["packages"], dict)
+    assert set(box.json("environment.json")["docker"]) == {"client", "server"}
+    assert box.json("environment.json")["docker"]["server"]
+
+
+def test_of_a_container_that_ended_at_once_the_image_is_still_known(box: Box) -> None:
+    box.write("exit 0")
+    box.start()
+    box.ended()
+    (container,) = box.json("environment.json")["containers"]
+    assert container["image_id"].startswith("sha256:")
+    assert container["problem"] == "the container ended before its packages could be listed"
+
+
+@pytest.fixture
+def until_taken() -> Callable[[Box], Any]:
+    def wait(box: Box) -> Any:
+        def taken() -> Any:
+            path = Path(box.run.environment)
+            facts = json.loads(path.read_text()) if path.exists() else {}
+            return facts if facts.get("containers") else None
+
+        return support.until(taken, "environment.json names a container")
+
+    return wait
