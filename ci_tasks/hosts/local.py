@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from ci_tasks.errors import Blocked
 from ci_tasks.model import Plan
-from ci_tasks.runner import archive, layout, process
-from ci_tasks.runner.layout import RunDir, read_json, write_json
+from ci_tasks.runner import archive, ending, layout, process, setting
+from ci_tasks.runner.layout import RunDir, read_json
 
 # -I: the caller's PYTHONPATH and user packages must not reach into the runner.
 _PYTHON = (sys.executable, "-I")
 _GLANCE = 0.02  # seconds between two looks at a run that somebody waits for
-_HEARING = 1.0  # seconds that a runner gets to notice that its job is to be killed
-_ADAPTER = """#!/bin/sh
-# The container adapter: gets the words that CI gives to docker, and does on this host what they mean.
-here=$(dirname -- "$0")
-exec {python} -I "$here/runner.pyz" docker "$(dirname -- "$here")" -- "$@"
-"""
 
 
 def write_run_dir(run: RunDir, plan: Plan) -> None:
     """Everything that the runner needs, in one directory that can also be copied elsewhere."""
-    os.makedirs(run.artifacts, exist_ok=True)
-    write_json(run.plan, plan.public())
-    write_script(run, plan.script)
-
-
-def write_script(run: RunDir, script: str) -> None:
-    """run.sh, the runner and the container adapter."""
-    os.makedirs(run.bin, exist_ok=True)
-    _executable(run.script, script)
-    _executable(run.adapter, _ADAPTER.format(python=shlex.quote(sys.executable)))
-    with open(run.runner, "wb") as out:
-        out.write(archive.build())
+    setting.write_run_dir(run, plan.public(), plan.script, archive.build())
 
 
 def start(run: RunDir) -> None:
@@ -105,32 +85,14 @@ def request_cancel(run: RunDir) -> None:
 
 
 def kill(run: RunDir) -> None:
-    """End everything of the run now, without patience. Its runner hears of it first: else it would take the job's death
-    for an end of its own, and the row for failed."""
-    status = read_json(run.status)
-    if not process.alive(status):
-        process.kill_all(run.path, process.orphaned_group(status, run.path))
-        return
-    with suppress(OSError):
-        os.kill(status["pid"], signal.SIGTERM)
-    deadline = time.monotonic() + _HEARING
-    while not _is_cancelling(run) and not ended(run) and time.monotonic() < deadline:
-        time.sleep(_GLANCE)
-    process.kill_all(run.path, status.get("group"))
+    """End everything of the run now, without patience."""
+    ending.kill(run.path)
 
 
 def clear(run: RunDir) -> None:
     """After the end: what a runner that died has left. A runner that lived to the end has left nothing."""
     if read_json(run.status).get("state") != layout.STATE_ENDED:
         cancel(run)
-
-
-def _is_cancelling(run: RunDir) -> bool:
-    try:
-        with open(run.events, encoding="utf-8") as source:
-            return any(json.loads(line)["event"] == layout.END_CANCELLED for line in source if line.endswith("\n"))
-    except (OSError, ValueError):
-        return False
 
 
 @contextmanager
@@ -145,9 +107,3 @@ def _interrupts_held() -> Iterator[None]:
 
 def _cancel(run: RunDir) -> list[str]:
     return [*_PYTHON, run.runner, "cancel", run.path]
-
-
-def _executable(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as out:
-        out.write(text)
-    os.chmod(path, 0o755)

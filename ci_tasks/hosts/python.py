@@ -32,6 +32,27 @@ def find(wanted: str) -> tuple[str, str]:
     return os.path.realpath(sys.executable), _version(sys.executable) or sys.version.split()[0]
 
 
+def question(wanted: str) -> list[str]:
+    """What to ask another host: it prints `version path` of every interpreter that may be `wanted`."""
+    found = re.match(r"\d+\.\d+", wanted)
+    names = [f"python{found[0]}", "python3"] if found else ["python3"]
+    patterns = [kept.format(version=found[0], pyenv="${PYENV_ROOT:-$HOME/.pyenv}") for kept in _KEPT] if found else []
+    places = " ".join(pattern.replace("~", "$HOME") for pattern in patterns)
+    text = f"""for name in {" ".join(names)} {places}; do
+  path=$(command -v "$name") || continue
+  "$path" -c 'import platform, sys; print(platform.python_version(), sys.executable)' 2> /dev/null
+done
+exit 0"""
+    return ["sh", "-c", text]
+
+
+def choose(wanted: str, said: str, own: tuple[str, str]) -> tuple[str, str]:
+    """(path, version) of the interpreter for `wanted` among the answers to `question`, else the host's `own`."""
+    answers = [line.partition(" ") for line in said.splitlines()]
+    right = [(path, version) for version, _, path in answers if path and version_matches(wanted, version)]
+    return max(right, key=lambda one: _numbers(one[1])) if right and wanted else own
+
+
 def _candidates(wanted: str) -> list[str]:
     found = re.match(r"\d+\.\d+", wanted)
     if not found:

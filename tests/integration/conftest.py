@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,13 +23,20 @@ SAMPLE = ROOT / "examples/tiny-slime"
 
 # Test files are imported by path (importmode=importlib), so a neighbour has to be as well.
 sys.modules["ci_tasks_tests_conftest"] = sys.modules[__name__]
-_spec = importlib.util.spec_from_file_location("ci_tasks_tests_dockerd", Path(__file__).with_name("dockerd.py"))
-assert _spec is not None
-assert _spec.loader is not None
-dockerd = importlib.util.module_from_spec(_spec)
-sys.modules["ci_tasks_tests_dockerd"] = dockerd
-_spec.loader.exec_module(dockerd)
-docker_host = dockerd.docker_host
+
+
+def _neighbour(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"ci_tasks_tests_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[f"ci_tasks_tests_{name}"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+docker_host = _neighbour("dockerd").docker_host
+sshd = _neighbour("sshd").sshd
+_neighbour("tcp_proxy")
 
 PATIENCE = 60.0
 
@@ -73,17 +81,20 @@ class Person:
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-c", "from ci_tasks.cli import main; main()", *words]
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*words),
-            cwd=self.checkout,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
+    def start(self, *words: str, stdin: str = "") -> subprocess.Popen[str]:
+        with tempfile.TemporaryFile("w+") as typed:
+            typed.write(stdin)
+            typed.seek(0)
+            return subprocess.Popen(
+                self.command(*words),
+                cwd=self.checkout,
+                env=self.environment(),
+                stdin=typed,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
 
     def ci_tasks(self, *words: str) -> Said:
         started = self.start(*words)

@@ -1,0 +1,199 @@
+"""A connection to a host that comes back: whoever needs the channel waits until there is one.
+
+A laptop that slept, a sshd that was restarted, a cut cable: the line says so once, tries again with growing pauses, and
+says when it is back. What was asked meanwhile is asked again by those who wait for it; every request can be.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ci_tasks.errors import Blocked, CiTasksError
+from ci_tasks.hosts import memory
+from ci_tasks.hosts.ask import Answer
+from ci_tasks.hosts.channel import Channel, RunnerWanted, command
+from ci_tasks.hosts.link import Link, LinkDied
+from ci_tasks.hosts.ssh_words import HostKeyRefused
+from ci_tasks.model import HostSpec
+from ci_tasks.runner import archive
+
+GIVE_UP = 3600.0  # seconds without a link after which nobody waits any longer
+_FIRST_TRIES = 2  # more of them before the host has ever answered are of no use
+_PAUSES = (0.2, 1.0, 2.0, 5.0, 10.0)  # seconds between two tries, the last one again and again
+
+
+class Line:
+    """Connects at once, in a thread of its own. `said` has what a person should hear of it."""
+
+    def __init__(
+        self,
+        spec: HostSpec,
+        connect: Callable[[], Link],
+        memory_file: Path,
+        news: Callable[[dict[str, Any]], None],
+        log: Callable[[int, int, bytes], None],
+    ) -> None:
+        self.spec = spec
+        self.memory = memory.load(memory_file)
+        self.said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.down_since: float | None = None
+        self._connect, self._memory_file = connect, memory_file
+        self._news, self._log = news, log
+        self._archive = archive.build()
+        self._digest = archive.digest(self._archive)
+        self._change = threading.Condition()
+        self._channel: Channel | None = None
+        self._hello: dict[str, Any] = {}
+        self._problem: CiTasksError | None = None
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, daemon=True, name="ci-tasks line")
+        self._keeper.start()
+
+    def channel(self) -> Channel:
+        """The channel, as soon as there is one: words that are sent now travel before the host has answered at all.
+
+        Raises the problem that keeps us from ever having one.
+        """
+        with self._change:
+            self._change.wait_for(lambda: self._channel is not None or self._problem is not None)
+            if self._channel is None:
+                assert self._problem is not None
+                raise self._problem
+            return self._channel
+
+    def hello(self) -> dict[str, Any]:
+        """What the host said of itself: its home, Python and time. Raises the problem that keeps us from hearing it."""
+        with self._change:
+            self._change.wait_for(lambda: bool(self._hello) or self._problem is not None)
+            if not self._hello:
+                assert self._problem is not None
+                raise self._problem
+            return self._hello
+
+    def request(self, do: str, **fields: Any) -> Any:
+        """Ask and wait, over a new link where the old one dies. Raises HostRefused, and what `channel` raises."""
+        while True:
+            try:
+                return self.channel().post(do, **fields).wait()
+            except LinkDied:
+                continue
+
+    def ask(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, Answer]:
+        """The answers of programs of the host: see ci_tasks.hosts.ask.Asker."""
+        found = self.request("ask", questions=questions, timeout=timeout)
+        return {name: Answer(**said) for name, said in found.items()}
+
+    @property
+    def is_up(self) -> bool:
+        return self._channel is not None
+
+    def save(self) -> None:
+        memory.save(self._memory_file, self.memory)
+
+    def close(self) -> None:
+        self._closing.set()
+        with self._change:
+            channel, self._channel = self._channel, None
+            self._problem = self._problem or Blocked(f"the connection to {self.spec.name} was closed")
+            self._change.notify_all()
+        if channel is not None:
+            channel.close()
+
+    # -- the keeper's thread -----------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        tries = 0
+        while not self._closing.is_set():
+            try:
+                self._one_link()
+                tries = 0
+            except LinkDied as death:
+                if not self._hello and tries >= _FIRST_TRIES:
+                    self._end(Blocked(f"{self.spec.name}: {death}"))
+                    return
+                self._down(str(death))
+            except CiTasksError as problem:
+                # Once it has worked, a network that is away or an agent that is locked will pass; another key will not.
+                if not self._hello or isinstance(problem, HostKeyRefused):
+                    self._end(problem)
+                    return
+                self._down(problem.message)
+            except Exception as bug:  # nobody may wait for ever
+                self._end(CiTasksError(f"the connection to {self.spec.name} failed: {bug!r}"))
+                return
+            if self.down_since is not None and time.monotonic() - self.down_since > GIVE_UP:
+                self._end(Blocked(f"no link to {self.spec.name} for {GIVE_UP / 60:g} minutes"))
+                return
+            self._closing.wait(_PAUSES[min(tries, len(_PAUSES) - 1)])
+            tries += 1
+
+    def _one_link(self) -> None:
+        """From the connection to its death. Raises LinkDied at the end, and what keeps the host from being used."""
+        link = self._connect()
+        try:
+            try:
+                self._converse(link)
+            except RunnerWanted:
+                self.memory.runner = ""
+                self._converse(link)
+        finally:
+            self._set(None)
+            link.close()
+
+    def _converse(self, link: Link) -> None:
+        has_runner = self.memory.runner == self._digest
+        channel = Channel(link.open(command(self.spec.workspace, self._digest)), self._news, self._log)
+        try:
+            # In a thread, since a host that talks before it listens would have both wait for each other.
+            threading.Thread(target=self._begin, args=(channel, has_runner), daemon=True).start()
+            hello = channel.hello()
+        except BaseException:
+            self._set(None)
+            channel.close("the host did not answer")
+            raise
+        self._set(channel)
+        self.memory.runner = self._digest
+        if self.memory.home != hello["home"]:
+            self.memory.forget_facts()
+            self.memory.home = hello["home"]
+        self._up(hello)
+        channel.died.wait()
+        raise LinkDied(channel.reason)
+
+    def _begin(self, channel: Channel, has_runner: bool) -> None:
+        try:
+            channel.begin(b"" if has_runner else self._archive)
+        except LinkDied:
+            return  # what the host says to `hello` tells more
+        if not channel.died.is_set():
+            self._set(channel)
+
+    def _set(self, channel: Channel | None) -> None:
+        with self._change:
+            self._channel = None if self._closing.is_set() else channel
+            self._change.notify_all()
+
+    def _up(self, hello: dict[str, Any]) -> None:
+        with self._change:
+            self._hello = hello
+            self._change.notify_all()
+        if self.down_since is not None:
+            self.said.put(f"the link to {self.spec.name} is back after {time.monotonic() - self.down_since:.0f} s")
+            self.down_since = None
+
+    def _down(self, reason: str) -> None:
+        if self._closing.is_set() or self.down_since is not None:
+            return
+        self.down_since = time.monotonic()
+        goes_on = "; what runs there goes on" if self._hello else ""
+        self.said.put(f"the link to {self.spec.name} is down ({reason}){goes_on}; trying again")
+
+    def _end(self, problem: CiTasksError) -> None:
+        with self._change:
+            self._problem = problem
+            self._change.notify_all()

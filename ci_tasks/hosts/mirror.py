@@ -1,0 +1,134 @@
+"""A run of another host, as it grows here: the same files under the same names, byte for byte.
+
+`remote.json` beside them says where the run is, and whether everything of it is here. One process at a time may write a
+mirror; others read its files, as they would a local run's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import threading
+from typing import Any
+
+from ci_tasks.runner import bundle, layout
+from ci_tasks.runner.layout import RunDir, read_json, write_json
+
+_CHUNK = 1 << 20
+
+
+def note(run: RunDir, **facts: Any) -> dict[str, Any]:
+    """Add to remote.json what became known. Returns all of it."""
+    known = {**read_json(run.remote), **facts}
+    write_json(run.remote, known)
+    return known
+
+
+class Mirror:
+    """Takes what comes over the link. `error` is why nothing more can be kept here, such as a full disk."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.error = ""
+        self.status: dict[str, Any] = read_json(run.status)
+        self.over = threading.Event()
+        self.gone = False
+        self.heard = False  # whether the host has said anything of the run yet
+        self._digest = hashlib.sha256()
+        self._log: int | None = None
+        self.offset = 0
+        self._open()
+
+    def log(self, offset: int, chunk: bytes) -> None:
+        """Bytes of the log from `offset`; what is here already is not written twice."""
+        if offset > self.offset or self.error or self._log is None:
+            return  # a gap, which only a fault of ours could make: the end does not match and asks for everything again
+        chunk = chunk[self.offset - offset :]
+        try:
+            while chunk:
+                written = os.write(self._log, chunk)
+                self._digest.update(chunk[:written])
+                self.offset += written
+                chunk = chunk[written:]
+        except OSError as error:
+            self._fail(error)
+
+    def news(self, said: dict[str, Any]) -> None:
+        """A status of the run, or its end. A runner that is gone without an end is noted in the status here."""
+        if "status" not in said or self.error:
+            return
+        self.gone = bool(said.get("gone"))
+        self.status = {**said["status"], **({"gone": True} if self.gone else {})}
+        try:
+            write_json(self.run.status, self.status)
+        except OSError as error:
+            self._fail(error)
+        if said.get("over"):
+            self.over.set()
+        self.heard = True
+
+    def is_whole(self) -> bool:
+        """Whether the log here is the log there. A runner that is gone cannot say, nor one whose disk was full."""
+        wanted = self.status.get("log_sha256")
+        return self.gone or wanted is None or wanted == self._digest.hexdigest()
+
+    def again(self) -> None:
+        """Forget the log: it comes from its beginning once more."""
+        self.over.clear()
+        self.close()
+        os.unlink(self.run.log)
+        self._open()
+
+    def unpack(self, spool: Any) -> None:
+        """Take over docker.json, events and artifacts. Raises BundleError, OSError."""
+        bundle.unpack(spool, self.run.path)
+
+    def finish(self) -> None:
+        self.close()
+        note(self.run, complete=True)
+
+    def close(self) -> None:
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+
+    def _open(self) -> None:
+        self.offset, self._digest = 0, hashlib.sha256()
+        try:
+            self._log = os.open(self.run.log, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            while chunk := os.read(self._log, _CHUNK):
+                self._digest.update(chunk)
+                self.offset += len(chunk)
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self.error = f"cannot write {self.run.path}: {error.strerror}"
+        self.over.set()
+
+
+class Held:
+    """The right to write a mirror, for as long as this process has it; `None` from `hold` where another has."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def release(self) -> None:
+        os.close(self._handle)
+
+
+def hold(run: RunDir) -> Held | None:
+    handle = os.open(os.path.join(run.path, "mirror.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return Held(handle)
+
+
+def is_over(status: dict[str, Any], remote: dict[str, Any]) -> bool:
+    """Whether a remote run has ended and everything of it is here."""
+    ended = status.get("state") == layout.STATE_ENDED or status.get("gone")
+    return bool(ended and remote.get("complete"))
