@@ -20,6 +20,7 @@ from ci_tasks.yaml_lines import Map
 KINDS = ("local", "ssh", "slurm")
 RUNTIMES = ("docker", "podman", "apptainer", "pyxis", "none")
 PULLS = ("always", "missing", "never")
+NETWORKS = ("bridge",)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -73,12 +74,15 @@ _HOST_KEYS: dict[str, tuple[type, ...]] = {
     "env": (Map,),
     "timeout_minutes": (int, float),
     "stall_minutes": (int, float),
+    "workspace": (str,),
+    "network": (str,),
+    "artifacts": (list,),
     "partition": (str,),
     "gres": (str,),
 }
-_OF_ANOTHER_MACHINE = ("address", "partition", "gres")  # forgetting `kind` must not run a box's jobs here
+_OF_ANOTHER_MACHINE = ("address", "workspace", "partition", "gres")  # forgetting `kind` must not run a box's jobs here
 _SECRETS_HINT = "names only; the values come from the caller's environment"
-_CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS}
+_CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS, "network": NETWORKS}
 
 
 class _Reader:
@@ -110,6 +114,9 @@ class _Reader:
             env=self._texts(name, found, "env"),
             timeout_minutes=float(found.get("timeout_minutes", HostSpec.timeout_minutes)),
             stall_minutes=float(found.get("stall_minutes", HostSpec.stall_minutes)),
+            workspace=self._workspace(name, found),
+            network=found.get("network"),
+            artifacts=self._artifacts(name, found),
             partition=found.get("partition"),
             gres=found.get("gres"),
         )
@@ -120,7 +127,7 @@ class _Reader:
         if not right:
             if key == "secrets":
                 raise self.error(f"host {host}: secrets is a list of names", line, hint=_SECRETS_HINT)
-            names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+            names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list"}
             raise self.error(f"host {host}: {key} is {names.get(types[-1], 'a mapping')}, not {value!r}", line)
         if key in _CHOICES and value not in _CHOICES[key]:
             valid = f"valid: {', '.join(_CHOICES[key])}"
@@ -137,6 +144,20 @@ class _Reader:
             if isinstance(value, list | Map):
                 raise self.error(f"host {host}: {key}: {name} is text, not {value!r}", found.lines[name])
         return {name: _scalar(value) for name, value in found.items()}
+
+    def _workspace(self, host: str, body: Map) -> str:
+        found = str(body.get("workspace", HostSpec.workspace))
+        if not found.startswith(("/", "~/")):
+            message = f"host {host}: workspace is a directory on the host, from / or ~/, not {found!r}"
+            raise self.error(message, body.lines["workspace"])
+        return found
+
+    def _artifacts(self, host: str, body: Map) -> tuple[str, ...]:
+        paths = body.get("artifacts") or []
+        if not all(isinstance(path, str) and path.startswith("/") for path in paths):
+            message = f"host {host}: artifacts lists paths from /, as the job sees them"
+            raise self.error(message, body.lines["artifacts"])
+        return tuple(str(path) for path in paths)
 
     def _secrets(self, host: str, body: Map) -> tuple[str, ...]:
         names = body.get("secrets") or []

@@ -149,7 +149,11 @@ class Override:
 
 @dataclass(frozen=True)
 class HostSpec:
-    """A host of hosts.yaml. `gpus` is None where it has to be counted on the host itself."""
+    """A host of hosts.yaml. `gpus` is None where it has to be counted on the host itself.
+
+    `workspace` is the directory there for everything of ours; `network` replaces CI's `--network host`; `artifacts` are
+    further paths that are brought back after a run.
+    """
 
     name: str
     kind: str = "local"
@@ -163,6 +167,9 @@ class HostSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_minutes: float = 24 * 60
     stall_minutes: float = 10
+    workspace: str = "~/.ci-tasks"
+    network: str | None = None
+    artifacts: tuple[str, ...] = ()
     partition: str | None = None
     gres: str | None = None
 
@@ -180,7 +187,12 @@ class Checkout:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that was decided about one row on one host; `script` is the text of run.sh."""
+    """Everything that was decided about one row on one host; `script` is the text of run.sh.
+
+    `owned` are the directories that go with the run, `exclusive` the host-wide locks that it needs for itself, and
+    `gpu_locks` says who takes the locks of its GPUs: the job's own script, or the runner. `entry_point` is whether the
+    test file does anything when it is run, None where the row names no test file.
+    """
 
     id: str
     label: str
@@ -203,6 +215,12 @@ class Plan:
     script: str
     host_env: Mapping[str, str] = field(default_factory=dict)
     setup: str | None = None
+    keep: bool = False
+    owned: tuple[str, ...] = ()
+    exclusive: tuple[str, ...] = ()
+    gpu_locks: Mapping[str, Any] | None = None
+    artifacts: tuple[str, ...] = ()
+    entry_point: bool | None = None
 
     def public(self) -> dict[str, Any]:
         """The content of plan.json; the script stands beside it, in run.sh."""

@@ -20,7 +20,8 @@ LEVELS = [
     ["judge", "report"],
     ["hosts", "sync", "runs"],
     ["flows"],
-    ["sessions", "cli"],
+    ["sessions", "commands"],
+    ["cli"],
 ]
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 PURE = ["model", "yaml_lines", "config", "workflow", "suites", "plan", "judge", "report"]

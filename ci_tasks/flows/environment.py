@@ -10,15 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from ci_tasks.flows.prepare import check_out
 from ci_tasks.flows.view import last_line
 from ci_tasks.hosts import local
 from ci_tasks.model import HostSpec
 from ci_tasks.plan.planner import Setup
-from ci_tasks.runner.layout import RunDir, write_json
+from ci_tasks.runner import archive, setting
+from ci_tasks.runner.layout import RunDir
 from ci_tasks.runs.record import log_facts
 from ci_tasks.runs.store import Batch
+from ci_tasks.sync.git import Git
+from ci_tasks.sync.snapshot import BASE, materialize
 
 Say = Callable[[str], None]
 
@@ -66,20 +69,32 @@ def make_ready(setup: Setup, batch: Batch, host: HostSpec, reuse: bool, say: Say
 
 def write(setup: Setup, host: HostSpec) -> None:
     """The environment's own run directory; `bash run.sh` in it makes it ready."""
-    run = RunDir(setup.directory)
-    os.makedirs(run.artifacts, exist_ok=True)
-    local.write_script(run, setup.script)
-    write_json(
-        run.plan,
-        {
-            "id": os.path.basename(setup.directory),
-            "secrets": list(setup.secrets),
-            "host_env": dict(host.env),
-            "timeout_minutes": _MINUTES,
-            "stall_minutes": host.stall_minutes,
-            "container": {"runtime": "none"},
-        },
-    )
+    setting.write_run_dir(RunDir(setup.directory), setup_plan(setup, host), setup.script, archive.build())
+
+
+def setup_plan(setup: Setup, host: HostSpec) -> dict[str, Any]:
+    """plan.json of the install steps: they are a run like any other, with neither container nor GPU."""
+    return {
+        "id": os.path.basename(setup.directory),
+        "secrets": list(setup.secrets),
+        "host_env": dict(host.env),
+        "timeout_minutes": _MINUTES,
+        "stall_minutes": host.stall_minutes,
+        "container": {"runtime": "none"},
+    }
+
+
+def check_out(workspace: str, batch: Batch) -> None:
+    """A clone of the batch's tree: every row of it gets the same one, whatever is edited meanwhile."""
+    has_base = Git(batch.source).maybe("rev-parse", "--verify", "--quiet", BASE)
+    materialize(batch.source, Path(workspace), rev="HEAD", base=BASE if has_base else None)
+
+
+def failed_steps(run: RunDir, code: int | None) -> str:
+    """Why install steps that ended with `code` are no good."""
+    facts = log_facts(run)
+    line = facts.last_error or facts.last_line
+    return f"the install steps ended with {code}: {line[1] if line else 'no output'} (log {run.log})"
 
 
 def _execute(run: RunDir, say: Say) -> str | None:
@@ -92,11 +107,7 @@ def _execute(run: RunDir, say: Say) -> str | None:
             say(f"install steps: {last_line(run)}")
 
     code = local.complete(run, remind)
-    if code == 0:
-        return None
-    facts = log_facts(run)
-    line = facts.last_error or facts.last_line
-    return f"the install steps ended with {code}: {line[1] if line else 'no output'} (log {run.log})"
+    return None if code == 0 else failed_steps(run, code)
 
 
 def _stamp(run: RunDir) -> str:

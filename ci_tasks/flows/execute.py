@@ -1,20 +1,19 @@
-"""Running prepared rows on this machine: as many at once as fit, each by the runner, until every one has ended."""
+"""Running prepared rows on their site: as many at once as fit, each by the runner, until every one has ended."""
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ci_tasks.errors import CiTasksError
-from ci_tasks.flows.prepare import Prepared, Ready, check_out
+from ci_tasks.flows.prepare import Ready
+from ci_tasks.flows.site import Prepared, Site
 from ci_tasks.flows.view import View, last_line
-from ci_tasks.hosts import local
 from ci_tasks.model import BLOCKED, CANCELLED
-from ci_tasks.plan.placement import startable
+from ci_tasks.plan.placement import Need, startable
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, Lane
+from ci_tasks.runner.layout import read_json
 from ci_tasks.runs.record import not_begun, settle
 
 _GLANCE = 0.05  # seconds between two looks at the rows' directories
@@ -24,6 +23,7 @@ _GLANCE = 0.05  # seconds between two looks at the rows' directories
 class _Rows:
     """The rows by what has become of them, each by its position."""
 
+    site: Site
     prepared: list[Prepared]
     waiting: list[int]
     running: dict[int, float] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class _Rows:
 def run_rows(ready: Ready, at_once: int, view: View) -> list[dict[str, Any]]:
     """The records of all rows, in order. On ^C every running row is cancelled and the others never start; a second ^C
     kills what is left at once."""
-    rows = _Rows(ready.rows, [position for position, row in enumerate(ready.rows) if not row.lacks])
+    rows = _Rows(ready.site, ready.rows, [position for position, row in enumerate(ready.rows) if not row.lacks])
     for position, row in enumerate(ready.rows):
         if row.lacks:
             rows.records[position] = not_begun(row.run, BLOCKED, why_blocked(row))
@@ -42,17 +42,41 @@ def run_rows(ready: Ready, at_once: int, view: View) -> list[dict[str, Any]]:
         try:
             _start(rows, ready, at_once)
             _settle(rows)
+            for line in ready.site.told():
+                view.say(line)
             view.show(_lanes(rows))
             time.sleep(_GLANCE)
         except KeyboardInterrupt:
             patience += 1
             _interrupt(rows, view, patience)
         except Exception:  # a closed pipe, a full disk: no row goes on without us
-            for position in rows.running:
-                local.kill(rows.prepared[position].run)
+            ready.site.end(_running(rows), kill=True)
             raise
     view.show(_lanes(rows))
     return [rows.records[position] for position in range(len(ready.rows))]
+
+
+def let_go(ready: Ready, view: View) -> list[dict[str, Any]]:
+    """Start every row and let it go on by itself: the locks on the host say which waits for which. Returns the records
+    of all rows where one of them could not begin; then those that could are ended again."""
+    rows = _Rows(ready.site, ready.rows, [])
+    lacking = {position: why_blocked(row) for position, row in enumerate(ready.rows) if row.lacks}
+    if not lacking:
+        for position, row in enumerate(ready.rows):
+            rows.running[position] = time.monotonic()
+            ready.site.begin(row)
+        looks = [ready.site.look(row) for row in ready.rows]
+        while not all(look.begun or look.never for look in looks):
+            time.sleep(_GLANCE)
+            view.show(_lanes(rows))
+            looks = [ready.site.look(row) for row in ready.rows]
+        lacking = {position: look.never[1] for position, look in enumerate(looks) if look.never}
+    if not lacking:
+        ready.site.leave()
+        return []
+    ready.site.end([row for position, row in enumerate(ready.rows) if position not in lacking], kill=False)
+    others = "another row of the command could not begin"
+    return [not_begun(row.run, BLOCKED, lacking.get(position, others)) for position, row in enumerate(ready.rows)]
 
 
 def why_blocked(row: Prepared) -> str:
@@ -67,44 +91,44 @@ def none_begun(rows: Iterable[Prepared], status: str, reason: str) -> list[dict[
 
 
 def _start(rows: _Rows, ready: Ready, at_once: int) -> None:
-    wanted = [rows.prepared[position].plan.gpus for position in rows.waiting]
-    held = [rows.prepared[position].plan.gpus for position in rows.running]
+    wanted = [_need(rows, position) for position in rows.waiting]
+    held = [_need(rows, position) for position in rows.running]
     for place in reversed(startable(wanted, held, ready.gpus, at_once)):
         position = rows.waiting.pop(place)
-        row = rows.prepared[position]
         rows.running[position] = time.monotonic()
-        try:
-            if row.setup is None:
-                check_out(row.plan.workspace, ready.batch)
-            local.start(row.run)
-        except (CiTasksError, OSError) as problem:  # the tree is proven: what fails now is the machine
-            del rows.running[position]
-            rows.records[position] = not_begun(row.run, BLOCKED, str(problem))
+        rows.site.begin(rows.prepared[position])
+
+
+def _need(rows: _Rows, position: int) -> Need:
+    plan = rows.prepared[position].plan
+    return Need(plan.gpus, plan.exclusive)
 
 
 def _settle(rows: _Rows) -> None:
-    for position in [position for position in rows.running if local.ended(rows.prepared[position].run)]:
+    for position in list(rows.running):
         row = rows.prepared[position]
-        local.clear(row.run)
-        rows.records[position] = settle(row.run, row.test_source)
+        look = rows.site.look(row)
+        if look.never:
+            rows.records[position] = not_begun(row.run, *look.never)
+        elif look.over:
+            rows.records[position] = settle(row.run)
+            rows.site.settled(row)
+        else:
+            continue
         del rows.running[position]
-        if row.setup is None:
-            shutil.rmtree(row.plan.workspace, ignore_errors=True)
+
+
+def _running(rows: _Rows) -> list[Prepared]:
+    return [rows.prepared[position] for position in rows.running]
 
 
 def _interrupt(rows: _Rows, view: View, patience: int) -> None:
-    checked_out = [position for position in rows.running if not local.status(rows.prepared[position].run)]
-    for position in (*rows.waiting, *checked_out):
+    for position in rows.waiting:
         rows.records[position] = not_begun(rows.prepared[position].run, CANCELLED, "cancelled before it began")
-        rows.running.pop(position, None)
     rows.waiting = []
     if patience == 1:
         view.say(f"cancelling what runs ({len(rows.running)}); ^C again kills it")
-        for position in rows.running:
-            local.request_cancel(rows.prepared[position].run)
-    else:
-        for position in rows.running:
-            local.kill(rows.prepared[position].run)
+    rows.site.end(_running(rows), kill=patience > 1)
 
 
 def _lanes(rows: _Rows) -> list[Lane]:
@@ -119,7 +143,7 @@ def _lane(rows: _Rows, position: int) -> Lane:
         return Lane(name, record["status"], record["timings"]["seconds"], record["reason"] or "")
     if position in rows.running:
         seconds = time.monotonic() - rows.running[position]
-        if local.status(prepared.run).get("stalled"):
+        if read_json(prepared.run.status).get("stalled"):
             return Lane(name, STALLED, seconds, f"no output for {prepared.plan.stall_minutes:g} min")
-        return Lane(name, RUNNING, seconds, last_line(prepared.run))
+        return Lane(name, RUNNING, seconds, rows.site.look(prepared).note or last_line(prepared.run))
     return Lane(name, WAITING)

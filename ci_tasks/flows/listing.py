@@ -35,6 +35,11 @@ def list_jobs(source: Source, label: str | None = None, base: str | None = None)
     return [_shown(row) for row in found]
 
 
+def images(source: Source) -> list[str]:
+    """The images that the workflow's rows run in; none of the sample, which are nowhere to be had."""
+    return [] if source.sample else list(dict.fromkeys(row.image for row in list_jobs(source) if row.image))
+
+
 def list_hosts(config: Config) -> list[dict[str, Any]]:
     """The hosts of hosts.yaml, as `hosts --json` shows them."""
     return [

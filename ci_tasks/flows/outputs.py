@@ -93,7 +93,7 @@ def _run_job(source: Source, job: Job, known: Situation, workspace: Path, checko
     here = replace(known, workspace=str(workspace), sha=checkout.commit)
     row = rows.rows(source.workflow, job, here, slime.describe)[0]
     place = Place("detect", run.path, str(workspace), checkout, python.find(""), str(workspace.parent), "")
-    plan = make_plan(source.workflow, job, row, _HERE, here, (), place).plan
+    plan = replace(make_plan(source.workflow, job, row, _HERE, here, (), place).plan, owned=())
     local.write_run_dir(run, plan)
     code = local.complete(run)
     if code != 0:

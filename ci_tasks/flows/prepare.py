@@ -11,36 +11,25 @@ from pathlib import Path
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.flows.outputs import Found, find_rows
+from ci_tasks.flows.site import Code, OpenSite, Prepared, Site
 from ci_tasks.flows.source import Source, given_secrets, situation
-from ci_tasks.hosts import local, probe, python
-from ci_tasks.model import Checkout, HostSpec, Plan, Row
+from ci_tasks.judge.verdict import has_entry_point
+from ci_tasks.model import Row
 from ci_tasks.plan.capacity import missing, other_hosts
-from ci_tasks.plan.planner import LOCK_DIR_ENV, Place, Setup, make_plan, wanted_python
+from ci_tasks.plan.machinery import LOCK_DIR_ENV
+from ci_tasks.plan.planner import Place, make_plan, wanted_python
 from ci_tasks.plan.steps import check_overrides
-from ci_tasks.runner.layout import RunDir
 from ci_tasks.runs import store
 from ci_tasks.runs.store import Batch
 from ci_tasks.suites import slime
+from ci_tasks.suites.ray import starts_ray
 from ci_tasks.sync.git import Git
-from ci_tasks.sync.snapshot import BASE, materialize
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A row ready to start: its plan, directory and setup. `lacks` says why it cannot run here."""
-
-    row: Row
-    plan: Plan
-    run: RunDir
-    setup: Setup | None
-    lacks: tuple[str, ...] = ()
-    could: tuple[str, ...] = ()
-    test_source: str | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for. `out` is where `plan` writes; `shared` says that venvs are those of earlier runs too."""
+    """What a person asked for. `out` is where `plan` writes, `shared` says that venvs are those of earlier runs too,
+    `keep` that a failed run leaves its container and workspace."""
 
     label: str
     only: str | None = None
@@ -48,6 +37,7 @@ class Request:
     base: str | None = None
     out: Path | None = None
     shared: bool = True
+    keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,98 +45,87 @@ class Ready:
     """All rows of one command, and how many GPUs their host has."""
 
     batch: Batch
+    site: Site
     rows: list[Prepared]
     gpus: int
 
 
-def prepare(source: Source, config: Config, request: Request) -> Ready:
+def prepare(source: Source, config: Config, request: Request, open_site: OpenSite) -> Ready:
     """Plan every row that was asked for and write its run directory. Leaves nothing where it raises."""
-    host = _host(config, request.host)
+    spec = config.host(request.host)
     check_overrides(config.overrides, source.workflow.jobs)
     if request.out is None:
         _home_is_elsewhere(source)
-    known = situation(source, secrets=given_secrets(source.workflow))
-    found = find_rows(source, request.label, known, request.base)
-    chosen = slime.select(found.rows, request.only, request.label)
-    batch = store.new_batch(request.label, request.out)
+    site = open_site(spec)  # a connection is being made while the rows are found
     try:
-        checkout = materialize(source.path, batch.source, rev=source.rev, base=request.base)
-        checkout = replace(checkout, sample=source.sample)
-        _tests_exist(chosen, batch.source)
-        drafted = replace(found, situation=replace(found.situation, sha=checkout.commit))
-        environments = store.environments() if request.shared else batch.environments
-        return _draft(source, config, host, drafted, chosen, batch, checkout, environments)
+        known = situation(source, secrets=given_secrets(source.workflow))
+        found = find_rows(source, request.label, known, request.base)
+        chosen = slime.select(found.rows, request.only, request.label)
+        batch = store.new_batch(request.label, request.out)
+        try:
+            code = site.take(batch, source.path, rev=source.rev, base=request.base)
+            _tests_exist(chosen, code)
+            found = replace(found, situation=replace(found.situation, sha=code.checkout.commit))
+            return _draft(source, config, request, found, chosen, batch, site, code)
+        except BaseException:
+            shutil.rmtree(batch.path, ignore_errors=True)
+            raise
     except BaseException:
-        shutil.rmtree(batch.path, ignore_errors=True)
+        site.close()
         raise
-
-
-def check_out(workspace: str, batch: Batch) -> None:
-    """A clone of the batch's tree: every row of it gets the same one, whatever is edited meanwhile."""
-    has_base = Git(batch.source).maybe("rev-parse", "--verify", "--quiet", BASE)
-    materialize(batch.source, Path(workspace), rev="HEAD", base=BASE if has_base else None)
 
 
 def _draft(
     source: Source,
     config: Config,
-    host: HostSpec,
+    request: Request,
     found: Found,
     chosen: Sequence[Row],
     batch: Batch,
-    checkout: Checkout,
-    environments: Path,
+    site: Site,
+    code: Code,
 ) -> Ready:
-    simulates = _simulates(batch.source)
-    facts = probe.facts(
-        host,
-        gpus=any(row.gpus for row in chosen),
+    spec, simulates = site.spec, _simulates(code)
+    facts = site.facts(
+        gpus=max((row.gpus or 0 for row in chosen), default=0),
         container=any(row.image for row in chosen),
         simulates=simulates,
     )
-    interpreters: dict[str, tuple[str, str]] = {}
     prepared = []
     for number, row in enumerate(chosen, 1):
         run = batch.run_dir(number)
-        known = replace(found.situation, workspace=os.path.join(run.path, "workspace"))
-        wanted = wanted_python(source.workflow, found.job, row, known, config.overrides)
-        if wanted not in interpreters:
-            interpreters[wanted] = python.find(wanted)
+        directory = site.path(run)
+        known = replace(found.situation, workspace=f"{directory}/workspace")
         place = Place(
             id=batch.run_id(number),
-            run_dir=run.path,
+            run_dir=directory,
             workspace=known.workspace,
-            checkout=checkout,
-            python=interpreters[wanted],
-            environments=str(environments),
-            lock_dir=str(store.lock_dir()),
+            checkout=replace(code.checkout, sample=source.sample),
+            python=site.python(wanted_python(source.workflow, found.job, row, known, config.overrides)),
+            environments=site.environments(shared=request.shared),
+            lock_dir=site.lock_dir,
+            starts_ray=bool(row.test and row.gpus) and starts_ray(row.test or "", code.read),
+            keep=request.keep,
         )
-        drafted = make_plan(source.workflow, found.job, row, host, known, config.overrides, place)
-        plan = replace(drafted.plan, deviations=(*drafted.plan.deviations, *found.deviations))
+        drafted = make_plan(source.workflow, found.job, row, spec, known, config.overrides, place)
+        plan = replace(
+            drafted.plan,
+            deviations=(*drafted.plan.deviations, *found.deviations),
+            entry_point=has_entry_point(code.read(row.test) or "") if row.test else None,
+        )
         os.makedirs(run.path)
-        local.write_run_dir(run, plan)
+        site.write(run, plan)
         prepared.append(
             Prepared(
                 row=row,
                 plan=plan,
                 run=run,
                 setup=drafted.setup,
-                lacks=tuple(missing(row, host, facts)),
-                could=tuple(other_hosts(row, config.hosts, host.name, simulates)),
-                test_source=_test_source(batch.source, row),
+                lacks=tuple(missing(row, spec, facts)),
+                could=tuple(other_hosts(row, config.hosts, spec.name, simulates)),
             )
         )
-    return Ready(batch, prepared, facts.gpus)
-
-
-def _host(config: Config, name: str) -> HostSpec:
-    host = config.host(name)
-    if host.kind != "local":
-        here = [other.name for other in config.hosts.values() if other.kind == "local"]
-        raise UsageError(
-            f"host {name} is of kind {host.kind}, which this version cannot run on yet", hint=f"here: {', '.join(here)}"
-        )
-    return host
+    return Ready(batch, site, prepared, facts.gpus)
 
 
 def _home_is_elsewhere(source: Source) -> None:
@@ -162,22 +141,15 @@ def _home_is_elsewhere(source: Source) -> None:
         )
 
 
-def _tests_exist(chosen: Sequence[Row], workspace: Path) -> None:
+def _tests_exist(chosen: Sequence[Row], code: Code) -> None:
     for row in chosen:
-        if row.test and not (workspace / row.test).is_file():
+        if row.test and code.read(row.test) is None:
             raise CheckoutError(
                 f"row {row.row} of label {row.label} runs {row.test}, which is not in the checkout",
                 hint="it is not committed, and not an untracked file either: is it ignored, or was it renamed?",
             )
 
 
-def _test_source(workspace: Path, row: Row) -> str | None:
-    return (workspace / row.test).read_text(encoding="utf-8", errors="replace") if row.test else None
-
-
-def _simulates(workspace: Path) -> bool:
+def _simulates(code: Code) -> bool:
     """Whether the checkout's lock script keeps pretend GPUs' locks away from the real ones."""
-    return any(
-        LOCK_DIR_ENV in script.read_text(encoding="utf-8", errors="replace")
-        for script in workspace.glob("tests/ci/*.py")
-    )
+    return any(LOCK_DIR_ENV in text for text in code.texts("tests/ci", ".py"))

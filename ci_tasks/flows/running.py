@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from ci_tasks.config import Config
-from ci_tasks.flows import environment
-from ci_tasks.flows.execute import none_begun, run_rows
-from ci_tasks.flows.prepare import Prepared, Ready, Request, check_out, prepare
+from ci_tasks.flows.execute import let_go, none_begun, run_rows
+from ci_tasks.flows.prepare import Ready, Request, prepare
+from ci_tasks.flows.site import Prepared
+from ci_tasks.flows.sites import open_site
 from ci_tasks.flows.source import Source
 from ci_tasks.flows.view import View, open_view
 from ci_tasks.model import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, overall
@@ -21,51 +21,51 @@ from ci_tasks.suites.slime import CHANGED
 from ci_tasks.sync.snapshot import BASE
 
 
-def run(source: Source, config: Config, request: Request, *, jobs: int | None, reuse: bool) -> int:
+def run(
+    source: Source, config: Config, request: Request, *, jobs: int | None, reuse: bool, detach: bool = False
+) -> int:
     """Run a label's rows and end with a truthful table. Returns the exit code of design's statuses."""
     print(source.headline, flush=True)
-    ready = prepare(source, config, request)
+    ready = prepare(source, config, request, open_site)
     if not ready.rows:
         return _nothing(request, ready)
     print(_announcement(ready), flush=True)
     view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.rows])
     try:
-        records = _with_environments(config, ready, request, jobs, reuse, view)
+        records = _with_environments(ready, jobs, reuse, view, detach)
     finally:
         view.close()
-        shutil.rmtree(ready.batch.source, ignore_errors=True)
-    return _conclude(records, ready)
+        ready.site.close()
+    if detach and not records:
+        print(
+            f"{ready.batch.id}: the rows go on on {request.host}; `ci-tasks attach {ready.batch.id}` brings them home"
+        )
+        return 0
+    return conclude(records, [row.run.log for row in ready.rows], ready.batch.id)
 
 
 def plan(source: Source, config: Config, request: Request) -> list[dict[str, Any]]:
     """Write the run directories that `run` would execute, with their checkouts. Returns their plans."""
-    ready = prepare(source, config, replace(request, shared=False))
-    host = config.host(request.host)
+    ready = prepare(source, config, replace(request, shared=False), open_site)
     if not ready.rows:
         shutil.rmtree(ready.batch.path, ignore_errors=True)
-    for row in ready.rows:
-        if row.setup is None:
-            check_out(row.plan.workspace, ready.batch)
-        elif not os.path.exists(row.setup.workspace):
-            environment.write(row.setup, host)
-            check_out(row.setup.workspace, ready.batch)
+    ready.site.check_out_all(ready.rows)
     return [{**row.plan.public(), "run_dir": row.run.path, "lacks": list(row.lacks)} for row in ready.rows]
 
 
-def _with_environments(
-    config: Config, ready: Ready, request: Request, jobs: int | None, reuse: bool, view: View
-) -> list[dict[str, Any]]:
+def _with_environments(ready: Ready, jobs: int | None, reuse: bool, view: View, detach: bool) -> list[dict[str, Any]]:
+    """The records of the rows; none for rows that go on without us."""
     setups = {row.setup.directory: row.setup for row in ready.rows if row.setup and not row.lacks}
-    with ExitStack() as stack:
-        for _, setup in sorted(setups.items()):  # in one order, so that two runs cannot wait for each other
-            stack.enter_context(environment.held(setup, view.say))
-            try:
-                problem = environment.make_ready(setup, ready.batch, config.host(request.host), reuse, view.say)
-            except KeyboardInterrupt:
-                return none_begun(ready.rows, CANCELLED, "cancelled during the install steps")
+    in_one_order = [setup for _, setup in sorted(setups.items())]  # so that two runs cannot wait for each other
+    try:
+        with ready.site.ready(in_one_order, reuse, view.say) as problem:
             if problem:
                 return none_begun(ready.rows, BLOCKED, problem)
-        return run_rows(ready, _at_once(ready.rows, jobs), view)
+            if detach:
+                return let_go(ready, view)
+            return run_rows(ready, _at_once(ready.rows, jobs), view)
+    except KeyboardInterrupt:
+        return none_begun(ready.rows, CANCELLED, "cancelled during the install steps")
 
 
 def _at_once(rows: Sequence[Prepared], jobs: int | None) -> int:
@@ -83,13 +83,12 @@ def _announcement(ready: Ready) -> str:
     return f"run {ready.batch.id}: {count} of commit {checkout.commit[:12]}{dirty}, tree {checkout.tree[:12]}"
 
 
-def _conclude(records: list[dict[str, Any]], ready: Ready) -> int:
-    status = overall([record["status"] for record in records])
-    logs = [row.run.log for row in ready.rows]
+def conclude(records: list[dict[str, Any]], logs: Sequence[str], name: str) -> int:
+    """Print the table that ends a run. Returns its exit code."""
     lines = ["", *table.results(records, logs), "", *table.deviations(records), ""]
     print("\n".join(lines))
-    print(f"{ready.batch.id}: {table.summary(records)}", flush=True)
-    return EXIT_CODES[status]
+    print(f"{name}: {table.summary(records)}", flush=True)
+    return EXIT_CODES[overall([record["status"] for record in records])]
 
 
 def _nothing(request: Request, ready: Ready) -> int:

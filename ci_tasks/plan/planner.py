@@ -6,19 +6,17 @@ import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ci_tasks.errors import WorkflowError
 from ci_tasks.model import Checkout, HostSpec, Job, Override, Plan, Row, Workflow
 from ci_tasks.plan.deviations import deviations
+from ci_tasks.plan.machinery import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks
 from ci_tasks.plan.reads import referenced, varies
 from ci_tasks.plan.script import Script, Venv, render
 from ci_tasks.plan.steps import PlannedStep, PlannedSteps, plan_steps
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import Situation
 from ci_tasks.workflow.resolve import Resolver
-
-LOCK_DIR_ENV = "CI_TASKS_GPU_LOCK_DIR"
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,8 @@ class Place:
     python: tuple[str, str]
     environments: str
     lock_dir: str
+    starts_ray: bool = False
+    keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def make_plan(
     steps = planned.split()[1] if setup else planned.steps
     script = _script(workflow, job, row, host, resolve, place, steps, planned.python, setup)
     needed = _secrets(script, host)
+    texts = [step.text for step in steps] + [" ".join(script.container)]
     plan = Plan(
         id=place.id,
         label=row.label,
@@ -103,10 +104,15 @@ def make_plan(
             workflow, job, row, host, resolve, planned, place.checkout, place.python[1], shared=setup is not None
         ),
         host_env={**host.env, **({LOCK_DIR_ENV: place.lock_dir} if host.simulate else {})},
-        container=_container_rules(host, place),
+        container=container_rules(host, place.id, place.run_dir, place.lock_dir),
         script=render(replace(script, secrets=needed)),
         setup=setup.directory if setup else None,
         checkout=place.checkout,
+        keep=place.keep,
+        owned=() if setup else (place.workspace,),
+        exclusive=exclusive(host, texts, starts_ray=place.starts_ray),
+        gpu_locks=gpu_locks(row, host, place.lock_dir, texts),
+        artifacts=host.artifacts,
     )
     return Drafted(plan, setup)
 
@@ -258,24 +264,3 @@ def _github(row: Row, place: Place, resolve: Resolver) -> dict[str, str]:
         "RUNNER_ARCH": "X64",
         "RUNNER_TEMP": "/tmp",
     }
-
-
-def _container_rules(host: HostSpec, place: Place) -> Mapping[str, Any]:
-    """What the container adapter does with CI's `docker run`; see ci_tasks.runner.container."""
-    env = {"CI_TASKS_RUN_DIR": place.run_dir, "PYTEST_ADDOPTS": f"--junitxml={_junit(place)}"}
-    if host.simulate:
-        env[LOCK_DIR_ENV] = place.lock_dir
-    return {
-        "runtime": host.runtime,
-        "pull": host.pull,
-        "image": {},
-        "mounts": dict(host.mounts),
-        "name": f"ci-tasks-{place.id}",
-        "labels": {"ci-tasks.run": place.id},
-        "env": env,
-        "volumes": [f"{place.run_dir}/artifacts"],
-    }
-
-
-def _junit(place: Place) -> str:
-    return shlex.quote(f"{place.run_dir}/artifacts/junit.xml")

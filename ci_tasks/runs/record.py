@@ -12,7 +12,7 @@ from typing import Any
 
 from ci_tasks.judge.junit import Junit, read_junit
 from ci_tasks.judge.log import LogFacts, read_log
-from ci_tasks.judge.verdict import Ended, has_entry_point, judge, weigh
+from ci_tasks.judge.verdict import Ended, judge, weigh
 from ci_tasks.model import Evidence, Verdict
 from ci_tasks.runner import layout, process
 from ci_tasks.runner.layout import RunDir, read_json, write_json
@@ -21,12 +21,11 @@ _LONGEST_LINE = 1 << 16
 _LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log has to do
 
 
-def settle(run: RunDir, test_source: str | None) -> dict[str, Any]:
-    """Judge an ended run, write its record.json and return it. `test_source` is the text of the row's test file."""
+def settle(run: RunDir) -> dict[str, Any]:
+    """Judge an ended run, write its record.json and return it."""
     plan, status = read_json(run.plan), read_json(run.status)
     facts = log_facts(run)
-    entry_point = has_entry_point(test_source) if test_source is not None else None
-    evidence = weigh(_junit(run), facts, entry_point)
+    evidence = weigh(_junit(run), facts, plan.get("entry_point"))
     calls = _docker_calls(run)
     ended = Ended(
         end=status.get("end"),
@@ -36,7 +35,7 @@ def settle(run: RunDir, test_source: str | None) -> dict[str, Any]:
         log_error=str(status.get("log_error") or ""),
     )
     verdict = judge(ended, evidence, facts, test=plan["test"], containers=any(_contained(call) for call in calls))
-    record = _record(plan, status, verdict, facts, calls)
+    record = _record(plan, status, verdict, facts, calls, _environment(run))
     write_json(run.record, record)
     return record
 
@@ -54,23 +53,27 @@ def load(run: RunDir) -> dict[str, Any]:
     if record:
         return record
     plan, status = read_json(run.plan), read_json(run.status)
-    if status.get("state") == layout.STATE_ENDED or (status and not process.alive(status)):
-        return settle(run, _test_source(plan))
+    if status and is_over(run):
+        return settle(run)
     state = "running" if status else "planned"
     return _record(plan, status, Verdict(state, "", Evidence("none")), LogFacts(), [])
 
 
-def _test_source(plan: dict[str, Any]) -> str | None:
-    """The test file where the row ran, as long as its workspace is still there."""
-    try:
-        with open(os.path.join(plan["workspace"], plan["test"] or ""), encoding="utf-8", errors="replace") as source:
-            return source.read()
-    except OSError:
-        return None
+def is_over(run: RunDir) -> bool:
+    """Whether the run has ended, and all of it is here: one of another host may have ended with its log still there."""
+    remote, status = read_json(run.remote), read_json(run.status)
+    if remote:
+        return bool(remote.get("complete"))
+    return status.get("state") == layout.STATE_ENDED or not process.alive(status)
 
 
 def _record(
-    plan: dict[str, Any], status: dict[str, Any], verdict: Verdict, facts: LogFacts, calls: list[Any]
+    plan: dict[str, Any],
+    status: dict[str, Any],
+    verdict: Verdict,
+    facts: LogFacts,
+    calls: list[Any],
+    environment: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     started, ended = status.get("started_at"), status.get("ended_at")
     seen = [item for call in calls for item in call.get("deviations", [])]
@@ -90,12 +93,12 @@ def _record(
         "timings": {"seconds": round(ended - started, 3) if started and ended else None},
         "checkout": plan.get("checkout"),
         "gpus": plan.get("gpus"),
-        "gpu_ids": list(facts.gpu_ids),
+        "gpu_ids": list(facts.gpu_ids) or list(status.get("gpu_ids") or []),
         "log": {"bytes": status.get("log_bytes", 0), "sha256": status.get("log_sha256")},
         "evidence": asdict(verdict.evidence),
         "triage": {"verdict": verdict.status, "line_no": verdict.line_no, "line": verdict.reason},
         "deviations": _unique(deviations),
-        "environment": {"runtime": plan.get("runtime"), "image": plan.get("image")},
+        "environment": {"runtime": plan.get("runtime"), "image": plan.get("image"), **(environment or {})},
     }
 
 
@@ -128,6 +131,14 @@ def _junit(run: RunDir) -> Junit | None:
             return read_junit(source.read(_LARGEST_JUNIT))
     except OSError:
         return None
+
+
+def _environment(run: RunDir) -> dict[str, Any]:
+    """What the runner found out about the machine and its images."""
+    try:
+        return read_json(run.environment)
+    except (OSError, ValueError):
+        return {}
 
 
 def _docker_calls(run: RunDir) -> list[dict[str, Any]]:

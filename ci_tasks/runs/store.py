@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,24 @@ def environments() -> Path:
 def lock_dir() -> Path:
     """The lock files of pretend GPUs: shared by all simulated runs, so that they compete as real ones do."""
     return home() / "pretend-gpus"
+
+
+def client_id() -> str:
+    """Six letters that tell this home's runs on a shared host from another's."""
+    path = home() / "client-id"
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"client-id.{os.getpid()}")
+        beside.write_text(uuid.uuid4().hex[:6], encoding="ascii")
+        try:
+            os.link(beside, path)  # of two commands at once, the first decides
+        except FileExistsError:
+            pass
+        finally:
+            beside.unlink()
+        return path.read_text(encoding="ascii").strip()
 
 
 def new_batch(label: str, directory: Path | None = None) -> Batch:

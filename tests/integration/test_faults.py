@@ -116,7 +116,7 @@ def test_a_log_that_cannot_be_written_is_blocked_not_a_short_log(person: Any, un
     from ci_tasks.runner.layout import RunDir
     from ci_tasks.runs.record import settle
 
-    record = settle(RunDir(str(run)), None)
+    record = settle(RunDir(str(run)))
     assert (record["status"], record["reason"]) == ("blocked", "the log could not be written: No space left on device")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.plan.placement import startable
+from ci_tasks.plan.placement import Need, startable
 
 CASES = [
     # nothing waits
@@ -40,17 +40,35 @@ CASES = [
 def test_rows_that_may_start(
     waiting: list[int], running: list[int], gpus: int, at_once: int, chosen: list[int]
 ) -> None:
-    assert startable(waiting, running, gpus, at_once) == chosen
+    assert startable([Need(wanted) for wanted in waiting], [Need(held) for held in running], gpus, at_once) == chosen
+
+
+RAY = ("ray-host-network",)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "chosen"),
+    [
+        # two that need the same port never run side by side, however many GPUs are free
+        ([Need(2, RAY), Need(2, RAY)], [], [0]),
+        ([Need(2, RAY)], [Need(2, RAY)], []),
+        # another row with GPUs does not overtake the one that waits, one without does
+        ([Need(2, RAY), Need(2), Need(0)], [Need(2, RAY)], [2]),
+        ([Need(2), Need(2, RAY)], [Need(2)], [0, 1]),
+    ],
+)
+def test_rows_that_cannot_share_their_host(waiting: list[Need], running: list[Need], chosen: list[int]) -> None:
+    assert startable(waiting, running, 8, 8) == chosen
 
 
 def test_every_row_of_a_long_queue_starts_at_last_and_the_gpus_are_never_overcommitted() -> None:
-    waiting = [(n * 5) % 9 for n in range(40)]
-    running: list[int] = []
+    waiting = [Need((n * 5) % 9) for n in range(40)]
+    running: list[Need] = []
     started = 0
     while waiting:
         for place in reversed(startable(waiting, running, 8, 4)):
             running.append(waiting.pop(place))
             started += 1
-        assert sum(running) <= 8 and 0 < len(running) <= 4
+        assert sum(need.gpus for need in running) <= 8 and 0 < len(running) <= 4
         running.pop(0)
     assert started == 40

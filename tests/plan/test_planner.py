@@ -307,8 +307,10 @@ def test_container_rules() -> None:
         "pull": "missing",
         "image": {},
         "mounts": {"/mnt/x": "/data/x"},
-        "name": "ci-tasks-id-1",
-        "labels": {"ci-tasks.run": "id-1"},
+        "network": None,
+        # the digits are the directory's: two people may have a run of one id on one host
+        "name": "ci-tasks-id-1-bccb31",
+        "labels": {"ci-tasks.run": "id-1", "ci-tasks.dir": "/runs/id 1"},
         "env": {
             "CI_TASKS_RUN_DIR": "/runs/id 1",
             "PYTEST_ADDOPTS": "--junitxml='/runs/id 1/artifacts/junit.xml'",

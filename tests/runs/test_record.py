@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
-    found = record.settle(run, "")
+    found = record.settle(run)
     assert set(found) >= FIELDS
     assert (found["status"], found["exit_code"], found["gpu_ids"]) == ("passed", 0, [1, 3])
     assert found["log"] == {"bytes": 7, "sha256": "abc"}
@@ -57,23 +57,23 @@ def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
 
 def test_what_the_adapter_saw_replaces_what_the_plan_foresaw(run: RunDir) -> None:
     write_json(run.docker, [{"runtime": "docker", "deviations": [SEEN]}, "not a call", {"deviations": [SEEN]}])
-    assert record.settle(run, "")["deviations"] == [{**SEEN, "what": "other"}, SEEN]
+    assert record.settle(run)["deviations"] == [{**SEEN, "what": "other"}, SEEN]
 
 
 def test_docker_can_only_block_a_run_that_called_it(run: RunDir) -> None:
     Path(run.log).write_text("docker: Error response from daemon: denied\n")
     write_json(run.status, {**STATUS, "exit_code": 125})
-    assert record.settle(run, None)["status"] == "failed"
+    assert record.settle(run)["status"] == "failed"
     write_json(run.docker, [{"runtime": "docker"}])
-    assert record.settle(run, None)["status"] == "blocked"
+    assert record.settle(run)["status"] == "blocked"
 
 
 def test_junit_counts_and_half_of_one_does_not(run: RunDir) -> None:
     whole = '<testsuite><testcase name="a"><failure message="boom"/></testcase></testsuite>'
     Path(run.junit).write_text(whole)
-    assert record.settle(run, None)["reason"] == "exit code 0, but a: boom"
+    assert record.settle(run)["reason"] == "exit code 0, but a: boom"
     Path(run.junit).write_text(whole[:-9])
-    assert record.settle(run, None)["evidence"]["kind"] == "metrics"
+    assert record.settle(run)["evidence"]["kind"] == "metrics"
 
 
 STATES: list[tuple[str, dict[str, Any] | None, str]] = [
@@ -103,7 +103,23 @@ def test_a_run_that_could_not_begin_says_so(run: RunDir) -> None:
 
 def test_without_a_log_there_is_no_evidence_but_a_verdict(run: RunDir) -> None:
     os.unlink(run.log)
-    assert record.settle(run, "x = 1")["status"] == "vacuous"
+    write_json(run.plan, {**PLAN, "entry_point": False})
+    assert record.settle(run)["status"] == "vacuous"
+
+
+def test_a_run_of_another_host_is_over_when_all_of_it_is_here(run: RunDir) -> None:
+    """The status comes before the rest: an end that is known does not mean that the log is whole."""
+    write_json(run.remote, {"host": "box", "complete": False})
+    assert record.load(run)["status"] == "running"
+    assert not os.path.exists(run.record)
+    write_json(run.remote, {"host": "box", "complete": True})
+    assert record.load(run)["status"] == "passed"
+
+
+def test_what_the_runner_found_out_about_the_machine_is_in_the_record(run: RunDir) -> None:
+    write_json(run.environment, {"driver": "570.1", "image": "changed by nobody"})
+    found = record.settle(run)["environment"]
+    assert (found["runtime"], found["driver"]) == ("docker", "570.1")
 
 
 LINES = [

@@ -1,0 +1,185 @@
+"""Commands about a label of the checkout: `jobs`, `plan`, `run`, `remote`."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from ci_tasks.commands.common import COMMON, HOST, JSON, LABEL, ONLY, command, finish, print_json
+
+
+@command(positional=["label"], help={**COMMON, "label": "only this label", "json": JSON})
+def jobs(
+    c: Context,
+    label: str | None = None,
+    json: bool = False,
+    repo: str = "",
+    rev: str = "",
+    workflow: str = "",
+    base: str = "",
+) -> None:
+    """List the rows of the checkout's workflow.
+
+    invoke jobs                       every row of the checkout
+    invoke jobs ckpt --json           one label, for programs
+    invoke jobs --rev v0.2.2          at another revision
+    """
+
+    def flow() -> int:
+        from ci_tasks.flows.listing import list_jobs
+        from ci_tasks.flows.source import open_source
+        from ci_tasks.report import table
+
+        source = open_source(repo, rev or None, workflow or None)
+        found = list_jobs(source, label or None, base or None)
+        if json:
+            print_json([row.public() for row in found])
+        else:
+            print(source.headline)
+            print("\n".join(table.jobs(found)))
+        return 0
+
+    finish(flow)
+
+
+@command(
+    positional=["label"],
+    help={
+        **COMMON,
+        "label": LABEL,
+        "only": ONLY,
+        "host": HOST,
+        "json": JSON,
+        "out": "a new directory for the run directories",
+    },
+)
+def plan(
+    c: Context,
+    label: str,
+    only: str = "",
+    host: str = "local",
+    json: bool = False,
+    out: str = "",
+    repo: str = "",
+    rev: str = "",
+    workflow: str = "",
+    base: str = "",
+) -> None:
+    """Write what `run` would execute, and what differs from CI.
+
+    invoke plan ckpt --only async-save --host sim --out /tmp/plan
+    bash /tmp/plan/01/run.sh
+    """
+
+    def flow() -> int:
+        from pathlib import Path
+
+        from ci_tasks.flows.prepare import Request
+        from ci_tasks.flows.running import plan
+        from ci_tasks.flows.source import open_config, open_source
+        from ci_tasks.report.plan import describe
+
+        source = open_source(repo, rev or None, workflow or None)
+        request = Request(label, only or None, host, base or None, Path(out) if out else None)
+        plans = plan(source, open_config(), request)
+        if json:
+            print_json(plans)
+        else:
+            print(source.headline)
+            print("\n".join(describe(plans)))
+        return 0
+
+    finish(flow)
+
+
+def _run(
+    label: str,
+    only: str,
+    host: str,
+    jobs: str,
+    reuse: bool,
+    repo: str,
+    rev: str,
+    workflow: str,
+    base: str,
+    *,
+    keep: bool = False,
+    detach: bool = False,
+) -> None:
+    def flow() -> int:
+        from ci_tasks.errors import UsageError
+        from ci_tasks.flows.prepare import Request
+        from ci_tasks.flows.running import run
+        from ci_tasks.flows.source import open_config, open_source
+
+        if not host:
+            raise UsageError("remote needs --host NAME", hint="`invoke hosts` lists the names")
+        if jobs and not (jobs.isdigit() and int(jobs)):
+            raise UsageError(f"--jobs is a number of rows at once, not {jobs!r}")
+        source = open_source(repo, rev or None, workflow or None)
+        request = Request(label, only or None, host, base or None, keep=keep)
+        wanted = int(jobs) if jobs else None
+        return run(source, open_config(), request, jobs=wanted, reuse=reuse, detach=detach)
+
+    finish(flow)
+
+
+_RUN = {
+    **COMMON,
+    "label": LABEL,
+    "only": ONLY,
+    "jobs": "rows at once (else one a core, or as many as there are GPUs for)",
+    "reuse": "keep the venv of the last run, if its install steps are the same",
+    "keep": "where a row fails, its container and workspace stay for `shell`",
+}
+
+
+@command(positional=["label"], help=_RUN)
+def run(
+    c: Context,
+    label: str,
+    only: str = "",
+    jobs: str = "",
+    reuse: bool = False,
+    keep: bool = False,
+    repo: str = "",
+    rev: str = "",
+    workflow: str = "",
+    base: str = "",
+) -> None:
+    """Run a CI label on this machine; the same as `remote --host local`.
+
+    invoke run cpu-unittest
+    invoke run cpu-unittest --only metrics,rewards --jobs 4
+    """
+    _run(label, only, "local", jobs, reuse, repo, rev, workflow, base, keep=keep)
+
+
+@command(
+    positional=["label"],
+    help={
+        **_RUN,
+        "host": HOST,
+        "detach": "start the rows and come back at once; `attach` brings them home",
+    },
+)
+def remote(
+    c: Context,
+    label: str,
+    host: str = "",
+    only: str = "",
+    jobs: str = "",
+    reuse: bool = False,
+    keep: bool = False,
+    detach: bool = False,
+    repo: str = "",
+    rev: str = "",
+    workflow: str = "",
+    base: str = "",
+) -> None:
+    """Run a CI label on a host of hosts.yaml: this machine, or a box over SSH.
+
+    invoke remote --host sim ckpt
+    invoke remote --host h100a megatron --only ppo
+    invoke remote --host h100a image --detach
+    """
+    _run(label, only, host, jobs, reuse, repo, rev, workflow, base, keep=keep, detach=detach)

@@ -1,0 +1,131 @@
+"""This machine as a site: runs lie where they are looked at, and the runner is started beside them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_tasks.errors import CiTasksError
+from ci_tasks.flows import environment
+from ci_tasks.flows.environment import check_out
+from ci_tasks.flows.site import Look, Prepared, Say
+from ci_tasks.hosts import local, probe, python
+from ci_tasks.model import BLOCKED, CANCELLED, Checkout, HostSpec, Plan
+from ci_tasks.plan.capacity import HostFacts
+from ci_tasks.plan.planner import Setup
+from ci_tasks.runner.layout import RunDir
+from ci_tasks.runs import store
+from ci_tasks.runs.store import Batch
+from ci_tasks.sync.snapshot import materialize
+
+
+@dataclass(frozen=True)
+class ClonedCode:
+    """The batch's clone of the working tree."""
+
+    checkout: Checkout
+    directory: Path
+
+    def read(self, path: str) -> str | None:
+        file = self.directory / path
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+
+    def texts(self, directory: str, suffix: str) -> Iterator[str]:
+        for file in sorted((self.directory / directory).glob(f"*{suffix}")):
+            if file.is_file():
+                yield file.read_text(encoding="utf-8", errors="replace")
+
+
+class Here:
+    """See ci_tasks.flows.site.Site."""
+
+    _batch: Batch
+
+    def __init__(self, spec: HostSpec) -> None:
+        self.spec = spec
+        self.lock_dir = str(store.lock_dir())
+        self._never: dict[str, tuple[str, str]] = {}
+
+    def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
+        return probe.facts(self.spec, gpus=gpus > 0, container=container, simulates=simulates)
+
+    def python(self, wanted: str) -> tuple[str, str]:
+        return python.find(wanted)
+
+    def take(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> ClonedCode:
+        self._batch = batch
+        return ClonedCode(materialize(source, self._batch.source, rev=rev, base=base), self._batch.source)
+
+    def path(self, run: RunDir) -> str:
+        return run.path
+
+    def environments(self, *, shared: bool) -> str:
+        return str(store.environments() if shared else self._batch.environments)
+
+    def write(self, run: RunDir, plan: Plan) -> None:
+        local.write_run_dir(run, plan)
+
+    def check_out_all(self, rows: Sequence[Prepared]) -> None:
+        for row in rows:
+            if row.setup is None:
+                check_out(row.plan.workspace, self._batch)
+            elif not os.path.exists(row.setup.workspace):
+                environment.write(row.setup, self.spec)
+                check_out(row.setup.workspace, self._batch)
+
+    @contextmanager
+    def ready(self, setups: Sequence[Setup], reuse: bool, say: Say) -> Iterator[str | None]:
+        with ExitStack() as stack:
+            for setup in setups:
+                stack.enter_context(environment.held(setup, say))
+                problem = environment.make_ready(setup, self._batch, self.spec, reuse, say)
+                if problem:
+                    break
+            else:
+                problem = None
+            yield problem
+
+    def begin(self, row: Prepared) -> None:
+        try:
+            if row.setup is None:
+                check_out(row.plan.workspace, self._batch)
+            local.start(row.run)
+        except KeyboardInterrupt:
+            if not local.status(row.run):
+                self._never[row.run.path] = (CANCELLED, "cancelled before it began")
+            raise
+        except (CiTasksError, OSError) as problem:  # the tree is proven: what fails now is the machine
+            self._never[row.run.path] = (BLOCKED, str(problem))
+
+    def look(self, row: Prepared) -> Look:
+        if row.run.path in self._never:
+            return Look(never=self._never[row.run.path])
+        if not local.ended(row.run):
+            return Look()
+        local.clear(row.run)
+        return Look(over=True)
+
+    def end(self, rows: Iterable[Prepared], *, kill: bool) -> None:
+        for row in rows:
+            if kill:
+                local.kill(row.run)
+            else:
+                local.request_cancel(row.run)
+
+    def settled(self, row: Prepared) -> None:
+        if row.setup is None and not local.status(row.run).get("kept"):
+            shutil.rmtree(row.plan.workspace, ignore_errors=True)
+
+    def leave(self) -> None:
+        pass
+
+    def told(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        if hasattr(self, "_batch"):
+            shutil.rmtree(self._batch.source, ignore_errors=True)

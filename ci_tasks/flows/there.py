@@ -1,0 +1,261 @@
+"""A box over SSH as a site: the tree goes as a pack, runs are mirrored, install steps are a run of their own there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ci_tasks.errors import Blocked
+from ci_tasks.flows.environment import failed_steps, setup_plan
+from ci_tasks.flows.site import Look, Prepared, Say, secrets_of
+from ci_tasks.flows.view import last_line
+from ci_tasks.hosts import box, memory, probe, python
+from ci_tasks.hosts.ask import Asker, LocalAsker
+from ci_tasks.hosts.box import Box, Errand, Pack
+from ci_tasks.hosts.line import Line
+from ci_tasks.hosts.ssh import connect
+from ci_tasks.model import Checkout, HostSpec, Plan
+from ci_tasks.plan.capacity import HostFacts
+from ci_tasks.plan.planner import Setup
+from ci_tasks.runner.layout import RunDir, write_json
+from ci_tasks.runs import store
+from ci_tasks.runs.store import Batch
+from ci_tasks.sync import pack as packs
+from ci_tasks.sync.snapshot import Snapshot, take
+
+_GLANCE = 0.05
+_REMINDER = 20.0
+_PATIENCE = 20.0  # seconds that a program of the host gets to answer
+
+
+@dataclass(frozen=True)
+class SentCode:
+    """A snapshot that goes to the host as a pack."""
+
+    checkout: Checkout
+    snapshot: Snapshot
+
+    def read(self, path: str) -> str | None:
+        found = self.snapshot.read(path)
+        return None if found is None else found.decode(errors="replace")
+
+    def texts(self, directory: str, suffix: str) -> Iterator[str]:
+        for name in self.snapshot.names(directory, suffix):
+            yield self.read(name) or ""
+
+
+def open_box(spec: HostSpec) -> Box:
+    """The host, being connected to in the background."""
+    memory_file = store.home() / "hosts" / f"{memory.key(spec)}.json"
+    return Box(lambda news, log: Line(spec, partial(connect, spec.address or spec.name), memory_file, news, log))
+
+
+@contextmanager
+def open_asker(spec: HostSpec) -> Iterator[Asker]:
+    """The host, to be asked; this machine too."""
+    if spec.kind == "local":
+        yield LocalAsker()
+        return
+    if spec.kind != "ssh":
+        raise Blocked(f"hosts of kind {spec.kind} cannot be asked yet")
+    asked = open_box(spec)
+    try:
+        yield asked.line
+    finally:
+        asked.close()
+
+
+class There:
+    """See ci_tasks.flows.site.Site."""
+
+    _batch: Batch
+
+    def __init__(self, spec: HostSpec) -> None:
+        self.spec = spec
+        self._box = open_box(spec)
+        self._line = self._box.line
+        self._errands: dict[str, Errand] = {}
+        self._setups: list[Errand] = []
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def lock_dir(self) -> str:
+        return f"{self._home()}/pretend-gpus"
+
+    def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
+        """From memory where that is enough for the rows; what became wrong meanwhile, the runner notices in time."""
+        known, spec = self._line.memory, self.spec
+        container = container and spec.runtime != "none"
+        enough = spec.gpus is not None or not gpus or (known.gpus or 0) >= gpus
+        if not (enough and (not container or known.containers == spec.runtime)):
+            asked = probe.questions(spec, gpus=gpus > 0, container=container)
+            found = probe.parse(spec, self._line.ask(asked, _PATIENCE), simulates=simulates)
+            if gpus and spec.gpus is None:
+                known.gpus = found.gpus
+            known.containers = spec.runtime if container and not found.container_problem else ""
+            return found
+        found_gpus = spec.gpus if spec.gpus is not None else known.gpus
+        return HostFacts(gpus=found_gpus or 0, simulates=simulates)
+
+    def python(self, wanted: str) -> tuple[str, str]:
+        known = self._line.memory.pythons
+        if wanted not in known:
+            answers = self._line.ask({"python": python.question(wanted)}, _PATIENCE)
+            path, version = self._line.hello()["python"]
+            known[wanted] = python.choose(wanted, answers["python"].out, (path, version))
+        return known[wanted]
+
+    def take(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> SentCode:
+        self._batch = batch
+        name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
+        snapshot = self._snapshot = take(source, store.home() / "sync" / name, rev=rev, base=base)
+        key = memory.key(self.spec)
+        self._box.load(
+            [
+                Pack(
+                    tree=part.tree,
+                    make=partial(packs.thin_pack, part),
+                    have=tuple(packs.remembered(part.store, key)),
+                    sent=partial(packs.remember, part.store, key, [part.tree]),
+                )
+                for part in snapshot.parts
+            ]
+        )
+        return SentCode(snapshot.checkout, snapshot)
+
+    def path(self, run: RunDir) -> str:
+        below = os.path.relpath(run.path, self._batch.path)
+        return f"{self._home()}/runs/{self._batch.id}-{store.client_id()}/{below}"
+
+    def environments(self, *, shared: bool) -> str:
+        return f"{self._home()}/runs/{self._batch.id}-{store.client_id()}/environments"
+
+    def write(self, run: RunDir, plan: Plan) -> None:
+        os.makedirs(run.path, exist_ok=True)
+        write_json(run.plan, plan.public())
+        Path(run.script).write_text(plan.script, encoding="utf-8", errors="surrogateescape", newline="\n")
+        box.remember(run, self.spec, self.path(run))
+
+    def check_out_all(self, rows: Sequence[Prepared]) -> None:
+        """Nothing: the checkouts would be on the host, and run.sh says how to name one of one's own."""
+
+    @contextmanager
+    def ready(self, setups: Sequence[Setup], reuse: bool, say: Say) -> Iterator[str | None]:
+        if setups and reuse:
+            say(f"install steps: run anew, since {self.spec.name} keeps no venvs between runs")
+        for setup in setups:
+            problem = self._make_ready(setup, say)
+            if problem:
+                break
+        else:
+            problem = None
+        yield problem
+
+    def begin(self, row: Prepared) -> None:
+        errand = Errand(
+            run=row.run,
+            directory=self.path(row.run),
+            plan=row.plan.public(),
+            script=row.plan.script,
+            parts=self._parts() if row.setup is None else (),
+            secrets=secrets_of(row.plan.secrets, os.environ),
+        )
+        self._errands[row.run.path] = errand
+        self._box.begin(errand)
+
+    def look(self, row: Prepared) -> Look:
+        errand = self._errands[row.run.path]
+        return look(errand)
+
+    def end(self, rows: Iterable[Prepared], *, kill: bool) -> None:
+        for row in rows:
+            self._box.end(self._errands[row.run.path], "kill" if kill else "cancel")
+
+    def settled(self, row: Prepared) -> None:
+        pass
+
+    def leave(self) -> None:
+        self._box.leave()
+        self._setups = []
+
+    def told(self) -> list[str]:
+        lines = []
+        while not self._line.said.empty():
+            lines.append(self._line.said.get())
+        return lines
+
+    def close(self) -> None:
+        if self._line.is_up:
+            for errand in self._setups:
+                try:
+                    self._line.request("clear", dir=errand.directory)
+                except Exception:  # `clean` finds it
+                    break
+        self._box.close()
+
+    def _home(self) -> str:
+        return self._line.memory.home or str(self._line.hello()["home"])
+
+    def _parts(self) -> list[dict[str, str]]:
+        assert self._snapshot is not None
+        return [{"path": part.path, "commit": part.commit, "tree": part.tree} for part in self._snapshot.parts]
+
+    def _make_ready(self, setup: Setup, say: Say) -> str | None:
+        run = RunDir(str(self._batch.path / "environments" / os.path.basename(setup.directory)))
+        os.makedirs(run.path, exist_ok=True)
+        plan = {**setup_plan(setup, self.spec), "workspace": setup.workspace}
+        write_json(run.plan, plan)
+        box.remember(run, self.spec, setup.directory)
+        errand = Errand(
+            run=run,
+            directory=setup.directory,
+            plan=plan,
+            script=setup.script,
+            parts=self._parts(),
+            secrets=secrets_of(setup.secrets, os.environ),
+            stays=True,
+        )
+        say(f"install steps: running on {self.spec.name}, log {run.log}")
+        self._setups.append(errand)
+        self._box.begin(errand)
+        begun = spoken = time.monotonic()
+        try:
+            while not (look(errand).over or errand.never):
+                time.sleep(_GLANCE)
+                for line in self.told():
+                    say(line)
+                if time.monotonic() - spoken > _REMINDER:
+                    spoken = time.monotonic()
+                    say(f"install steps: {last_line(run)}")
+        except KeyboardInterrupt:
+            self._box.end(errand, "cancel")
+            while not (look(errand).over or errand.never):
+                time.sleep(_GLANCE)
+            raise
+        if errand.never:
+            return errand.never[1]
+        assert errand.mirror is not None
+        code = errand.mirror.status.get("exit_code")
+        if code == 0:
+            say(f"install steps: done in {time.monotonic() - begun:.0f} s")
+            return None
+        return failed_steps(run, code)
+
+
+def look(errand: Errand) -> Look:
+    """How a run on a host stands, in the words of a site."""
+    if errand.never:
+        return Look(never=errand.never)
+    if errand.is_home:
+        return Look(over=True, note=errand.remark)
+    status = errand.mirror.status if errand.mirror else {}
+    waiting = status.get("waiting") or []
+    if errand.step == box.WATCHING and waiting:
+        return Look(note=f"waiting: {'; '.join(waiting)}")
+    return Look(begun=errand.step != box.SENDING, note="" if errand.step == box.WATCHING else errand.step)

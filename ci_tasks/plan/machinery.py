@@ -1,0 +1,64 @@
+"""What the runner is told about containers, GPU locks and what a row needs for itself on its host."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ci_tasks.model import HostSpec, Row
+
+LOCK_DIR_ENV = "CI_TASKS_GPU_LOCK_DIR"
+# slime's tests/ci/gpu_lock_exec.py: its name, its files and the number of GPUs that it believes in.
+LOCK_SCRIPT = "gpu_lock_exec"
+LOCK_PATTERN = "/dev/shm/custom_gpu_lock_{gpu_id}.lock"
+LOCKED_GPUS = 8
+# Ray's head and slime's fixed 8265 are ports of the host under `--network host`, whichever GPUs the rows have.
+RAY_ON_HOST = "ray-host-network"
+_HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
+
+
+def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str) -> Mapping[str, Any]:
+    """What the container adapter does with CI's `docker run`; see ci_tasks.runner.container."""
+    junit = shlex.quote(f"{run_dir}/artifacts/junit.xml")
+    env = {"CI_TASKS_RUN_DIR": run_dir, "PYTEST_ADDOPTS": f"--junitxml={junit}"}
+    if host.simulate:
+        env[LOCK_DIR_ENV] = lock_dir
+    # Two people may have a run of one id on one host: the directory is what tells them apart.
+    where = hashlib.sha256(run_dir.encode("utf-8", "surrogateescape")).hexdigest()[:6]
+    return {
+        "runtime": host.runtime,
+        "pull": host.pull,
+        "image": {},
+        "mounts": dict(host.mounts),
+        "network": host.network,
+        "name": f"ci-tasks-{id}-{where}",
+        "labels": {"ci-tasks.run": id, "ci-tasks.dir": run_dir},
+        "env": env,
+        "volumes": [f"{run_dir}/artifacts"],
+    }
+
+
+def gpu_locks(row: Row, host: HostSpec, lock_dir: str, texts: Iterable[str]) -> Mapping[str, Any] | None:
+    """Who takes the locks of the row's GPUs: the checkout's script where the row's steps call it, else the runner."""
+    if not row.gpus:
+        return None
+    return {
+        "by": "job" if any(LOCK_SCRIPT in text for text in texts) else "runner",
+        "count": row.gpus,
+        "pattern": f"{lock_dir}/{LOCK_PATTERN.rpartition('/')[2]}" if host.simulate else LOCK_PATTERN,
+        "total": LOCKED_GPUS,
+        "simulated": host.gpus if host.simulate else None,
+        "declared": host.gpus,
+    }
+
+
+def exclusive(host: HostSpec, texts: Iterable[str], *, starts_ray: bool) -> tuple[str, ...]:
+    """What the row cannot share with another on its host. `texts` are the words of its steps and its container."""
+    if not starts_ray:
+        return ()
+    contained = host.runtime != "none"
+    on_host = not contained or (host.network is None and any(_HOST_NETWORK.search(text) for text in texts))
+    return (RAY_ON_HOST,) if on_host else ()

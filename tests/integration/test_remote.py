@@ -1,0 +1,268 @@
+"""`remote` on a box over real SSH: this very tree, its output as it is written, its result here, nothing left there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+support = sys.modules["ci_tasks_tests_conftest"]
+dockerd = sys.modules["ci_tasks_tests_dockerd"]
+until = support.until
+
+SIM = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true}}\n"
+
+
+@pytest.fixture
+def box(sshd: Any) -> Any:
+    return sshd.start("box")
+
+
+@pytest.fixture
+def far_person(person: Any, sshd: Any, box: Any, tmp_path: Path) -> Any:
+    """In the sample's checkout, with `box` in a hosts.yaml of their own."""
+    person.env.update(sshd.env)
+    use(person, SIM)
+    return person
+
+
+def use(person: Any, hosts: str) -> None:
+    file = person.home.with_name("hosts.yaml")
+    file.write_text(hosts)
+    person.env["CI_TASKS_HOSTS"] = str(file)
+
+
+def left(box: Any) -> list[Path]:
+    """What is still on the box of any run: directories, and processes of a job."""
+    runs = box.home / ".ci-tasks/runs"
+    mark = f"CI_TASKS_RUN_DIR={runs}/".encode()
+    processes = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
+                processes.append(entry)
+        except OSError:
+            continue
+    return [*(runs.rglob("*") if runs.exists() else []), *processes]
+
+
+def say(person: Any, words: str) -> None:
+    """Edit the test: it says something now."""
+    test = person.checkout / "tests/test_tiny_ckpt.py"
+    test.write_text(f"print({words!r}, flush=True)\n{test.read_text()}")
+
+
+def running_log(person: Any) -> bytes:
+    logs = sorted(person.home.glob("runs/*/01/log"))
+    return logs[-1].read_bytes() if logs else b""
+
+
+def test_a_label_runs_on_the_box_on_exactly_this_tree(far_person: Any, box: Any) -> None:
+    say(far_person, "edited here")
+    far_person.write("notes.txt", "untracked\n")
+    said = far_person.ci_tasks("remote", "--host", "box", "ckpt")
+    assert said.code == 0, said.out + said.err
+    records = far_person.records()
+    assert [record["status"] for record in records] == ["passed"] * 5
+    assert {record["host"] for record in records} == {"box"}
+    assert set(records[0]["checkout"]["dirty"]) == {"notes.txt", "tests/test_tiny_ckpt.py"}
+    for log in far_person.logs().values():
+        assert "edited here" in log
+        assert str(box.home / ".ci-tasks/runs") in log or "Acquired GPUs" in log
+    assert left(box) == []
+    assert far_person.git("status", "--porcelain").split() == ["M", "tests/test_tiny_ckpt.py", "??", "notes.txt"]
+
+
+def test_the_log_here_is_the_log_there(far_person: Any) -> None:
+    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async")
+    assert said.code == 0, said.out + said.err
+    (record,) = far_person.records()
+    log = running_log(far_person)
+    assert record["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()}
+    assert log.decode() in said.out, "a single row's log is shown as it comes"
+
+
+def test_a_second_run_sends_what_changed_and_nothing_else(far_person: Any, box: Any) -> None:
+    far_person.write("large.bin", os.urandom(3 << 20).hex())
+    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async").code == 0
+    before = {path: path.stat().st_size for path in (box.home / ".ci-tasks/store.git").rglob("*.pack")}
+    say(far_person, "once more")
+    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async").code == 0
+    after = {path: path.stat().st_size for path in (box.home / ".ci-tasks/store.git").rglob("*.pack")}
+    assert 0 < sum(after.values()) - sum(before.values()) < 200_000
+    assert "once more" in running_log(far_person).decode()
+
+
+def test_a_host_that_forgot_everything_gets_everything_again(far_person: Any, box: Any) -> None:
+    import shutil
+
+    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async").code == 0
+    shutil.rmtree(box.home / ".ci-tasks")
+    say(far_person, "once more")
+    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async")
+    assert said.code == 0, said.out + said.err
+    assert "once more" in running_log(far_person).decode()
+
+
+def test_a_label_with_install_steps_shares_one_venv_there(far_person: Any, box: Any) -> None:
+    said = far_person.ci_tasks("remote", "--host", "box", "cpu-unittest", "--jobs", "2")
+    assert "install steps: done" in said.out, said.out + said.err
+    assert {record["status"] for record in far_person.records()} <= {"passed", "vacuous"}
+    assert left(box) == []
+
+
+def test_detach_and_attach(far_person: Any, box: Any) -> None:
+    far_person.env["TINY_STEP_SECONDS"] = "0.2"
+    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--detach")
+    assert said.code == 0, said.out + said.err
+    assert "attach" in said.out
+    (listed,) = far_person.ci_tasks("runs", "--json").json
+    assert listed["status"] == "running"
+    said = far_person.ci_tasks("attach", "last")
+    assert said.code == 0, said.out + said.err
+    assert far_person.records()[0]["status"] == "passed"
+    assert left(box) == []
+
+
+def test_a_colleague_follows_and_cancels_a_run_by_its_name_on_the_host(
+    far_person: Any, box: Any, tmp_path: Path
+) -> None:
+    far_person.write("tests/test_tiny_ckpt.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--detach").code == 0
+    (listed,) = far_person.ci_tasks("runs", "--json").json
+    colleague = support.Person(tmp_path / "colleague", far_person.checkout, dict(far_person.env))
+    said = colleague.ci_tasks("cancel", listed["id"], "--host", "box")
+    assert said.code == 0, said.out + said.err
+    assert listed["id"] in said.out
+    assert [record["status"] for record in colleague.records()] == ["cancelled"]
+    # The run is still whole for the one who began it.
+    said = far_person.ci_tasks("fetch", "last")
+    assert "cancelled" in said.out, said.out + said.err
+    assert left(box) == []
+
+
+def test_a_run_that_nobody_has_is_unknown_and_those_of_the_host_are_named(far_person: Any) -> None:
+    said = far_person.ci_tasks("attach", "no-such-run", "--host", "box")
+    assert said.code == 2
+    assert "no run 'no-such-run'" in said.err
+
+
+def test_a_killed_client_loses_nothing(far_person: Any, box: Any) -> None:
+    far_person.env["TINY_STEP_SECONDS"] = "0.4"
+    client = far_person.start("remote", "--host", "box", "ckpt", "--only", "async")
+    until(lambda: b"rollout 0" in running_log(far_person), "the job has begun")
+    client.kill()
+    client.communicate()
+    said = far_person.ci_tasks("logs", "last", "--follow")
+    assert said.code == 0, said.err
+    log = running_log(far_person)
+    assert said.out == log.decode()
+    record = far_person.ci_tasks("runs", "--json").json[0]
+    assert (record["status"], record["log"]["bytes"]) == ("passed", len(log))
+    assert left(box) == []
+
+
+@pytest.mark.parametrize("fault", ["connections killed", "server restarted"])
+def test_a_link_that_dies_is_made_again(far_person: Any, box: Any, fault: str) -> None:
+    far_person.env["TINY_STEP_SECONDS"] = "0.3"
+    client = far_person.start("remote", "--host", "box", "ckpt", "--only", "async")
+    until(lambda: b"rollout 0" in running_log(far_person), "the job has begun")
+    if fault == "server restarted":
+        box.stop()
+        box.restart()
+    else:
+        box.kill_children()
+    out, err = client.communicate(timeout=100)
+    assert client.returncode == 0, out + err
+    assert "is down" in out
+    assert "is back" in out
+    (record,) = far_person.records()
+    log = running_log(far_person)
+    assert record["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()}
+    assert left(box) == []
+
+
+def test_cancel_with_ctrl_c(far_person: Any, box: Any) -> None:
+    far_person.write("tests/test_tiny_ckpt.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    client = far_person.start("remote", "--host", "box", "ckpt", "--only", "async")
+    until(lambda: b"begun" in running_log(far_person), "the job has begun")
+    client.send_signal(signal.SIGINT)
+    out, err = client.communicate(timeout=60)
+    assert client.returncode == 130, out + err
+    assert far_person.records()[0]["status"] == "cancelled"
+    assert left(box) == []
+
+
+def test_a_host_that_cannot_be_reached_is_blocked_and_leaves_no_run(far_person: Any, box: Any) -> None:
+    box.stop()
+    said = far_person.ci_tasks("remote", "--host", "box", "ckpt")
+    assert said.code == 125, said.out + said.err
+    assert "refuses connections" in said.err
+    assert not list(far_person.home.glob("runs/*"))
+
+
+def test_an_unknown_host_key_is_blocked_with_the_line_to_add(far_person: Any, sshd: Any) -> None:
+    stranger = sshd.start("stranger", known=False)
+    use(far_person, SIM.replace("address: box", "address: stranger"))
+    said = far_person.ci_tasks("remote", "--host", "box", "ckpt")
+    assert said.code == 125, said.out + said.err
+    assert f"{stranger.known_as} {stranger.host_key}" in said.err
+
+
+@pytest.mark.usefixtures("box")
+def test_doctor_says_what_the_box_lacks(far_person: Any) -> None:
+    use(far_person, "hosts: {box: {kind: ssh, address: box, gpus: 4}}\n")
+    said = far_person.ci_tasks("doctor", "--host", "box")
+    assert said.code == 125, said.out + said.err
+    assert "nvidia-smi" in said.out
+
+
+def test_a_secret_travels_and_stays_unseen(far_person: Any, box: Any) -> None:
+    value = "a-token-that-nobody-may-see"
+    far_person.env["WANDB_API_KEY"] = value
+    far_person.write(
+        "tests/test_tiny_ckpt.py",
+        "import os\nprint('key', os.environ['WANDB_API_KEY'])\nprint(\"step 0: {'x': 1}\")\n",
+    )
+    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async")
+    assert said.code == 0, said.out + said.err
+    assert "key ***" in running_log(far_person).decode()
+    assert value not in said.out + said.err + box.log
+    kept = [path for top in (box.home, far_person.home) for path in top.rglob("*") if path.is_file()]
+    assert not [path for path in kept if value.encode() in path.read_bytes()]
+
+
+def test_a_failed_run_is_kept_entered_and_cleaned(far_person: Any, box: Any) -> None:
+    far_person.write("tests/test_tiny_ckpt.py", "import sys\nprint('bad luck', flush=True)\nsys.exit(3)\n")
+    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--keep").code == 1
+    (id,) = [record["id"] for record in far_person.records()]
+    entered = far_person.start("shell", id, stdin='echo "at $PWD"; ls tests; echo "job $GITHUB_JOB"; exit 7\n')
+    out, err = entered.communicate(timeout=60)
+    assert entered.returncode == 7, out + err
+    assert "test_tiny_ckpt.py" in out
+    said = far_person.ci_tasks("clean", "--host", "box")
+    assert f"{id}: stays, it was kept" in said.out
+    assert left(box)
+    said = far_person.ci_tasks("clean", "--host", "box", "--all")
+    assert (said.code, f"{id}: removed" in said.out) == (0, True), said.out + said.err
+    assert left(box) == []
+    said = far_person.ci_tasks("shell", id)
+    assert said.code == 2
+    assert "--keep" in said.err
+
+
+def test_clean_leaves_what_runs_and_what_is_not_home(far_person: Any, box: Any) -> None:
+    far_person.write("tests/test_tiny_ckpt.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--detach").code == 0
+    assert "stays, it runs" in far_person.ci_tasks("clean", "--host", "box", "--all").out
+    (status,) = box.home.glob(".ci-tasks/runs/*/01/status.json")
+    os.kill(json.loads(status.read_text())["pid"], signal.SIGKILL)
+    assert "stays, it is not home yet" in far_person.ci_tasks("clean", "--host", "box").out
+    assert "removed" in far_person.ci_tasks("clean", "--host", "box", "--all").out
+    assert left(box) == []
