@@ -104,6 +104,7 @@ def _run(
     *,
     keep: bool = False,
     detach: bool = False,
+    image: str = "",
 ) -> None:
     def flow() -> int:
         from ci_tasks.errors import UsageError
@@ -116,7 +117,7 @@ def _run(
         if jobs and not (jobs.isdigit() and int(jobs)):
             raise UsageError(f"--jobs is a number of rows at once, not {jobs!r}")
         source = open_source(repo, rev or None, workflow or None)
-        request = Request(label, only or None, host, base or None, keep=keep)
+        request = Request(label, only or None, host, base or None, keep=keep, image=image or None)
         wanted = int(jobs) if jobs else None
         return run(source, open_config(), request, jobs=wanted, reuse=reuse, detach=detach)
 
@@ -129,6 +130,7 @@ _RUN = {
     "only": ONLY,
     "jobs": "rows at once (else one a core, or as many as there are GPUs for)",
     "reuse": "keep the venv of the last run, if its install steps are the same",
+    "image": "run in this image instead of CI's, such as the digest that CI's log names",
     "keep": "where a row fails, its container and workspace stay for `shell`",
 }
 
@@ -141,6 +143,7 @@ def run(
     jobs: str = "",
     reuse: bool = False,
     keep: bool = False,
+    image: str = "",
     repo: str = "",
     rev: str = "",
     workflow: str = "",
@@ -151,7 +154,7 @@ def run(
     invoke run cpu-unittest
     invoke run cpu-unittest --only metrics,rewards --jobs 4
     """
-    _run(label, only, "local", jobs, reuse, repo, rev, workflow, base, keep=keep)
+    _run(label, only, "local", jobs, reuse, repo, rev, workflow, base, keep=keep, image=image)
 
 
 @command(
@@ -171,6 +174,7 @@ def remote(
     reuse: bool = False,
     keep: bool = False,
     detach: bool = False,
+    image: str = "",
     repo: str = "",
     rev: str = "",
     workflow: str = "",
@@ -182,4 +186,4 @@ def remote(
     invoke remote --host h100a megatron --only ppo
     invoke remote --host h100a image --detach
     """
-    _run(label, only, host, jobs, reuse, repo, rev, workflow, base, keep=keep, detach=detach)
+    _run(label, only, host, jobs, reuse, repo, rev, workflow, base, keep=keep, detach=detach, image=image)

@@ -58,7 +58,7 @@ def logs(c: Context, run: str, follow: bool = False) -> None:
 
 @command(positional=["run"], help={"run": RUN, "host": _ON_HOST})
 def attach(c: Context, run: str, host: str = "") -> None:
-    """Follow runs to their end, bring them home and end with their table. ^C leaves; the runs go on.
+    """Follow runs to their end and bring them home. ^C leaves, the runs go on.
 
     invoke attach last
     invoke attach 20261120-103000-ckpt --host h100a      a colleague's run, from its host
@@ -75,7 +75,7 @@ def attach(c: Context, run: str, host: str = "") -> None:
 
 @command(positional=["run"], help={"run": RUN, "host": _ON_HOST})
 def fetch(c: Context, run: str, host: str = "") -> None:
-    """Bring home what there is of runs on other hosts: log, artifacts and status of those that have ended.
+    """Bring home what there is of runs on other hosts.
 
     invoke fetch last
     """
@@ -109,9 +109,9 @@ def cancel(c: Context, run: str, host: str = "") -> None:
 
 @command(positional=["run"], help={"run": "a run's id or its beginning, or `last`"})
 def shell(c: Context, run: str) -> None:
-    """Open bash in a run's container, with the row's environment and directory; in that of a failed run with --keep.
+    """Open bash in a run's container, with the row's environment and directory.
 
-    invoke shell last
+    invoke shell last                     a run that goes on, or a failed one of `--keep`
     """
 
     def flow() -> int:

@@ -69,7 +69,7 @@ class Here:
     def write(self, run: RunDir, plan: Plan) -> None:
         local.write_run_dir(run, plan)
 
-    def check_out_all(self, rows: Sequence[Prepared]) -> None:
+    def hand_over(self, rows: Sequence[Prepared]) -> None:
         for row in rows:
             if row.setup is None:
                 check_out(row.plan.workspace, self._batch)

@@ -29,7 +29,7 @@ from ci_tasks.sync.git import Git
 @dataclass(frozen=True)
 class Request:
     """What a person asked for. `out` is where `plan` writes, `shared` says that venvs are those of earlier runs too,
-    `keep` that a failed run leaves its container and workspace."""
+    `keep` that a failed run leaves its container and workspace. `image` replaces CI's."""
 
     label: str
     only: str | None = None
@@ -38,6 +38,7 @@ class Request:
     out: Path | None = None
     shared: bool = True
     keep: bool = False
+    image: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ def _draft(
             lock_dir=site.lock_dir,
             starts_ray=bool(row.test and row.gpus) and starts_ray(row.test or "", code.read),
             keep=request.keep,
+            image=request.image,
         )
         drafted = make_plan(source.workflow, found.job, row, spec, known, config.overrides, place)
         plan = replace(

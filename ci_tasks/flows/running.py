@@ -49,7 +49,7 @@ def plan(source: Source, config: Config, request: Request) -> list[dict[str, Any
     ready = prepare(source, config, replace(request, shared=False), open_site)
     if not ready.rows:
         shutil.rmtree(ready.batch.path, ignore_errors=True)
-    ready.site.check_out_all(ready.rows)
+    ready.site.hand_over(ready.rows)
     return [{**row.plan.public(), "run_dir": row.run.path, "lacks": list(row.lacks)} for row in ready.rows]
 
 

@@ -89,8 +89,8 @@ class Site(Protocol):
         """Put the plan into the run directory."""
         ...
 
-    def check_out_all(self, rows: Sequence[Prepared]) -> None:
-        """Make what `run.sh` needs to be run by hand, where that is here."""
+    def hand_over(self, rows: Sequence[Prepared]) -> None:
+        """Make what `run.sh` needs to be run by hand, where that is here; the site itself is done."""
         ...
 
     def ready(self, setups: Sequence[Setup], reuse: bool, say: Say) -> AbstractContextManager[str | None]:

@@ -142,8 +142,9 @@ class There:
         Path(run.script).write_text(plan.script, encoding="utf-8", errors="surrogateescape", newline="\n")
         box.remember(run, self.spec, self.path(run))
 
-    def check_out_all(self, rows: Sequence[Prepared]) -> None:
-        """Nothing: the checkouts would be on the host, and run.sh says how to name one of one's own."""
+    def hand_over(self, rows: Sequence[Prepared]) -> None:
+        """The checkouts would be on the host; run.sh says how to name one of one's own."""
+        self.close()
 
     @contextmanager
     def ready(self, setups: Sequence[Setup], reuse: bool, say: Say) -> Iterator[str | None]:

@@ -20,6 +20,7 @@ from ci_tasks.hosts.mirror import Held, Mirror, hold, note
 from ci_tasks.model import BLOCKED, CANCELLED, LOST, HostSpec
 from ci_tasks.runner.bundle import BundleError
 from ci_tasks.runner.layout import RunDir
+from ci_tasks.runner.service import form_of
 
 SENDING, WATCHING, FETCHING, CLEARING, DONE = "sending", "running", "fetching", "clearing", "done"
 _GLANCE = 0.05
@@ -171,7 +172,10 @@ class Box:
         """Everything at once, without waiting for an answer in between."""
         with self._sending:
             packs = self._packs if errand.parts and self._packs_on is not channel else []
-            asked = [channel.post_pack(pack.make(() if self._everything else pack.have)) for pack in packs]
+            asked = [
+                channel.post_pack(pack.make(() if self._everything else pack.have), form_of(pack.tree))
+                for pack in packs
+            ]
             if packs:
                 self._packs_on = channel
             asked += [

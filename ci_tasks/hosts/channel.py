@@ -157,10 +157,10 @@ class Channel:
         self._send(frames.message({"do": do, "id": number, **fields}))
         return pending
 
-    def post_pack(self, pack: Iterable[bytes]) -> Pending:
+    def post_pack(self, pack: Iterable[bytes], form: str) -> Pending:
         """Send one pack of objects; nothing else comes in between. Raises LinkDied."""
         with self._writing:
-            pending = self.post("receive")
+            pending = self.post("receive", form=form)
             for chunk in pack:
                 self._send(frames.frame(frames.DATA, chunk))
             self._send(frames.frame(frames.DATA))

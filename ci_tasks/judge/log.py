@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 # Ray puts the actor before each line that it passes on.
@@ -19,6 +19,8 @@ _UNITTEST = re.compile(rb"^Ran (\d+) tests? in [\d.]+s")
 _UNITTEST_END = re.compile(rb"^(?:OK|FAILED) \(((?:[a-z ]+=\d+(?:, )?)+)\)$")
 # slime's trainers log `step 3: {'train/loss': …}` and `rollout 3: {…}`, behind a logger's and an actor's prefix.
 _METRICS = re.compile(rb"(?:^|[ \]])(?:step|rollout|eval) (\d+): ?\{")
+_VALUE = re.compile(rb"'([^'\n]{1,100})': (?:np\.float\d+\()?([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))")
+_KEPT_METRICS = 200  # names; a trainer that makes up new ones has no end of them
 _ACQUIRED = re.compile(rb"Acquired GPUs: ([\d,]+)")
 _BLOCKED = re.compile(rb"^ci-tasks: blocked: (.*)")
 _DAEMON = re.compile(rb"^(?:docker|podman|Error): .*|^.*Cannot connect to the Docker daemon.*")
@@ -31,13 +33,15 @@ _LONGEST = 4000
 
 @dataclass
 class LogFacts:
-    """What a log says. Line numbers are 1-based; `last_error` is the last line that looks like a failure's reason."""
+    """What a log says. Line numbers are 1-based; `last_error` is the last line that looks like a failure's reason,
+    `values` what each metric was when it was last logged."""
 
     pytest: dict[str, int] | None = None
     unittest: int | None = None
     unittest_skipped: int = 0
     unittest_failed: int = 0
     metrics: int = 0
+    values: dict[str, float] = field(default_factory=dict)
     gpu_ids: tuple[int, ...] = ()
     blocked: str = ""
     daemon: str = ""
@@ -73,6 +77,9 @@ def shown(line: bytes) -> str:
 def _evidence(facts: LogFacts, line: bytes) -> None:
     if _METRICS.search(line):
         facts.metrics += 1
+        for name, value in _VALUE.findall(line):
+            if len(facts.values) < _KEPT_METRICS or name.decode("utf-8", "replace") in facts.values:
+                facts.values[name.decode("utf-8", "replace")] = float(value)
     if found := _PYTEST.match(line):
         counts = facts.pytest or {}
         for number, word in _COUNT.findall(line):

@@ -33,7 +33,7 @@ def deviations(
         *_code(checkout),
         *_time(row, host),
         *planned.deviations,
-        *_python(planned, host, python, shared=shared),
+        *_python(row, planned, host, python, shared=shared),
         *_machine(row, host),
         *_container(job),
         *_condition(job, resolve),
@@ -62,7 +62,7 @@ def _pull_request(read: Iterable[str]) -> Iterator[Deviation]:
         yield Deviation("pull request", "its number and refs", "none", "only GitHub knows them")
 
 
-def _python(planned: PlannedSteps, host: HostSpec, python: str, *, shared: bool) -> Iterator[Deviation]:
+def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, shared: bool) -> Iterator[Deviation]:
     if planned.python and not version_matches(planned.python, python):
         yield Deviation("Python", planned.python, python, f"no Python {planned.python} on this host")
     if shared:
@@ -71,6 +71,9 @@ def _python(planned: PlannedSteps, host: HostSpec, python: str, *, shared: bool)
     if host.simulate and not planned.python:
         here = f"a venv over Python {python}"
         yield Deviation("Python packages", "the image's", here, f"{host.name} has no image")
+    elif row.image and host.runtime == "none" and not planned.python:
+        here = "a venv over the python3 on PATH"
+        yield Deviation("Python packages", "the image's own", here, "what a row installs is gone with it")
 
 
 def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:

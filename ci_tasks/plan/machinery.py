@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ci_tasks.model import HostSpec, Row
+from ci_tasks.model import Deviation, HostSpec, Row
 
 LOCK_DIR_ENV = "CI_TASKS_GPU_LOCK_DIR"
 # slime's tests/ci/gpu_lock_exec.py: its name, its files and the number of GPUs that it believes in.
@@ -20,8 +20,10 @@ RAY_ON_HOST = "ray-host-network"
 _HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
 
 
-def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str) -> Mapping[str, Any]:
-    """What the container adapter does with CI's `docker run`; see ci_tasks.runner.container."""
+def container_rules(
+    host: HostSpec, id: str, run_dir: str, lock_dir: str, images: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """What the container adapter does with CI's `docker run`; see ci_tasks.runner.container. `images`: CI's → ours."""
     junit = shlex.quote(f"{run_dir}/artifacts/junit.xml")
     env = {"CI_TASKS_RUN_DIR": run_dir, "PYTEST_ADDOPTS": f"--junitxml={junit}"}
     if host.simulate:
@@ -31,7 +33,7 @@ def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str) -> Map
     return {
         "runtime": host.runtime,
         "pull": host.pull,
-        "image": {},
+        "image": dict(images),
         "mounts": dict(host.mounts),
         "network": host.network,
         "name": f"ci-tasks-{id}-{where}",
@@ -53,6 +55,14 @@ def gpu_locks(row: Row, host: HostSpec, lock_dir: str, texts: Iterable[str]) -> 
         "simulated": host.gpus if host.simulate else None,
         "declared": host.gpus,
     }
+
+
+def lock_deviation(locks: Mapping[str, Any] | None) -> Iterator[Deviation]:
+    """A row without a lock script has CI's GPUs for itself in another way, or in none."""
+    if locks is not None and locks["by"] == "runner":
+        yield Deviation(
+            "GPU locks", "none in the row's steps", "taken by ci-tasks", "so that no other run gets its GPUs"
+        )
 
 
 def exclusive(host: HostSpec, texts: Iterable[str], *, starts_ray: bool) -> tuple[str, ...]:

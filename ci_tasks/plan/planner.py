@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ci_tasks.errors import WorkflowError
 from ci_tasks.model import Checkout, HostSpec, Job, Override, Plan, Row, Workflow
 from ci_tasks.plan.deviations import deviations
-from ci_tasks.plan.machinery import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks
+from ci_tasks.plan.machinery import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks, lock_deviation
 from ci_tasks.plan.reads import referenced, varies
 from ci_tasks.plan.script import Script, Venv, render
 from ci_tasks.plan.steps import PlannedStep, PlannedSteps, plan_steps
@@ -24,7 +24,8 @@ class Place:
     """Where a run will be: its id and directory, the workspace, and what the host offers.
 
     `python` is (path, version) of the interpreter for a venv; `environments` is the directory of the venvs that rows
-    share; `lock_dir` holds the locks of pretend GPUs.
+    share; `lock_dir` holds the locks of pretend GPUs; `starts_ray` says what the row's test does, `keep` that a failed
+    run leaves its container and workspace, `image` what runs in the place of CI's image.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Place:
     lock_dir: str
     starts_ray: bool = False
     keep: bool = False
+    image: str | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def make_plan(
     script = _script(workflow, job, row, host, resolve, place, steps, planned.python, setup)
     needed = _secrets(script, host)
     texts = [step.text for step in steps] + [" ".join(script.container)]
+    locks = gpu_locks(row, host, place.lock_dir, texts)
     plan = Plan(
         id=place.id,
         label=row.label,
@@ -100,21 +103,28 @@ def make_plan(
         workspace=place.workspace,
         timeout_minutes=row.timeout_minutes or host.timeout_minutes,  # 0 is no limit of CI's
         stall_minutes=host.stall_minutes,
-        deviations=deviations(
-            workflow, job, row, host, resolve, planned, place.checkout, place.python[1], shared=setup is not None
+        deviations=(
+            *deviations(
+                workflow, job, row, host, resolve, planned, place.checkout, place.python[1], shared=setup is not None
+            ),
+            *lock_deviation(locks),
         ),
         host_env={**host.env, **({LOCK_DIR_ENV: place.lock_dir} if host.simulate else {})},
-        container=container_rules(host, place.id, place.run_dir, place.lock_dir),
+        container=container_rules(host, place.id, place.run_dir, place.lock_dir, _images(row, place)),
         script=render(replace(script, secrets=needed)),
         setup=setup.directory if setup else None,
         checkout=place.checkout,
         keep=place.keep,
         owned=() if setup else (place.workspace,),
         exclusive=exclusive(host, texts, starts_ray=place.starts_ray),
-        gpu_locks=gpu_locks(row, host, place.lock_dir, texts),
+        gpu_locks=locks,
         artifacts=host.artifacts,
     )
     return Drafted(plan, setup)
+
+
+def _images(row: Row, place: Place) -> dict[str, str]:
+    return {row.image: place.image} if row.image and place.image else {}
 
 
 def _evaluated(
@@ -209,6 +219,8 @@ def _script(
         venv = Venv(python=place.python[0], path=f"{place.run_dir}/tmp/venv")
     elif host.simulate and not setup:
         venv = Venv(python=place.python[0], layered=True)
+    elif row.image and host.runtime == "none" and not setup:
+        venv = Venv(layered=True)  # whoever is inside the image already wants to keep it, and rows run side by side
     container: list[str] = []
     env: dict[str, str] = dict(row.env)
     if job.container:

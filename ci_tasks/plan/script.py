@@ -21,9 +21,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Venv:
-    """A venv for the steps. `layered` puts it over `python`'s own packages and in the run's scratch directory."""
+    """A venv for the steps. `layered` puts it over `python`'s own packages and in the run's scratch directory; without
+    a `python` that is the one on PATH, which may be of a venv itself."""
 
-    python: str
+    python: str = ""
     path: str = ""
     layered: bool = False
 
@@ -118,7 +119,7 @@ _setup={home}
 
 
 def _venv(venv: Venv) -> str:
-    python = shlex.quote(venv.python)
+    python = shlex.quote(venv.python) if venv.python else "$(command -v python3)"
     if not venv.layered:
         return f"""# actions/setup-python
 _venv={shlex.quote(venv.path)} _python={python}
@@ -128,7 +129,7 @@ export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH
     return f"""# No container here: a throwaway venv over this machine's Python; `pip install` changes nothing outside.
 _venv=$_tmp/venv _python={python}
 "$_python" -m venv --system-site-packages --without-pip "$_venv" || blocked "$_python cannot make a venv"
-if "$_venv/bin/python" -c 'import pip' 2> /dev/null; then
+{"" if venv.python else _OUTER}if "$_venv/bin/python" -c 'import pip' 2> /dev/null; then
   for _name in pip pip3; do
     printf '#!/bin/sh\\nexec "${{0%%/*}}/python" -m pip "$@"\\n' > "$_venv/bin/$_name"; chmod +x "$_venv/bin/$_name"
   done
@@ -136,6 +137,14 @@ else
   "$_python" -m venv --system-site-packages "$_venv" || blocked "$_python cannot make a venv with pip"
 fi
 export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH
+"""
+
+
+# A venv over a venv sees the packages of the system's Python only, unless it is told.
+_OUTER = """_outer=$("$_venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth
+"$_python" -c 'import site
+for path in site.getsitepackages(): print(f"import site; site.addsitedir({path!r})")' > "$_outer" ||
+  blocked "cannot write $_outer"
 """
 
 

@@ -9,6 +9,7 @@ BLOCKED.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Dict
 
 from .bare import bare_deviations, inner_command, inner_environment
+from .claim import visible_devices
 from .container import client_environment, rewrite
 from .docker_argv import DockerArgvError, DockerRun, is_run, parse_run, render, split_global
 from .layout import RunDir, read_json, write_json
@@ -67,7 +69,8 @@ def _read_rules(run_dir: RunDir) -> Rules:
         raise Blocked(f"{run_dir.plan} is not JSON: {error}") from None
     if "container" not in plan:
         raise Blocked(f"{run_dir.plan} has no `container` rules, so docker cannot be adapted to this host")
-    return Rules.from_plan(plan["container"])
+    rules = Rules.from_plan(plan["container"])
+    return dataclasses.replace(rules, env={**rules.env, **visible_devices()})
 
 
 # -- docker and podman -----------------------------------------------------------------------------------------------

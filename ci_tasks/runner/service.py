@@ -15,6 +15,7 @@ from .store import MissingBase, Store, StoreError
 from .tail import Tail
 
 Request = Dict[str, Any]
+SHA1, SHA256 = "sha1", "sha256"
 
 
 class Refused(Exception):
@@ -35,9 +36,9 @@ class Session:
     send: Callable[[bytes], None]
     chunks: Callable[[], Iterator[bytes]]
 
-    @property
-    def store(self) -> Store:
-        return Store(os.path.join(self.home, "store.git"))
+    def store(self, form: str = SHA1) -> Store:
+        """Objects of one repository have names of one form."""
+        return Store(os.path.join(self.home, "store.git" if form == SHA1 else "store-%s.git" % form), form)
 
     def run_dir(self, request: Request) -> str:
         """The run directory that a request names. Another home's is refused: the client remembers an old one."""
@@ -56,11 +57,16 @@ class Known:
     aside: bool = False
 
 
+def form_of(tree: str) -> str:
+    """The form of a repository's object names, by one of them."""
+    return SHA256 if len(tree) == 64 else SHA1
+
+
 def receive(session: Session, request: Request) -> Any:
     """Take over one pack of objects."""
     chunks = session.chunks()
     try:
-        session.store.receive(chunks)
+        session.store(str(request.get("form", SHA1))).receive(chunks)
     except MissingBase as problem:
         raise Refused("missing-base", str(problem)) from None
     except StoreError as problem:
@@ -79,7 +85,7 @@ def create(session: Session, request: Request) -> Any:
     try:
         if parts and not os.path.exists(run.plan):
             shutil.rmtree(request["workspace"], ignore_errors=True)
-            session.store.check_out(parts, request["workspace"])
+            session.store(form_of(parts[0]["tree"])).check_out(parts, request["workspace"])
     except MissingBase as problem:
         raise Refused("missing-base", str(problem)) from None
     except StoreError as problem:
@@ -191,7 +197,7 @@ def prune(session: Session, request: Request) -> Any:
     for entry in list(os.scandir(os.path.dirname(session.runner))):
         if entry.path != session.runner and entry.stat().st_mtime < time.time() - days * 86400:
             os.unlink(entry.path)
-    return session.store.prune(days)
+    return session.store().prune(days) and session.store(SHA256).prune(days)
 
 
 REQUESTS = {

@@ -225,6 +225,7 @@ class _Supervisor:
         self.status.update(closing.patiently(lambda: self.closing.close(succeeded), self._beat, HEARTBEAT) or {})
         self.status.update(
             state=layout.STATE_ENDED,
+            phase=layout.STATE_ENDED,
             end=end,
             exit_code=code,
             ended_at=ended_at,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -96,6 +97,7 @@ def _record(
         "gpu_ids": list(facts.gpu_ids) or list(status.get("gpu_ids") or []),
         "log": {"bytes": status.get("log_bytes", 0), "sha256": status.get("log_sha256")},
         "evidence": asdict(verdict.evidence),
+        "metrics": {name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()},
         "triage": {"verdict": verdict.status, "line_no": verdict.line_no, "line": verdict.reason},
         "deviations": _unique(deviations),
         "environment": {"runtime": plan.get("runtime"), "image": plan.get("image"), **(environment or {})},

@@ -25,7 +25,6 @@ _TIDY_EVERY = 86400.0
 _GRACE = 86400.0
 _PACKS_KEPT = 14 * 86400.0  # they come back where they are still needed
 _SETTINGS = (
-    "core.commitGraph=false",  # has the parents that `--shallow` hides
     "pack.compression=1",  # the link is hardly ever slower than better compression
     "core.bigFileThreshold=64m",  # larger files are sent as they are read, not compared in memory
     "pack.windowMemory=128m",
@@ -38,16 +37,7 @@ def thin_pack(part: Part, have: Sequence[str]) -> Iterator[bytes]:
     """The pack of `part` for a host that has the trees `have`. Those that are not here any more do not matter."""
     git = Git(part.store, {"GIT_NO_REPLACE_OBJECTS": "1"}, neutral=True, settings=_SETTINGS)
     bases = [_as_commit(git, tree) for tree in _present(git, have)[:BASES]]
-    sent = False
-    try:
-        for chunk in git.stream(*_PACK, input=_question(part.commit, bases)):
-            sent = True
-            yield chunk
-    except GitError:
-        if sent or not bases:
-            raise
-        # A base was there in part, such as after a `git gc` of the user's.
-        yield from git.stream(*_PACK, input=_question(part.commit, []))
+    yield from git.stream(*_PACK, input=_question(part.commit, bases))
 
 
 def _question(commit: str, bases: list[str]) -> bytes:

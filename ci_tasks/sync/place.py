@@ -47,10 +47,10 @@ class Place(ABC):
         """Adds to what is there, since linked worktrees and several checkouts may share a store."""
         file = self.git_dir / "objects/info/alternates"
         known = file.read_bytes().splitlines() if file.exists() else []
-        wanted = [os.fsencode(_quoted(str(objects))) for objects in repository.objects]
-        if not set(wanted) <= set(known):
+        wanted = os.fsencode(_quoted(str(repository.common / "objects")))
+        if wanted not in known:
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(str(file), b"\n".join([*wanted, *(line for line in known if line not in wanted)]) + b"\n")
+            write_whole(str(file), b"\n".join([wanted, *known]) + b"\n")
 
 
 class Clone(Place):

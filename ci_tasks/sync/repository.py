@@ -24,17 +24,6 @@ class Repository:
         return Git(self.directory)
 
     @property
-    def objects(self) -> list[Path]:
-        """Its object directories: git itself passes over an alternate of an alternate whose path is relative."""
-        own = self.common / "objects"
-        try:
-            listed = (own / "info/alternates").read_bytes().splitlines()
-        except OSError:
-            return [own]
-        relative = [line for line in listed if line and not line.startswith((b"/", b"#", b'"'))]
-        return [own, *(Path(os.path.normpath(own / os.fsdecode(line))) for line in relative)]
-
-    @property
     def partial(self) -> bool:
         """Whether it was cloned with a filter: then objects may be missing that its remote has promised."""
         return any((self.common / "objects/pack").glob("*.promisor"))

@@ -125,3 +125,19 @@ def test_no_byte_at_all_survives_as_a_control_character() -> None:
 
 def test_a_long_progress_bar_shows_what_a_person_saw_last() -> None:
     assert shown(b"\r".join(b"%d%%" % number for number in range(5000))) == "4999%"
+
+
+def test_of_each_metric_the_last_value_is_kept() -> None:
+    facts = _read(
+        b"step 0: {'train/loss': 2.5, 'note': 'text', 'train/step': 0}\n"
+        b"(Actor pid=3) x - step 1: {'train/loss': -1.5e-07, 'train/kl': nan}\n"
+        b"no step: {'train/loss': 9}\n"
+        b"rollout 1: {'rollout/reward': np.float64(0.25)}\n"
+    )
+    assert str(facts.values) == "{'train/loss': -1.5e-07, 'train/step': 0.0, 'train/kl': nan, 'rollout/reward': 0.25}"
+
+
+def test_metrics_without_end_take_no_memory_without_end() -> None:
+    facts = _read(b"".join(b"step %d: {'m%d': 1}\n" % (n, n) for n in range(1000)) + b"step 1000: {'m3': 7}\n")
+    assert len(facts.values) == 200
+    assert facts.values["m3"] == 7

@@ -94,9 +94,9 @@ def test_the_code_is_named(dirty: tuple[str, ...], here: str) -> None:
         (BARE, STEPS, "self-hosted", []),
         (DOCKER, STEPS, "ubuntu-latest", ["machine"]),
         (SIM, STEPS, "self-hosted", ["Python packages"]),
-        (SIM, MATRIX + STEPS, "self-hosted", ["Python packages", "GPUs"]),
+        (SIM, MATRIX + STEPS, "self-hosted", ["Python packages", "GPUs", "GPU locks"]),
         (DOCKER, "    container: {image: a/b}\n" + STEPS, "self-hosted", []),
-        (BARE, "    container: {image: a/b}\n" + STEPS, "self-hosted", ["container"]),
+        (BARE, "    container: {image: a/b}\n" + STEPS, "self-hosted", ["Python packages", "container"]),
         (
             DOCKER,
             "    container: {image: a/b, credentials: {username: u, password: p}, ports: [80]}\n" + STEPS,
@@ -104,7 +104,7 @@ def test_the_code_is_named(dirty: tuple[str, ...], here: str) -> None:
             ["container credentials", "container ports"],
         ),
         (HostSpec("p", runtime="podman"), "    container: {image: a/b}\n" + STEPS, "self-hosted", ["container"]),
-        (BARE, MATRIX + PYTHON, "self-hosted", ["install steps"]),
+        (BARE, MATRIX + PYTHON, "self-hosted", ["install steps", "GPU locks"]),
         (DOCKER, "    if: github.event_name == 'push'\n" + STEPS, "self-hosted", ["if"]),
         (DOCKER, "    if: github.event_name == 'pull_request'\n" + STEPS, "self-hosted", []),
     ],
@@ -317,6 +317,13 @@ def test_container_rules() -> None:
         },
         "volumes": ["/runs/id 1/artifacts"],
     }
+
+
+def test_another_image_takes_the_place_of_cis() -> None:
+    job = "    container: {image: a/b}\n" + STEPS
+    planned = plan(workflow(job), DOCKER, place=replace(PLACE, image="a/b@sha256:0"))
+    assert planned.container["image"] == {"a/b": "a/b@sha256:0"}
+    assert planned.image == "a/b", "what CI runs in stays on record"
 
 
 def test_pretend_gpus_have_locks_of_their_own_inside_and_outside() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,28 @@ def test_what_git_says_no_to_is_an_error_with_gits_own_words_and_the_directory(r
 
 def test_a_question_whose_answer_is_no_gives_none(repo: Path) -> None:
     assert Git(repo).maybe("rev-parse", "--verify", "--quiet", "HEAD") is None
+
+
+def test_what_git_prints_can_be_had_as_it_comes(repo: Path) -> None:
+    (repo / "large").write_bytes(b"x" * 1_000_000)
+    name = Git(repo).text("hash-object", "-w", "large")
+    chunks = list(Git(repo).stream("cat-file", "--batch", input=f"{name}\n".encode()))
+    assert len(chunks) > 1
+    assert b"".join(chunks) == f"{name} blob 1000000\n".encode() + b"x" * 1_000_000 + b"\n"
+
+
+def test_a_stream_that_git_breaks_off_is_an_error_at_its_end(repo: Path) -> None:
+    with pytest.raises(GitError, match=r"git cat-file in .*: fatal: Not a valid object name nothing"):
+        list(Git(repo).stream("cat-file", "blob", "nothing"))
+
+
+@pytest.mark.parametrize("command", [Git.bytes, Git.stream])
+def test_a_missing_git_is_said_however_it_was_to_be_read(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Iterable[object]]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(CheckoutError, match="git is not installed"):
+        list(command(Git(repo), "status"))
 
 
 def test_a_machine_without_git_says_how_to_get_it(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,7 +283,8 @@ def test_another_kind_of_repository_in_the_checkouts_place(repo: Path, tmp_path:
     os.rename(repo, tmp_path / "old")
     git(tmp_path, "init", "-q", "--object-format=sha256", "repo")
     (repo / "a.txt").write_text("a\n")
-    assert len(travel.take(repo).checkout.tree) == 64
+    travel.host = Store(str(tmp_path / "another.git"), "sha256")
+    assert len(travel.go(repo).checkout.tree) == 64
 
 
 def test_objects_that_the_repository_itself_borrows(repo: Path, tmp_path: Path, travel: Travel) -> None:
@@ -475,16 +476,19 @@ def test_trees_that_are_not_here_do_not_matter(repo: Path, travel: Travel, have:
     travel.check_out(snapshot)
 
 
-def test_a_base_of_which_the_user_has_thrown_away_a_part_does_not_matter(repo: Path, travel: Travel) -> None:
-    (repo / "big.txt").write_text("x" * 5000)
+@pytest.mark.parametrize("gone", ["big", "big/file.txt"])
+def test_a_base_of_which_the_user_has_thrown_away_a_part_does_not_matter(repo: Path, travel: Travel, gone: str) -> None:
+    (repo / "big").mkdir()
+    (repo / "big/file.txt").write_text("x" * 5000)
     commit(repo)
     travel.go(repo)
-    blob = git(repo, "rev-parse", "HEAD:big.txt")
-    git(repo, "rm", "-q", "big.txt")
+    name = git(repo, "rev-parse", f"HEAD:{gone}")
+    git(repo, "rm", "-q", "-r", "big")
     commit(repo)
-    (repo / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    (repo / ".git/objects" / name[:2] / name[2:]).unlink()
     travel.go(repo)
-    (repo / "big.txt").write_text("x" * 5000 + "y")
+    (repo / "big").mkdir()
+    (repo / "big/file.txt").write_text("x" * 5000 + "y")
     travel.go(repo)
     assert contents(travel.workspace) == contents(repo)
 

@@ -1,0 +1,252 @@
+"""What `bench/remote.py` measures on: a checkout, a host that is near or far, and both ways of running a job there.
+
+The host is OpenSSH's sshd of tests/integration, on this machine; a proxy of the same tests makes it far. By hand means
+Debian's rsync and ssh, with the same key and the same settings.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import queue
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TOKEN = "the tree is as of edit"
+WORKFLOW = """\
+name: PR Test
+on: {pull_request: {branches: [main]}}
+jobs:
+  bench:
+    runs-on: ubuntu-latest
+    strategy:
+      matrix:
+        info: [{test_file: first.sh, num_gpus: 0}, {test_file: log.sh, num_gpus: 0}, {test_file: lines.sh, num_gpus: 0}]
+    steps:
+      - uses: actions/checkout@v4
+      - {name: Execute, shell: bash, run: "bash tests/${{ matrix.info.test_file }}"}
+"""
+LINES = """
+import sys, time
+count, rate, begun = int(sys.argv[1]), float(sys.argv[2]), time.monotonic()
+for number in range(count):
+    time.sleep(max(0.0, begun + number / rate - time.monotonic()))
+    sys.stdout.write("stamp %.6f of a line as tests print them\\n" % time.time())
+    sys.stdout.flush()
+"""
+
+
+def _neighbour(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"tests/integration/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_sshd, _tcp_proxy = _neighbour("sshd"), _neighbour("tcp_proxy")
+
+
+class CountingProxy(_tcp_proxy.TcpProxy):  # type: ignore[misc, name-defined]  # loaded by its path
+    """Says how long the chain of messages has become, of which each was sent after the one before it had arrived.
+
+    A message is one longer than the longest that its sender had received by then. Half of it is round trips; what
+    merely streams in one direction adds none. TCP's own handshake is a round trip too: it is waited for and counted.
+    """
+
+    def __init__(self, target: tuple[str, int], delay: float) -> None:
+        self.longest = [0, 0]  # that arrived at the host, and at the client
+        super().__init__(target, delay)
+
+    @property
+    def round_trips(self) -> float:
+        return self.longest[1] / 2
+
+    def _connect(self, near: socket.socket) -> None:
+        time.sleep(2 * self.delay)
+        self.longest = [self.longest[1] + 1, self.longest[1] + 2]
+        super()._connect(near)
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        for direction, (source, sink) in enumerate(((near, far), (far, near))):
+            source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            on_its_way: queue.Queue[tuple[float, bytes]] = queue.Queue(_tcp_proxy._HELD)
+            lengths: queue.Queue[int] = queue.Queue()
+            self._start(self._stamped, source, on_its_way, lengths, direction)
+            self._start(self._arriving, sink, on_its_way, lengths, direction)
+
+    def _stamped(self, source: Any, on_its_way: Any, lengths: Any, direction: int) -> None:
+        self._take(_Noting(source, lambda: lengths.put(self.longest[1 - direction] + 1)), on_its_way)
+
+    def _arriving(self, sink: Any, on_its_way: Any, lengths: Any, direction: int) -> None:
+        def arrived() -> None:
+            self.longest[direction] = max(self.longest[direction], lengths.get())
+
+        self._give(_Noting(sink, arrived), on_its_way, direction)
+
+
+class _Noting:
+    """A socket that calls `note` for every chunk that went through it, before anybody can answer it."""
+
+    def __init__(self, sock: socket.socket, note: Any) -> None:
+        self._sock, self._note = sock, note
+
+    def recv(self, size: int) -> bytes:
+        chunk = self._sock.recv(size)
+        self._note()
+        return chunk
+
+    def sendall(self, chunk: bytes) -> None:
+        self._note()
+        self._sock.sendall(chunk)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+@dataclass
+class Seen:
+    """What a command's output was, as it came: its beginning, and when the first and the last of it were here."""
+
+    first: float  # seconds from the command's start to `mark`
+    last: float  # seconds to the end of the output
+    size: int  # bytes after `mark`
+    peak: int  # bytes of memory
+    round_trips: float
+    text: bytes = b""
+    arrivals: list[tuple[float, int]] = field(
+        default_factory=list
+    )  # times of day, each with the bytes of `text` that were there
+
+
+class World:
+    """One host under two names, `near` and `far`, and a person with an edited checkout."""
+
+    def __init__(self, directory: Path, delay: float) -> None:
+        self.directory = directory
+        # A host's own programs, as a session over SSH finds them, and not what a developer has put before them.
+        os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        self.sshd = _sshd.Sshd(directory / "ssh")
+        self.box = self.sshd.start("near")
+        self.proxy = CountingProxy((self.box.ip, self.box.port), delay)
+        self.sshd.alias("far", self.box, HostName="127.0.0.1", Port=str(self.proxy.port))
+        hosts = "".join(f"  {name}: {{kind: ssh, address: {name}, runtime: none}}\n" for name in ("near", "far"))
+        (directory / "hosts.yaml").write_text(f"hosts:\n{hosts}")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_"))}
+        self.env = {
+            **kept,
+            **self.sshd.env,
+            "CI_TASKS_HOME": str(directory / "home"),
+            "CI_TASKS_HOSTS": str(directory / "hosts.yaml"),
+        }
+        self.edits = 0
+
+    def end(self) -> None:
+        self.proxy.close()
+        self.sshd.end()
+
+    def checkout(self, files: int) -> Path:
+        """A repository of so many small files, packed as a clone's is."""
+        path = self.directory / f"tree-{files}"
+        if path.exists():
+            return path
+        for number in range(files - 5):
+            file = path / f"package_{number % 97}" / f"module_{number}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"# module {number}\n" + f"VALUE_{number} = {number * 7919}\n" * 40)
+        for name, text in {
+            ".github/workflows/pr-test.yml": WORKFLOW,
+            "tests/first.sh": f'echo "{TOKEN} 0"\n',
+            "tests/log.sh": f'echo "{TOKEN} 0"; cat {self.directory}/big.log\n',
+            "tests/lines.sh": f'echo "{TOKEN} 0"; python3 tests/lines.py $(cat {self.directory}/lines)\n',
+            "tests/lines.py": LINES,
+        }.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text(text)
+        identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+        for words in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-qm", "all"], ["repack", "-adq"]):
+            subprocess.run(["git", *words], cwd=path, check=True, env=self.env)
+        return path
+
+    def edit(self, checkout: Path, script: str = "first.sh") -> bytes:
+        """Change one line of a tracked file; what its job will say first."""
+        self.edits += 1
+        file = checkout / "tests" / script
+        head, rest = file.read_text().split(TOKEN, 1)
+        file.write_text(f"{head}{TOKEN} {self.edits}{rest[rest.index(chr(34)) :]}")
+        past = time.time() - 10_000 + self.edits  # rsync looks at whole seconds, and would miss a second edit in one
+        os.utime(file, (past, past))
+        return f"{TOKEN} {self.edits}\n".encode()
+
+    def forget(self, name: str) -> None:
+        """The host and the person have never heard of each other."""
+        for path in (self.directory / "home", self.box.home / ".ci-tasks", self.box.home / name):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def ours(self, checkout: Path, host: str, mark: bytes, script: str = "first.sh", keep: bool = False) -> Seen:
+        program = Path(sys.executable).with_name("ci-tasks")
+        return self._watch(
+            [str(program), "remote", "--host", host, "bench", "--only", script], checkout, host, mark, keep
+        )
+
+    def by_hand(self, checkout: Path, host: str, mark: bytes, script: str = "first.sh", keep: bool = False) -> Seen:
+        return self._watch(
+            ["sh", "-c", f"{self.rsync(checkout, host)} && {self.ssh(checkout, host, script)}"],
+            checkout,
+            host,
+            mark,
+            keep,
+        )
+
+    def rsync(self, checkout: Path, host: str) -> str:
+        return (
+            f"rsync -az --delete --exclude=.git -e 'ssh -F {self.sshd.config_file}' {checkout}/ {host}:{checkout.name}/"
+        )
+
+    def ssh(self, checkout: Path, host: str, script: str) -> str:
+        return f"exec ssh -F {self.sshd.config_file} {host} {shlex.quote(f'cd {checkout.name} && bash tests/{script}')}"
+
+    def seconds(self, command: str) -> float:
+        begun = time.perf_counter()
+        subprocess.run(["sh", "-c", command], check=True, env=self.env, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - begun
+
+    def _watch(self, command: list[str], checkout: Path, host: str, mark: bytes, keep: bool) -> Seen:
+        self.proxy.longest = [0, 0]
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=checkout, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        seen, held, first, size, trips = b"", b"", 0.0, 0, 0.0
+        arrivals: list[tuple[float, int]] = []
+        last = 0.0
+        while chunk := os.read(process.stdout.fileno(), 1 << 20):
+            if not first:
+                held += chunk
+                if mark not in held:
+                    continue
+                first, trips = time.perf_counter() - begun, self.proxy.round_trips
+                chunk = held.partition(mark)[2]
+            if keep:
+                seen += chunk
+                arrivals.append((time.time(), len(seen)))
+            size += len(chunk)
+            last = time.perf_counter() - begun
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if not first:
+            raise SystemExit(
+                f"{' '.join(command)}: exit {process.returncode}, no {mark!r} in\n{held.decode(errors='replace')}"
+            )
+        return Seen(first, last, size, usage.ru_maxrss * 1024, trips, seen, arrivals)

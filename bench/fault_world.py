@@ -1,0 +1,357 @@
+"""Where a trial of `bench/faults.py` happens: a sshd and a slow road to it, a checkout, a home, a client; and one Docker
+daemon for all trials.
+
+The parts are those of the tests, `tests/integration/`. What a trial has is below one directory, so that what is left
+can be seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+LINES = 150
+PACK = 6 << 20  # bytes of a file that makes the sync long enough to be hit
+MADE = 900_000  # lines of an artifact that does the same for the way home
+GPUS = 8
+PATIENCE = 120.0
+
+
+def neighbour(name: str) -> Any:
+    """A module of the integration tests."""
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", ROOT / f"tests/integration/{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sshd, tcp_proxy, dockerd, registry = (neighbour(name) for name in ("sshd", "tcp_proxy", "dockerd", "registry"))
+
+WORKFLOW = """\
+on: pull_request
+jobs:
+  e2e-test-plain:
+    runs-on: self-hosted
+    timeout-minutes: 5
+    strategy: {matrix: {info: [{test_file: job.sh, num_gpus: 2}]}}
+    steps:
+      - uses: actions/checkout@v4
+      - run: |
+          code=0
+          python tests/gpu_lock_exec.py --count ${{ matrix.info.num_gpus }} -- bash tests/${{ matrix.info.test_file }} || code=$?
+          seq 1 MADE > "$CI_TASKS_RUN_DIR/artifacts/made"
+          exit $code
+  e2e-test-boxed:
+    runs-on: self-hosted
+    timeout-minutes: 5
+    strategy: {matrix: {info: [{test_file: job.sh, num_gpus: 0}]}}
+    steps:
+      - uses: actions/checkout@v4
+      - run: |
+          code=0
+          docker run --pull=always --rm --network host --ipc=host --memory=48m --memory-swap=48m \\
+            -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -w "$GITHUB_WORKSPACE" \\
+            IMAGE bash tests/${{ matrix.info.test_file }} || code=$?
+          seq 1 MADE > "$CI_TASKS_RUN_DIR/artifacts/made"
+          exit $code
+"""
+JOB = """\
+n=0
+while [ $n -lt LINES ]; do
+  n=$((n + 1))
+  echo "line $n of the job: $((n * n * n))"
+  if [ $((n % 10)) = 0 ]; then sleep 0.1; fi
+  if [ -e eat ]; then eaten=$(seq 1 20000000); fi
+done
+echo "step 0: {'lines': $n}"
+exit CODE
+"""
+
+
+def job_says(code: int) -> bytes:
+    lines = [f"line {n} of the job: {n * n * n}\n" for n in range(1, LINES + 1)]
+    return "".join([*lines, f"step 0: {{'lines': {LINES}}}\n"]).encode()
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.002)
+    raise Unreached(f"not within {seconds:g} s: {what}")
+
+
+class Unreached(Exception):
+    """The trial did not come to where its fault belongs."""
+
+
+class Daemon:
+    """dockerd of our own, which can be killed and started again, and can be made to hang at a container's creation."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="ci-tasks-faults-"))
+        self.host = f"unix://{self.directory}/docker.sock"
+        self.hold, self.held = self.directory / "hold", self.directory / "held"
+        self.busy = threading.Lock()  # one trial at a time
+        programs = dockerd._programs(self.directory)
+        self._path = f"{programs}:{os.environ['PATH']}"
+        runtime = programs / "oci-runtime"
+        first, rest = runtime.read_text().split("words = sys.argv[1:]", 1)
+        wait = (
+            f"import time\nif 'create' in sys.argv and os.path.exists({str(self.hold)!r}):\n"
+            f"    open({str(self.held)!r}, 'w').close()\n"
+            f"    while os.path.exists({str(self.hold)!r}):\n        time.sleep(0.02)\n"
+        )
+        runtime.write_text(f"{first}{wait}words = sys.argv[1:]{rest}")
+        self._running: subprocess.Popen[bytes] | None = None
+        self.start()
+        self._layer = dockerd.image_tar()
+
+    @contextlib.contextmanager
+    def image(self) -> Iterator[tuple[str, Any]]:
+        """The name of an image in a registry, and the road to that."""
+        with registry.serving(self._layer) as (name, _):
+            port = int(name.split("/")[0].rpartition(":")[2])
+            with tcp_proxy.TcpProxy(("127.0.0.1", port)) as road:
+                yield f"127.0.0.1:{road.port}/slime:latest", road
+
+    def start(self) -> None:
+        with (self.directory / "dockerd.log").open("ab") as log:
+            self._running = subprocess.Popen(
+                dockerd._dockerd(self.directory, self.host),
+                env={**os.environ, "PATH": self._path},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        dockerd._await_daemon(self._running, self.host, self.directory / "dockerd.log")
+
+    def kill(self) -> None:
+        assert self._running is not None
+        self._running.kill()
+        self._running.wait()
+
+    def containers(self, below: Path) -> list[str]:
+        words = ["ps", "--all", "--format", '{{.Names}} {{.Label "ci-tasks.dir"}}']
+        return [line for line in dockerd.docker(self.host, *words).splitlines() if str(below) in line]
+
+    def forget(self) -> None:
+        """What a trial that went wrong has left must not disturb the next."""
+        self.hold.unlink(missing_ok=True)
+        self.held.unlink(missing_ok=True)
+        if self._running is None or self._running.poll() is not None:
+            self.start()
+        dockerd._remove_containers(self.host)
+
+    def end(self) -> None:
+        with contextlib.suppress(Exception):
+            self.forget()
+        if self._running is not None:
+            dockerd._stop(self._running)
+        dockerd._unmount_below(self.directory)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@dataclass
+class World:
+    """One trial's. `road` leads to the box; `image_road` to the registry."""
+
+    path: Path
+    chance: random.Random
+    daemon: Daemon | None
+    code: int = 0
+    client: subprocess.Popen[bytes] | None = None
+    said: list[str] = field(default_factory=list)
+    after: Callable[[], object] | None = None  # what ends the fault, once the client has ended
+    _locks: list[int] = field(default_factory=list)
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def __enter__(self) -> World:
+        self.ssh = sshd.Sshd(self.path / "ssh")
+        self.clock = self.path / "clock"
+        self.box = self.ssh.start("box", more=self._with_a_clock())
+        self.road = tcp_proxy.TcpProxy((self.box.ip, self.box.port))
+        self.ssh.alias("far", self.box, HostName="127.0.0.1", Port=str(self.road.port))
+        self.home, self.there = self.path / "home", self.path / "there"
+        for small in (self.home, self.there):
+            small.mkdir()
+        self.checkout = self.path / "checkout"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unlock()
+        if self.client is not None and self.client.poll() is None:
+            self.client.kill()
+            self.client.wait()
+        self.road.close()
+        self.ssh.end()
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self._stack.close()
+        if self.daemon is not None:
+            self.daemon.forget()
+
+    def _with_a_clock(self) -> str:
+        if not FAKETIME.exists():
+            return ""
+        self.clock.write_text("+0\n")
+        clock = f"LD_PRELOAD={FAKETIME} FAKETIME_TIMESTAMP_FILE={self.clock} FAKETIME_NO_CACHE=1 DONT_FAKE_MONOTONIC=1"
+        return f'ForceCommand env {clock} sh -c "$SSH_ORIGINAL_COMMAND"'
+
+    def make_small(self, directory: Path, megabytes: int) -> None:
+        """A disk of its own, that can be filled."""
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(directory)], check=True)
+        self._stack.callback(subprocess.run, ["umount", "--lazy", str(directory)], check=False)
+
+    def fill(self, directory: Path) -> Callable[[], None]:
+        """Not a byte is left on that disk, until what is returned is called."""
+        filler = directory / "filler"
+        with filler.open("wb", buffering=0) as out, contextlib.suppress(OSError):
+            for size in (1 << 20, 1 << 12, 1):
+                with contextlib.suppress(OSError):
+                    while out.write(b"x" * size) == size:
+                        pass
+        return filler.unlink
+
+    def prepare(self) -> None:
+        """The checkout, and where it is to run."""
+        image = "no-image"
+        if self.daemon is not None:
+            image, self.image_road = self._stack.enter_context(self.daemon.image())
+        tests = self.checkout / "tests"
+        tests.mkdir(parents=True)
+        (self.checkout / ".github/workflows").mkdir(parents=True)
+        workflow = WORKFLOW.replace("IMAGE", image).replace("MADE", str(MADE))
+        (self.checkout / ".github/workflows/pr-test.yml").write_text(workflow)
+        shutil.copy(ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py", tests)
+        (tests / "job.sh").write_text(JOB.replace("LINES", str(LINES)).replace("CODE", str(self.code)))
+        (tests / "noise").write_bytes(self.chance.randbytes(PACK))
+        subprocess.run(["git", "init", "--quiet"], cwd=self.checkout, check=True)
+        host: dict[str, Any] = {"kind": "ssh", "address": "far", "gpus": GPUS, "workspace": str(self.there)}
+        if self.daemon is None:
+            host.update(runtime="none", simulate=True)
+        else:
+            host.update(runtime="docker", pull="always", env={"DOCKER_HOST": self.daemon.host})
+        (self.checkout / "hosts.yaml").write_text(json.dumps({"hosts": {"box": host}}))
+
+    @property
+    def label(self) -> str:
+        return "plain" if self.daemon is None else "boxed"
+
+    # -- the client --------------------------------------------------------------------------------------------------
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_"))}
+        with (self.path / "client").open("ab") as out:
+            out.write(f"$ ci-tasks {' '.join(words)}\n".encode())
+            out.flush()
+            self.client = subprocess.Popen(
+                [sys.executable, "-c", "from ci_tasks.cli import main; main()", *words],
+                cwd=self.checkout,
+                env={**kept, **self.ssh.env, "CI_TASKS_HOME": str(self.home), "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        return self.client
+
+    def finish(self) -> int:
+        """The exit code of the client; it gets its time and no more."""
+        assert self.client is not None
+        try:
+            return self.client.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.client.kill()
+            self.client.wait()
+            raise Unreached("the client does not end") from None
+
+    def ci_tasks(self, *words: str) -> int:
+        self.start(*words)
+        return self.finish()
+
+    def output(self) -> str:
+        return (self.path / "client").read_text(errors="replace")
+
+    # -- what is where -----------------------------------------------------------------------------------------------
+
+    def run_there(self) -> Path | None:
+        return next(iter(sorted(self.there.glob("runs/*/01"))), None)
+
+    def run_here(self) -> Path | None:
+        return next(iter(sorted(self.home.glob("runs/*/01"))), None)
+
+    def status_there(self) -> dict[str, Any]:
+        run = self.run_there()
+        try:
+            return dict(json.loads((run / "status.json").read_text())) if run else {}
+        except (OSError, ValueError):
+            return {}
+
+    def text_there(self, name: str) -> str:
+        run = self.run_there()
+        try:
+            return (run / name).read_text(errors="replace") if run else ""
+        except OSError:
+            return ""
+
+    def lock_paths(self) -> list[Path]:
+        return [self.there / f"pretend-gpus/custom_gpu_lock_{gpu}.lock" for gpu in range(GPUS)]
+
+    def lock(self, how_many: int) -> None:
+        """Take pretend GPUs, as another run would."""
+        (self.there / "pretend-gpus").mkdir(exist_ok=True)
+        for path in self.lock_paths()[:how_many]:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            self._locks.append(handle)
+
+    def unlock(self) -> None:
+        while self._locks:
+            os.close(self._locks.pop())
+
+    def locked(self) -> list[str]:
+        """Pretend GPUs that somebody has."""
+        found = []
+        for path in [*self.lock_paths(), *self.there.glob("pretend-gpus/*turn*")]:
+            if path.exists():
+                with path.open() as handle:
+                    try:
+                        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        found.append(path.name)
+        return found
+
+    def processes(self, mark: str = "") -> list[int]:
+        """Those of the box: of its runs, or whatever was started there."""
+        wanted = (mark or f"HOME={self.box.home}").encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and wanted in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found

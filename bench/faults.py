@@ -1,0 +1,364 @@
+"""Faults in every phase of a run on a box, at random: is the status right, is the log what the job wrote, is nothing left?
+
+Real sshd behind a proxy, real git, and for a third of the trials a real dockerd of our own, whose daemon, registry and
+containers the trials share. Each trial brings one run into one phase (a pack half sent, GPUs held by another, a container
+being made, a job that writes, artifacts half home), does one thing to it, lets it come to its end, and looks at
+everything: `fault_cases.py` has the table of what must come of it.
+
+    python bench/faults.py [--trials 200] [--seed N] [--only FAULT[:PHASE]] [--docker | --no-docker] [--keep]
+
+One JSON line for each fault and phase: trials, how many were right, and what was wrong with the others. A trial that was
+wrong names its seed (`--trials 1 --seed N` does it again) and keeps its directory. Exit code 1 where one was wrong.
+Needs root (small disks are tmpfs) and sshd. The host's clock is stepped by libfaketime for all that the host's login
+starts; without it, those trials are left out and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from fault_cases import CASES, NOT_APPLICABLE, OWN, RUNNING, Case  # noqa: E402
+from fault_world import FAKETIME, MADE, Daemon, Unreached, World, job_says, until  # noqa: E402
+
+from ci_tasks.model import EXIT_CODES  # noqa: E402
+
+AT_ONCE = 2
+RETRIES = 5  # of a trial whose run was quicker than its fault
+SMALL_DISK_MB = 64
+JOBS_SECONDS = 90.0
+
+
+@dataclass
+class Line:
+    """A line of the table."""
+
+    fault: str
+    phase: str
+    trials: int = 0
+    right: int = 0
+    docker: int = 0
+    missed: int = 0
+    wrong: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    words = arguments()
+    seed = words.seed if words.seed is not None else random.randrange(1 << 30)
+    cases = [case for case in CASES if matches(case, words.only)]
+    lines = {(case.fault, case.phase): Line(case.fault, case.phase) for case in cases}
+    left_out, daemon = what_is_missing(words)
+    for case in list(cases):
+        if case.inflict.__name__ in left_out or (case.docker and daemon is None):
+            lines[case.fault, case.phase].notes.append(left_out.get(case.fault) or left_out["docker"])
+            cases.remove(case)
+    try:
+        perform(cases, words, seed, daemon, lines)
+    finally:
+        if daemon is not None:
+            daemon.end()
+    for line in lines.values():
+        print(json.dumps(told(line)), flush=True)
+    for (fault, phase), why in NOT_APPLICABLE.items():
+        if not words.only or words.only.split(":")[0] == fault:
+            print(json.dumps({"fault": fault, "phase": phase, "trials": 0, "why": why}))
+    wrong = sum(len(line.wrong) for line in lines.values())
+    trials = sum(line.trials for line in lines.values())
+    print(json.dumps({"trials": trials, "right": trials - wrong, "wrong": wrong, "seed": seed}), flush=True)
+    return 1 if wrong else 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--seed", type=int, help="of the first trial; the next have the next numbers")
+    parser.add_argument("--only", default="", metavar="FAULT[:PHASE]")
+    parser.add_argument("--docker", action=argparse.BooleanOptionalAction, help="all trials, or none, in a container")
+    parser.add_argument("--keep", action="store_true", help="the directories of right trials too")
+    return parser.parse_args()
+
+
+def matches(case: Case, only: str) -> bool:
+    fault, _, phase = only.partition(":")
+    return fault in ("", case.fault) and phase in ("", case.phase)
+
+
+def what_is_missing(words: argparse.Namespace) -> tuple[dict[str, str], Daemon | None]:
+    """Faults that cannot be done here with the reason, and the daemon, if there can be one."""
+    if os.geteuid() != 0:
+        sys.exit("needs root: small disks, and a Docker daemon of our own")
+    left_out = {} if FAKETIME.exists() else {"clock_step": "not exercised: no libfaketime (apt-get install libfaketime)"}
+    if words.docker is False:
+        return {**left_out, "docker": "not exercised: --no-docker"}, None
+    missing = [name for name in ("docker", "dockerd", "containerd", "runc") if shutil.which(name) is None]
+    if missing:
+        return {**left_out, "docker": f"not exercised: not installed: {', '.join(missing)}"}, None
+    try:
+        return left_out, Daemon()
+    except BaseException as problem:  # pytest's skip
+        return {**left_out, "docker": f"not exercised: {problem}"}, None
+
+
+def told(line: Line) -> dict[str, Any]:
+    found: dict[str, Any] = {"fault": line.fault, "phase": line.phase, "trials": line.trials, "right": line.right}
+    found["docker"] = line.docker
+    if line.missed:
+        found["missed"] = line.missed
+    if line.wrong:
+        found["wrong"] = line.wrong
+    if line.notes:
+        found["notes"] = sorted(set(line.notes))[:6]
+    return found
+
+
+# -- all trials ------------------------------------------------------------------------------------------------------
+
+
+def perform(
+    cases: list[Case], words: argparse.Namespace, seed: int, daemon: Daemon | None, lines: dict[Any, Line]
+) -> None:
+    """Two at a time; those in containers one at a time."""
+    if not cases:
+        return
+    stop = threading.Event()
+    numbers = iter(range(seed, seed + words.trials))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        going: set[Future[None]] = set()
+        try:
+            while True:
+                while len(going) < AT_ONCE and (number := next(numbers, None)) is not None:
+                    case, boxed = choose(cases, number, words, seed, daemon)
+                    going.add(pool.submit(one, case, number, daemon if boxed else None, lines, words.keep, stop))
+                if not going:
+                    return
+                done, going = wait(going, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+        except BaseException:
+            stop.set()
+            raise
+
+
+def choose(
+    cases: list[Case], number: int, words: argparse.Namespace, seed: int, daemon: Daemon | None
+) -> tuple[Case, bool]:
+    """Every case comes again and again in turn; the seed alone says which, and whether in a container."""
+    chance = random.Random(number)
+    case = cases[number % len(cases)]
+    if case.docker is not None:
+        return case, case.docker
+    return case, daemon is not None and (words.docker is True or chance.random() < 0.2)
+
+
+def one(
+    case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], keep: bool, stop: threading.Event
+) -> None:
+    line = lines[case.fault, case.phase]
+    path = Path(tempfile.mkdtemp(prefix=f"ci-tasks-fault-{number}-"))
+    begun, problems, notes = time.monotonic(), [], []
+    try:
+        with daemon.busy if daemon is not None else contextlib.nullcontext():
+            for attempt in range(RETRIES):
+                if stop.is_set():
+                    return
+                where = path / str(attempt)
+                where.mkdir()
+                try:
+                    problems, notes = trial(case, World(where, random.Random(f"{number}.{attempt}"), daemon))
+                    break
+                except Missed:
+                    line.missed += 1
+            else:
+                problems = [f"the phase was missed {RETRIES} times"]
+    except Exception as error:
+        problems = [f"{type(error).__name__}: {error}"]
+    line.trials += 1
+    line.docker += daemon is not None
+    line.right += not problems
+    line.notes += notes
+    took = time.monotonic() - begun
+    kind = "docker" if daemon is not None else "plain"
+    word = "; ".join(problems) or "right"
+    print(f"{number} {case.fault}:{case.phase} {kind} {took:.1f} s: {word}", file=sys.stderr, flush=True)
+    if problems:
+        line.wrong.append(f"seed {number} ({kind}), {path}: {'; '.join(problems)}")
+    elif not keep:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Missed(Exception):
+    """The run was past the phase before the fault could come."""
+
+
+# -- one trial -------------------------------------------------------------------------------------------------------
+
+
+def trial(case: Case, world: World) -> tuple[list[str], list[str]]:
+    """What was wrong, and what is worth noting."""
+    world.code = world.chance.choice([0, 3])
+    problems: list[str] = []
+    with world:
+        if case.fault == "client_disk":
+            world.make_small(world.home, SMALL_DISK_MB)
+        if case.fault == "host_disk":
+            world.make_small(world.there, SMALL_DISK_MB)
+        world.prepare()
+        try:
+            with case.reach(world):
+                case.inflict(world, case.phase)
+        except Unreached as unreached:
+            if "quicker" in str(unreached) or "no docker client" in str(unreached):
+                raise Missed from None
+            problems.append(str(unreached))
+        problems += finish(case, world)
+        problems += look(case, world)
+        problems += clean(case, world)
+        world.road.restore()
+        world.ssh.end()
+        with contextlib.suppress(Unreached):
+            until(lambda: not world.processes(), "everything of the box ends", 10)
+        problems += [f"still alive on the box: {words(pid)}" for pid in world.processes()]
+        if problems:
+            (world.path / "problems").write_text("\n".join(problems) + "\n")
+    return problems, world.said
+
+
+def finish(case: Case, world: World) -> list[str]:
+    """The client to its end, the fault to its end, the run home."""
+    code = world.finish()
+    if world.after is not None:
+        world.after()
+    right = case.codes or tuple(sorted({EXIT_CODES[status] for status in wanted(case, world)}))
+    problems = [] if code in right else [f"exit code {code}, not {' or '.join(map(str, right))}"]
+    if case.home and world.run_here() is None:
+        return [*problems, "no run to come back to"]
+    if case.home:
+        home_words = world.chance.choice(case.home)
+        world.said.append(f"then {home_words}")
+        deadline = time.monotonic() + JOBS_SECONDS
+        while not is_home(world) and time.monotonic() < deadline:
+            world.ci_tasks(*home_words.split())
+        world.ci_tasks("runs", "--json")  # a log that was followed to its end makes no record
+    return problems
+
+
+def is_home(world: World) -> bool:
+    run = world.run_here()
+    return run is not None and bool(json.loads((run / "remote.json").read_text()).get("complete"))
+
+
+def wanted(case: Case, world: World) -> list[str]:
+    own = "passed" if world.code == 0 else "failed"
+    return [own if status == OWN else status for status in case.ends]
+
+
+def look(case: Case, world: World) -> list[str]:
+    run = world.run_here()
+    if run is None or not (run / "record.json").exists():
+        return [f"no record; the client said: {world.output()[-300:]!r}"]
+    record = json.loads((run / "record.json").read_text())
+    right, problems = wanted(case, world), []
+    if record["status"] not in right:
+        problems.append(f"{record['status']} ({record['reason']}), not {' or '.join(right)}")
+    if case.exit_code is not None and record["exit_code"] != case.exit_code:
+        problems.append(f"the job's exit code is {record['exit_code']}, not {case.exit_code}")
+    problems += wrong_log(run, record, whole=record["status"] in ("passed", "failed") and case.exit_code is None)
+    seconds = record["timings"]["seconds"]
+    if seconds is not None and not 0 <= seconds < 600:
+        problems.append(f"the run took {seconds} s")
+    problems += [f"left here: {path.relative_to(world.home)}" for path in world.home.rglob("*") if is_temporary(path)]
+    problems += [f"left on the box: {what}" for what in left(world)] if not case.stays else []
+    return problems
+
+
+def wrong_log(run: Path, record: dict[str, Any], whole: bool) -> list[str]:
+    """The log here is what the host says it is, and in it is what the job wrote, or its beginning."""
+    log = (run / "log").read_bytes() if (run / "log").exists() else b""
+    problems = []
+    digest = record["log"]["sha256"]
+    if digest is not None and (len(log), hashlib.sha256(log).hexdigest()) != (record["log"]["bytes"], digest):
+        problems.append(f"the log here ({len(log)} bytes) is not the log there ({record['log']['bytes']} bytes)")
+    code = 0 if record["status"] == "passed" else 3
+    expected = job_says(code)
+    begun = log.find(b"line 1 of")
+    if whole and expected not in log:
+        problems.append("the log lacks what the job wrote")
+    elif begun >= 0:
+        found = log[begun : begun + len(expected)]
+        common = os.path.commonprefix([found, expected])
+        rest = found[len(common) :]
+        if b" of the job: " in rest:
+            problems.append(f"the log has other lines than the job wrote, from {rest[:60]!r}")
+    made = run / "artifacts/made"
+    if whole and (not made.exists() or made.read_bytes().count(b"\n") != MADE):
+        problems.append("the artifact is not here whole")
+    return problems
+
+
+def is_temporary(path: Path) -> bool:
+    name = path.name
+    return name.endswith(".tmp") or name.startswith((".collected-", "client-id.")) or name == "filler"
+
+
+def left(world: World) -> list[str]:
+    """Of any run, on the box."""
+    mark = f"CI_TASKS_RUN_DIR={world.there}/"
+    with contextlib.suppress(Unreached):
+        until(lambda: not world.processes(mark) and not world.locked(), "the last processes end", 3)
+    found = [words(pid) for pid in world.processes(mark)]
+    runs = world.there / "runs"
+    found += [str(path.relative_to(world.there)) for path in runs.rglob("*")][:5] if runs.exists() else []
+    found += world.locked()
+    if world.daemon is not None:
+        found += world.daemon.containers(world.there)
+    return found
+
+
+def clean(case: Case, world: World) -> list[str]:
+    """`clean` succeeds; afterwards there is nothing, whatever the fault."""
+    problems = []
+    code = world.ci_tasks("clean", "--host", "box", *(["--all"] if case.stays else []))
+    if code != 0:
+        problems.append(f"clean: exit code {code}")
+    if case.stays:
+        problems += [f"left after clean --all: {what}" for what in left(world)]
+    incoming = [path.name for path in world.there.glob("store.git/incoming-*")]
+    partial = [path.name for path in world.there.glob("runners/*") if path.suffix != ".pyz"]
+    return problems + [f"left after clean: {name}" for name in [*incoming, *partial]]
+
+
+def words(pid: int) -> str:
+    try:
+        return f"process {pid} {Path(f'/proc/{pid}/cmdline').read_bytes()[:120]!r}"
+    except OSError:
+        return f"process {pid}"
+
+
+def _quietly(do: Callable[[], object]) -> None:
+    with contextlib.suppress(Exception):
+        do()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

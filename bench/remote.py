@@ -1,0 +1,179 @@
+"""A job on a box against rsync and ssh by hand, side by side in one run: on loopback, and 100 ms of round trip away.
+
+    python bench/remote.py [--quick] [--only WORD]     one JSON line a figure; exit code 1 where a goal is not met
+
+Every figure is a median of pairs, ours and by hand in turn, so that a machine whose speed drifts does not decide;
+`spread` is how far the middle half of the pairs' ratios lies apart. `--quick` takes fewer pairs and smaller trees.
+
+- first line: a tracked file is edited, then `ci-tasks remote` in a fresh process until the job's first own line is
+  seen, against `rsync -az --delete` of the same tree and `ssh host 'cd … && bash …'`. Round trips are counted at the
+  proxy (see CountingProxy), and estimated from how much longer it takes than on loopback.
+- sync: the same for trees of many files; the first time, and with one file edited. `rsync_alone` is without the job.
+- log: bytes a second between the first and the last of them, against `ssh host cat`, and the client's peak of memory.
+- lines: short lines a second that the job stamps; the delay until they are read from the client's output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from far import Seen, World
+
+ROUND_TRIP = 0.1
+MB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Size:
+    pairs: int
+    trees: tuple[tuple[int, int], ...]  # files, and pairs of each
+    logs: tuple[int, int]  # MB
+    log_pairs: int
+    seconds_of_lines: int
+
+
+FULL = Size(9, ((600, 5), (10_000, 3), (100_000, 1)), (20, 200), 3, 8)
+QUICK = Size(3, ((600, 1), (10_000, 1)), (20, 100), 1, 3)
+RATE = 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="under two minutes")
+    parser.add_argument("--only", default="", metavar="WORD", help="first, sync, log or lines")
+    words = parser.parse_args()
+    size, missed = QUICK if words.quick else FULL, 0
+    parts = {"first": first_line, "sync": sync, "log": log, "lines": lines}
+    with tempfile.TemporaryDirectory(prefix="remote-") as scratch:
+        world = World(Path(scratch), ROUND_TRIP / 2)
+        try:
+            for name, part in parts.items():
+                for figure in part(world, size) if words.only in name else ():
+                    missed += figure["met"] is False
+                    print(json.dumps(figure), flush=True)
+        finally:
+            world.end()
+    return int(missed > 0)
+
+
+def first_line(world: World, size: Size) -> Iterator[dict[str, Any]]:
+    checkout = world.checkout(600)
+    pairs = {host: _pairs(world, checkout, host, size.pairs) for host in ("near", "far")}
+    yield _seconds("first line, loopback", pairs["near"], 1.0)
+    yield _seconds("first line, 100 ms", pairs["far"], 0.5)
+    trips = [statistics.median(pair[side].round_trips for pair in pairs["far"]) for side in (0, 1)]
+    yield _figure("round trips, counted", trips[0], trips[1], 8, trips[0] <= 8)
+    trips = [_slower(pairs, side) / ROUND_TRIP for side in (0, 1)]
+    yield _figure("round trips, by time", trips[0], trips[1], 8, trips[0] <= 8)
+
+
+def sync(world: World, size: Size) -> Iterator[dict[str, Any]]:
+    for files, count in size.trees:
+        checkout = world.checkout(files)
+        first = []
+        for _ in range(count):
+            world.forget(checkout.name)
+            first += _pairs(world, checkout, "near", 1, warm=False)
+        yield _seconds(f"first sync, {files} files", first, 1.0)
+        warm = _pairs(world, checkout, "near", max(count, 3))
+        world.edit(checkout)
+        alone = world.seconds(world.rsync(checkout, "near"))
+        yield {**_seconds(f"warm sync, {files} files", warm, 1.0), "rsync_alone": round(alone, 3)}
+
+
+def log(world: World, size: Size) -> Iterator[dict[str, Any]]:
+    checkout, big = world.checkout(20), world.directory / "big.log"
+    line = (
+        b"(RolloutManager pid=123456) [2026-01-01 00:00:00] step %08d: {'rollout/reward': 0.25, 'perf/seconds': 1.5}\n"
+    )
+    peaks = []
+    for megabytes in size.logs:
+        with big.open("wb") as out:
+            for number in range(megabytes * MB // len(line % 0)):
+                out.write(line % number)
+        pairs = _pairs(world, checkout, "near", size.log_pairs, "log.sh")
+        peaks.append(statistics.median(ours.peak for ours, _ in pairs) / MB)
+    rates = [
+        (ours.size / (ours.last - ours.first) / MB, hand.size / (hand.last - hand.first) / MB) for ours, hand in pairs
+    ]
+    assert all(ours.size > big.stat().st_size for ours, _ in pairs), "a log that is not whole"
+    yield _paired(f"log of {size.logs[1]} MB, MB/s", rates, 0.9, at_least=True)
+    big.unlink()
+    grown = peaks[1] / peaks[0]
+    yield _figure(f"memory at {size.logs[1]} MB and at {size.logs[0]} MB, MB", peaks[1], peaks[0], 1.1, grown <= 1.1)
+
+
+def lines(world: World, size: Size) -> Iterator[dict[str, Any]]:
+    checkout = world.checkout(20)
+    (world.directory / "lines").write_text(f"{size.seconds_of_lines * RATE} {RATE}")
+    seen = [
+        run(checkout, "near", world.edit(checkout, "lines.sh"), "lines.sh", True) for run in (world.ours, world.by_hand)
+    ]
+    ours, hand = (sorted(_delays(one)) for one in seen)
+    for name, at in (("median", 0.5), ("p99", 0.99)):
+        values = [1000 * one[int(at * (len(one) - 1))] for one in (ours, hand)]
+        yield _figure(f"{RATE} lines a second, delay in ms, {name}", values[0], values[1], None, None)
+
+
+def _pairs(
+    world: World, checkout: Path, host: str, count: int, script: str = "first.sh", warm: bool = True
+) -> list[tuple[Seen, Seen]]:
+    """Ours and by hand, each on a fresh edit. `warm`: both have been there before."""
+    runs: tuple[Callable[..., Seen], ...] = (world.ours, world.by_hand)
+    if warm:
+        for run in runs:
+            run(checkout, host, world.edit(checkout, script), script)
+    made = []
+    for number in range(count):
+        order = runs if number % 2 else runs[::-1]
+        done = {run: run(checkout, host, world.edit(checkout, script), script) for run in order}
+        made.append((done[world.ours], done[world.by_hand]))
+    return made
+
+
+def _slower(pairs: dict[str, list[tuple[Seen, Seen]]], side: int) -> float:
+    far, near = (statistics.median(pair[side].first for pair in pairs[host]) for host in ("far", "near"))
+    return float(far - near)
+
+
+def _delays(seen: Seen) -> Iterator[float]:
+    """Of every stamped line, how much later it was here."""
+    at, arrivals = 0, iter(seen.arrivals)
+    arrived, there = next(arrivals)
+    for line in seen.text.splitlines(keepends=True):
+        at += len(line)
+        while there < at:
+            arrived, there = next(arrivals)
+        if line.startswith(b"stamp "):
+            yield arrived - float(line.split()[1])
+
+
+def _seconds(name: str, pairs: list[tuple[Seen, Seen]], goal: float) -> dict[str, Any]:
+    return _paired(f"{name}, s", [(ours.first, hand.first) for ours, hand in pairs], goal)
+
+
+def _paired(name: str, pairs: list[tuple[float, float]], goal: float, at_least: bool = False) -> dict[str, Any]:
+    ours, hand = (statistics.median(values) for values in zip(*pairs, strict=True))
+    ratios = [ours / hand for ours, hand in pairs]
+    ratio = statistics.median(ratios)
+    quarters = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratio] * 3
+    figure = _figure(name, ours, hand, goal, ratio >= goal if at_least else ratio <= goal)
+    return {**figure, "ratio": round(ratio, 3), "spread": round(quarters[2] - quarters[0], 3), "pairs": len(pairs)}
+
+
+def _figure(name: str, ours: float, hand: float, goal: float | None, met: bool | None) -> dict[str, Any]:
+    rounded = {"ours": round(ours, 3), "by_hand": round(hand, 3), "ratio": round(ours / hand, 3)}
+    return {"figure": name, **rounded, "goal": goal, "met": met}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
