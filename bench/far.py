@@ -35,12 +35,13 @@ jobs:
       - uses: actions/checkout@v4
       - {name: Execute, shell: bash, run: "bash tests/${{ matrix.info.test_file }}"}
 """
-LINES = """
+STAMP = "stamp %017.6f of a line as tests print them\n"
+LINES = f"""
 import sys, time
 count, rate, begun = int(sys.argv[1]), float(sys.argv[2]), time.monotonic()
 for number in range(count):
     time.sleep(max(0.0, begun + number / rate - time.monotonic()))
-    sys.stdout.write("stamp %.6f of a line as tests print them\\n" % time.time())
+    sys.stdout.write({STAMP!r} % time.time())
     sys.stdout.flush()
 """
 
@@ -116,17 +117,25 @@ class _Noting:
 
 @dataclass
 class Seen:
-    """What a command's output was, as it came: its beginning, and when the first and the last of it were here."""
+    """What came of a command's output, and when."""
 
-    first: float  # seconds from the command's start to `mark`
-    last: float  # seconds to the end of the output
-    size: int  # bytes after `mark`
+    first: float  # seconds from the command's start to the job's first line
+    last: float  # seconds to the job's last byte
     peak: int  # bytes of memory
-    round_trips: float
+    round_trips: float  # until the first line
     text: bytes = b""
     arrivals: list[tuple[float, int]] = field(
         default_factory=list
-    )  # times of day, each with the bytes of `text` that were there
+    )  # times of day, each with the bytes of `text` by then
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script of the checkout, and how many bytes it writes after its first line. `kept`: they are wanted."""
+
+    script: str = "first.sh"
+    size: int = 0
+    kept: bool = False
 
 
 class World:
@@ -178,7 +187,59 @@ class World:
             subprocess.run(["git", *words], cwd=path, check=True, env=self.env)
         return path
 
-    def edit(self, checkout: Path, script: str = "first.sh") -> bytes:
+    def forget(self, name: str) -> None:
+        """The host and the person have never heard of each other."""
+        for path in (self.directory / "home", self.box.home / ".ci-tasks", self.box.home / name):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def ours(self, checkout: Path, host: str, job: Job) -> Seen:
+        program = str(Path(sys.executable).with_name("ci-tasks"))
+        return self._watch([program, "remote", "--host", host, "bench", "--only", job.script], checkout, job)
+
+    def by_hand(self, checkout: Path, host: str, job: Job) -> Seen:
+        ssh = f"ssh -F {self.sshd.config_file} {host}"
+        there = shlex.quote(f"cd {checkout.name} && bash tests/{job.script}")
+        return self._watch(["sh", "-c", f"{self.rsync(checkout, host)} && exec {ssh} {there}"], checkout, job)
+
+    def rsync(self, checkout: Path, host: str) -> str:
+        ssh = f"ssh -F {self.sshd.config_file}"
+        return f"rsync -az --delete --exclude=.git -e '{ssh}' {checkout}/ {host}:{checkout.name}/"
+
+    def seconds(self, command: str) -> float:
+        begun = time.perf_counter()
+        subprocess.run(["sh", "-c", command], check=True, env=self.env, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - begun
+
+    def _watch(self, command: list[str], checkout: Path, job: Job) -> Seen:
+        """Edit, run, and read what it says."""
+        mark = self._edit(checkout, job.script)
+        self.proxy.longest = [0, 0]
+        seen, said, size = Seen(0.0, 0.0, 0, 0.0), b"", 0
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=checkout, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        while chunk := os.read(process.stdout.fileno(), 1 << 20):
+            if not seen.first:
+                said += chunk
+                if mark not in said:
+                    continue
+                seen.first, seen.round_trips = time.perf_counter() - begun, self.proxy.round_trips
+                chunk = said.partition(mark)[2]
+            size += len(chunk)
+            if not seen.last and size >= job.size:
+                seen.last = time.perf_counter() - begun
+            if job.kept:
+                seen.text += chunk
+                seen.arrivals.append((time.time(), size))
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode, seen.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+        if not seen.last:
+            raise SystemExit(f"{' '.join(command)}: exit {process.returncode}, {size} bytes after\n{said!r}")
+        return seen
+
+    def _edit(self, checkout: Path, script: str) -> bytes:
         """Change one line of a tracked file; what its job will say first."""
         self.edits += 1
         file = checkout / "tests" / script
@@ -187,66 +248,3 @@ class World:
         past = time.time() - 10_000 + self.edits  # rsync looks at whole seconds, and would miss a second edit in one
         os.utime(file, (past, past))
         return f"{TOKEN} {self.edits}\n".encode()
-
-    def forget(self, name: str) -> None:
-        """The host and the person have never heard of each other."""
-        for path in (self.directory / "home", self.box.home / ".ci-tasks", self.box.home / name):
-            shutil.rmtree(path, ignore_errors=True)
-
-    def ours(self, checkout: Path, host: str, mark: bytes, script: str = "first.sh", keep: bool = False) -> Seen:
-        program = Path(sys.executable).with_name("ci-tasks")
-        return self._watch(
-            [str(program), "remote", "--host", host, "bench", "--only", script], checkout, host, mark, keep
-        )
-
-    def by_hand(self, checkout: Path, host: str, mark: bytes, script: str = "first.sh", keep: bool = False) -> Seen:
-        return self._watch(
-            ["sh", "-c", f"{self.rsync(checkout, host)} && {self.ssh(checkout, host, script)}"],
-            checkout,
-            host,
-            mark,
-            keep,
-        )
-
-    def rsync(self, checkout: Path, host: str) -> str:
-        return (
-            f"rsync -az --delete --exclude=.git -e 'ssh -F {self.sshd.config_file}' {checkout}/ {host}:{checkout.name}/"
-        )
-
-    def ssh(self, checkout: Path, host: str, script: str) -> str:
-        return f"exec ssh -F {self.sshd.config_file} {host} {shlex.quote(f'cd {checkout.name} && bash tests/{script}')}"
-
-    def seconds(self, command: str) -> float:
-        begun = time.perf_counter()
-        subprocess.run(["sh", "-c", command], check=True, env=self.env, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - begun
-
-    def _watch(self, command: list[str], checkout: Path, host: str, mark: bytes, keep: bool) -> Seen:
-        self.proxy.longest = [0, 0]
-        begun = time.perf_counter()
-        process = subprocess.Popen(
-            command, cwd=checkout, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-        )
-        assert process.stdout is not None
-        seen, held, first, size, trips = b"", b"", 0.0, 0, 0.0
-        arrivals: list[tuple[float, int]] = []
-        last = 0.0
-        while chunk := os.read(process.stdout.fileno(), 1 << 20):
-            if not first:
-                held += chunk
-                if mark not in held:
-                    continue
-                first, trips = time.perf_counter() - begun, self.proxy.round_trips
-                chunk = held.partition(mark)[2]
-            if keep:
-                seen += chunk
-                arrivals.append((time.time(), len(seen)))
-            size += len(chunk)
-            last = time.perf_counter() - begun
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if not first:
-            raise SystemExit(
-                f"{' '.join(command)}: exit {process.returncode}, no {mark!r} in\n{held.decode(errors='replace')}"
-            )
-        return Seen(first, last, size, usage.ru_maxrss * 1024, trips, seen, arrivals)

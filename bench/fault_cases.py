@@ -30,7 +30,7 @@ _MADE_UNDER_WAY = 1 << 20
 def syncing(world: World) -> Iterator[None]:
     """A part of the pack is on its way; the rest stands still."""
     world.start("remote", "--host", "box", world.label)
-    until(lambda: world.road.carried[0] > _PACK_UNDER_WAY, "the pack is being sent")
+    world.reaches(lambda: world.road.carried[0] > _PACK_UNDER_WAY, "the pack is being sent")
     with _standing_still(world):
         yield
 
@@ -39,7 +39,7 @@ def syncing(world: World) -> Iterator[None]:
 def waiting(world: World) -> Iterator[None]:
     world.lock(7)
     world.start("remote", "--host", "box", world.label)
-    until(lambda: world.status_there().get("phase") == "waiting", "the job waits for GPUs")
+    world.reaches(lambda: world.status_there().get("phase") == "waiting", "the job waits for GPUs")
     time.sleep(world.chance.uniform(0, 0.3))
     yield
     _later(world.chance.uniform(0.2, 1.5), world.unlock)
@@ -52,14 +52,14 @@ def pulling(world: World) -> Iterator[None]:
     if world.chance.random() < 0.5:
         world.image_road.blackhole()
         world.start("remote", "--host", "box", world.label)
-        until(lambda: world.image_road.connections, "the image is being pulled")
+        world.reaches(lambda: world.image_road.connections, "the image is being pulled")
         time.sleep(world.chance.uniform(0, 0.2))
         yield
         _later(world.chance.uniform(0.2, 1.5), world.image_road.restore)
     else:
         world.daemon.hold.touch()
         world.start("remote", "--host", "box", world.label)
-        until(world.daemon.held.exists, "the container is being made")
+        world.reaches(world.daemon.held.exists, "the container is being made")
         yield
         _later(world.chance.uniform(0.2, 1.5), lambda: world.daemon and world.daemon.hold.unlink(missing_ok=True))
 
@@ -68,7 +68,7 @@ def pulling(world: World) -> Iterator[None]:
 def running(world: World) -> Iterator[None]:
     world.start("remote", "--host", "box", world.label)
     lines = world.chance.randint(10, 100)
-    until(lambda: f"line {lines} of the job" in world.text_there("log"), "the job runs")
+    world.reaches(lambda: f"line {lines} of the job" in world.text_there("log"), "the job runs")
     yield
 
 
@@ -76,7 +76,7 @@ def running(world: World) -> Iterator[None]:
 def fetching(world: World) -> Iterator[None]:
     """A part of what the job made is on its way home; the rest stands still."""
     world.start("remote", "--host", "box", world.label)
-    until(lambda: world.road.carried[1] > _MADE_UNDER_WAY, "artifacts come home")
+    world.reaches(lambda: world.road.carried[1] > _MADE_UNDER_WAY, "artifacts come home")
     with _standing_still(world):
         yield
 
@@ -85,7 +85,7 @@ def fetching(world: World) -> Iterator[None]:
 def collecting(world: World) -> Iterator[None]:
     """The job has ended, and its runner has not: what FETCHING means for faults of the host."""
     world.start("remote", "--host", "box", world.label)
-    until(lambda: '"ended"' in world.text_there("events.jsonl"), "the runner collects")
+    world.reaches(lambda: '"ended"' in world.text_there("events.jsonl"), "the runner collects")
     if world.status_there().get("state") != "running":
         raise Unreached("the runner was quicker than we")
     yield
@@ -181,8 +181,8 @@ def host_disk(world: World, phase: str) -> None:
 
 
 def clock_step(world: World, phase: str) -> None:
-    """Of the processes on the box, through libfaketime."""
-    world.clock.write_text(world.chance.choice(["+1h", "-1h", "+3d", "-3d"]) + "\n")
+    """Of the processes on the box, through a preloaded library."""
+    world.step(world.chance.choice([1, -1]) * world.chance.choice([30, 3600, 3 * 86400]))
 
 
 def ctrl_c(world: World, phase: str) -> None:

@@ -9,8 +9,8 @@ everything: `fault_cases.py` has the table of what must come of it.
 
 One JSON line for each fault and phase: trials, how many were right, and what was wrong with the others. A trial that was
 wrong names its seed (`--trials 1 --seed N` does it again) and keeps its directory. Exit code 1 where one was wrong.
-Needs root (small disks are tmpfs) and sshd. The host's clock is stepped by libfaketime for all that the host's login
-starts; without it, those trials are left out and the table says so.
+Needs root (small disks are tmpfs) and sshd. The host's clock is stepped by a small preloaded library for all
+that the host's login starts; without a C compiler those trials are left out and the table says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fault_cases import CASES, NOT_APPLICABLE, OWN, RUNNING, Case  # noqa: E402
-from fault_world import FAKETIME, MADE, Daemon, Unreached, World, job_says, until  # noqa: E402
+from fault_world import COMPILER, MADE, Daemon, Unreached, World, job_says, until  # noqa: E402
 
 from ci_tasks.model import EXIT_CODES  # noqa: E402
 
@@ -105,7 +105,7 @@ def what_is_missing(words: argparse.Namespace) -> tuple[dict[str, str], Daemon |
     """Faults that cannot be done here with the reason, and the daemon, if there can be one."""
     if os.geteuid() != 0:
         sys.exit("needs root: small disks, and a Docker daemon of our own")
-    left_out = {} if FAKETIME.exists() else {"clock_step": "not exercised: no libfaketime (apt-get install libfaketime)"}
+    left_out = {} if COMPILER else {"clock_step": "not exercised: no C compiler for the library that steps the clock"}
     if words.docker is False:
         return {**left_out, "docker": "not exercised: --no-docker"}, None
     missing = [name for name in ("docker", "dockerd", "containerd", "runc") if shutil.which(name) is None]
@@ -182,7 +182,7 @@ def one(
                 where = path / str(attempt)
                 where.mkdir()
                 try:
-                    problems, notes = trial(case, World(where, random.Random(f"{number}.{attempt}"), daemon))
+                    problems, notes = trial(case, World(where, random.Random(f"{number}.{attempt}"), daemon, steps_clock=case.fault == "clock_step"))
                     break
                 except Missed:
                     line.missed += 1

@@ -42,9 +42,9 @@ def _gpus(host: dict[str, Any]) -> str:
 
 @command(help={"host": f"{HOST} (else all of them)", "repo": f"{REPO}: its images are looked for", "json": JSON})
 def doctor(c: Context, host: str = "", repo: str = "", json: bool = False) -> None:
-    """Say what a host lacks, each fault with the next step. Changes nothing there.
+    """Say what a host lacks, each fault with the next step.
 
-    invoke doctor --host h100a
+    invoke doctor --host h100a            changes nothing there
     invoke doctor --host local --json     with the raw answers of the host's programs
     """
 
@@ -68,9 +68,9 @@ def doctor(c: Context, host: str = "", repo: str = "", json: bool = False) -> No
     }
 )
 def clean(c: Context, host: str = "local", days: str = "", all: bool = False) -> None:
-    """Remove what runs have left on a host. A run that goes on is never touched.
+    """Remove what runs have left on a host.
 
-    invoke clean --host h100a
+    invoke clean --host h100a             a run that goes on is never touched
     invoke clean --days 30                the run directories here that are older
     """
 

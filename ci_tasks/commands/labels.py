@@ -180,7 +180,7 @@ def remote(
     workflow: str = "",
     base: str = "",
 ) -> None:
-    """Run a CI label on a host of hosts.yaml: this machine, or a box over SSH.
+    """Run a CI label on a host of hosts.yaml.
 
     invoke remote --host sim ckpt
     invoke remote --host h100a megatron --only ppo

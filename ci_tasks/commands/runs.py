@@ -58,9 +58,9 @@ def logs(c: Context, run: str, follow: bool = False) -> None:
 
 @command(positional=["run"], help={"run": RUN, "host": _ON_HOST})
 def attach(c: Context, run: str, host: str = "") -> None:
-    """Follow runs to their end and bring them home. ^C leaves, the runs go on.
+    """Follow runs to their end and bring them home.
 
-    invoke attach last
+    invoke attach last                                   ^C leaves, the runs go on
     invoke attach 20261120-103000-ckpt --host h100a      a colleague's run, from its host
     """
 
@@ -109,7 +109,7 @@ def cancel(c: Context, run: str, host: str = "") -> None:
 
 @command(positional=["run"], help={"run": "a run's id or its beginning, or `last`"})
 def shell(c: Context, run: str) -> None:
-    """Open bash in a run's container, with the row's environment and directory.
+    """Open bash where a run is, with its environment.
 
     invoke shell last                     a run that goes on, or a failed one of `--keep`
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ci_tasks.flows.prepare import Ready
-from ci_tasks.flows.site import Prepared, Site
+from ci_tasks.flows.site import Look, Prepared, Site
 from ci_tasks.flows.view import View, last_line
 from ci_tasks.model import BLOCKED, CANCELLED
 from ci_tasks.plan.placement import Need, startable
@@ -16,7 +16,7 @@ from ci_tasks.report.live import RUNNING, STALLED, WAITING, Lane
 from ci_tasks.runner.layout import read_json
 from ci_tasks.runs.record import not_begun, settle
 
-_GLANCE = 0.05  # seconds between two looks at the rows' directories
+_GLANCE = 0.05  # seconds between two looks at the rows, where nothing is heard of them
 
 
 @dataclass
@@ -41,11 +41,15 @@ def run_rows(ready: Ready, at_once: int, view: View) -> list[dict[str, Any]]:
     while rows.waiting or rows.running:
         try:
             _start(rows, ready, at_once)
-            _settle(rows)
+            ended = _ended(rows)
             for line in ready.site.told():
                 view.say(line)
+            # Now everything of what has ended is shown: to judge a long log takes a while.
             view.show(_lanes(rows))
-            time.sleep(_GLANCE)
+            if ended:
+                _settle(rows, ended)
+            else:
+                ready.site.wait(_GLANCE)
         except KeyboardInterrupt:
             patience += 1
             _interrupt(rows, view, patience)
@@ -104,17 +108,19 @@ def _need(rows: _Rows, position: int) -> Need:
     return Need(plan.gpus, plan.exclusive)
 
 
-def _settle(rows: _Rows) -> None:
-    for position in list(rows.running):
+def _ended(rows: _Rows) -> dict[int, Look]:
+    looks = {position: rows.site.look(rows.prepared[position]) for position in rows.running}
+    return {position: look for position, look in looks.items() if look.over or look.never}
+
+
+def _settle(rows: _Rows, ended: dict[int, Look]) -> None:
+    for position, look in ended.items():
         row = rows.prepared[position]
-        look = rows.site.look(row)
         if look.never:
             rows.records[position] = not_begun(row.run, *look.never)
-        elif look.over:
+        else:
             rows.records[position] = settle(row.run)
             rows.site.settled(row)
-        else:
-            continue
         del rows.running[position]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -108,6 +109,9 @@ class Here:
             return Look()
         local.clear(row.run)
         return Look(over=True)
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def end(self, rows: Iterable[Prepared], *, kill: bool) -> None:
         for row in rows:

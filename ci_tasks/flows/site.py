@@ -103,6 +103,10 @@ class Site(Protocol):
 
     def look(self, row: Prepared) -> Look: ...
 
+    def wait(self, seconds: float) -> None:
+        """Until something is heard of the rows, if the site can tell, or for so long."""
+        ...
+
     def end(self, rows: Iterable[Prepared], *, kill: bool) -> None:
         """Ask for the end of rows that run; `kill` waits for nothing."""
         ...

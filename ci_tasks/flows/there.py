@@ -174,6 +174,9 @@ class There:
         errand = self._errands[row.run.path]
         return look(errand)
 
+    def wait(self, seconds: float) -> None:
+        self._box.wait(seconds)
+
     def end(self, rows: Iterable[Prepared], *, kill: bool) -> None:
         for row in rows:
             self._box.end(self._errands[row.run.path], "kill" if kill else "cancel")

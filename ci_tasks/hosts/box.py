@@ -79,6 +79,7 @@ class Box:
         self._everything = False  # the host does not have what we thought it had
         self._sending = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._heard = threading.Event()
         self.line = open_line(self._news, self._log)
 
     def load(self, packs: list[Pack]) -> None:
@@ -101,6 +102,11 @@ class Box:
             name = self.line.spec.name
             why = f"left while the link to {name} was down; `ci-tasks cancel` ends it when {name} can be reached"
             self._give_up(errand, LOST, why)
+
+    def wait(self, seconds: float) -> None:
+        """Until something is heard of the runs, at most so long."""
+        self._heard.wait(seconds)
+        self._heard.clear()
 
     def leave(self) -> None:
         """Stop watching; the runs go on."""
@@ -234,6 +240,7 @@ class Box:
         if errand.never is None:
             mirror.finish()
             errand.step = CLEARING
+            self._heard.set()
 
     def _collect(self, errand: Errand, channel: Channel, mirror: Mirror) -> None:
         with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=errand.run.path) as spool:
@@ -273,6 +280,7 @@ class Box:
 
     def _give_up(self, errand: Errand, status: str, reason: str) -> None:
         errand.never = (status, reason)
+        self._heard.set()
 
     # -- the line's thread -------------------------------------------------------------------------------------------
 
@@ -280,11 +288,13 @@ class Box:
         errand = self._errands.get(said.get("key", 0))
         if errand is not None and errand.mirror is not None:
             errand.mirror.news(said)
+            self._heard.set()
 
     def _log(self, key: int, offset: int, chunk: bytes) -> None:
         errand = self._errands.get(key)
         if errand is not None and errand.mirror is not None:
             errand.mirror.log(offset, chunk)
+            self._heard.set()
 
 
 def _all(asked: Sequence[Pending]) -> None:

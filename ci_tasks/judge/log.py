@@ -53,11 +53,12 @@ def read_log(lines: Iterable[bytes]) -> LogFacts:
     """The facts of a log, in one pass and with constant memory as long as lines are of bounded length."""
     facts = LogFacts()
     strong: tuple[int, str] | None = None
+    last: tuple[int, bytes] | None = None  # made fit for a terminal at the end, not line by line: most of the work
     for number, raw in enumerate(lines, 1):
         line = _clean(raw)
         if not line.strip() or line.startswith(b"##["):
             continue
-        facts.last_line = (number, shown(line))
+        last = number, line
         _evidence(facts, line)
         told = _ACTOR.sub(b"", line)
         if _ERROR.match(told):
@@ -65,6 +66,7 @@ def read_log(lines: Iterable[bytes]) -> LogFacts:
             if _STRONG.match(told):
                 strong = facts.last_error
     facts.last_error = strong or facts.last_error
+    facts.last_line = (last[0], shown(last[1])) if last else None
     return facts
 
 

@@ -10,6 +10,8 @@ from typing import Any, Callable, Dict, Optional
 from . import frames, layout, process
 
 GLANCE = 0.02  # seconds between two looks at the runs
+QUICK = 0.004  # the same where a log has just grown: more of it is likely to come
+_RECENT = 0.5
 BEAT = 2.0  # seconds after which the client hears that the host lives
 _CHUNK = 1 << 18
 _ALIVE = 1.0  # seconds between two looks at a runner's life
@@ -33,7 +35,7 @@ class Tail(threading.Thread):
             self._watched.pop(key, None)
 
     def run(self) -> None:
-        beaten = time.monotonic()
+        beaten = told = time.monotonic()
         try:
             while True:
                 with self._change:
@@ -46,8 +48,10 @@ class Tail(threading.Thread):
                 if time.monotonic() - beaten > BEAT:
                     beaten = time.monotonic()
                     self._send(frames.frame(frames.BEAT))
-                if not busy:
-                    time.sleep(GLANCE)
+                if busy:
+                    told = time.monotonic()
+                else:
+                    time.sleep(QUICK if time.monotonic() - told < _RECENT else GLANCE)
         except OSError:  # the client is gone; what it watched goes on
             os._exit(0)
 

@@ -1,0 +1,132 @@
+"""A container on a box over SSH: real sshd, real dockerd, CI's own `docker run`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+dockerd = sys.modules["ci_tasks_tests_dockerd"]
+support = sys.modules["ci_tasks_tests_conftest"]
+
+WORKFLOW = """\
+name: PR Test
+on: pull_request
+jobs:
+  e2e-test-far:
+    runs-on: self-hosted
+    timeout-minutes: 5
+    strategy: {matrix: {info: [{test_file: test_job.py, num_gpus: 2}]}}
+    env:
+      WANDB_API_KEY: ${{ secrets.WANDB_API_KEY }}
+    steps:
+      - uses: actions/checkout@v4
+      - run: |
+          docker run --pull=always --rm --privileged --network host --gpus all --ipc=host \\
+            -e WANDB_API_KEY -e WORD="a word" -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -w "$GITHUB_WORKSPACE" \\
+            -v /mnt/ci/models:/root/models IMAGE bash -c 'source tests/${{ matrix.info.test_file }}'
+"""
+JOB = """\
+echo "step 0: {'word': '$WORD', 'model': '$(cat /root/models/name)', 'key': ${#WANDB_API_KEY}}"
+mkdir -p /tmp/ray/session_1/logs && echo 'raylet died' > /tmp/ray/session_1/logs/raylet.err
+ln -s session_1 /tmp/ray/session_latest
+touch written-by-root && mkdir -p deep && touch deep/er && chmod 000 deep
+"""
+
+
+@pytest.fixture
+def far_person(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
+    box = sshd.start("box")
+    checkout, models = tmp_path / "checkout", tmp_path / "models"
+    models.mkdir()
+    (models / "name").write_text("Tiny")
+    someone = support.Person(tmp_path / "home", checkout, {**sshd.env, "WANDB_API_KEY": "correct-horse-battery"})
+    someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", dockerd.IMAGE))
+    someone.write("tests/test_job.py", JOB)
+    host = {
+        "kind": "ssh",
+        "address": "box",
+        "gpus": 8,
+        "pull": "never",
+        "mounts": {"/mnt/ci/models": str(models)},
+        "env": {"DOCKER_HOST": docker_host},
+    }
+    (tmp_path / "hosts.yaml").write_text(json.dumps({"hosts": {"box": host}}))
+    someone.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
+    subprocess.run(["git", "init", "--quiet"], cwd=checkout, check=True)
+    someone.box = box
+    return someone
+
+
+def containers(docker_host: str) -> str:
+    return str(dockerd.docker(docker_host, "ps", "--all", "--quiet", "--filter", "label=ci-tasks.run"))
+
+
+def left(person: Any) -> list[Path]:
+    return list((person.box.home / ".ci-tasks/runs").rglob("*"))
+
+
+def test_cis_docker_run_on_the_box_differs_by_what_is_named_and_nothing_else(far_person: Any, docker_host: str) -> None:
+    said = far_person.ci_tasks("remote", "--host", "box", "far")
+    assert said.code == 0, said.out + said.err
+    (record,) = far_person.records()
+    assert "step 0: {'word': 'a word', 'model': 'Tiny', 'key': 21}" in next(iter(far_person.logs().values()))
+    (call,) = json.loads(next(far_person.home.glob("runs/*/01/docker.json")).read_text())
+    changed = {word for word in call["here"] if word not in call["ci"]}
+    named = {deviation["what"] for deviation in call["deviations"]}
+    assert named == {"mount /mnt/ci/models", "pull", "rm", "name", "labels", "init", "env", "volumes"}
+    assert call["here"][-3:] == call["ci"][-3:], "the command inside is CI's own"
+    assert "--rm" not in changed
+    assert record["environment"]["containers"][0]["image"] == dockerd.IMAGE
+    assert record["environment"]["containers"][0]["image_id"].startswith("sha256:")
+    assert "correct-horse-battery" not in json.dumps([call, record]) + said.out
+    assert not containers(docker_host)
+    assert left(far_person) == [], "files that root wrote, and one that nobody may enter, are gone as well"
+
+
+def test_the_logs_of_ray_come_home_from_a_failed_container(far_person: Any) -> None:
+    far_person.write("tests/test_job.py", JOB + "exit 3\n")
+    said = far_person.ci_tasks("remote", "--host", "box", "far")
+    assert said.code == 1, said.out + said.err
+    (log,) = far_person.home.glob("runs/*/01/artifacts/container-1/**/raylet.err")
+    assert log.read_text() == "raylet died\n"
+
+
+def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(far_person: Any, docker_host: str) -> None:
+    far_person.write("tests/test_job.py", "touch /tmp/trace; exit 3\n")
+    assert far_person.ci_tasks("remote", "--host", "box", "far", "--keep").code == 1
+    (record,) = far_person.records()
+    typed = 'echo "$WORD at $PWD"; ls /tmp/trace tests; exit 5\n'
+    entered = far_person.start("shell", record["id"], stdin=typed)
+    out, err = entered.communicate(timeout=60)
+    assert entered.returncode == 5, out + err
+    assert "a word at " in out
+    assert "/tmp/trace" in out
+    assert "test_job.py" in out
+    assert containers(docker_host)
+    said = far_person.ci_tasks("clean", "--host", "box", "--all")
+    assert said.code == 0, said.out + said.err
+    assert not containers(docker_host)
+    assert left(far_person) == []
+
+
+def test_a_job_whose_docker_client_died_is_not_left_running(far_person: Any, docker_host: str) -> None:
+    far_person.write("tests/test_job.py", "echo here; sleep 600\n")
+    client = far_person.start("remote", "--host", "box", "far")
+    support.until(lambda: containers(docker_host), "the container runs")
+    support.until(lambda: b"here" in b"".join(log.read_bytes() for log in far_person.home.glob("runs/*/01/log")), "it")
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[:2] == [b"docker", b"run"] and b"far" in b" ".join(words):
+            subprocess.run(["kill", "-9", entry.name], check=True)
+    out, err = client.communicate(timeout=60)
+    assert client.returncode == 1, out + err
+    assert not containers(docker_host)
+    assert left(far_person) == []
