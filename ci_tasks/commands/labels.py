@@ -91,6 +91,9 @@ def plan(
     finish(flow)
 
 
+_SLOTS = 4  # CPU rows of detached runs at once, as many as GitHub's runners have cores
+
+
 def _run(
     label: str,
     only: str,
@@ -117,8 +120,9 @@ def _run(
         if jobs and not (jobs.isdigit() and int(jobs)):
             raise UsageError(f"--jobs is a number of rows at once, not {jobs!r}")
         source = open_source(repo, rev or None, workflow or None)
-        request = Request(label, only or None, host, base or None, keep=keep, image=image or None)
         wanted = int(jobs) if jobs else None
+        slots = (wanted or _SLOTS) if detach else 0
+        request = Request(label, only or None, host, base or None, keep=keep, image=image or None, slots=slots)
         return run(source, open_config(), request, jobs=wanted, reuse=reuse, detach=detach)
 
     finish(flow)

@@ -18,12 +18,12 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UnknownName, UsageError
 from ci_tasks.flows.running import conclude
 from ci_tasks.flows.site import Look
-from ci_tasks.flows.view import copy_from, last_line, open_view
+from ci_tasks.flows.view import copy_from, open_view, running_lane
 from ci_tasks.hosts import box, local
 from ci_tasks.hosts.box import Box, Errand
 from ci_tasks.hosts.mirror import hold
 from ci_tasks.model import LOST, HostSpec
-from ci_tasks.report.live import RUNNING, STALLED, WAITING, Lane
+from ci_tasks.report.live import WAITING, Lane
 from ci_tasks.runner.layout import RunDir, read_json, write_json
 from ci_tasks.runs import store
 from ci_tasks.runs.record import is_over, load, not_begun
@@ -174,10 +174,9 @@ def _lane(one: Attended, look: Look) -> Lane:
         record = load(one.run)
         return Lane(row, look.never[0] if look.never else record["status"], record["timings"]["seconds"])
     status = read_json(one.run.status)
-    seconds = time.time() - status["started_at"] if status else None
     if not status:
         return Lane(row, WAITING, None, look.note)
-    return Lane(row, STALLED if status.get("stalled") else RUNNING, seconds, look.note or last_line(one.run))
+    return running_lane(row, one.run, time.time() - status["started_at"], look.note)
 
 
 def _record(one: Attended) -> dict[str, Any]:

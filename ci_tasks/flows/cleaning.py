@@ -21,7 +21,6 @@ from ci_tasks.runner.remove import remove_left
 from ci_tasks.runs import store
 from ci_tasks.runs.record import load
 
-DAYS = 14.0  # after which somebody else's runs, and objects that nobody sent again, are of no use
 _DAY = 24 * 3600.0
 
 
@@ -32,13 +31,14 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         return _report(_clean_here(days, everything))
     if spec.kind != "ssh":
         raise UsageError(f"host {host} is of kind {spec.kind}, which this version cannot clean yet")
-    from ci_tasks.flows.there import open_box
+    from ci_tasks.flows.there import OLD_DAYS, open_box
 
+    days = OLD_DAYS if days is None else days
     box = open_box(spec)
     try:
         runs = box.line.request("runs")
-        code = _report(_clean_there(box.line.request, runs, DAYS if days is None else days, everything))
-        pruned = box.line.request("prune", days=DAYS if days is None else days)
+        code = _report(_clean_there(box.line.request, runs, days, everything))
+        pruned = box.line.request("prune", days=days)
         print("old objects: forgotten" if pruned else "old objects: not now, another run uses them")
         return code
     finally:

@@ -9,11 +9,10 @@ from typing import Any
 
 from ci_tasks.flows.prepare import Ready
 from ci_tasks.flows.site import Look, Prepared, Site
-from ci_tasks.flows.view import View, last_line
+from ci_tasks.flows.view import View, running_lane
 from ci_tasks.model import BLOCKED, CANCELLED
 from ci_tasks.plan.placement import Need, startable
-from ci_tasks.report.live import RUNNING, STALLED, WAITING, Lane
-from ci_tasks.runner.layout import read_json
+from ci_tasks.report.live import WAITING, Lane
 from ci_tasks.runs.record import not_begun, settle
 
 _GLANCE = 0.05  # seconds between two looks at the rows, where nothing is heard of them
@@ -149,7 +148,5 @@ def _lane(rows: _Rows, position: int) -> Lane:
         return Lane(name, record["status"], record["timings"]["seconds"], record["reason"] or "")
     if position in rows.running:
         seconds = time.monotonic() - rows.running[position]
-        if read_json(prepared.run.status).get("stalled"):
-            return Lane(name, STALLED, seconds, f"no output for {prepared.plan.stall_minutes:g} min")
-        return Lane(name, RUNNING, seconds, rows.site.look(prepared).note or last_line(prepared.run))
+        return running_lane(name, prepared.run, seconds, rows.site.look(prepared).note)
     return Lane(name, WAITING)

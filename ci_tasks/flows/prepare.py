@@ -29,7 +29,8 @@ from ci_tasks.sync.git import Git
 @dataclass(frozen=True)
 class Request:
     """What a person asked for. `out` is where `plan` writes, `shared` says that venvs are those of earlier runs too,
-    `keep` that a failed run leaves its container and workspace. `image` replaces CI's."""
+    `keep` that a failed run leaves its container and workspace. `image` replaces CI's.
+    `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another."""
 
     label: str
     only: str | None = None
@@ -39,6 +40,7 @@ class Request:
     shared: bool = True
     keep: bool = False
     image: str | None = None
+    slots: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ def _draft(
         plan = replace(
             drafted.plan,
             deviations=(*drafted.plan.deviations, *found.deviations),
+            exclusive=(*drafted.plan.exclusive, *_slot(request, row, number)),
             entry_point=has_entry_point(code.read(row.test) or "") if row.test else None,
         )
         os.makedirs(run.path)
@@ -128,6 +131,11 @@ def _draft(
             )
         )
     return Ready(batch, site, prepared, facts.gpus)
+
+
+def _slot(request: Request, row: Row, number: int) -> tuple[str, ...]:
+    """The place in which a row without GPUs runs. Detached runs share the places, so that no host is swamped."""
+    return (f"cpu-{number % request.slots}",) if request.slots and not row.gpus else ()
 
 
 def _home_is_elsewhere(source: Source) -> None:

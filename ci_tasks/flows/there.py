@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ from ci_tasks.runs.store import Batch
 from ci_tasks.sync import pack as packs
 from ci_tasks.sync.snapshot import Snapshot, take
 
+OLD_DAYS = 14.0  # after which objects that nobody sent again, and somebody else's runs, are of no use
+_DAY = 24 * 3600.0
 _GLANCE = 0.05
 _REMINDER = 20.0
 _PATIENCE = 20.0  # seconds that a program of the host gets to answer
@@ -196,12 +198,17 @@ class There:
 
     def close(self) -> None:
         if self._line.is_up:
-            for errand in self._setups:
-                try:
+            with suppress(Exception):  # what is not cleared now, `clean` finds
+                for errand in self._setups:
                     self._line.request("clear", dir=errand.directory)
-                except Exception:  # `clean` finds it
-                    break
+                self._prune()
         self._box.close()
+
+    def _prune(self) -> None:
+        """Once a day the host forgets objects that nobody has sent again."""
+        known = self._line.memory
+        if time.time() > known.pruned_at + _DAY and self._line.request("prune", days=OLD_DAYS):
+            known.pruned_at = time.time()
 
     def _home(self) -> str:
         return self._line.memory.home or str(self._line.hello()["home"])
@@ -258,8 +265,4 @@ def look(errand: Errand) -> Look:
         return Look(never=errand.never)
     if errand.is_home:
         return Look(over=True, note=errand.remark)
-    status = errand.mirror.status if errand.mirror else {}
-    waiting = status.get("waiting") or []
-    if errand.step == box.WATCHING and waiting:
-        return Look(note=f"waiting: {'; '.join(waiting)}")
     return Look(begun=errand.step != box.SENDING, note="" if errand.step == box.WATCHING else errand.step)

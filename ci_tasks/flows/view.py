@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, Lane
-from ci_tasks.runner.layout import RunDir
+from ci_tasks.runner.layout import RunDir, read_json
 
 _REMINDER = 60.0  # seconds of silence after which plain output says what still runs
 _TAIL = 4096
+_GOING = (RUNNING, WAITING)  # states of a row that has not ended
 
 
 class View(Protocol):
@@ -49,13 +50,20 @@ class PlainView:
         for lane in lanes:
             if self._states.get(lane.row, WAITING) != lane.state:
                 self._states[lane.row] = lane.state
-                began = lane.state in (RUNNING, WAITING)
-                took = f" after {lane.seconds:.1f} s" if not began and lane.seconds is not None else ""
-                self.say(f"{lane.state:<9} {lane.row}{took}{f': {lane.note}' if not began and lane.note else ''}")
+                took = f" after {lane.seconds:.1f} s" if lane.state not in _GOING and lane.seconds is not None else ""
+                note = f": {lane.note}" if lane.state != RUNNING and lane.note else ""
+                self.say(f"{lane.state:<9} {lane.row}{took}{note}")
+        if time.monotonic() - self._spoken > _REMINDER:
+            self._remind(lanes)
+
+    def _remind(self, lanes: Sequence[Lane]) -> None:
         running = [lane.row for lane in lanes if lane.state in (RUNNING, STALLED)]
-        if running and time.monotonic() - self._spoken > _REMINDER:
-            waiting = sum(lane.state == WAITING for lane in lanes)
-            self.say(f"still running: {', '.join(running)}; {waiting} waiting")
+        waiting = [lane for lane in lanes if lane.state == WAITING]
+        if running:
+            self.say(f"still running: {', '.join(running)}; {len(waiting)} waiting")
+        for lane in waiting:
+            if lane.note:
+                self.say(f"still waiting: {lane.row}: {lane.note}")
 
     def close(self) -> None:
         pass
@@ -86,22 +94,23 @@ class LiveView:
 
 
 class StreamView:
-    """One row: its log as it is written, byte for byte, and a word on stderr when it stalls."""
+    """One row: its log as it is written, byte for byte, and a word on stderr when it stalls or waits for others."""
 
     def __init__(self, run: RunDir) -> None:
         self._path = run.log
         self._offset = 0
-        self._stalled = False
+        self._said = ""
 
     def say(self, text: str) -> None:
         print(text, flush=True)
 
     def show(self, lanes: Sequence[Lane]) -> None:
         self._offset = copy_from(self._path, self._offset)
-        stalled = lanes[0].state == STALLED
-        if stalled and not self._stalled:
-            print(f"ci-tasks: stalled, {lanes[0].note}", file=sys.stderr, flush=True)
-        self._stalled = stalled
+        lane = lanes[0]
+        said = f"{lane.state}, {lane.note}" if lane.state in (STALLED, WAITING) and lane.note else ""
+        if said and said != self._said:
+            print(f"ci-tasks: {said}", file=sys.stderr, flush=True)
+        self._said = said
 
     def close(self) -> None:
         self._offset = copy_from(self._path, self._offset)
@@ -120,6 +129,17 @@ def copy_from(path: str, offset: int) -> int:
         return offset
     sys.stdout.buffer.flush()
     return offset
+
+
+def running_lane(row: str, run: RunDir, seconds: float, note: str) -> Lane:
+    """How a started row stands: it waits for what others hold, it is silent, or it runs and this is its last line.
+    `note` is what its site says that it does just now, if that is something else."""
+    status, minutes = read_json(run.status), read_json(run.plan).get("stall_minutes", 0)
+    if waiting := status.get("waiting"):
+        return Lane(row, WAITING, seconds, "; ".join(waiting))
+    if status.get("stalled"):
+        return Lane(row, STALLED, seconds, f"no output for {minutes:g} min")
+    return Lane(row, RUNNING, seconds, note or last_line(run))
 
 
 def last_line(run: RunDir) -> str:

@@ -23,7 +23,8 @@ BEAT = 5.0
 _CHUNK = 1 << 17
 _GREETING = 1 << 16  # bytes that a login script may print before we give up on it
 
-# Loads the runner that stands on standard input, or that an earlier client left, and hands it the rest.
+# Loads the runner that stands on standard input, or that an earlier client left, and hands it the rest. It is unpacked,
+# since Python keeps no byte code of what lies in a zip file: to compile it each time is most of a warm start.
 _BOOTSTRAP = """
 import hashlib, os, sys
 MAGIC = {magic!r}
@@ -53,9 +54,19 @@ if size:
 elif not os.path.exists(runner):
     say({asks!r}, "")
 os.utime(runner)
-sys.path.insert(0, runner)
+code = os.path.join(home, "code", {digest!r})
+try:
+    if not os.path.exists(code):
+        import zipfile
+        os.makedirs(code + ".%d" % os.getpid(), mode=0o700)
+        zipfile.ZipFile(runner).extractall(code + ".%d" % os.getpid())
+        os.rename(code + ".%d" % os.getpid(), code)
+    os.utime(code)
+except OSError:
+    code = runner
+sys.path.insert(0, code)
 from runner.serve import main
-main(home, runner)
+main(home, runner, code)
 """
 
 
@@ -99,7 +110,8 @@ def command(home: str, digest: str) -> str:
         magic=frames.MAGIC, old=frames.IS_TOO_OLD, asks=frames.ASKS_FOR_RUNNER, home=home, digest=digest
     )
     code = base64.b64encode(text.encode()).decode()
-    return f"exec python3 -I -c 'import base64;exec(base64.b64decode(\"{code}\"))'"
+    # -S: nothing of site-packages is needed, and what is installed there may take longer to load than all of ours.
+    return f"exec python3 -I -S -c 'import base64;exec(base64.b64decode(\"{code}\"))'"
 
 
 class Channel:

@@ -17,13 +17,15 @@ from ci_tasks.runner.layout import read_json, write_json
 @dataclass
 class Memory:
     """`home` is where everything of ours lies on the host, `runner` the digest of the runner that it has, `pythons` are
-    what setup-python's versions mean there, `containers` is the runtime that was found to work."""
+    what setup-python's versions mean there, `containers` is the runtime that was found to work,
+    `pruned_at` when the host last forgot old objects, in seconds since the epoch."""
 
     home: str = ""
     runner: str = ""
     pythons: dict[str, tuple[str, str]] = field(default_factory=dict)
     gpus: int | None = None
     containers: str = ""
+    pruned_at: float = 0.0
 
     def forget_facts(self) -> None:
         self.home, self.pythons, self.gpus, self.containers = "", {}, None, ""

@@ -21,14 +21,15 @@ SILENCE = 40.0  # seconds without a word of the client, which beats all the time
 _CHUNK = 1 << 18
 
 
-def main(home: str, runner: str) -> None:
-    """Serve one client; `runner` is the zip file that this code came in. Never returns."""
+def main(home: str, runner: str, code: str) -> None:
+    """Serve one client; `runner` is the zip file that this code came in, `code` where it is loaded from. Never
+    returns."""
     os.makedirs(home, mode=0o700, exist_ok=True)
     link = _Link()
     link.send(frames.MAGIC + frames.message({"hello": _hello(home)}))
     tail = Tail(link.send)
     tail.start()
-    session = Session(home=home, runner=runner, tail=tail, send=link.send, chunks=link.chunks)
+    session = Session(home=home, runner=runner, code=code, tail=tail, send=link.send, chunks=link.chunks)
     for request in link.requests():
         _answer(request, session, link)
     os._exit(0)

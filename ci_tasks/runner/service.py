@@ -32,6 +32,7 @@ class Session:
 
     home: str
     runner: str
+    code: str
     tail: Tail
     send: Callable[[bytes], None]
     chunks: Callable[[], Iterator[bytes]]
@@ -104,7 +105,7 @@ def start(session: Session, request: Request) -> Any:
     if not os.path.exists(run.plan):
         raise Refused("missing", "there is no run %s" % run.path)
     done = subprocess.run(
-        [sys.executable, "-I", run.runner, "start", run.path],
+        [sys.executable, "-I", "-S", session.code, "start", run.path],  # what run.runner has, but compiled
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -194,9 +195,10 @@ def runs(session: Session, request: Request) -> Any:
 def prune(session: Session, request: Request) -> Any:
     """Forget objects and runners that nobody has used for so many days."""
     days = float(request["days"])
-    for entry in list(os.scandir(os.path.dirname(session.runner))):
-        if entry.path != session.runner and entry.stat().st_mtime < time.time() - days * 86400:
-            os.unlink(entry.path)
+    for used in (session.runner, session.code):
+        for entry in list(os.scandir(os.path.dirname(used))):
+            if entry.path != used and entry.stat().st_mtime < time.time() - days * 86400:
+                shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)
     return session.store().prune(days) and session.store(SHA256).prune(days)
 
 

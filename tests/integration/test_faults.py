@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+support = sys.modules["ci_tasks_tests_conftest"]
 
 ENDLESS = """\
 import subprocess, sys, time
@@ -153,3 +157,32 @@ def test_ctrl_c_during_the_install_steps_cancels_every_row(person: Any, until: A
     assert client.returncode == 130, out + err
     assert {record["reason"] for record in person.records()} == {"cancelled during the install steps"}
     assert not person.processes()
+
+
+HOLD = """
+import fcntl, sys, time
+held = [open(f"{sys.argv[1]}/custom_gpu_lock_{number}.lock", "a") for number in range(6)]
+for one in held:
+    fcntl.flock(one, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_row_that_waits_for_gpus_says_who_holds_them(person: Any, tmp_path: Path) -> None:
+    """The lock of a pretend GPU, held by somebody who is no run of ours."""
+    locks = person.home / "pretend-gpus"
+    locks.mkdir(parents=True)
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(locks)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        client = person.start("remote", "--host", "sim", "ckpt", "--only", "async")
+        (status,) = support.until(lambda: list(person.home.glob("runs/*/01/status.json")), "the run has begun")
+        support.until(lambda: json.loads(status.read_text())["waiting"], "the run waits")
+    finally:
+        holder.kill()
+        holder.communicate()
+    out, err = client.communicate(timeout=60)
+    assert client.returncode == 0, out + err
+    assert f"GPUs 0-5 held by pid {holder.pid}" in err
