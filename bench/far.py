@@ -198,12 +198,12 @@ class World:
 
     def by_hand(self, checkout: Path, host: str, job: Job) -> Seen:
         ssh = f"ssh -F {self.sshd.config_file} {host}"
-        there = shlex.quote(f"cd {checkout.name} && bash tests/{job.script}")
+        there = shlex.quote(f"cd {self.box.home}/{checkout.name} && bash tests/{job.script}")
         return self._watch(["sh", "-c", f"{self.rsync(checkout, host)} && exec {ssh} {there}"], checkout, job)
 
     def rsync(self, checkout: Path, host: str) -> str:
         ssh = f"ssh -F {self.sshd.config_file}"
-        return f"rsync -az --delete --exclude=.git -e '{ssh}' {checkout}/ {host}:{checkout.name}/"
+        return f"rsync -az --delete --exclude=.git -e '{ssh}' {checkout}/ {host}:{self.box.home}/{checkout.name}/"
 
     def seconds(self, command: str) -> float:
         begun = time.perf_counter()

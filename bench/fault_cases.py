@@ -1,4 +1,4 @@
-"""What `bench/faults.py` does to a run, when, and what has to come of it: phases, faults and the table of expectations."""
+"""What `bench/faults.py` does to a run, when, and what must come of it: phases, faults, the table of expectations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fault_world import Unreached, World, until
+from fault_daemon import Unreached, until
+from fault_world import World
 
 SYNC, LOCKS, PULL, RUNNING, FETCHING = "sync", "locks", "pull", "running", "fetching"
 PHASES = (SYNC, LOCKS, PULL, RUNNING, FETCHING)
@@ -199,9 +200,9 @@ def ctrl_c_twice(world: World, phase: str) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """`ends` are the statuses of the record that are right at the end, after `home`; `codes` are the client's exit codes
-    before that (None: of the status). `home`: commands that bring the run home, one by chance. `stays`: something may be
-    left on the box until `clean --all`."""
+    """`ends` are the statuses that are right in the record at the end, after `home`; `codes` are the client's exit
+    codes before that (None: of the status). `home`: commands that bring the run home, one by chance. `stays`: something
+    may be left on the box until `clean --all`."""
 
     fault: str
     phase: str

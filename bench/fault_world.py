@@ -1,4 +1,4 @@
-"""Where a trial of `bench/faults.py` happens: a sshd and a slow road to it, a checkout, a home, a client; and one Docker
+"""Where a trial of `bench/faults.py` happens: a sshd and the road to it, a checkout, a home, a client; and one Docker
 daemon for all trials.
 
 The parts are those of the tests, `tests/integration/`. What a trial has is below one directory, so that what is left
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import random
@@ -17,33 +16,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from fault_daemon import PATIENCE, ROOT, STOP, Daemon, Unreached, sshd, tcp_proxy, until
+
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 LINES = 150
 PACK = 6 << 20  # bytes of a file that makes the sync long enough to be hit
 MADE = 900_000  # lines of an artifact that does the same for the way home
 GPUS = 8
-PATIENCE = 60.0
 
-
-def neighbour(name: str) -> Any:
-    """A module of the integration tests."""
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", ROOT / f"tests/integration/{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-sshd, tcp_proxy, dockerd, registry = (neighbour(name) for name in ("sshd", "tcp_proxy", "dockerd", "registry"))
 
 WORKFLOW = """\
 on: pull_request
@@ -56,7 +41,8 @@ jobs:
       - uses: actions/checkout@v4
       - run: |
           code=0
-          python tests/ci/gpu_lock_exec.py --count ${{ matrix.info.num_gpus }} -- bash tests/${{ matrix.info.test_file }} || code=$?
+          python tests/ci/gpu_lock_exec.py --count ${{ matrix.info.num_gpus }} -- \\
+            bash tests/${{ matrix.info.test_file }} || code=$?
           seq 1 MADE > "$CI_TASKS_RUN_DIR/artifacts/made"
           exit $code
   e2e-test-boxed:
@@ -121,95 +107,9 @@ exit CODE
 """
 
 
-def job_says(code: int) -> bytes:
+def job_says() -> bytes:
     lines = [f"line {n} of the job: {n * n * n}\n" for n in range(1, LINES + 1)]
     return "".join([*lines, f"step 0: {{'lines': {LINES}}}\n"]).encode()
-
-
-def until(
-    condition: Callable[[], Any], what: str, seconds: float = PATIENCE, over: Callable[[], Any] = lambda: False
-) -> Any:
-    """The first true value of `condition`; not waited for any longer when `over`."""
-    deadline, ended = time.monotonic() + seconds, False
-    while time.monotonic() < deadline and not ended:
-        ended = over()
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.002)
-    raise Unreached(f"never came: {what}")
-
-
-class Unreached(Exception):
-    """The trial did not come to where its fault belongs."""
-
-
-class Daemon:
-    """dockerd of our own, which can be killed and started again, and can be made to hang at a container's creation."""
-
-    def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="ci-tasks-faults-"))
-        self.host = f"unix://{self.directory}/docker.sock"
-        self.hold, self.held = self.directory / "hold", self.directory / "held"
-        self.busy = threading.Lock()  # one trial at a time
-        programs = dockerd._programs(self.directory)
-        self._path = f"{programs}:{os.environ['PATH']}"
-        runtime = programs / "oci-runtime"
-        first, rest = runtime.read_text().split("words = sys.argv[1:]", 1)
-        wait = (
-            f"import time\nif 'create' in sys.argv and os.path.exists({str(self.hold)!r}):\n"
-            f"    open({str(self.held)!r}, 'w').close()\n"
-            f"    while os.path.exists({str(self.hold)!r}):\n        time.sleep(0.02)\n"
-        )
-        runtime.write_text(f"{first}{wait}words = sys.argv[1:]{rest}")
-        self._running: subprocess.Popen[bytes] | None = None
-        self.start()
-        self._layer = dockerd.image_tar()
-
-    @contextlib.contextmanager
-    def image(self) -> Iterator[tuple[str, Any]]:
-        """The name of an image in a registry, and the road to that."""
-        with registry.serving(self._layer) as (name, _):
-            port = int(name.split("/")[0].rpartition(":")[2])
-            with tcp_proxy.TcpProxy(("127.0.0.1", port)) as road:
-                yield f"127.0.0.1:{road.port}/slime:latest", road
-
-    def start(self) -> None:
-        with (self.directory / "dockerd.log").open("ab") as log:
-            self._running = subprocess.Popen(
-                dockerd._dockerd(self.directory, self.host),
-                env={**os.environ, "PATH": self._path},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        dockerd._await_daemon(self._running, self.host, self.directory / "dockerd.log")
-
-    def kill(self) -> None:
-        assert self._running is not None
-        self._running.kill()
-        self._running.wait()
-
-    def containers(self, below: Path) -> list[str]:
-        words = ["ps", "--all", "--format", '{{.Names}} {{.Label "ci-tasks.dir"}}']
-        return [line for line in dockerd.docker(self.host, *words).splitlines() if str(below) in line]
-
-    def forget(self) -> None:
-        """What a trial that went wrong has left must not disturb the next."""
-        self.hold.unlink(missing_ok=True)
-        self.held.unlink(missing_ok=True)
-        if self._running is None or self._running.poll() is not None:
-            self.start()
-        dockerd._remove_containers(self.host)
-
-    def end(self) -> None:
-        with contextlib.suppress(Exception):
-            self.forget()
-        if self._running is not None:
-            dockerd._stop(self._running)
-        dockerd._unmount_below(self.directory)
-        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 @dataclass
@@ -328,17 +228,18 @@ class World:
 
     def reaches(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait for it while the client runs."""
-        return until(condition, what, over=lambda: self.client is None or self.client.poll() is not None)
+        return until(condition, what, over=lambda: STOP.is_set() or not self.client or self.client.poll() is not None)
 
     def finish(self) -> int:
         """The exit code of the client; it gets its time and no more."""
         assert self.client is not None
-        try:
-            return self.client.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.client.kill()
-            self.client.wait()
-            raise Unreached("the client does not end") from None
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and not STOP.is_set():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.client.wait(0.2)
+        self.client.kill()
+        self.client.wait()
+        raise Unreached("the client does not end")
 
     def ci_tasks(self, *words: str) -> int:
         self.start(*words)

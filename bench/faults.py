@@ -1,14 +1,14 @@
-"""Faults in every phase of a run on a box, at random: is the status right, is the log what the job wrote, is nothing left?
+"""Faults in every phase of a run on a box: is the status right, is the log what the job wrote, is nothing left?
 
 Real sshd behind a proxy, real git, and for a third of the trials a real dockerd of our own, whose daemon, registry and
-containers the trials share. Each trial brings one run into one phase (a pack half sent, GPUs held by another, a container
-being made, a job that writes, artifacts half home), does one thing to it, lets it come to its end, and looks at
-everything: `fault_cases.py` has the table of what must come of it.
+containers the trials share. Each trial brings one run into one phase (a pack half sent, GPUs held by another, an image
+being pulled or a container made, a job that writes, artifacts half home), does one thing to it, lets it come to its
+end, and looks at everything: `fault_cases.py` has the table of what must come of it.
 
     python bench/faults.py [--trials 200] [--seed N] [--only FAULT[:PHASE]] [--docker | --no-docker] [--keep]
 
-One JSON line for each fault and phase: trials, how many were right, and what was wrong with the others. A trial that was
-wrong names its seed (`--trials 1 --seed N` does it again) and keeps its directory. Exit code 1 where one was wrong.
+One JSON line for each fault and phase: trials, how many were right, and what was wrong with the others. A trial that
+was wrong names its seed (`--trials 1 --seed N` does it again) and keeps its directory. Exit code 1 where one was wrong.
 Needs root (small disks are tmpfs) and sshd. The host's clock is stepped by a small preloaded library for all
 that the host's login starts; without a C compiler those trials are left out and the table says so.
 """
@@ -17,16 +17,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import random
 import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,10 +32,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fault_cases import CASES, NOT_APPLICABLE, OWN, RUNNING, Case  # noqa: E402
-from fault_world import COMPILER, MADE, Daemon, Unreached, World, job_says, until  # noqa: E402
+from _pytest.outcomes import Skipped  # how the parts of the tests say what they lack
+from fault_cases import CASES, NOT_APPLICABLE, Case
+from fault_daemon import STOP, Daemon, Unreached, until
+from fault_look import clean, look, wanted, words_of
+from fault_world import COMPILER, World
 
-from ci_tasks.model import EXIT_CODES  # noqa: E402
+from ci_tasks.model import EXIT_CODES
 
 AT_ONCE = 2
 RETRIES = 5  # of a trial whose run was quicker than its fault
@@ -64,6 +64,7 @@ def main() -> int:
     words = arguments()
     seed = words.seed if words.seed is not None else random.randrange(1 << 30)
     cases = [case for case in CASES if matches(case, words.only)]
+    random.Random(0).shuffle(cases)  # those in containers, one at a time, with others between them
     lines = {(case.fault, case.phase): Line(case.fault, case.phase) for case in cases}
     left_out, daemon = what_is_missing(words)
     for case in list(cases):
@@ -75,7 +76,8 @@ def main() -> int:
     finally:
         if daemon is not None:
             daemon.end()
-    for line in lines.values():
+    for key in sorted(lines):
+        line = lines[key]
         print(json.dumps(told(line)), flush=True)
     for (fault, phase), why in NOT_APPLICABLE.items():
         if not words.only or words.only.split(":")[0] == fault:
@@ -113,7 +115,7 @@ def what_is_missing(words: argparse.Namespace) -> tuple[dict[str, str], Daemon |
         return {**left_out, "docker": f"not exercised: not installed: {', '.join(missing)}"}, None
     try:
         return left_out, Daemon()
-    except BaseException as problem:  # pytest's skip
+    except (Exception, Skipped) as problem:
         return {**left_out, "docker": f"not exercised: {problem}"}, None
 
 
@@ -138,7 +140,6 @@ def perform(
     """Two at a time; those in containers one at a time."""
     if not cases:
         return
-    stop = threading.Event()
     numbers = iter(range(seed, seed + words.trials))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         going: set[Future[None]] = set()
@@ -146,14 +147,14 @@ def perform(
             while True:
                 while len(going) < AT_ONCE and (number := next(numbers, None)) is not None:
                     case, boxed = choose(cases, number, words, seed, daemon)
-                    going.add(pool.submit(one, case, number, daemon if boxed else None, lines, words.keep, stop))
+                    going.add(pool.submit(one, case, number, daemon if boxed else None, lines, words.keep))
                 if not going:
                     return
                 done, going = wait(going, return_when=FIRST_COMPLETED)
                 for future in done:
                     future.result()
         except BaseException:
-            stop.set()
+            STOP.set()
             raise
 
 
@@ -168,27 +169,32 @@ def choose(
     return case, daemon is not None and (words.docker is True or chance.random() < 0.2)
 
 
-def one(
-    case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], keep: bool, stop: threading.Event
-) -> None:
+def one(case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], keep: bool) -> None:
     line = lines[case.fault, case.phase]
     path = Path(tempfile.mkdtemp(prefix=f"ci-tasks-fault-{number}-"))
-    begun, problems, notes = time.monotonic(), [], []
+    problems: list[str] = []
+    notes: list[str] = []
+    begun = time.monotonic()
     try:
         with daemon.busy if daemon is not None else contextlib.nullcontext():
             for attempt in range(RETRIES):
-                if stop.is_set():
+                if STOP.is_set():
                     return
                 where = path / str(attempt)
                 where.mkdir()
                 try:
-                    problems, notes = trial(case, World(where, random.Random(f"{number}.{attempt}"), daemon, steps_clock=case.fault == "clock_step"))
+                    problems, notes = trial(
+                        case,
+                        World(
+                            where, random.Random(f"{number}.{attempt}"), daemon, steps_clock=case.fault == "clock_step"
+                        ),
+                    )
                     break
                 except Missed:
                     line.missed += 1
             else:
                 problems = [f"the phase was missed {RETRIES} times"]
-    except Exception as error:
+    except (Exception, Skipped) as error:
         problems = [f"{type(error).__name__}: {error}"]
     line.trials += 1
     line.docker += daemon is not None
@@ -235,7 +241,7 @@ def trial(case: Case, world: World) -> tuple[list[str], list[str]]:
         world.ssh.end()
         with contextlib.suppress(Unreached):
             until(lambda: not world.processes(), "everything of the box ends", 10)
-        problems += [f"still alive on the box: {words(pid)}" for pid in world.processes()]
+        problems += [f"still alive on the box: {words_of(pid)}" for pid in world.processes()]
         if problems:
             (world.path / "problems").write_text("\n".join(problems) + "\n")
     return problems, world.said
@@ -263,98 +269,6 @@ def finish(case: Case, world: World) -> list[str]:
 def is_home(world: World) -> bool:
     run = world.run_here()
     return run is not None and bool(json.loads((run / "remote.json").read_text()).get("complete"))
-
-
-def wanted(case: Case, world: World) -> list[str]:
-    own = "passed" if world.code == 0 else "failed"
-    return [own if status == OWN else status for status in case.ends]
-
-
-def look(case: Case, world: World) -> list[str]:
-    run = world.run_here()
-    if run is None or not (run / "record.json").exists():
-        return [f"no record; the client said: {world.output()[-300:]!r}"]
-    record = json.loads((run / "record.json").read_text())
-    right, problems = wanted(case, world), []
-    if record["status"] not in right:
-        problems.append(f"{record['status']} ({record['reason']}), not {' or '.join(right)}")
-    if case.exit_code is not None and record["exit_code"] != case.exit_code:
-        problems.append(f"the job's exit code is {record['exit_code']}, not {case.exit_code}")
-    problems += wrong_log(run, record, whole=record["status"] in ("passed", "failed") and case.exit_code is None)
-    seconds = record["timings"]["seconds"]
-    if seconds is not None and not 0 <= seconds < 600:
-        problems.append(f"the run took {seconds} s")
-    problems += [f"left here: {path.relative_to(world.home)}" for path in world.home.rglob("*") if is_temporary(path)]
-    problems += [f"left on the box: {what}" for what in left(world)] if not case.stays else []
-    return problems
-
-
-def wrong_log(run: Path, record: dict[str, Any], whole: bool) -> list[str]:
-    """The log here is what the host says it is, and in it is what the job wrote, or its beginning."""
-    log = (run / "log").read_bytes() if (run / "log").exists() else b""
-    problems = []
-    digest = record["log"]["sha256"]
-    if digest is not None and (len(log), hashlib.sha256(log).hexdigest()) != (record["log"]["bytes"], digest):
-        problems.append(f"the log here ({len(log)} bytes) is not the log there ({record['log']['bytes']} bytes)")
-    code = 0 if record["status"] == "passed" else 3
-    expected = job_says(code)
-    begun = log.find(b"line 1 of")
-    if whole and expected not in log:
-        problems.append("the log lacks what the job wrote")
-    elif begun >= 0:
-        found = log[begun : begun + len(expected)]
-        common = os.path.commonprefix([found, expected])
-        rest = found[len(common) :]
-        if b" of the job: " in rest:
-            problems.append(f"the log has other lines than the job wrote, from {rest[:60]!r}")
-    made = run / "artifacts/made"
-    if whole and (not made.exists() or made.read_bytes().count(b"\n") != MADE):
-        problems.append("the artifact is not here whole")
-    return problems
-
-
-def is_temporary(path: Path) -> bool:
-    name = path.name
-    return name.endswith(".tmp") or name.startswith((".collected-", "client-id.")) or name == "filler"
-
-
-def left(world: World) -> list[str]:
-    """Of any run, on the box."""
-    mark = f"CI_TASKS_RUN_DIR={world.there}/"
-    with contextlib.suppress(Unreached):
-        until(lambda: not world.processes(mark) and not world.locked(), "the last processes end", 3)
-    found = [words(pid) for pid in world.processes(mark)]
-    runs = world.there / "runs"
-    found += [str(path.relative_to(world.there)) for path in runs.rglob("*")][:5] if runs.exists() else []
-    found += world.locked()
-    if world.daemon is not None:
-        found += world.daemon.containers(world.there)
-    return found
-
-
-def clean(case: Case, world: World) -> list[str]:
-    """`clean` succeeds; afterwards there is nothing, whatever the fault."""
-    problems = []
-    code = world.ci_tasks("clean", "--host", "box", *(["--all"] if case.stays else []))
-    if code != 0:
-        problems.append(f"clean: exit code {code}")
-    if case.stays:
-        problems += [f"left after clean --all: {what}" for what in left(world)]
-    incoming = [path.name for path in world.there.glob("store.git/incoming-*")]
-    partial = [path.name for path in world.there.glob("runners/*") if path.suffix != ".pyz"]
-    return problems + [f"left after clean: {name}" for name in [*incoming, *partial]]
-
-
-def words(pid: int) -> str:
-    try:
-        return f"process {pid} {Path(f'/proc/{pid}/cmdline').read_bytes()[:120]!r}"
-    except OSError:
-        return f"process {pid}"
-
-
-def _quietly(do: Callable[[], object]) -> None:
-    with contextlib.suppress(Exception):
-        do()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,10 @@
 Every figure is a median of pairs, ours and by hand in turn, so that a machine whose speed drifts does not decide;
 `spread` is how far the middle half of the pairs' ratios lies apart. `--quick` takes fewer pairs and smaller trees.
 
+TMPDIR says on which file system both sides work. Each of our runs makes a fresh checkout and removes it again, while
+rsync's tree stays; a file system that is slow at that shows it. ext4 without a journal, as some virtual machines have,
+looks long for inodes that were not removed a moment ago.
+
 - first line: a tracked file is edited, then `ci-tasks remote` in a fresh process until the job's first own line is
   seen, against `rsync -az --delete` of the same tree and `ssh host 'cd … && bash …'`. Round trips are counted at the
   proxy (see CountingProxy), and estimated from how much longer it takes than on loopback.
@@ -91,9 +95,7 @@ def sync(world: World, size: Size) -> Iterator[dict[str, Any]]:
 
 def log(world: World, size: Size) -> Iterator[dict[str, Any]]:
     checkout, big = world.checkout(20), world.directory / "big.log"
-    line = (
-        b"(RolloutManager pid=123456) [2026-01-01 00:00:00] step %08d: {'rollout/reward': 0.25, 'perf/seconds': 1.5}\n"
-    )
+    line = b"(RolloutManager pid=123456) [2026-01-01 00:00:00] step %08d of 10000: loss 0.2512, grad norm 1.583\n"
     peaks, rates = [], []
     for megabytes in size.logs:
         with big.open("wb") as out:

@@ -110,20 +110,28 @@ def _run(
     image: str = "",
 ) -> None:
     def flow() -> int:
+        from contextlib import closing
+
         from ci_tasks.errors import UsageError
-        from ci_tasks.flows.prepare import Request
-        from ci_tasks.flows.running import run
+        from ci_tasks.flows.sites import open_site
         from ci_tasks.flows.source import open_config, open_source
 
         if not host:
             raise UsageError("remote needs --host NAME", hint="`invoke hosts` lists the names")
         if jobs and not (jobs.isdigit() and int(jobs)):
             raise UsageError(f"--jobs is a number of rows at once, not {jobs!r}")
-        source = open_source(repo, rev or None, workflow or None)
-        wanted = int(jobs) if jobs else None
-        slots = (wanted or _SLOTS) if detach else 0
-        request = Request(label, only or None, host, base or None, keep=keep, image=image or None, slots=slots)
-        return run(source, open_config(), request, jobs=wanted, reuse=reuse, detach=detach)
+        config = open_config()
+        # First of all: the connection is made and the tree recorded while the rest is loaded and read.
+        with closing(open_site(config.host(host))) as site:
+            source = open_source(repo, rev or None, workflow or None)
+            site.expect(source.path, rev=source.rev, base=base or None)
+            from ci_tasks.flows.prepare import Request
+            from ci_tasks.flows.running import run
+
+            wanted = int(jobs) if jobs else None
+            slots = (wanted or _SLOTS) if detach else 0
+            request = Request(label, only or None, host, base or None, keep=keep, image=image or None, slots=slots)
+            return run(source, config, request, jobs=wanted, reuse=reuse, detach=detach, open_site=lambda _: site)
 
     finish(flow)
 

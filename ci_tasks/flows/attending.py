@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,16 +34,19 @@ _GLANCE = 0.05
 @dataclass
 class Attended:
     """A run that somebody came back to. `errand` is ours to bring home; without one the run is here, or another process
-    brings it."""
+    brings it: `take` makes it ours as soon as that process has gone."""
 
     id: str
     run: RunDir
     errand: Errand | None = None
     began: float = field(default_factory=time.monotonic)
+    take: Callable[[Attended], None] = lambda one: None
 
     def look(self) -> Look:
         from ci_tasks.flows.there import look
 
+        if self.errand is None:
+            self.take(self)
         if self.errand is not None:
             return look(self.errand)
         return Look(over=is_over(self.run))
@@ -104,6 +107,7 @@ def show_log(name: str, *, follow: bool) -> int:
             time.sleep(_GLANCE)
             offset = copy_from(run.log, offset)
         copy_from(run.log, offset)
+        _record(one)  # who brings a run home also says how it ended
     return 0
 
 
@@ -126,27 +130,35 @@ def attended(
     from ci_tasks.flows.there import open_box
 
     boxes: dict[str, Box] = {}
-    there = []
+
+    def take(one: Attended) -> None:
+        held = None if _is_complete(one.run) else hold(one.run)
+        if held is None:
+            return
+        if _is_complete(one.run):  # by now
+            held.release()
+            return
+        remote, host = read_json(one.run.remote), _host_of(one.run)
+        if host not in boxes:
+            boxes[host] = open_box(_spec(remote))
+        one.errand = Errand(run=one.run, directory=remote["directory"], held=held, stays=bool(remote.get("adopted")))
+        boxes[host].attach(one.errand)
+
+    there = [Attended(id, run, take=take) for id, run in runs]
     try:
-        for id, run in runs:
-            one = Attended(id, run)
-            there.append(one)
-            remote = read_json(run.remote)
-            if not remote or remote.get("complete"):
-                continue
-            held = hold(run)
-            if held is None:
-                continue
-            host = _host_of(run)
-            if host not in boxes:
-                boxes[host] = open_box(_spec(remote))
-            one.errand = Errand(run=run, directory=remote["directory"], held=held, stays=bool(remote.get("adopted")))
-            boxes[host].attach(one.errand)
+        for one in there:
+            take(one)
         yield there, boxes
     finally:
         for one_box in boxes.values():
             one_box.leave()
             one_box.close()
+
+
+def _is_complete(run: RunDir) -> bool:
+    """Whether nothing of the run is to be brought from anywhere."""
+    remote = read_json(run.remote)
+    return not remote or bool(remote.get("complete"))
 
 
 def _follow(name: str, there: Sequence[Attended], boxes: dict[str, Box]) -> None:

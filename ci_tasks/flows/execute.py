@@ -36,9 +36,12 @@ def run_rows(ready: Ready, at_once: int, view: View) -> list[dict[str, Any]]:
     for position, row in enumerate(ready.rows):
         if row.lacks:
             rows.records[position] = not_begun(row.run, BLOCKED, why_blocked(row))
-    patience = 0
+    asked = heard = 0  # how often ^C was pressed, and how much of that was acted on: it may come at any moment
     while rows.waiting or rows.running:
         try:
+            if asked > heard:
+                heard = asked
+                _interrupt(rows, view, asked)
             _start(rows, ready, at_once)
             ended = _ended(rows)
             for line in ready.site.told():
@@ -50,8 +53,7 @@ def run_rows(ready: Ready, at_once: int, view: View) -> list[dict[str, Any]]:
             else:
                 ready.site.wait(_GLANCE)
         except KeyboardInterrupt:
-            patience += 1
-            _interrupt(rows, view, patience)
+            asked += 1
         except Exception:  # a closed pipe, a full disk: no row goes on without us
             ready.site.end(_running(rows), kill=True)
             raise
@@ -61,25 +63,47 @@ def run_rows(ready: Ready, at_once: int, view: View) -> list[dict[str, Any]]:
 
 def let_go(ready: Ready, view: View) -> list[dict[str, Any]]:
     """Start every row and let it go on by itself: the locks on the host say which waits for which. Returns the records
-    of all rows where one of them could not begin; then those that could are ended again."""
+    of all rows where one of them could not begin, or ^C came before all had; then those that could are ended again."""
     rows = _Rows(ready.site, ready.rows, [])
     lacking = {position: why_blocked(row) for position, row in enumerate(ready.rows) if row.lacks}
-    if not lacking:
-        for position, row in enumerate(ready.rows):
-            rows.running[position] = time.monotonic()
-            ready.site.begin(row)
-        looks = [ready.site.look(row) for row in ready.rows]
-        while not all(look.begun or look.never for look in looks):
-            time.sleep(_GLANCE)
-            view.show(_lanes(rows))
-            looks = [ready.site.look(row) for row in ready.rows]
-        lacking = {position: look.never[1] for position, look in enumerate(looks) if look.never}
-    if not lacking:
-        ready.site.leave()
-        return []
-    ready.site.end([row for position, row in enumerate(ready.rows) if position not in lacking], kill=False)
-    others = "another row of the command could not begin"
-    return [not_begun(row.run, BLOCKED, lacking.get(position, others)) for position, row in enumerate(ready.rows)]
+    status, others = BLOCKED, "another row of the command could not begin"
+    try:
+        if not lacking:
+            lacking = _all_begun(rows, view)
+    except KeyboardInterrupt:
+        status, others = CANCELLED, "cancelled before all rows had begun"
+    else:
+        if not lacking:
+            ready.site.leave()
+            return []
+    _wind_up(rows, view)
+    return [not_begun(row.run, status, lacking.get(position, others)) for position, row in enumerate(ready.rows)]
+
+
+def _all_begun(rows: _Rows, view: View) -> dict[int, str]:
+    """Begin every row. Returns why, of those that could not."""
+    for position, row in enumerate(rows.prepared):
+        rows.running[position] = time.monotonic()
+        rows.site.begin(row)
+    while True:
+        looks = [rows.site.look(row) for row in rows.prepared]
+        if all(look.begun or look.never for look in looks):
+            return {position: look.never[1] for position, look in enumerate(looks) if look.never}
+        view.show(_lanes(rows))
+        rows.site.wait(_GLANCE)
+
+
+def _wind_up(rows: _Rows, view: View) -> None:
+    """End what was begun, and wait until it has; a further ^C kills it, and one more leaves it."""
+    view.say(f"ending what was begun ({len(rows.running)})")
+    for kill in (False, True, True):
+        rows.site.end(_running(rows), kill=kill)
+        try:
+            while len(_ended(rows)) < len(rows.running):
+                rows.site.wait(_GLANCE)
+            return
+        except KeyboardInterrupt:
+            continue
 
 
 def why_blocked(row: Prepared) -> str:

@@ -57,6 +57,9 @@ class Here:
     def python(self, wanted: str) -> tuple[str, str]:
         return python.find(wanted)
 
+    def expect(self, source: Path, *, rev: str | None, base: str | None) -> None:
+        pass
+
     def take(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> ClonedCode:
         self._batch = batch
         return ClonedCode(materialize(source, self._batch.source, rev=rev, base=base), self._batch.source)

@@ -11,7 +11,7 @@ from typing import Any
 from ci_tasks.config import Config
 from ci_tasks.flows.execute import let_go, none_begun, run_rows
 from ci_tasks.flows.prepare import Ready, Request, prepare
-from ci_tasks.flows.site import Prepared
+from ci_tasks.flows.site import OpenSite, Prepared
 from ci_tasks.flows.sites import open_site
 from ci_tasks.flows.source import Source
 from ci_tasks.flows.view import View, open_view
@@ -22,7 +22,14 @@ from ci_tasks.sync.snapshot import BASE
 
 
 def run(
-    source: Source, config: Config, request: Request, *, jobs: int | None, reuse: bool, detach: bool = False
+    source: Source,
+    config: Config,
+    request: Request,
+    *,
+    jobs: int | None,
+    reuse: bool,
+    detach: bool = False,
+    open_site: OpenSite = open_site,
 ) -> int:
     """Run a label's rows and end with a truthful table. Returns the exit code of design's statuses."""
     print(source.headline, flush=True)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ci_tasks.model import Checkout, HostSpec, Plan, Row
-from ci_tasks.plan.capacity import HostFacts
-from ci_tasks.plan.planner import Setup
-from ci_tasks.runner.layout import RunDir
-from ci_tasks.runs.store import Batch
+if TYPE_CHECKING:
+    from ci_tasks.model import Checkout, HostSpec, Plan, Row
+    from ci_tasks.plan.capacity import HostFacts
+    from ci_tasks.plan.planner import Setup
+    from ci_tasks.runner.layout import RunDir
+    from ci_tasks.runs.store import Batch
 
 Say = Callable[[str], None]
 
@@ -73,6 +74,10 @@ class Site(Protocol):
         """(path, version) of the interpreter that setup-python's version means there."""
         ...
 
+    def expect(self, source: Path, *, rev: str | None, base: str | None) -> None:
+        """`take` will ask for these: what can begin while the rows are found does. Its problems are `take`'s."""
+        ...
+
     def take(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> Code:
         """The working tree of `source`, or its revision, for the rows of `batch`. Comes before all else of runs."""
         ...
@@ -131,4 +136,4 @@ def secrets_of(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, st
     return {name: environ[name] for name in names if name in environ}
 
 
-OpenSite = Callable[[HostSpec], Site]
+OpenSite = Callable[["HostSpec"], Site]

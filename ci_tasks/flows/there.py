@@ -1,33 +1,41 @@
-"""A box over SSH as a site: the tree goes as a pack, runs are mirrored, install steps are a run of their own there."""
+"""A box over SSH as a site: the tree goes as a pack, runs are mirrored, install steps are a run of their own there.
+
+This module is loaded before all else of a command, so that the connection is made while the rest is loaded: what is not
+needed for that is imported where it serves.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci_tasks.errors import Blocked
-from ci_tasks.flows.environment import failed_steps, setup_plan
 from ci_tasks.flows.site import Look, Prepared, Say, secrets_of
-from ci_tasks.flows.view import last_line
-from ci_tasks.hosts import box, memory, probe, python
+from ci_tasks.hosts import box, memory
 from ci_tasks.hosts.ask import Asker, LocalAsker
 from ci_tasks.hosts.box import Box, Errand, Pack
+from ci_tasks.hosts.errand import CANCEL, KILL
 from ci_tasks.hosts.line import Line
+from ci_tasks.hosts.mirror import hold
 from ci_tasks.hosts.ssh import connect
-from ci_tasks.model import Checkout, HostSpec, Plan
+from ci_tasks.model import BLOCKED, CANCELLED, Checkout, HostSpec, Plan
 from ci_tasks.plan.capacity import HostFacts
-from ci_tasks.plan.planner import Setup
 from ci_tasks.runner.layout import RunDir, write_json
 from ci_tasks.runs import store
 from ci_tasks.runs.store import Batch
-from ci_tasks.sync import pack as packs
-from ci_tasks.sync.snapshot import Snapshot, take
+
+if TYPE_CHECKING:
+    from ci_tasks.plan.planner import Setup
+    from ci_tasks.sync.snapshot import Snapshot
 
 OLD_DAYS = 14.0  # after which objects that nobody sent again, and somebody else's runs, are of no use
 _DAY = 24 * 3600.0
@@ -54,6 +62,9 @@ class SentCode:
 
 def open_box(spec: HostSpec) -> Box:
     """The host, being connected to in the background."""
+    # Not in the background as well: two threads that load modules at once only keep each other from it.
+    import fabric  # type: ignore[import-untyped]  # noqa: F401
+
     memory_file = store.home() / "hosts" / f"{memory.key(spec)}.json"
     return Box(lambda news, log: Line(spec, partial(connect, spec.address or spec.name), memory_file, news, log))
 
@@ -85,6 +96,7 @@ class There:
         self._errands: dict[str, Errand] = {}
         self._setups: list[Errand] = []
         self._snapshot: Snapshot | None = None
+        self._early: Future[Snapshot] | None = None
 
     @property
     def lock_dir(self) -> str:
@@ -96,6 +108,8 @@ class There:
         container = container and spec.runtime != "none"
         enough = spec.gpus is not None or not gpus or (known.gpus or 0) >= gpus
         if not (enough and (not container or known.containers == spec.runtime)):
+            from ci_tasks.hosts import probe
+
             asked = probe.questions(spec, gpus=gpus > 0, container=container)
             found = probe.parse(spec, self._line.ask(asked, _PATIENCE), simulates=simulates)
             if gpus and spec.gpus is None:
@@ -108,15 +122,23 @@ class There:
     def python(self, wanted: str) -> tuple[str, str]:
         known = self._line.memory.pythons
         if wanted not in known:
+            from ci_tasks.hosts import python
+
             answers = self._line.ask({"python": python.question(wanted)}, _PATIENCE)
             path, version = self._line.hello()["python"]
             known[wanted] = python.choose(wanted, answers["python"].out, (path, version))
         return known[wanted]
 
+    def expect(self, source: Path, *, rev: str | None, base: str | None) -> None:
+        if not store.home().is_relative_to(source):  # else `prepare` complains, and nothing may be written there
+            self._early = ThreadPoolExecutor(1).submit(_take, source, rev, base)
+
     def take(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> SentCode:
+        from ci_tasks.sync import pack as packs
+
         self._batch = batch
-        name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
-        snapshot = self._snapshot = take(source, store.home() / "sync" / name, rev=rev, base=base)
+        known, self._early = self._early, None
+        snapshot = self._snapshot = known.result() if known else _take(source, rev, base)
         key = memory.key(self.spec)
         self._box.load(
             [
@@ -142,7 +164,6 @@ class There:
         os.makedirs(run.path, exist_ok=True)
         write_json(run.plan, plan.public())
         Path(run.script).write_text(plan.script, encoding="utf-8", errors="surrogateescape", newline="\n")
-        box.remember(run, self.spec, self.path(run))
 
     def hand_over(self, rows: Sequence[Prepared]) -> None:
         """The checkouts would be on the host; run.sh says how to name one of one's own."""
@@ -170,18 +191,29 @@ class There:
             secrets=secrets_of(row.plan.secrets, os.environ),
         )
         self._errands[row.run.path] = errand
-        self._box.begin(errand)
+        self._begin(errand)
+
+    def _begin(self, errand: Errand) -> None:
+        """From here on others may find it, and only we may bring it home."""
+        try:
+            errand.held = hold(errand.run)
+            box.remember(errand.run, self.spec, errand.directory)
+        except OSError as error:
+            errand.never = (BLOCKED, f"cannot write {errand.run.path}: {error.strerror}")
+        else:
+            self._box.begin(errand)
 
     def look(self, row: Prepared) -> Look:
-        errand = self._errands[row.run.path]
-        return look(errand)
+        errand = self._errands.get(row.run.path)
+        return look(errand) if errand is not None else Look(never=(CANCELLED, "cancelled before it began"))
 
     def wait(self, seconds: float) -> None:
         self._box.wait(seconds)
 
     def end(self, rows: Iterable[Prepared], *, kill: bool) -> None:
         for row in rows:
-            self._box.end(self._errands[row.run.path], "kill" if kill else "cancel")
+            if row.run.path in self._errands:
+                self._box.end(self._errands[row.run.path], KILL if kill else CANCEL)
 
     def settled(self, row: Prepared) -> None:
         pass
@@ -197,12 +229,20 @@ class There:
         return lines
 
     def close(self) -> None:
-        if self._line.is_up:
-            with suppress(Exception):  # what is not cleared now, `clean` finds
-                for errand in self._setups:
-                    self._line.request("clear", dir=errand.directory)
-                self._prune()
+        # In a thread: a link that is silent, or full of code on its way, keeps nobody who wants to leave.
+        last_words = threading.Thread(target=self._last_words, daemon=True, name="ci-tasks last words")
+        last_words.start()
+        until = time.monotonic() + _PATIENCE
+        while last_words.is_alive() and self._line.is_up and time.monotonic() < until:
+            last_words.join(_GLANCE)
         self._box.close()
+
+    def _last_words(self) -> None:
+        with suppress(Exception):  # what is not cleared now, `clean` finds
+            for errand in self._setups:
+                self._line.request("clear", dir=errand.directory)
+            if all(errand.is_home for errand in self._errands.values()):
+                self._prune()
 
     def _prune(self) -> None:
         """Once a day the host forgets objects that nobody has sent again."""
@@ -218,11 +258,13 @@ class There:
         return [{"path": part.path, "commit": part.commit, "tree": part.tree} for part in self._snapshot.parts]
 
     def _make_ready(self, setup: Setup, say: Say) -> str | None:
+        from ci_tasks.flows.environment import failed_steps, setup_plan
+        from ci_tasks.flows.view import last_line
+
         run = RunDir(str(self._batch.path / "environments" / os.path.basename(setup.directory)))
         os.makedirs(run.path, exist_ok=True)
         plan = {**setup_plan(setup, self.spec), "workspace": setup.workspace}
         write_json(run.plan, plan)
-        box.remember(run, self.spec, setup.directory)
         errand = Errand(
             run=run,
             directory=setup.directory,
@@ -234,7 +276,7 @@ class There:
         )
         say(f"install steps: running on {self.spec.name}, log {run.log}")
         self._setups.append(errand)
-        self._box.begin(errand)
+        self._begin(errand)
         begun = spoken = time.monotonic()
         try:
             while not (look(errand).over or errand.never):
@@ -245,9 +287,7 @@ class There:
                     spoken = time.monotonic()
                     say(f"install steps: {last_line(run)}")
         except KeyboardInterrupt:
-            self._box.end(errand, "cancel")
-            while not (look(errand).over or errand.never):
-                time.sleep(_GLANCE)
+            self._end_setup(errand)
             raise
         if errand.never:
             return errand.never[1]
@@ -257,6 +297,24 @@ class There:
             say(f"install steps: done in {time.monotonic() - begun:.0f} s")
             return None
         return failed_steps(run, code)
+
+    def _end_setup(self, errand: Errand) -> None:
+        """After a ^C with patience, after the next without, and then without its end."""
+        for how in (CANCEL, KILL, KILL):
+            self._box.end(errand, how)
+            try:
+                while not (look(errand).over or errand.never):
+                    time.sleep(_GLANCE)
+                return
+            except KeyboardInterrupt:
+                continue
+
+
+def _take(source: Path, rev: str | None, base: str | None) -> Snapshot:
+    from ci_tasks.sync.snapshot import take
+
+    name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
+    return take(source, store.home() / "sync" / name, rev=rev, base=base)
 
 
 def look(errand: Errand) -> Look:

@@ -121,7 +121,7 @@ def copy_from(path: str, offset: int) -> int:
     try:
         with open(path, "rb") as source:
             source.seek(offset)
-            while chunk := source.read(1 << 16):
+            while chunk := source.read(1 << 18):
                 sys.stdout.flush()
                 sys.stdout.buffer.write(chunk)
                 offset += len(chunk)

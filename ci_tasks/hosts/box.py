@@ -5,66 +5,36 @@ Every run has a thread that tells its whole story, `_live`. The host owns the tr
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable
 from typing import Any
 
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts.channel import Channel, HostRefused, Pending
+from ci_tasks.hosts.errand import (
+    CLEARING,
+    DONE,
+    FETCHING,
+    KILL,
+    SENDING,
+    WATCHING,
+    Errand,
+    Pack,
+    remember,
+)
 from ci_tasks.hosts.line import Line
 from ci_tasks.hosts.link import LinkDied
-from ci_tasks.hosts.mirror import Held, Mirror, hold, note
-from ci_tasks.model import BLOCKED, CANCELLED, LOST, HostSpec
+from ci_tasks.hosts.mirror import Mirror, hold, note
+from ci_tasks.hosts.sender import Sender, post_watch
+from ci_tasks.model import BLOCKED, CANCELLED, LOST
 from ci_tasks.runner.bundle import BundleError
-from ci_tasks.runner.layout import RunDir
-from ci_tasks.runner.service import form_of
 
-SENDING, WATCHING, FETCHING, CLEARING, DONE = "sending", "running", "fetching", "clearing", "done"
+__all__ = ["CLEARING", "DONE", "FETCHING", "SENDING", "WATCHING", "Box", "Errand", "Pack", "remember"]
 _GLANCE = 0.05
 _LAST_WORDS = 15.0  # seconds that what is left to be cleared away gets at the end
 _IN_MEMORY = 1 << 22
-
-
-@dataclass(frozen=True)
-class Pack:
-    """A part of the code: `make(have)` gives its objects less those of the trees that the host has; `sent` is called
-    when it is there."""
-
-    tree: str
-    make: Callable[[Sequence[str]], Iterable[bytes]]
-    have: tuple[str, ...] = ()
-    sent: Callable[[], None] = lambda: None
-
-
-@dataclass
-class Errand:
-    """One run on the host. `directory` is its run directory there; `parts` name its checkout."""
-
-    run: RunDir
-    directory: str
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    script: str = ""
-    parts: Sequence[Mapping[str, str]] = ()
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    stays: bool = False  # its directory there is not cleared away at the end
-    step: str = SENDING
-    never: tuple[str, str] | None = None  # status and reason of a run that has no end of its own here
-    remark: str = ""  # what a person should know although the run has its end
-    mirror: Mirror | None = None
-    held: Held | None = None
-    key: int = 0
-    end_wanted: str = ""  # cancel or kill
-    end_asked: str = ""
-    again: bool = False
-    detached: bool = False
-
-    @property
-    def is_home(self) -> bool:
-        """Whether everything that is to come of the run is here."""
-        return self.step in (CLEARING, DONE)
 
 
 class Box:
@@ -74,17 +44,14 @@ class Box:
         self, open_line: Callable[[Callable[[dict[str, Any]], None], Callable[[int, int, bytes], None]], Line]
     ):
         self._errands: dict[int, Errand] = {}
-        self._packs: list[Pack] = []
-        self._packs_on: Channel | None = None
-        self._everything = False  # the host does not have what we thought it had
-        self._sending = threading.Lock()
+        self._sender = Sender()
         self._threads: list[threading.Thread] = []
         self._heard = threading.Event()
         self.line = open_line(self._news, self._log)
 
     def load(self, packs: list[Pack]) -> None:
         """The code that runs which begin from now on need."""
-        self._packs, self._packs_on, self._everything = packs, None, False
+        self._sender.load(packs)
 
     def begin(self, errand: Errand) -> None:
         """Send a run and start it there. Returns at once; `errand` says what becomes of it."""
@@ -96,12 +63,15 @@ class Box:
         self._live_in_thread(errand)
 
     def end(self, errand: Errand, how: str) -> None:
-        """Ask for the run's end: `cancel`, or `kill`, which waits for nothing. The host hears of it when it can."""
+        """Ask for the run's end: CANCEL, or KILL, which waits for nothing. The host hears of it when it can; a second
+        KILL waits for the host no more."""
+        again = how == KILL and errand.end_wanted == KILL
         errand.end_wanted = how
-        if how == "kill" and not self.line.is_up and not errand.is_home:
-            name = self.line.spec.name
-            why = f"left while the link to {name} was down; `ci-tasks cancel` ends it when {name} can be reached"
-            self._give_up(errand, LOST, why)
+        with self._sender.asking:
+            if errand.step == SENDING and not errand.tried and errand.never is None:
+                self._nothing_there(errand, CANCELLED, "cancelled")
+        if how == KILL and (again or not self.line.is_up):
+            self._left_behind(errand)
 
     def wait(self, seconds: float) -> None:
         """Until something is heard of the runs, at most so long."""
@@ -112,15 +82,11 @@ class Box:
         """Stop watching; the runs go on."""
         for errand in self._errands.values():
             errand.detached = True
-        for thread in self._threads:
-            thread.join(_LAST_WORDS)
+        self._finish(lambda errand: True)
 
     def close(self) -> None:
-        """Let what is being cleared away come to its end, then hang up."""
-        if self.line.is_up:
-            for thread, errand in zip(self._threads, self._errands.values(), strict=True):
-                if errand.step == CLEARING:
-                    thread.join(_LAST_WORDS)
+        """Let what is being ended or cleared away come to its end, then hang up."""
+        self._finish(lambda errand: errand.step == CLEARING or bool(errand.end_wanted))
         self.line.save()
         self.line.close()
         for errand in self._errands.values():
@@ -129,6 +95,15 @@ class Box:
             if errand.held is not None:
                 errand.held.release()
                 errand.held = None
+
+    def _finish(self, concerned: Callable[[Errand], bool]) -> None:
+        """Wait for threads, for a while, and only as long as there is a link."""
+        until = time.monotonic() + _LAST_WORDS
+        for thread, errand in zip(self._threads, self._errands.values(), strict=True):
+            while thread.is_alive() and errand.never is None and concerned(errand):
+                if not self.line.is_up or time.monotonic() > until:
+                    return
+                thread.join(_GLANCE)
 
     # -- one run ------------------------------------------------------------------------------------------------------
 
@@ -144,26 +119,37 @@ class Box:
     def _live(self, errand: Errand) -> None:
         while errand.step != DONE and errand.never is None:
             try:
-                self._go_on(errand, self.line.channel())
+                channel = self.line.channel()
+                try:
+                    self._go_on(errand, channel)
+                except HostRefused as refusal:
+                    self._refused(errand, channel, refusal)
             except LinkDied:
-                continue
-            except HostRefused as refusal:
-                self._refused(errand, refusal)
+                if errand.end_wanted == KILL:
+                    self._left_behind(errand)
+            except HostRefused as refusal:  # it does not even clear away
+                self._stop(errand, refusal.message)
             except CiTasksError as problem:
-                self._give_up(errand, BLOCKED if errand.step == SENDING else LOST, problem.message)
+                self._stop(errand, problem.message)
+            except OSError as error:
+                self._stop(errand, f"{errand.run.path}: {error.strerror}", BLOCKED)
             except Exception as bug:
-                self._give_up(errand, LOST, f"{errand.run.path}: {bug!r}")
+                self._stop(errand, f"{errand.run.path}: {bug!r}")
+        self._heard.set()
 
     def _go_on(self, errand: Errand, channel: Channel) -> None:
         if errand.step == SENDING:
             if errand.end_wanted:
-                self._give_up(errand, CANCELLED, "cancelled")
+                self._take_back(errand, channel)
+            else:
+                self._sender.send(errand, channel)
+            if errand.never is not None:
                 return
-            self._send(errand, channel)
-            errand.step = WATCHING
+            errand.step = WATCHING  # from here on it runs, whatever else goes wrong
+            self._sender.sent(channel)
         elif errand.step == WATCHING:
             self._watch(errand, channel)
-        if errand.detached:
+        if errand.step == WATCHING and errand.detached:
             errand.step = DONE
         elif errand.step == WATCHING and self._wait(errand, channel):
             errand.step = FETCHING
@@ -174,38 +160,18 @@ class Box:
                 channel.post("clear", dir=errand.directory).wait()
             errand.step = DONE
 
-    def _send(self, errand: Errand, channel: Channel) -> None:
-        """Everything at once, without waiting for an answer in between."""
-        with self._sending:
-            packs = self._packs if errand.parts and self._packs_on is not channel else []
-            asked = [
-                channel.post_pack(pack.make(() if self._everything else pack.have), form_of(pack.tree))
-                for pack in packs
-            ]
-            if packs:
-                self._packs_on = channel
-            asked += [
-                channel.post(
-                    "create",
-                    dir=errand.directory,
-                    plan=errand.plan,
-                    script=errand.script,
-                    parts=list(errand.parts),
-                    workspace=errand.plan.get("workspace"),
-                ),
-                channel.post("start", dir=errand.directory, secrets=dict(errand.secrets)),
-                self._post_watch(errand, channel),
-            ]
-        _all(asked)
-        for pack in packs:
-            pack.sent()
+    def _take_back(self, errand: Errand, channel: Channel) -> None:
+        """Of a run that is not wanted any more, nothing is left there, unless it has begun: then it is to be ended."""
+        if errand.tried:
+            try:
+                self._watch(errand, channel)
+                return
+            except HostRefused:
+                channel.post("clear", dir=errand.directory).wait()
+        self._nothing_there(errand, CANCELLED, "cancelled")
 
     def _watch(self, errand: Errand, channel: Channel) -> None:
-        self._post_watch(errand, channel).wait()
-
-    def _post_watch(self, errand: Errand, channel: Channel) -> Pending:
-        assert errand.mirror is not None
-        return channel.post("watch", dir=errand.directory, key=errand.key, offset=errand.mirror.offset)
+        post_watch(errand, channel).wait()
 
     def _wait(self, errand: Errand, channel: Channel) -> bool:
         """Until the run is over (true), or is to go on without us. Raises LinkDied."""
@@ -229,8 +195,8 @@ class Box:
         if mirror.error:
             self._give_up(errand, BLOCKED, f"{mirror.error}; the run is kept on {self.line.spec.name}")
             return
-        if not mirror.is_whole() and not errand.again:
-            errand.again, errand.step = True, WATCHING
+        if not mirror.is_whole() and not errand.fetched_again:
+            errand.fetched_again, errand.step = True, WATCHING
             mirror.again()
             return
         if not mirror.is_whole():
@@ -251,7 +217,7 @@ class Box:
                 except OSError as error:
                     mirror.error = f"cannot write {errand.run.path}: {error.strerror}"
 
-            channel.post("collect", keep, dir=errand.directory).wait()
+            self._unless_killed(errand, channel.post("collect", keep, dir=errand.directory))
             spool.seek(0)
             try:
                 mirror.unpack(spool)
@@ -262,21 +228,66 @@ class Box:
         if mirror.error:
             self._give_up(errand, BLOCKED, f"{mirror.error}; the run is kept on {self.line.spec.name}")
 
-    def _refused(self, errand: Errand, refusal: HostRefused) -> None:
-        if refusal.code == "missing-base" and errand.step == SENDING:
-            with self._sending:
-                if not self._everything:
-                    self._everything, self._packs_on = True, None
-                    return
-                if not errand.again:  # another run of ours has sent everything meanwhile
-                    errand.again = True
-                    return
+    def _unless_killed(self, errand: Errand, pending: Pending) -> None:
+        """The answer; but a person who wants to be gone does not wait for ever. Raises what `wait` raises."""
+        until = None
+        while not pending.is_there(_GLANCE):
+            if errand.end_wanted == KILL:
+                until = until or time.monotonic() + _LAST_WORDS
+                if time.monotonic() > until:
+                    raise LinkDied("the host takes too long")
+        pending.wait()
+
+    def _refused(self, errand: Errand, channel: Channel, refusal: HostRefused) -> None:
+        if refusal.code == "missing-base" and errand.step == SENDING and self._sender.sends_again(errand):
+            return
         if refusal.code == "elsewhere":
             self.line.memory.forget_facts()
-        if errand.step == CLEARING:
-            errand.remark, errand.step = f"could not be cleared away: {refusal.message}", DONE
+            self._stop(errand, refusal.message, BLOCKED if errand.step == SENDING else LOST)
+        elif errand.step == SENDING:
+            channel.post("clear", dir=errand.directory).wait()  # half of it may be there
+            self._nothing_there(errand, BLOCKED, refusal.message)
+        elif errand.step == WATCHING and refusal.code == "missing":
+            self._missing(errand, channel, refusal)
+        else:
+            self._stop(errand, refusal.message)
+
+    def _missing(self, errand: Errand, channel: Channel, refusal: HostRefused) -> None:
+        """The run is not there: somebody has removed it, or it never began, since its client went away too early."""
+        name = self.line.spec.name
+        if errand.mirror is not None and errand.mirror.status:
+            self._nothing_there(errand, LOST, refusal.message)
             return
-        self._give_up(errand, BLOCKED if errand.step == SENDING else LOST, refusal.message)
+        if not errand.stays:
+            channel.post("clear", dir=errand.directory).wait()
+        self._nothing_there(errand, LOST, f"it never began on {name}: the command that sent it went away before")
+
+    def _stop(self, errand: Errand, why: str, status: str = "") -> None:
+        """What cannot go on. A run that is home stays so, and of one that was never asked for nothing is lost."""
+        if errand.step == CLEARING:
+            errand.remark, errand.step = f"could not be cleared away: {why}", DONE
+        else:
+            begun = errand.step != SENDING or errand.tried
+            self._give_up(errand, status or (LOST if begun else BLOCKED), why)
+
+    def _left_behind(self, errand: Errand) -> None:
+        """A person leaves, and the host does not hear of it."""
+        name = self.line.spec.name
+        if errand.step in (CLEARING, DONE):
+            errand.step = DONE
+        elif errand.step == FETCHING:
+            self._give_up(errand, LOST, f"left before all of it was here; `ci-tasks fetch` brings it from {name}")
+        elif errand.never is None:
+            why = f"left while {name} did not answer; `ci-tasks cancel` ends it when {name} can be reached"
+            self._give_up(errand, LOST, why)
+
+    def _nothing_there(self, errand: Errand, status: str, reason: str) -> None:
+        """It has no end of its own, and nobody needs to come back for it."""
+        try:
+            note(errand.run, complete=True)
+        except OSError:
+            pass
+        self._give_up(errand, status, reason)
 
     def _give_up(self, errand: Errand, status: str, reason: str) -> None:
         errand.never = (status, reason)
@@ -284,28 +295,20 @@ class Box:
 
     # -- the line's thread -------------------------------------------------------------------------------------------
 
+    # One run's trouble here is not another's: whatever a mirror cannot take ends its own run only.
+
     def _news(self, said: dict[str, Any]) -> None:
-        errand = self._errands.get(said.get("key", 0))
-        if errand is not None and errand.mirror is not None:
-            errand.mirror.news(said)
-            self._heard.set()
+        self._tell(said.get("key", 0), lambda mirror: mirror.news(said))
 
     def _log(self, key: int, offset: int, chunk: bytes) -> None:
+        self._tell(key, lambda mirror: mirror.log(offset, chunk))
+
+    def _tell(self, key: int, tell: Callable[[Mirror], None]) -> None:
         errand = self._errands.get(key)
-        if errand is not None and errand.mirror is not None:
-            errand.mirror.log(offset, chunk)
-            self._heard.set()
-
-
-def _all(asked: Sequence[Pending]) -> None:
-    """Every answer, so that the first refusal is the one that is raised."""
-    for pending in asked:
-        pending.wait()
-
-
-def remember(run: RunDir, spec: HostSpec, directory: str, *, adopted: bool = False) -> None:
-    """Note in the mirror where the run is, before anything is sent: whoever comes later finds it. An adopted one was
-    begun by somebody else, who will want to bring it home as well."""
-    os.makedirs(run.path, exist_ok=True)
-    where = {"host": spec.name, "address": spec.address, "workspace": spec.workspace, "directory": directory}
-    note(run, **where, adopted=adopted, complete=False)
+        if errand is None or errand.mirror is None:
+            return
+        try:
+            tell(errand.mirror)
+        except Exception as error:
+            errand.mirror.fail(f"cannot take what came: {error!r}")
+        self._heard.set()

@@ -48,9 +48,14 @@ if size:
     archive = take(size)
     if not os.path.exists(runner):
         os.makedirs(os.path.dirname(runner), mode=0o700, exist_ok=True)
-        with open(runner + ".%d" % os.getpid(), "wb") as out:
-            out.write(archive)
-        os.replace(out.name, runner)
+        beside = runner + ".%d" % os.getpid()
+        try:
+            with open(beside, "wb") as out:
+                out.write(archive)
+            os.replace(beside, runner)
+        except BaseException:
+            os.unlink(beside)
+            raise
 elif not os.path.exists(runner):
     say({asks!r}, "")
 os.utime(runner)
@@ -99,6 +104,10 @@ class Pending:
             raise LinkDied(self._answer.get("died", "the link is dead"))
         return self._answer["ok"]
 
+    def is_there(self, seconds: float) -> bool:
+        """Whether the answer, or the link's death, has come within so long."""
+        return self._there.wait(seconds)
+
     def settle(self, answer: dict[str, Any]) -> None:
         self._answer = answer
         self._there.set()
@@ -136,6 +145,12 @@ class Channel:
     def hello(self) -> dict[str, Any]:
         """Wait for the host's first words. Raises LinkDied, RunnerWanted, Blocked."""
         self._stream.settimeout(SILENCE * 2)
+        try:
+            return self._hello()
+        except TimeoutError:  # a link that died at this very moment; the next one may live
+            raise LinkDied(f"not a word from the host for {SILENCE * 2:g} s") from None
+
+    def _hello(self) -> dict[str, Any]:
         said = b""
         while frames.MAGIC not in said:
             chunk = self._stream.recv(_CHUNK)
@@ -173,8 +188,14 @@ class Channel:
         """Send one pack of objects; nothing else comes in between. Raises LinkDied."""
         with self._writing:
             pending = self.post("receive", form=form)
-            for chunk in pack:
-                self._send(frames.frame(frames.DATA, chunk))
+            try:
+                for chunk in pack:
+                    self._send(frames.frame(frames.DATA, chunk))
+            except LinkDied:
+                raise
+            except BaseException:  # the host waits for the rest, and would take whatever comes next for a part of it
+                self.close("the pack broke off")
+                raise
             self._send(frames.frame(frames.DATA))
         return pending
 

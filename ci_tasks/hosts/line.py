@@ -25,6 +25,7 @@ from ci_tasks.runner import archive
 GIVE_UP = 3600.0  # seconds without a link after which nobody waits any longer
 _FIRST_TRIES = 2  # more of them before the host has ever answered are of no use
 _PAUSES = (0.2, 1.0, 2.0, 5.0, 10.0)  # seconds between two tries, the last one again and again
+_LASTING = 10.0  # seconds after which a link counts as one that worked
 
 
 class Line:
@@ -60,8 +61,8 @@ class Line:
         Raises the problem that keeps us from ever having one.
         """
         with self._change:
-            self._change.wait_for(lambda: self._channel is not None or self._problem is not None)
-            if self._channel is None:
+            self._change.wait_for(lambda: self.is_up or self._problem is not None)
+            if self._channel is None or self._channel.died.is_set():
                 assert self._problem is not None
                 raise self._problem
             return self._channel
@@ -90,7 +91,8 @@ class Line:
 
     @property
     def is_up(self) -> bool:
-        return self._channel is not None
+        channel = self._channel
+        return channel is not None and not channel.died.is_set()
 
     def save(self) -> None:
         memory.save(self._memory_file, self.memory)
@@ -109,9 +111,9 @@ class Line:
     def _keep(self) -> None:
         tries = 0
         while not self._closing.is_set():
+            begun = time.monotonic()
             try:
                 self._one_link()
-                tries = 0
             except LinkDied as death:
                 if not self._hello and tries >= _FIRST_TRIES:
                     self._end(Blocked(f"{self.spec.name}: {death}"))
@@ -129,6 +131,8 @@ class Line:
             if self.down_since is not None and time.monotonic() - self.down_since > GIVE_UP:
                 self._end(Blocked(f"no link to {self.spec.name} for {GIVE_UP / 60:g} minutes"))
                 return
+            if self.down_since is not None and self.down_since > begun + _LASTING:
+                tries = 0
             self._closing.wait(_PAUSES[min(tries, len(_PAUSES) - 1)])
             tries += 1
 

@@ -6,6 +6,7 @@ mirror; others read its files, as they would a local run's.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -37,22 +38,25 @@ class Mirror:
         self.heard = False  # whether the host has said anything of the run yet
         self._digest = hashlib.sha256()
         self._log: int | None = None
+        # The last words of a dead link and the first of the next one come in two threads.
+        self._writing = threading.RLock()
         self.offset = 0
         self._open()
 
     def log(self, offset: int, chunk: bytes) -> None:
         """Bytes of the log from `offset`; what is here already is not written twice."""
-        if offset > self.offset or self.error or self._log is None:
-            return  # a gap, which only a fault of ours could make: the end does not match and asks for everything again
-        chunk = chunk[self.offset - offset :]
-        try:
-            while chunk:
-                written = os.write(self._log, chunk)
-                self._digest.update(chunk[:written])
-                self.offset += written
-                chunk = chunk[written:]
-        except OSError as error:
-            self._fail(error)
+        with self._writing:
+            if offset > self.offset or self.error or self._log is None:
+                return  # a gap, which only a fault of ours makes: the end does not match and asks for everything again
+            chunk = chunk[self.offset - offset :]
+            try:
+                while chunk:
+                    written = os.write(self._log, chunk)
+                    self._digest.update(chunk[:written])
+                    self.offset += written
+                    chunk = chunk[written:]
+            except OSError as error:
+                self._fail(error)
 
     def news(self, said: dict[str, Any]) -> None:
         """A status of the run, or its end. A runner that is gone without an end is noted in the status here."""
@@ -70,33 +74,47 @@ class Mirror:
 
     def is_whole(self) -> bool:
         """Whether the log here is the log there. A runner that is gone cannot say, nor one whose disk was full."""
+        if self._log is not None and os.fstat(self._log).st_size != self.offset:
+            return False  # somebody has cut or lengthened it
         wanted = self.status.get("log_sha256")
         return self.gone or wanted is None or wanted == self._digest.hexdigest()
 
     def again(self) -> None:
         """Forget the log: it comes from its beginning once more."""
-        self.over.clear()
-        self.close()
-        os.unlink(self.run.log)
-        self._open()
+        with self._writing:
+            self.over.clear()
+            self.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.run.log)
+            self._open()
 
     def unpack(self, spool: Any) -> None:
         """Take over docker.json, events and artifacts. Raises BundleError, OSError."""
         bundle.unpack(spool, self.run.path)
 
     def finish(self) -> None:
+        """All of it is here. What was said of it before, when it could not be brought home, was not its end."""
         self.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.run.record)
         note(self.run, complete=True)
 
+    def fail(self, why: str) -> None:
+        """Nothing more can be kept here."""
+        self.error = self.error or why
+        self.over.set()
+
     def close(self) -> None:
-        if self._log is not None:
-            os.close(self._log)
-            self._log = None
+        with self._writing:
+            if self._log is not None:
+                os.close(self._log)
+                self._log = None
 
     def _open(self) -> None:
         self.offset, self._digest = 0, hashlib.sha256()
         try:
-            self._log = os.open(self.run.log, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # Appended to: where somebody cuts it, it gets too short, which is noticed, and no hole, which is not.
+            self._log = os.open(self.run.log, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             while chunk := os.read(self._log, _CHUNK):
                 self._digest.update(chunk)
                 self.offset += len(chunk)
@@ -104,8 +122,7 @@ class Mirror:
             self._fail(error)
 
     def _fail(self, error: OSError) -> None:
-        self.error = f"cannot write {self.run.path}: {error.strerror}"
-        self.over.set()
+        self.fail(f"cannot write {self.run.path}: {error.strerror}")
 
 
 class Held:

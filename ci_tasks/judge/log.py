@@ -23,7 +23,10 @@ _VALUE = re.compile(rb"'([^'\n]{1,100})': (?:np\.float\d+\()?([-+]?(?:\d[\d.]*(?
 _KEPT_METRICS = 200  # names; a trainer that makes up new ones has no end of them
 _ACQUIRED = re.compile(rb"Acquired GPUs: ([\d,]+)")
 _BLOCKED = re.compile(rb"^ci-tasks: blocked: (.*)")
-_DAEMON = re.compile(rb"^(?:docker|podman|Error): .*|^.*Cannot connect to the Docker daemon.*")
+# The last is what docker logs when its daemon dies while a container runs.
+_DAEMON = re.compile(
+    rb"^(?:docker|podman|Error): .*|^.*Cannot connect to the Docker daemon.*|^.*\berror waiting for container: .*"
+)
 _ERROR = re.compile(
     rb"^(?:E   +\S|\S*(?:Error|Exception|Interrupt|Exit)\b(?::|$)|Traceback|FAILED |ERROR |fatal: |.*\berror: )"
 )
@@ -77,7 +80,7 @@ def shown(line: bytes) -> str:
 
 
 def _evidence(facts: LogFacts, line: bytes) -> None:
-    if _METRICS.search(line):
+    if b"{" in line and _METRICS.search(line):  # few lines have one, and the search is slow
         facts.metrics += 1
         for name, value in _VALUE.findall(line):
             if len(facts.values) < _KEPT_METRICS or name.decode("utf-8", "replace") in facts.values:

@@ -77,6 +77,8 @@ class Reader:
             end = at + _HEAD.size + length
             if len(self._held) < end:
                 break
-            yield kind, bytes(self._held[at + _HEAD.size : end])
+            with memoryview(self._held) as held:  # to copy it once: these may be all bytes of a large log
+                payload = bytes(held[at + _HEAD.size : end])
+            yield kind, payload
             at = end
         del self._held[:at]

@@ -16,7 +16,9 @@ def runs(home: str) -> List[Dict[str, Any]]:
 
 def _run_dirs(top: str) -> Iterator[str]:
     for directory, names, files in os.walk(top):
-        if "plan.json" in files or "run.sh" in files:
+        # One that was half removed, or half made, may have lost what says what it is; but not its number.
+        numbered = os.path.basename(directory).isdigit() and os.path.dirname(os.path.dirname(directory)) == top
+        if numbered or "plan.json" in files or "run.sh" in files:
             names[:] = []
             yield directory
 
@@ -26,7 +28,7 @@ def _told(path: str) -> Dict[str, Any]:
     plan, status = _read(run.plan), _read(run.status)
     return {
         "dir": path,
-        "id": plan.get("id"),
+        "id": plan.get("id") or os.path.join(*path.split(os.sep)[-2:]),
         "label": plan.get("label"),
         "row": plan.get("row"),
         "state": status.get("state", "planned"),

@@ -15,8 +15,14 @@ import time
 from contextlib import contextmanager
 from typing import Iterator, List, Optional
 
+SHA1, SHA256 = "sha1", "sha256"
 ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # as on some network file systems
+
+
+def form_of(object_id: str) -> str:
+    """The form of a repository's object names, by one of them."""
+    return SHA256 if len(object_id) == 64 else SHA1
 
 
 class Busy(Exception):

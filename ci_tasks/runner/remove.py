@@ -18,10 +18,14 @@ _GLANCE = 0.05
 
 
 def remove_run(run_dir: str) -> List[str]:
-    """Remove all that the run left, and its run directory. Returns what is left and why."""
+    """Remove all that the run left, and its run directory. Returns what is left and why.
+
+    While containers may be left, as where a daemon is away, the directory stays: it is what leads to them."""
     paths = layout.RunDir(run_dir)
     plan = read_plan(paths)
-    left, image = _remove_left(paths, plan)
+    containers, left, image = _remove_left(paths, plan)
+    if containers:
+        return containers + left + ["%s: kept until its containers are gone" % paths.path]
     return left + remove_tree(paths.path, image, *closing.daemon_of(plan))
 
 
@@ -29,15 +33,16 @@ def remove_left(run_dir: str) -> List[str]:
     """End what is left of the run; remove its containers and the directories that it owns. Log and status stay. Returns
     what is left and why."""
     paths = layout.RunDir(run_dir)
-    return _remove_left(paths, read_plan(paths))[0]
+    containers, left, _ = _remove_left(paths, read_plan(paths))
+    return containers + left
 
 
-def _remove_left(paths: layout.RunDir, plan: Dict[str, Any]) -> "tuple[List[str], Optional[str]]":
-    """What is left and why, and an image that is here for certain."""
+def _remove_left(paths: layout.RunDir, plan: Dict[str, Any]) -> "tuple[List[str], List[str], Optional[str]]":
+    """What containers are left and why, what else is, and an image that is here for certain."""
     _end(paths, plan)
     containers = Containers(paths.path, thorough=True)
     image = closing.image_of(containers.find(), plan)
-    return containers.remove() + closing.remove_owned(paths, plan, image), image
+    return containers.remove(), closing.remove_owned(paths, plan, image), image
 
 
 def _end(paths: layout.RunDir, plan: Dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from .service import REQUESTS, Refused, Session
 from .tail import Tail
 
 SILENCE = 40.0  # seconds without a word of the client, which beats all the time: then its link is dead
+LAST_WORK = 180.0  # seconds that what is being ended or removed may take after that
 _CHUNK = 1 << 18
 
 
@@ -29,9 +30,15 @@ def main(home: str, runner: str, code: str) -> None:
     link.send(frames.MAGIC + frames.message({"hello": _hello(home)}))
     tail = Tail(link.send)
     tail.start()
-    session = Session(home=home, runner=runner, code=code, tail=tail, send=link.send, chunks=link.chunks)
+    session = Session(
+        home=home, runner=runner, code=code, tail=tail, send=link.send, chunks=link.chunks, is_gone=link.is_gone
+    )
+    unfinished: List[threading.Thread] = []
     for request in link.requests():
-        _answer(request, session, link)
+        unfinished = [thread for thread in unfinished if thread.is_alive()] + _answer(request, session, link)
+    until = time.monotonic() + LAST_WORK
+    for thread in unfinished:  # half of it would be worse than none: nobody may come to ask once more
+        thread.join(max(0.0, until - time.monotonic()))
     os._exit(0)
 
 
@@ -44,12 +51,13 @@ def _hello(home: str) -> Dict[str, Any]:
     }
 
 
-def _answer(request: Dict[str, Any], session: Session, link: _Link) -> None:
+def _answer(request: Dict[str, Any], session: Session, link: _Link) -> List[threading.Thread]:
+    """Perform a request. Returns the thread that does, where it is to come to its end."""
     do, number = request.get("do"), request.get("id")
     known = REQUESTS.get(str(do))
     if known is None:
         link.send(frames.message({"re": number, "error": {"code": "unknown", "message": "no request %r" % do}}))
-        return
+        return []
 
     def reply() -> None:
         try:
@@ -60,13 +68,15 @@ def _answer(request: Dict[str, Any], session: Session, link: _Link) -> None:
             answer = {"error": {"code": "failed", "message": str(error) if isinstance(error, OSError) else repr(error)}}
         try:
             link.send(frames.message({"re": number, **answer}))
-        except OSError:
-            os._exit(0)
+        except OSError:  # the client is gone, as whoever reads its requests will find
+            pass
 
-    if known.aside:
-        threading.Thread(target=reply, daemon=True).start()
-    else:
+    if not known.aside:
         reply()
+        return []
+    thread = threading.Thread(target=reply, daemon=True)
+    thread.start()
+    return [thread] if known.ends else []
 
 
 class _Link:
@@ -81,6 +91,14 @@ class _Link:
         with self._writing:
             while data:
                 data = data[os.write(1, data) :]
+
+    def is_gone(self) -> bool:
+        """Whether nobody is at the other end any more, although some of their words may still be unread."""
+        if not hasattr(select, "poll"):
+            return False
+        looking = select.poll()
+        looking.register(0, select.POLLIN)
+        return any(event & (select.POLLHUP | select.POLLERR) for _, event in looking.poll(0))
 
     def requests(self) -> Iterator[Dict[str, Any]]:
         import json

@@ -7,15 +7,19 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List
 
 from . import ask, bundle, ending, frames, layout, listing, remove, setting
+from .objects import SHA1, SHA256, Busy, form_of, locked
 from .store import MissingBase, Store, StoreError
 from .tail import Tail
 
 Request = Dict[str, Any]
-SHA1, SHA256 = "sha1", "sha256"
+_LOCKS = 16  # files for all the runs that there will ever be
+_PATIENCE = 300.0  # seconds; a large tree on a slow disk takes a while
 
 
 class Refused(Exception):
@@ -36,6 +40,7 @@ class Session:
     tail: Tail
     send: Callable[[bytes], None]
     chunks: Callable[[], Iterator[bytes]]
+    is_gone: Callable[[], bool]
 
     def store(self, form: str = SHA1) -> Store:
         """Objects of one repository have names of one form."""
@@ -52,15 +57,12 @@ class Session:
 
 @dataclass
 class Known:
-    """How a request is performed; `aside` in a thread, so that it keeps no other waiting."""
+    """How a request is performed; `aside` in a thread, so that it keeps no other waiting. `ends`: it ends or removes
+    something, and comes to its end whatever becomes of the client."""
 
     perform: Callable[[Session, Request], Any]
     aside: bool = False
-
-
-def form_of(tree: str) -> str:
-    """The form of a repository's object names, by one of them."""
-    return SHA256 if len(tree) == 64 else SHA1
+    ends: bool = False
 
 
 def receive(session: Session, request: Request) -> Any:
@@ -81,29 +83,37 @@ def receive(session: Session, request: Request) -> Any:
 def create(session: Session, request: Request) -> Any:
     """Make a run directory, and its checkout where `parts` name one."""
     path = session.run_dir(request)
-    run = layout.RunDir(path)
+    with _alone(session, path):
+        if not os.path.exists(layout.RunDir(path).plan):
+            _create(session, request, layout.RunDir(path))
+
+
+def _create(session: Session, request: Request, run: layout.RunDir) -> None:
     parts = request.get("parts")
     try:
-        if parts and not os.path.exists(run.plan):
+        if parts:
             shutil.rmtree(request["workspace"], ignore_errors=True)
             session.store(form_of(parts[0]["tree"])).check_out(parts, request["workspace"])
     except MissingBase as problem:
         raise Refused("missing-base", str(problem)) from None
     except StoreError as problem:
         raise Refused("store", str(problem)) from None
-    if not os.path.exists(run.plan):
-        with open(session.runner, "rb") as source:
-            setting.write_run_dir(run, request["plan"], request["script"], source.read())
-    return None
+    with open(session.runner, "rb") as source:
+        setting.write_run_dir(run, request["plan"], request["script"], source.read())
 
 
 def start(session: Session, request: Request) -> Any:
     """Begin a run, once. The values of secrets are in nothing but the environment of its runner."""
     run = layout.RunDir(session.run_dir(request))
-    if os.path.lexists(run.status):
-        return None
-    if not os.path.exists(run.plan):
-        raise Refused("missing", "there is no run %s" % run.path)
+    with _alone(session, run.path):
+        if os.path.lexists(run.status):
+            return
+        if not os.path.exists(run.plan):
+            raise Refused("missing", "there is no run %s" % run.path)
+        _start(session, request, run)
+
+
+def _start(session: Session, request: Request, run: layout.RunDir) -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", session.code, "start", run.path],  # what run.runner has, but compiled
         stdin=subprocess.DEVNULL,
@@ -115,13 +125,29 @@ def start(session: Session, request: Request) -> Any:
     if done.returncode and not os.path.lexists(run.status):
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise Refused("start", "the runner did not start: %s" % (said[-1] if said else "it said nothing"))
-    return None
+
+
+@contextmanager
+def _alone(session: Session, path: str) -> Iterator[None]:
+    """Nobody else makes or begins the run meanwhile. A client whose link died asks once more over the next, while what
+    it asked over the first may still be on its way; of what it asked before it went, nothing begins when it is gone."""
+    directory = os.path.join(session.home, "locks")
+    os.makedirs(directory, exist_ok=True)
+    try:
+        with locked(os.path.join(directory, "%d" % (zlib.crc32(os.fsencode(path)) % _LOCKS)), True, _PATIENCE):
+            if session.is_gone():
+                raise Refused("gone", "the client has gone")
+            yield
+    except Busy:
+        raise Refused("busy", "another link of the same client began the run, and takes too long") from None
 
 
 def watch(session: Session, request: Request) -> Any:
     """Tell what becomes of a run. One that was never begun, or is gone, has nothing to tell."""
     path = session.run_dir(request)
-    if not os.path.lexists(layout.RunDir(path).status):
+    with _alone(session, path):  # it may be beginning at this moment
+        begun = os.path.lexists(layout.RunDir(path).status)
+    if not begun:
         raise Refused("missing", "there is no run %s on the host any more" % path)
     session.tail.watch(int(request["key"]), path, int(request["offset"]))
 
@@ -208,10 +234,10 @@ REQUESTS = {
     "start": Known(start),
     "watch": Known(watch),
     "forget": Known(forget),
-    "cancel": Known(cancel, aside=True),
-    "kill": Known(kill, aside=True),
+    "cancel": Known(cancel, aside=True, ends=True),
+    "kill": Known(kill, aside=True, ends=True),
     "collect": Known(collect, aside=True),
-    "clear": Known(clear, aside=True),
+    "clear": Known(clear, aside=True, ends=True),
     "ask": Known(questions, aside=True),
     "plan": Known(plan, aside=True),
     "runs": Known(runs, aside=True),

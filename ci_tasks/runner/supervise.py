@@ -216,7 +216,8 @@ class _Supervisor:
             self._event("stalled", minutes=self.stall / 60)
 
     def _finish(self, end: str, code: Optional[int]) -> None:
-        ended_at = time.time()
+        # Not the clock's time, which may have been set meanwhile: a run takes as long as it takes.
+        ended_at = self.status["started_at"] + time.monotonic() - self.begun
         self.gate.close()
         self.log.close()
         self._event("ended", end=end, exit_code=code)

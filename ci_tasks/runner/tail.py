@@ -42,18 +42,40 @@ class Tail(threading.Thread):
                     watched = list(self._watched.values())
                 busy = False
                 for one in watched:
-                    busy = one.tell(self._send) or busy
+                    busy = self._tell(one) or busy
                     if one.over:
-                        self.forget(one.key)
+                        self._leave(one)
                 if time.monotonic() - beaten > BEAT:
                     beaten = time.monotonic()
-                    self._send(frames.frame(frames.BEAT))
+                    self._say(frames.frame(frames.BEAT))
                 if busy:
                     told = time.monotonic()
                 else:
                     time.sleep(QUICK if time.monotonic() - told < _RECENT else GLANCE)
-        except OSError:  # the client is gone; what it watched goes on
-            os._exit(0)
+        except _Gone:  # what it watched goes on
+            return
+
+    def _tell(self, one: _Watched) -> bool:
+        try:
+            return one.tell(self._say)
+        except (OSError, ValueError):  # a file that cannot be read just now; the next look may
+            return False
+
+    def _say(self, data: bytes) -> None:
+        try:
+            self._send(data)
+        except OSError as error:
+            raise _Gone from error
+
+    def _leave(self, one: _Watched) -> None:
+        """It is over; but by now the client may have asked for it once more, under the same key."""
+        with self._change:
+            if self._watched.get(one.key) is one:
+                del self._watched[one.key]
+
+
+class _Gone(Exception):
+    """The client is."""
 
 
 class _Watched:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ci_tasks.errors import Blocked
-from ci_tasks.runner.objects import ID, Marks
+from ci_tasks.runner.objects import ID, Marks, form_of
 from ci_tasks.sync.git import Git, GitError
 from ci_tasks.sync.place import store_locked
 from ci_tasks.sync.snapshot import Part
@@ -29,6 +29,7 @@ _SETTINGS = (
     "core.bigFileThreshold=64m",  # larger files are sent as they are read, not compared in memory
     "pack.windowMemory=128m",
 )
+_WHY = "What a host has"
 # `--shallow`: compare also with commits that are no ancestors, and take the listed ones for parentless.
 _PACK = ("pack-objects", "--stdout", "--revs", "--thin", "--shallow", "--delta-base-offset", "-q")
 
@@ -36,7 +37,7 @@ _PACK = ("pack-objects", "--stdout", "--revs", "--thin", "--shallow", "--delta-b
 def thin_pack(part: Part, have: Sequence[str]) -> Iterator[bytes]:
     """The pack of `part` for a host that has the trees `have`. Those that are not here any more do not matter."""
     git = Git(part.store, {"GIT_NO_REPLACE_OBJECTS": "1"}, neutral=True, settings=_SETTINGS)
-    bases = [_as_commit(git, tree) for tree in _present(git, have)[:BASES]]
+    bases = _bases(git, have)
     yield from git.stream(*_PACK, input=_question(part.commit, bases))
 
 
@@ -45,17 +46,28 @@ def _question(commit: str, bases: list[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _present(git: Git, trees: Sequence[str]) -> list[str]:
-    asked = "".join(f"{tree}\n" for tree in trees if ID.fullmatch(tree)).encode()
-    answers = (
-        (line.split() for line in git.text("cat-file", "--batch-check", input=asked).splitlines()) if asked else ()
-    )
-    return [answer[0] for answer in answers if answer[1:2] == ["tree"]]
+def _bases(git: Git, trees: Sequence[str]) -> list[str]:
+    """A commit of each tree that is here: git leaves out what a tree has, but takes only the trees of commits as bases
+    of differences. Most of them were made for an earlier pack, so one question saves a process for each."""
+    commits = {tree: _name_of_commit(tree) for tree in trees if ID.fullmatch(tree)}
+    if not commits:
+        return []
+    asked = "".join(f"{tree}\n{commit}\n" for tree, commit in commits.items()).encode()
+    answers = [line.split() for line in git.text("cat-file", "--batch-check", input=asked).splitlines()]
+    here = {answer[0]: answer[1] for answer in answers}
+    present = [tree for tree in commits if here.get(tree) == "tree"][:BASES]
+    return [commits[tree] if here.get(commits[tree]) == "commit" else _as_commit(git, tree) for tree in present]
 
 
 def _as_commit(git: Git, tree: str) -> str:
-    """git leaves out what a tree has, but takes only the trees of commits as bases of differences."""
-    return git.text("commit-tree", "-m", "What a host has", tree)
+    return git.text("commit-tree", "-m", _WHY, tree)
+
+
+def _name_of_commit(tree: str) -> str:
+    """What `_as_commit` gives, as identity and time are always the same. One that git names otherwise is not found."""
+    who = "ci-tasks <ci-tasks@localhost> 0 +0000"
+    content = f"tree {tree}\nauthor {who}\ncommitter {who}\n\n{_WHY}\n".encode()
+    return hashlib.new(form_of(tree), b"commit %d\0%s" % (len(content), content)).hexdigest()
 
 
 def remember(store: Path, host_key: str, trees: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,9 +19,10 @@ import pytest
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import box as box_module
 from ci_tasks.hosts.ask import Answer
-from ci_tasks.hosts.box import Box, Errand
+from ci_tasks.hosts.box import Box, Errand, Pack
+from ci_tasks.hosts.channel import Channel
 from ci_tasks.hosts.line import Line
-from ci_tasks.hosts.link import PipeLink
+from ci_tasks.hosts.link import LinkDied, PipeLink
 from ci_tasks.model import BLOCKED, CANCELLED, LOST, HostSpec
 from ci_tasks.runner.layout import RunDir, read_json
 
@@ -236,6 +238,40 @@ def test_the_runner_travels_once(room: NextRoom) -> None:
     assert read_json(str(room.tmp / "memory.json"))["runner"] == runner.stem
 
 
+def test_the_runner_is_unpacked_once_where_python_keeps_it_compiled(room: NextRoom) -> None:
+    for name in ("01", "02"):
+        errand = room.errand("true", name)
+        room.open().begin(errand)
+        done(errand)
+    (code,) = (room.home / ".ci-tasks/code").iterdir()
+    assert list(code.glob("runner/__pycache__/serve.*.pyc"))
+
+
+def test_where_the_runner_cannot_be_unpacked_it_runs_as_it_came(room: NextRoom) -> None:
+    (room.home / ".ci-tasks").mkdir()
+    (room.home / ".ci-tasks/code").write_text("in the way")
+    errand = room.errand("echo all the same")
+    room.open().begin(errand)
+    done(errand)
+    assert Path(errand.run.log).read_bytes() == b"all the same\n"
+
+
+def test_runners_that_nobody_uses_any_more_go_and_the_one_in_use_stays(room: NextRoom) -> None:
+    errand = room.errand("true")
+    box = room.open()
+    box.begin(errand)
+    done(errand)
+    kept = [*(room.home / ".ci-tasks/runners").iterdir(), *(room.home / ".ci-tasks/code").iterdir()]
+    old = [room.home / ".ci-tasks/runners/old.pyz", room.home / ".ci-tasks/code/old/runner"]
+    old[1].mkdir(parents=True)
+    old[0].write_text("")
+    for path in (*kept, old[0], old[1].parent):
+        os.utime(path, (1, 1))
+    box.line.request("prune", days=14)
+    assert all(path.exists() for path in kept)
+    assert not any(path.exists() for path in old)
+
+
 def test_cancel_ends_the_run_and_brings_it_home(room: NextRoom) -> None:
     errand = room.errand("echo begun; sleep 100")
     box = room.open()
@@ -418,3 +454,203 @@ def test_programs_of_the_host_are_asked_side_by_side(room: NextRoom) -> None:
     assert said["echo"] == Answer(0, "hello\n")
     assert said["no"].absent
     assert said["slow"].timed_out
+
+
+# -- what can go wrong -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_cancelled_while_its_code_is_on_its_way_is_never_asked_for(room: NextRoom) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(_: object) -> Iterator[bytes]:
+        begun.set()
+        go_on.wait(PATIENCE)
+        yield b""
+
+    errand = room.errand("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
+    box = room.open()
+    box.load([Pack(tree="0" * 40, make=slowly)])
+    box.begin(errand)
+    begun.wait(PATIENCE)
+    box.end(errand, "cancel")
+    assert errand.never == (CANCELLED, "cancelled")
+    go_on.set()
+    box.close()
+    assert read_json(errand.run.remote)["complete"] is True, "nobody has to come back for it"
+    assert room.left() == []
+
+
+def test_code_that_cannot_be_sent_ends_its_run_and_no_other(room: NextRoom) -> None:
+    """Half a pack must not be followed by requests, which the host would take for the other half."""
+
+    def broken(_: object) -> Iterator[bytes]:
+        yield b"PACK"
+        raise Blocked("git is broken")
+
+    errand = room.errand("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
+    other = room.errand("echo hello", "02")
+    box = room.open()
+    box.load([Pack(tree="0" * 40, make=broken)])
+    box.begin(errand)
+    done(errand)
+    box.begin(other)
+    done(other)
+    assert errand.never == (BLOCKED, "git is broken")
+    assert Path(other.run.log).read_bytes() == b"hello\n"
+
+
+def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(room: NextRoom) -> None:
+    errand = room.errand("echo never", plan={"timeout_minutes": "many"})
+    room.open().begin(errand)
+    done(errand)
+    assert errand.never is not None
+    assert errand.never[0] == BLOCKED
+    assert "the runner did not start" in errand.never[1]
+    assert room.left() == []
+
+
+def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(room: NextRoom) -> None:
+    """Its client was killed in between."""
+    errand = room.errand("echo never")
+    box = room.open()
+    box.line.request("create", dir=errand.directory, plan=errand.plan, script=errand.script, parts=[])
+    assert room.left() != []
+    box.attach(errand)
+    done(errand)
+    assert errand.never is not None
+    assert errand.never[0] == LOST
+    assert "never began" in errand.never[1]
+    assert room.left() == []
+
+
+def test_two_links_that_ask_for_one_run_begin_it_once(room: NextRoom, tmp_path: Path) -> None:
+    """As when the link dies while the run is being sent, and all of it is sent again."""
+    errand = room.errand(f"echo begun >> {tmp_path}/begun; sleep 0.3")
+    fields: dict[str, Any] = {"dir": errand.directory, "plan": errand.plan, "script": errand.script, "parts": []}
+    channels = [room.open().line.channel() for _ in range(4)]
+    for channel in channels:
+        channel.post("ask", questions={}, timeout=1.0).wait()
+    asked = [channel.post("create", **fields) for channel in channels]
+    asked += [channel.post("start", dir=errand.directory, secrets={}) for channel in channels]
+    for pending in asked:
+        pending.wait()
+    until(lambda: read_json(f"{errand.directory}/status.json").get("state") == "ended", "the run ends")
+    assert (tmp_path / "begun").read_text() == "begun\n"
+
+
+def test_a_log_that_is_cut_here_while_it_grows_is_fetched_again(room: NextRoom, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    errand = room.errand("echo one; " + wait + "echo two")
+    room.open().begin(errand)
+    until(lambda: Path(errand.run.log).read_bytes() == b"one\n", "the job has begun")
+    os.truncate(errand.run.log, 0)
+    go.touch()
+    done(errand)
+    assert Path(errand.run.log).read_bytes() == b"one\ntwo\n"
+
+
+def test_news_that_cannot_be_taken_end_one_run_and_not_the_link(room: NextRoom) -> None:
+    errand, other = room.errand("sleep 100"), room.errand("echo hello; sleep 0.5", "02")
+    box = room.open()
+    box.begin(errand)
+    box.begin(other)
+    until(lambda: status(errand), "it runs")
+    box._news({"key": errand.key, "status": ["no status"]})
+    done(errand)
+    done(other)
+    assert errand.never is not None
+    assert errand.never[0] == BLOCKED
+    assert other.never is None
+    assert len(room.links) == 1
+    box.line.request("kill", dir=errand.directory)
+
+
+def test_a_kill_reaches_the_host_although_we_leave_at_once(room: NextRoom) -> None:
+    """As where nobody reads what we print any more."""
+    errand = room.errand("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"patience_seconds": 60})
+    box = room.open()
+    box.begin(errand)
+    until(lambda: Path(errand.run.log).read_bytes() == b"begun\n", "the job has begun")
+    box.end(errand, "kill")
+    box.close()
+    assert status(errand)["end"] == "cancelled"
+    assert room.left() == []
+
+
+def test_a_second_kill_waits_for_the_host_no_more(room: NextRoom) -> None:
+    errand = room.errand("echo begun; sleep 100")
+    box = room.open()
+    box.begin(errand)
+    until(lambda: Path(errand.run.log).read_bytes() == b"begun\n", "the job has begun")
+    for pid in [int(read_json(f"{errand.directory}/status.json")["pid"])]:
+        os.kill(pid, signal.SIGSTOP)
+    box.end(errand, "kill")
+    box.end(errand, "kill")
+    assert errand.never is not None
+    assert errand.never[0] == LOST
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_a_run_that_is_home_stays_so_whatever_becomes_of_the_link(
+    room: NextRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errand = room.errand("echo hello")
+    box = room.open()
+    original = box._go_on
+
+    def then_never_again(one: Errand, channel: Any) -> None:
+        if one.step == box_module.CLEARING:
+            raise Blocked("no link for 60 minutes")
+        channel_post = channel.post
+
+        def post(do: str, *words: Any, **fields: Any) -> Any:
+            if do == "clear":
+                raise Blocked("no link for 60 minutes")
+            return channel_post(do, *words, **fields)
+
+        channel.post = post
+        original(one, channel)
+
+    monkeypatch.setattr(box, "_go_on", then_never_again)
+    box.begin(errand)
+    done(errand)
+    assert errand.never is None
+    assert "no link" in errand.remark
+    assert errand.is_home
+
+
+def test_what_a_client_asked_to_be_removed_is_removed_although_it_goes(room: NextRoom) -> None:
+    """A run that is half removed is found by nobody."""
+    errand = room.errand("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"patience_seconds": 2})
+    box = room.open()
+    box.begin(errand)
+    until(lambda: Path(errand.run.log).read_bytes() == b"begun\n", "the job has begun")
+    box.leave()
+    box.close()
+    other = room.open()
+    other.line.channel().post("clear", dir=errand.directory)
+    time.sleep(0.3)
+    for stream in room.links[-1]._streams:
+        stream._in.close()  # a client that dies; its process on the host is not killed
+    until(lambda: not Path(errand.directory).exists(), "it is removed")
+
+
+def test_a_host_that_is_silent_from_the_start_is_a_dead_link() -> None:
+    class Silent:
+        def settimeout(self, seconds: float) -> None:
+            pass
+
+        def recv(self, n: int) -> bytes:
+            raise TimeoutError("nothing")
+
+    with pytest.raises(LinkDied):
+        Channel(Silent(), lambda said: None, lambda *words: None).hello()  # type: ignore[arg-type]
+
+
+def test_what_was_said_of_a_run_before_it_was_home_is_not_its_end(room: NextRoom) -> None:
+    """As `blocked`, while the disk was full here: whoever looks next judges anew."""
+    errand = room.errand("echo hello")
+    Path(errand.run.record).write_text('{"status": "blocked"}')
+    room.open().begin(errand)
+    done(errand)
+    assert not Path(errand.run.record).exists()

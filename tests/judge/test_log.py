@@ -141,3 +141,8 @@ def test_metrics_without_end_take_no_memory_without_end() -> None:
     facts = _read(b"".join(b"step %d: {'m%d': 1}\n" % (n, n) for n in range(1000)) + b"step 1000: {'m3': 7}\n")
     assert len(facts.values) == 200
     assert facts.values["m3"] == 7
+
+
+def test_a_docker_daemon_that_dies_under_a_container_is_dockers_own_error() -> None:
+    line = 'time="2026-11-20T15:09:13Z" level=error msg="error waiting for container: unexpected EOF"'
+    assert _read(f"line 1\n{line}\n").daemon == line

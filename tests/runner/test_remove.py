@@ -209,3 +209,19 @@ def test_closing_goes_on_while_the_heart_beats_and_is_not_waited_for_for_ever(
     never = threading.Event()
     assert closing.patiently(never.wait, lambda: None, 0.01) is None
     never.set()
+
+
+def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    run.plan["container"] = {"runtime": "docker", "labels": {"ci-tasks.dir": str(run.path)}}
+    run.write("exit 0")
+    (run.path / "docker.json").write_text('[{"name": "one", "runtime": "docker", "ci": [], "here": []}]')
+    for script, left in (("echo 'Cannot connect to the Docker daemon' >&2; exit 1", True), ("echo '[]'", False)):
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        assert bool(remove.remove_run(str(run.path))) == left
+        assert run.path.exists() == left

@@ -521,3 +521,19 @@ def test_a_hung_nvidia_smi_keeps_no_run_from_being_cancelled_and_is_ended(run: R
     assert run.ended()["end"] == layout.END_CANCELLED
     pid = int((box.path / "pid").read_text())
     until(lambda: process.start_time(pid) is None)
+
+
+A_DAY_BACK_AT_EVERY_LOOK = """
+import itertools, sys, time, types
+from ci_tasks.runner import supervise
+times = itertools.count(2_000_000_000, -86_400)
+supervise.time = types.SimpleNamespace(time=lambda: float(next(times)), monotonic=time.monotonic, sleep=time.sleep)
+supervise.supervise(sys.argv[1], lambda: None)
+"""
+
+
+def test_a_clock_that_is_set_meanwhile_does_not_change_how_long_a_run_took(run: Run) -> None:
+    run.write("exit 0")
+    subprocess.run([sys.executable, "-c", A_DAY_BACK_AT_EVERY_LOOK, str(run.path)], check=True, timeout=60)
+    status = run.status()
+    assert 0 <= status["ended_at"] - status["started_at"] < 600

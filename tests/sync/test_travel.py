@@ -16,6 +16,8 @@ import pytest
 
 from ci_tasks.errors import CheckoutError
 from ci_tasks.runner.store import MissingBase, Store
+from ci_tasks.sync import pack
+from ci_tasks.sync.git import Git
 from ci_tasks.sync.pack import remember, remembered, thin_pack
 from ci_tasks.sync.snapshot import Part, Snapshot, take
 
@@ -467,6 +469,14 @@ def test_a_host_without_what_did_not_change_says_so_when_it_checks_out(repo: Pat
     travel.send(snapshot, [])
     travel.check_out(snapshot)
     assert contents(travel.workspace) == contents(repo)
+
+
+@pytest.mark.parametrize("form", ["sha1", "sha256"])
+def test_a_bases_commit_is_named_as_git_names_it(tmp_path: Path, form: str) -> None:
+    git(tmp_path, "init", "-q", f"--object-format={form}", "repo")
+    store = Git(tmp_path / "repo", neutral=True)
+    tree = store.text("mktree")
+    assert pack._name_of_commit(tree) == pack._as_commit(store, tree)
 
 
 @pytest.mark.parametrize("have", [["0" * 40], ["--all", "", "HEAD"]])
