@@ -240,7 +240,7 @@ def _cases() -> Iterator[Case]:
             yield case(link_fault, OWN)
         # A client that was killed before it had sent everything began nothing.
         ends = (OWN, "lost") if phase == SYNC else (OWN,)
-        yield case(client_kill, *ends, home=ATTACH, codes=(-9,))
+        yield case(client_kill, *ends, home=ATTACH, codes=(137,))
         yield case(client_disk, OWN, home=("fetch last", "attach last"), codes=(125,))
         # Only what is written while there is no room is lost.
         yield case(host_disk, OWN if phase == FETCHING else "blocked")

@@ -107,8 +107,10 @@ class Daemon:
                 stale.unlink()
 
     def _containerd(self) -> list[int]:
-        mark = f"{self.directory}/exec/containerd/containerd.toml".encode()
-        found = []
+        return self._programs(f"{self.directory}/exec/containerd/containerd.toml")
+
+    def _programs(self, word: str) -> list[int]:
+        mark, found = word.encode(), []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdigit() and mark in (entry / "cmdline").read_bytes():
@@ -132,5 +134,8 @@ class Daemon:
             self.forget()
         if self._running is not None:
             dockerd._stop(self._running)
+        for pid in self._programs(f"{self.directory}/"):  # the shims of containers whose daemon was killed
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
         dockerd._unmount_below(self.directory)
         shutil.rmtree(self.directory, ignore_errors=True)

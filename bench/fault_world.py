@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -233,10 +234,11 @@ class World:
     def finish(self) -> int:
         """The exit code of the client; it gets its time and no more."""
         assert self.client is not None
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until and not STOP.is_set():
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and not STOP.is_set():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return self.client.wait(0.2)
+                code = self.client.wait(0.2)
+                return code if code >= 0 else 128 - code  # as a shell says it
         self.client.kill()
         self.client.wait()
         raise Unreached("the client does not end")

@@ -21,6 +21,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -62,6 +63,7 @@ class Line:
 
 def main() -> int:
     words = arguments()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where our caller ignores it: clients inherit that
     seed = words.seed if words.seed is not None else random.randrange(1 << 30)
     cases = [case for case in CASES if matches(case, words.only)]
     random.Random(0).shuffle(cases)  # those in containers, one at a time, with others between them
@@ -196,6 +198,9 @@ def one(case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], 
                 problems = [f"the phase was missed {RETRIES} times"]
     except (Exception, Skipped) as error:
         problems = [f"{type(error).__name__}: {error}"]
+    if STOP.is_set():
+        shutil.rmtree(path, ignore_errors=True)
+        return
     line.trials += 1
     line.docker += daemon is not None
     line.right += not problems

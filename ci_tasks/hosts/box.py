@@ -13,17 +13,7 @@ from typing import Any
 
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts.channel import Channel, HostRefused, Pending
-from ci_tasks.hosts.errand import (
-    CLEARING,
-    DONE,
-    FETCHING,
-    KILL,
-    SENDING,
-    WATCHING,
-    Errand,
-    Pack,
-    remember,
-)
+from ci_tasks.hosts.errand import CLEARING, DONE, FETCHING, KILL, SENDING, WATCHING, Errand, Pack, remember
 from ci_tasks.hosts.line import Line
 from ci_tasks.hosts.link import LinkDied
 from ci_tasks.hosts.mirror import Mirror, hold, note

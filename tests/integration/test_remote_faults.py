@@ -167,9 +167,10 @@ def test_a_client_that_is_killed_while_it_sends_has_begun_nothing_and_clean_find
     assert far.person.ci_tasks("clean", "--host", "box").code == 0
 
 
-def test_ctrl_c_while_the_code_is_sent_is_not_kept_waiting(far: Far) -> None:
+@pytest.mark.parametrize("more", [[], ["--detach"]], ids=["", "detached"])
+def test_ctrl_c_while_the_code_is_sent_is_not_kept_waiting(far: Far, more: list[str]) -> None:
     far.person.write("noise", os.urandom(5 << 20).hex())
-    client = far.start()
+    client = far.start(*RUN, *more)
     until(lambda: far.road.carried[0] > 1 << 20, "the code is being sent")
     far.road.blackhole()
     client.send_signal(signal.SIGINT)
