@@ -34,11 +34,12 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ci_tasks.runner import gpus, locks, process  # noqa: E402
-from ci_tasks.runner.claim import Claim  # noqa: E402
-from ci_tasks.runner.fence import Fence  # noqa: E402
-from ci_tasks.runner.request import JOB, RUNNER, Request  # noqa: E402
-from ci_tasks.runner.turn import Pace  # noqa: E402
+from ci_tasks.runner import process  # noqa: E402
+from ci_tasks.runner.gpu import gpus, locks  # noqa: E402
+from ci_tasks.runner.gpu.claim import Claim  # noqa: E402
+from ci_tasks.runner.gpu.fence import Fence  # noqa: E402
+from ci_tasks.runner.gpu.request import JOB, RUNNER, Request  # noqa: E402
+from ci_tasks.runner.gpu.turn import Pace  # noqa: E402
 
 SAMPLE = ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
 GPUS = 8

@@ -15,9 +15,9 @@ from typing import Any
 
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_BLOCKED, UsageError
-from ci_tasks.runner import listing
 from ci_tasks.runner.layout import RunDir, read_json
-from ci_tasks.runner.remove import remove_left
+from ci_tasks.runner.leave.remove import remove_left
+from ci_tasks.runner.link import listing
 from ci_tasks.runs import store
 from ci_tasks.runs.record import load
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ci_tasks.runner import ask as runner_ask
+from ci_tasks.runner.link import ask as runner_ask
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ci_tasks.hosts.link import LinkDied
 from ci_tasks.hosts.mirror import Mirror, hold, note
 from ci_tasks.hosts.sender import Sender, post_watch
 from ci_tasks.model import BLOCKED, CANCELLED, LOST
-from ci_tasks.runner.bundle import BundleError
+from ci_tasks.runner.link.bundle import BundleError
 
 __all__ = ["CLEARING", "DONE", "FETCHING", "SENDING", "WATCHING", "Box", "Errand", "Pack", "remember"]
 _GLANCE = 0.05

@@ -16,7 +16,7 @@ from typing import Any
 
 from ci_tasks.errors import Blocked, printable
 from ci_tasks.hosts.link import LinkDied, Stream
-from ci_tasks.runner import frames
+from ci_tasks.runner.link import frames
 
 SILENCE = 10.0  # seconds without a byte after which the link is dead
 BEAT = 5.0
@@ -70,7 +70,7 @@ try:
 except OSError:
     code = runner
 sys.path.insert(0, code)
-from runner.serve import main
+from runner.link.serve import main
 main(home, runner, code)
 """
 

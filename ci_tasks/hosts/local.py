@@ -12,8 +12,9 @@ from typing import Any
 
 from ci_tasks.errors import Blocked
 from ci_tasks.model import Plan
-from ci_tasks.runner import archive, ending, layout, process, setting
+from ci_tasks.runner import archive, layout, process, setting
 from ci_tasks.runner.layout import RunDir, read_json
+from ci_tasks.runner.leave import ending
 
 # -I: the caller's PYTHONPATH and user packages must not reach into the runner.
 _PYTHON = (sys.executable, "-I")

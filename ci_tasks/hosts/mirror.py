@@ -13,8 +13,9 @@ import os
 import threading
 from typing import Any
 
-from ci_tasks.runner import bundle, layout
+from ci_tasks.runner import layout
 from ci_tasks.runner.layout import RunDir, read_json, write_json
+from ci_tasks.runner.link import bundle
 
 _CHUNK = 1 << 20
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ci_tasks.hosts.channel import Channel, Pending
 from ci_tasks.hosts.errand import Errand, Pack
-from ci_tasks.runner.objects import form_of
+from ci_tasks.runner.code.objects import form_of
 
 
 class Sender:

@@ -23,7 +23,7 @@ _HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
 def container_rules(
     host: HostSpec, id: str, run_dir: str, lock_dir: str, images: Mapping[str, str]
 ) -> Mapping[str, Any]:
-    """What the container adapter does with CI's `docker run`; see ci_tasks.runner.container. `images`: CI's → ours."""
+    """What the container adapter does with CI's `docker run`: see ci_tasks.runner.docker. `images`: CI's → ours."""
     junit = shlex.quote(f"{run_dir}/artifacts/junit.xml")
     env = {"CI_TASKS_RUN_DIR": run_dir, "PYTEST_ADDOPTS": f"--junitxml={junit}"}
     if host.simulate:

@@ -8,7 +8,9 @@ import signal
 import sys
 from typing import List
 
-from . import adapter, ending, layout, shell, supervise, wake
+from . import layout, supervise, wake
+from .docker import adapter, shell
+from .leave import ending
 
 _SLOWEST = 30.0  # seconds until a run is on record; a file system that hangs must not hang its caller
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import zipfile
+from typing import List
 
 _MAIN = "import sys\nfrom runner.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal sources give equal bytes
@@ -17,13 +18,22 @@ def build() -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
-        for name in sorted(os.listdir(here)):
-            if name.endswith(".py"):
-                with open(os.path.join(here, name), encoding="utf-8") as source:
-                    entry = zipfile.ZipInfo("runner/" + name, _EPOCH)
-                    entry.compress_type = zipfile.ZIP_DEFLATED
-                    archive.writestr(entry, source.read())
+        for name in _sources(here):
+            with open(os.path.join(here, name), encoding="utf-8") as source:
+                entry = zipfile.ZipInfo("runner/" + name, _EPOCH)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, source.read())
     return out.getvalue()
+
+
+def _sources(top: str) -> List[str]:
+    found = [
+        os.path.relpath(os.path.join(directory, name), top)
+        for directory, _, names in os.walk(top)
+        for name in names
+        if name.endswith(".py")
+    ]
+    return sorted(found)
 
 
 def digest(archive: bytes) -> str:

@@ -14,9 +14,11 @@ import subprocess
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from . import closing, gate, layout, process
-from .adapter import BLOCKED, EXIT_BLOCKED
+from . import layout, process
+from .docker.adapter import BLOCKED, EXIT_BLOCKED
 from .environment import job_environment, secret_values
+from .gpu import gate
+from .leave import closing
 from .logfile import Log
 from .wake import Wake
 

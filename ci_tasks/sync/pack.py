@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ci_tasks.errors import Blocked
-from ci_tasks.runner.objects import ID, Marks, form_of
+from ci_tasks.runner.code.objects import ID, Marks, form_of
 from ci_tasks.sync.git import Git, GitError
 from ci_tasks.sync.place import store_locked
 from ci_tasks.sync.snapshot import Part

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ci_tasks.errors import Blocked
-from ci_tasks.runner.objects import Busy, locked, make_repository, write_whole
+from ci_tasks.runner.code.objects import Busy, locked, make_repository, write_whole
 from ci_tasks.sync.git import Git
 from ci_tasks.sync.repository import Repository
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ci_tasks.runner.docker_argv import DockerArgvError, DockerRun, is_run, parse_run
+from ci_tasks.runner.docker.docker_argv import DockerArgvError, DockerRun, is_run, parse_run
 
 # Words before a command that still run it: bash's own, and programs whose arguments are options, numbers and settings.
 _BEFORE = frozenset(

@@ -244,7 +244,7 @@ def test_the_runner_is_unpacked_once_where_python_keeps_it_compiled(room: NextRo
         room.open().begin(errand)
         done(errand)
     (code,) = (room.home / ".ci-tasks/code").iterdir()
-    assert list(code.glob("runner/__pycache__/serve.*.pyc"))
+    assert list(code.glob("runner/link/__pycache__/serve.*.pyc"))
 
 
 def test_where_the_runner_cannot_be_unpacked_it_runs_as_it_came(room: NextRoom) -> None:

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.runner import archive, layout, process, remove, setting, trees
+from ci_tasks.runner import archive, layout, process, setting
+from ci_tasks.runner.leave import remove, trees
 
 dockerd = sys.modules["ci_tasks_tests_dockerd"]
 support = sys.modules["ci_tasks_tests_conftest"]
@@ -332,7 +333,7 @@ def test_without_an_image_what_cannot_be_removed_is_said(somebody: Box) -> None:
     give_away(box)
     (box.workspace / "sub").mkdir()
     (box.workspace / "sub" / "roots").touch()
-    text = f"import sys; sys.path.insert(0, {box.run.runner!r}); from runner import trees; import json\n"
+    text = f"import sys; sys.path.insert(0, {box.run.runner!r}); from runner.leave import trees; import json\n"
     text += f"print(json.dumps(trees.remove_tree({str(box.workspace)!r}, None, 'docker', {{}})))"
     said = subprocess.run([*box.as_user, PYTHON, "-c", text], capture_output=True, text=True, check=True)
     (left,) = json.loads(said.stdout)

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.runner import adapter
-from ci_tasks.runner.docker_argv import BOOLEANS, VALUED
+from ci_tasks.runner.docker import adapter
+from ci_tasks.runner.docker.docker_argv import BOOLEANS, VALUED
 
 # Test files are imported by path (importmode=importlib); conftest.py has loaded this neighbour.
 dockerd = sys.modules["ci_tasks_tests_dockerd"]
@@ -32,7 +32,7 @@ _spec.loader.exec_module(registry)
 ROOT = Path(adapter.__file__).parents[2]
 ADAPTER = """\
 #!/bin/sh
-exec {python} -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from ci_tasks.runner.adapter import main
+exec {python} -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from ci_tasks.runner.docker.adapter import main
 sys.exit(main(sys.argv[2:], sys.argv[1]))' {root} {run_dir} "$@"
 """
 NAME = "ci-tasks-test"

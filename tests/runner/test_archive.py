@@ -18,7 +18,8 @@ from ci_tasks.runner import archive
 if TYPE_CHECKING:
     from tests.runner.conftest import Run
 
-SOURCES = sorted(Path(archive.__file__).parent.glob("*.py"))
+ROOM = Path(archive.__file__).parent
+SOURCES = sorted(ROOM.rglob("*.py"))
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 OLD = ["3.8", "3.9"]  # besides the Python of these tests, as far as this machine has them
 
@@ -45,7 +46,7 @@ def test_equal_sources_give_equal_bytes() -> None:
 
 def test_it_holds_every_module_of_the_runner_and_nothing_else() -> None:
     names = zipfile.ZipFile(io.BytesIO(archive.build())).namelist()
-    assert sorted(names) == sorted(["__main__.py", *(f"runner/{path.name}" for path in SOURCES)])
+    assert sorted(names) == sorted(["__main__.py", *(f"runner/{path.relative_to(ROOM)}" for path in SOURCES)])
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=[path.name for path in SOURCES])

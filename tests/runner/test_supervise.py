@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.runner import layout, locks, process
+from ci_tasks.runner import layout, process
+from ci_tasks.runner.gpu import locks
 from ci_tasks.runs.record import settle
 
 if TYPE_CHECKING:

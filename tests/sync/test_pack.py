@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.runner.objects import Marks, locked
+from ci_tasks.runner.code.objects import Marks, locked
 from ci_tasks.sync.git import GitError
 from ci_tasks.sync.pack import forget, remember, remembered, thin_pack, tidy
 from ci_tasks.sync.snapshot import Part, take

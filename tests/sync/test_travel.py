@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.errors import CheckoutError
-from ci_tasks.runner.store import MissingBase, Store
+from ci_tasks.runner.code.store import MissingBase, Store
 from ci_tasks.sync import pack
 from ci_tasks.sync.git import Git
 from ci_tasks.sync.pack import remember, remembered, thin_pack

@@ -11,8 +11,8 @@ from ci_tasks.hosts.ask import Answer
 from ci_tasks.hosts.facts.fact import Answers, Fact
 from ci_tasks.model import HostSpec
 from ci_tasks.report.doctor import FAULT, OK, UNKNOWN, WARNING, Finding
-from ci_tasks.runner import gpus
-from ci_tasks.runner.gpus import Gpu
+from ci_tasks.runner.gpu import gpus
+from ci_tasks.runner.gpu.gpus import Gpu
 
 TOPIC = "GPUs"
 GPUS, HEALTH, REMAPPED = "gpus", "gpu health", "remapped rows"

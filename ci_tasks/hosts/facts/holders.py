@@ -12,7 +12,7 @@ from ci_tasks.hosts.facts.fact import Answers, Fact, ago, listed, loaded, python
 from ci_tasks.hosts.facts.gpus import found
 from ci_tasks.plan.machinery import LOCK_PATTERN, LOCKED_GPUS
 from ci_tasks.report.doctor import FAULT, OK, WARNING, Finding
-from ci_tasks.runner import gpus, locks
+from ci_tasks.runner.gpu import gpus, locks
 
 MEMORY, LOCKS = "GPU memory", "GPU locks"
 # Looks only: taking a lock for a moment to see whether it is free would make a contender believe that it is not.

@@ -1,0 +1,64 @@
+"""Ending a run from outside: asking its runner, or doing its work where the runner is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from .. import layout, process, supervise
+from ..docker import containers
+
+HEARING = 1.0  # seconds that a runner gets to notice that its job is to be killed
+_GLANCE = 0.02
+
+
+class EndingError(Exception):
+    """A run that cannot be ended from here."""
+
+
+def cancel(run_dir: str) -> None:
+    """Ask the runner to end its job. A runner that is gone cannot: then what it left is ended here."""
+    paths = layout.RunDir(run_dir)
+    status = layout.read_json(paths.status)
+    if process.alive(status):
+        try:
+            os.kill(status["pid"], signal.SIGTERM)
+            return
+        except ProcessLookupError:
+            status = layout.read_json(paths.status)  # it ended this moment
+        except OSError as error:
+            raise EndingError(
+                "the runner, process %s, cannot be told to stop: %s" % (status["pid"], error.strerror)
+            ) from None
+    if status.get("state") != layout.STATE_ENDED:
+        patience = supervise.patience(layout.read_json(paths.plan))
+        process.end_all(paths.path, process.orphaned_group(status, paths.path), patience)
+        containers.remove(paths.path)
+
+
+def kill(run_dir: str) -> None:
+    """End everything of the run now, without patience. Its runner hears of it first: else it would take the job's death
+    for an end of its own, and the row for failed."""
+    paths = layout.RunDir(run_dir)
+    status = layout.read_json(paths.status)
+    if not process.alive(status):
+        process.kill_all(paths.path, process.orphaned_group(status, paths.path))
+        return
+    try:
+        os.kill(status["pid"], signal.SIGTERM)
+    except OSError:
+        pass
+    deadline = time.monotonic() + HEARING
+    while not _is_cancelling(paths) and process.alive(status) and time.monotonic() < deadline:
+        time.sleep(_GLANCE)
+    process.kill_all(paths.path, status.get("group"))
+
+
+def _is_cancelling(run: layout.RunDir) -> bool:
+    try:
+        with open(run.events, encoding="utf-8") as source:
+            return any(json.loads(line)["event"] == layout.END_CANCELLED for line in source if line.endswith("\n"))
+    except (OSError, ValueError):
+        return False
