@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ci_tasks.config import Config
@@ -21,6 +21,19 @@ from ci_tasks.suites.slime import CHANGED
 from ci_tasks.sync.snapshot import BASE
 
 
+@dataclass(frozen=True)
+class Performed:
+    """One run of a label. `records` is in the order of `logs`, and empty where the rows go on without us."""
+
+    batch: str
+    records: list[dict[str, Any]]
+    logs: list[str]
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[overall([record["status"] for record in self.records])]
+
+
 def run(
     source: Source,
     config: Config,
@@ -33,9 +46,30 @@ def run(
 ) -> int:
     """Run a label's rows and end with a truthful table. Returns the exit code of design's statuses."""
     print(source.headline, flush=True)
+    done = perform(source, config, request, jobs=jobs, reuse=reuse, detach=detach, open_site=open_site)
+    if done is None:
+        return EXIT_CODES[VACUOUS]
+    if detach and not done.records:
+        print(f"{done.batch}: the rows go on on {request.host}; `ci-tasks attach {done.batch}` brings them home")
+        return 0
+    return conclude(done.records, done.logs, done.batch)
+
+
+def perform(
+    source: Source,
+    config: Config,
+    request: Request,
+    *,
+    jobs: int | None = None,
+    reuse: bool = False,
+    detach: bool = False,
+    open_site: OpenSite = open_site,
+) -> Performed | None:
+    """Run a label's rows, telling how it goes. None where there is no row, which it says."""
     ready = prepare(source, config, request, open_site)
     if not ready.rows:
-        return _nothing(request, ready)
+        _nothing(request, ready)
+        return None
     print(_announcement(ready), flush=True)
     view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.rows])
     try:
@@ -43,12 +77,7 @@ def run(
     finally:
         view.close()
         ready.site.close()
-    if detach and not records:
-        print(
-            f"{ready.batch.id}: the rows go on on {request.host}; `ci-tasks attach {ready.batch.id}` brings them home"
-        )
-        return 0
-    return conclude(records, [row.run.log for row in ready.rows], ready.batch.id)
+    return Performed(ready.batch.id, records, [row.run.log for row in ready.rows])
 
 
 def plan(source: Source, config: Config, request: Request) -> list[dict[str, Any]]:
@@ -98,10 +127,9 @@ def conclude(records: list[dict[str, Any]], logs: Sequence[str], name: str) -> i
     return EXIT_CODES[overall([record["status"] for record in records])]
 
 
-def _nothing(request: Request, ready: Ready) -> int:
+def _nothing(request: Request, ready: Ready) -> None:
     shutil.rmtree(ready.batch.path, ignore_errors=True)
     why = f"label {request.label} has no row here"
     if request.label == CHANGED:
         why = f"no test file is new or modified since {request.base or BASE}"
     print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
-    return EXIT_CODES[VACUOUS]
