@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 
-def write_model(root, name, experts=0):
-    """A "model" whose policy finds four answers equally likely."""
+def write_model(root, name, experts=0, logits=(0.0, 0.0, 0.0, 0.0)):
+    """A "model" whose policy finds four answers equally likely, if nothing else is said."""
     model = Path(root) / name
     model.mkdir()
-    (model / "config.json").write_text(json.dumps({"name": name, "experts": experts, "logits": [0.0] * 4}))
+    (model / "config.json").write_text(json.dumps({"name": name, "experts": experts, "logits": list(logits)}))
     return model
 
 

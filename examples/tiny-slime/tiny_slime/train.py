@@ -18,12 +18,16 @@ from pathlib import Path
 from tiny_slime import checkpoint
 from tiny_slime.metrics import kl_divergence, l2_norm, mean, pass_rate, with_prefix
 from tiny_slime.plugins import load_function
+from tiny_slime.pretend_torch import Device
 from tiny_slime.rewards import group_advantages
 from tiny_slime.sampling import choose, softmax, split_batch, stop_at
 
 LABEL = "42"
 RESPONSES = ["I guess the answer is 7.", "The answer is 12.", "So the answer is 42.", "I do not know."]
 RESPONSES = [response + "<|end|> and so on" for response in RESPONSES]
+LAYERS = 4
+WEIGHTS_GIB = 40.0
+ACTIVATION_GIB = 0.1  # of one sample in one layer
 KL_LIMIT = 1e-8
 LOGPROB_DIFF_LIMIT = 0.01
 
@@ -36,6 +40,8 @@ def main():
     configure_logs()
     gpus = visible_gpus(args.num_gpus)
     model = json.loads(Path(args.model, "config.json").read_text())
+    if args.ref_load:
+        model["reference"] = json.loads(Path(args.ref_load, "config.json").read_text())["logits"]
     state = initial_state(args, model)
     place_engines(args, gpus)
     reward = load_function(args.reward_function, ("response", "label"))
@@ -60,6 +66,7 @@ def main():
 def parse_args():
     parser = argparse.ArgumentParser(prog="tiny_slime.train")
     parser.add_argument("--model", required=True, help="directory with a config.json")
+    parser.add_argument("--ref-load", metavar="DIR", help="the reference model, where it is not the one to train")
     parser.add_argument("--num-gpus", type=int, required=True)
     parser.add_argument("--num-rollout", type=int, default=3)
     parser.add_argument("--rollout-batch-size", type=int, default=8)
@@ -140,10 +147,13 @@ def generate(args, state, rollout_id, reward):
 
 def train_step(args, state, model, samples, gpus):
     time.sleep(float(os.environ.get("TINY_STEP_SECONDS", "0.2")))
-    probs, reference = softmax(state["logits"]), softmax(model["logits"])
+    probs, reference = softmax(state["logits"]), softmax(model.get("reference", model["logits"]))
     kl = kl_divergence(probs, reference)
     # Each GPU takes its part of the batch; their sums are then added, as an all-reduce would.
-    parts = [gradient(part, probs) for part in split_batch(samples, len(gpus))]
+    shares = split_batch(samples, len(gpus))
+    for ordinal, share in enumerate(shares):
+        forward(Device(ordinal, WEIGHTS_GIB), share)
+    parts = [gradient(share, probs) for share in shares]
     pull = [p * (math.log(p / q) - kl) for p, q in zip(probs, reference, strict=True)]
     grads = [
         sum(column) / len(samples) + args.kl_loss_coef * toward
@@ -160,6 +170,11 @@ def train_step(args, state, model, samples, gpus):
         "train/kl_loss": kl,
         "train/train_rollout_logprob_abs_diff": mean([abs(math.log(p) - round(math.log(p), digits)) for p in probs]),
     }
+
+
+def forward(device, samples):
+    for _ in range(LAYERS):
+        device.allocate(len(samples) * ACTIVATION_GIB)
 
 
 def gradient(samples, probs):
