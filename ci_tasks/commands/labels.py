@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from invoke.context import Context
 
 from ci_tasks.commands.common import COMMON, HOST, JSON, LABEL, ONLY, command, finish, print_json
+
+if TYPE_CHECKING:
+    from ci_tasks.judge.repeats import Goal
 
 
 @command(positional=["label"], help={**COMMON, "label": "only this label", "json": JSON})
@@ -92,6 +97,7 @@ def plan(
 
 
 _SLOTS = 4  # CPU rows of detached runs at once, as many as GitHub's runners have cores
+_UNTIL_FAIL_LIMIT = 100
 
 
 def _run(
@@ -108,6 +114,8 @@ def _run(
     keep: bool = False,
     detach: bool = False,
     image: str = "",
+    repeat: str = "",
+    until_fail: bool = False,
 ) -> None:
     def flow() -> int:
         from contextlib import closing
@@ -120,7 +128,16 @@ def _run(
             raise UsageError("remote needs --host NAME", hint="`invoke hosts` lists the names")
         if jobs and not (jobs.isdigit() and int(jobs)):
             raise UsageError(f"--jobs is a number of rows at once, not {jobs!r}")
+        goal = _goal(repeat, until_fail, keep=keep, detach=detach)
         config = open_config()
+        wanted = int(jobs) if jobs else None
+        if goal:
+            from ci_tasks.flows import repeating
+            from ci_tasks.flows.prepare import Request
+
+            source = open_source(repo, rev or None, workflow or None)
+            request = Request(label, only or None, host, base or None, keep=keep, image=image or None)
+            return repeating.repeat(source, config, request, goal, jobs=wanted, reuse=reuse)
         # First of all: the connection is made and the tree recorded while the rest is loaded and read.
         with closing(open_site(config.host(host))) as site:
             source = open_source(repo, rev or None, workflow or None)
@@ -128,12 +145,34 @@ def _run(
             from ci_tasks.flows.prepare import Request
             from ci_tasks.flows.running import run
 
-            wanted = int(jobs) if jobs else None
             slots = (wanted or _SLOTS) if detach else 0
             request = Request(label, only or None, host, base or None, keep=keep, image=image or None, slots=slots)
             return run(source, config, request, jobs=wanted, reuse=reuse, detach=detach, open_site=lambda _: site)
 
     finish(flow)
+
+
+def _goal(repeat: str, until_fail: bool, *, keep: bool, detach: bool) -> Goal | None:
+    """What --repeat and --until-fail ask for; None without them. Raises UsageError."""
+    if not repeat and not until_fail:
+        return None
+    from ci_tasks.errors import UsageError
+    from ci_tasks.judge.repeats import Goal
+
+    flag = "--repeat" if repeat else "--until-fail"
+    if repeat and not (repeat.isdecimal() and int(repeat)):
+        raise UsageError(f"--repeat is a number of repetitions, not {repeat!r}", hint="such as --repeat 20")
+    if detach:
+        raise UsageError(
+            f"{flag} and --detach exclude each other: after a repetition, somebody has to decide on the next",
+            hint="leave --detach away, and let the command itself go on in tmux or with nohup",
+        )
+    if keep and not until_fail:
+        raise UsageError(
+            "--repeat and --keep would keep a container and a workspace of every failure",
+            hint="with --until-fail, those of the first failure are kept",
+        )
+    return Goal(int(repeat) if repeat else _UNTIL_FAIL_LIMIT, until_fail)
 
 
 _RUN = {
@@ -144,6 +183,8 @@ _RUN = {
     "reuse": "keep the venv of the last run, if its install steps are the same",
     "image": "run in this image instead of CI's, such as the digest that CI's log names",
     "keep": "where a row fails, its container and workspace stay for `shell`",
+    "repeat": "run each row so often, on one tree: is it flaky?",
+    "until-fail": "repeat until a row fails, at most 100 or --repeat times",
 }
 
 
@@ -156,6 +197,8 @@ def run(
     reuse: bool = False,
     keep: bool = False,
     image: str = "",
+    repeat: str = "",
+    until_fail: bool = False,
     repo: str = "",
     rev: str = "",
     workflow: str = "",
@@ -165,8 +208,15 @@ def run(
 
     invoke run cpu-unittest
     invoke run cpu-unittest --only metrics,rewards --jobs 4
+    invoke run cpu-unittest --only metrics --repeat 20
     """
-    _run(label, only, "local", jobs, reuse, repo, rev, workflow, base, keep=keep, image=image)
+    _run(
+        *(label, only, "local", jobs, reuse, repo, rev, workflow, base),
+        keep=keep,
+        image=image,
+        repeat=repeat,
+        until_fail=until_fail,
+    )
 
 
 @command(
@@ -187,6 +237,8 @@ def remote(
     keep: bool = False,
     detach: bool = False,
     image: str = "",
+    repeat: str = "",
+    until_fail: bool = False,
     repo: str = "",
     rev: str = "",
     workflow: str = "",
@@ -197,5 +249,13 @@ def remote(
     invoke remote --host sim ckpt
     invoke remote --host h100a megatron --only ppo
     invoke remote --host h100a image --detach
+    invoke remote --host h100a ckpt --only async --until-fail --keep
     """
-    _run(label, only, host, jobs, reuse, repo, rev, workflow, base, keep=keep, detach=detach, image=image)
+    _run(
+        *(label, only, host, jobs, reuse, repo, rev, workflow, base),
+        keep=keep,
+        detach=detach,
+        image=image,
+        repeat=repeat,
+        until_fail=until_fail,
+    )

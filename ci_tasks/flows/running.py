@@ -64,14 +64,17 @@ def perform(
     reuse: bool = False,
     detach: bool = False,
     open_site: OpenSite = open_site,
+    view: View | None = None,
 ) -> Performed | None:
-    """Run a label's rows, telling how it goes. None where there is no row, which it says."""
+    """Run a label's rows, telling how it goes, through `view` where one is given. None where there is no row, which it
+    says."""
     ready = prepare(source, config, request, open_site)
     if not ready.rows:
         _nothing(request, ready)
         return None
-    print(_announcement(ready), flush=True)
-    view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.rows])
+    if view is None:
+        print(_announcement(ready), flush=True)
+        view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.rows])
     try:
         records = _with_environments(ready, jobs, reuse, view, detach)
     finally:
