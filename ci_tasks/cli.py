@@ -6,13 +6,20 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from ci_tasks import parser
+from ci_tasks.commands.bisect import bisect
+from ci_tasks.commands.failures import reproduce, triage
 from ci_tasks.commands.hosts import clean, doctor, hosts
 from ci_tasks.commands.labels import jobs, plan, remote, run
 from ci_tasks.commands.runs import attach, cancel, fetch, logs, runs, shell
 
 parser.install()
 
-namespace = Collection(jobs, plan, run, remote, hosts, doctor, clean, runs, logs, attach, fetch, cancel, shell)
+namespace = Collection(
+    *(jobs, plan, run, remote),
+    *(triage, reproduce, bisect),
+    *(runs, logs, attach, fetch, cancel, shell),
+    *(hosts, doctor, clean),
+)
 
 
 def main() -> None:

@@ -176,13 +176,15 @@ class HostSpec:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The code under test: where it is, and exactly which tree runs. `dirty` lists paths that differ from HEAD."""
+    """The code under test: where it is, and exactly which tree runs. `dirty` lists paths that differ from HEAD; `rev`
+    is the revision that a person named, None for the working tree."""
 
     path: str
     commit: str
     tree: str
     dirty: tuple[str, ...] = ()
     sample: bool = False
+    rev: str | None = None
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def _see_positional(machine: ParseMachine, value: str) -> None:
         for argument in machine.context.missing_positional_args:
             argument.set_value("", cast=False)
         return
-    if value.startswith("-"):  # invoke would take a misspelt flag for a label
+    if value.startswith("-") and value != "-":  # invoke would take a misspelt flag for a label; - is standard input
         _error(machine, f"{machine.context.name} has no flag {value}")
     _see_positional_arg(machine, value)
 

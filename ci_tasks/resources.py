@@ -11,3 +11,8 @@ def path(name: str) -> Path:
     """Where `name` (`hosts.yaml`, `examples/tiny-slime`) is: beside the package in a clone, inside it in a wheel."""
     beside = _PACKAGE.parent / name
     return beside if beside.exists() else _PACKAGE / "_shipped" / name
+
+
+def text(name: str) -> str:
+    """The text of a file of the package itself (`judge/triage/rules.yaml`): data that is as fixed as code."""
+    return (_PACKAGE / name).read_text(encoding="utf-8")

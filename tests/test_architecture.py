@@ -18,7 +18,7 @@ LEVELS = [
     ["suites"],
     ["plan"],
     ["judge", "report"],
-    ["hosts", "sync", "runs"],
+    ["hosts", "sync", "runs", "forge"],
     ["flows"],
     ["sessions", "commands"],
     ["cli"],

@@ -19,7 +19,7 @@ def runs(c: Context, json: bool = False, limit: int = 20) -> None:
 
     def flow() -> int:
         from ci_tasks.flows.looking import list_runs
-        from ci_tasks.report.table import columns
+        from ci_tasks.report.table import columns, why
 
         found = list_runs(limit)
         if json:
@@ -29,7 +29,7 @@ def runs(c: Context, json: bool = False, limit: int = 20) -> None:
         else:
             head = ("RUN", "STATUS", "ROW", "HOST", "STARTED", "REASON")
             body = [
-                (r["id"], r["status"], r["row"], r["host"], (r["started_at"] or "-")[:19], r["reason"] or "")
+                (r["id"], r["status"], r["row"], r["host"], (r["started_at"] or "-")[:19], why(r))
                 for r in found
             ]
             print("\n".join(columns([head, *body])))

@@ -18,7 +18,7 @@ from ci_tasks.model import HostSpec
 from ci_tasks.plan.planner import Setup
 from ci_tasks.runner import archive, setting
 from ci_tasks.runner.layout import RunDir
-from ci_tasks.runs.record import log_facts
+from ci_tasks.runs.record import log_triage
 from ci_tasks.runs.store import Batch
 from ci_tasks.sync.git import Git
 from ci_tasks.sync.snapshot import BASE, materialize
@@ -92,9 +92,9 @@ def check_out(workspace: str, batch: Batch) -> None:
 
 def failed_steps(run: RunDir, code: int | None) -> str:
     """Why install steps that ended with `code` are no good."""
-    facts = log_facts(run)
-    line = facts.last_error or facts.last_line
-    return f"the install steps ended with {code}: {line[1] if line else 'no output'} (log {run.log})"
+    found = log_triage(run, code or 1)
+    line = found.text or found.line or "no output"
+    return f"the install steps ended with {code}: {line} (log {run.log})"
 
 
 def _execute(run: RunDir, say: Say) -> str | None:

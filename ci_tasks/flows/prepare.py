@@ -103,7 +103,7 @@ def _draft(
             id=batch.run_id(number),
             run_dir=directory,
             workspace=known.workspace,
-            checkout=replace(code.checkout, sample=source.sample),
+            checkout=replace(code.checkout, sample=source.sample, rev=source.rev),
             python=site.python(wanted_python(source.workflow, found.job, row, known, config.overrides)),
             environments=site.environments(shared=request.shared),
             lock_dir=site.lock_dir,

@@ -155,9 +155,13 @@ def _choices(path: Path, rev: str | None) -> str:
 
 def _repository(path: Path) -> str:
     """owner/name as the remote `origin` says it; a neutral name where there is none."""
-    try:
-        url = Git(path).maybe("config", "--get", "remote.origin.url") or ""
-    except CheckoutError:
-        url = ""
-    found = re.search(r"([^/:]+/[^/]+?)(?:\.git)?/?$", url)
+    found = re.search(r"([^/:]+/[^/]+?)(?:\.git)?/?$", origin(path))
     return found[1] if found else "owner/repository"
+
+
+def origin(path: Path) -> str:
+    """The address of the remote `origin`, "" without one."""
+    try:
+        return Git(path).maybe("config", "--get", "remote.origin.url") or ""
+    except CheckoutError:
+        return ""

@@ -1,4 +1,4 @@
-"""Reading a run's log once, as a stream, for what shows that something ran and for the line that explains a failure."""
+"""Reading a run's log once, as a stream, for what shows that something ran."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-# Ray puts the actor before each line that it passes on.
-_ACTOR = re.compile(rb"^\([^()]* pid=\d+(?:, ip=[\d.]+)?\) ")
 # The last line of a pytest session; `-q` leaves the bars out.
 _PYTEST = re.compile(
     rb"^(?:=+ )?(?:\d+ (?:passed|failed|errors?|skipped|deselected|xfailed|xpassed|warnings?|rerun)\b.*|no tests ran)"
@@ -27,17 +25,12 @@ _BLOCKED = re.compile(rb"^ci-tasks: blocked: (.*)")
 _DAEMON = re.compile(
     rb"^(?:docker|podman|Error): .*|^.*Cannot connect to the Docker daemon.*|^.*\berror waiting for container: .*"
 )
-_ERROR = re.compile(
-    rb"^(?:E   +\S|\S*(?:Error|Exception|Interrupt|Exit)\b(?::|$)|Traceback|FAILED |ERROR |fatal: |.*\berror: )"
-)
-_STRONG = re.compile(rb"^(?:E   +)?[\w.]*(?:Error|Exception)\b(?::|$)")
 _LONGEST = 4000
 
 
 @dataclass
 class LogFacts:
-    """What a log says. Line numbers are 1-based; `last_error` is the last line that looks like a failure's reason,
-    `values` what each metric was when it was last logged."""
+    """What a log says. Line numbers are 1-based; `values` is what each metric was when it was last logged."""
 
     pytest: dict[str, int] | None = None
     unittest: int | None = None
@@ -48,14 +41,12 @@ class LogFacts:
     gpu_ids: tuple[int, ...] = ()
     blocked: str = ""
     daemon: str = ""
-    last_error: tuple[int, str] | None = None
     last_line: tuple[int, str] | None = None
 
 
 def read_log(lines: Iterable[bytes]) -> LogFacts:
     """The facts of a log, in one pass and with constant memory as long as lines are of bounded length."""
     facts = LogFacts()
-    strong: tuple[int, str] | None = None
     last: tuple[int, bytes] | None = None  # made fit for a terminal at the end, not line by line: most of the work
     for number, raw in enumerate(lines, 1):
         line = _clean(raw)
@@ -63,12 +54,6 @@ def read_log(lines: Iterable[bytes]) -> LogFacts:
             continue
         last = number, line
         _evidence(facts, line)
-        told = _ACTOR.sub(b"", line)
-        if _ERROR.match(told):
-            facts.last_error = (number, shown(told))
-            if _STRONG.match(told):
-                strong = facts.last_error
-    facts.last_error = strong or facts.last_error
     facts.last_line = (last[0], shown(last[1])) if last else None
     return facts
 

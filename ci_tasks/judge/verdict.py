@@ -8,6 +8,8 @@ any                the log could not be written      blocked     (whatever it la
 timeout            any                               failed
 125, 126, 127      the adapter's blocked line        blocked
 125                docker's own error                blocked
+not 0              a triage that blames the          blocked
+                   environment, and is sure of it
 not 0              any                               failed
 0                  a test that failed                failed      (the exit code lies)
 0                  no test executed                  vacuous     (green, but nothing ran)
@@ -17,17 +19,20 @@ not 0              any                               failed
 from __future__ import annotations
 
 import ast
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ci_tasks.judge.junit import Junit
 from ci_tasks.judge.log import LogFacts
+from ci_tasks.judge.triage import result as triages
+from ci_tasks.judge.triage.result import TIMEOUT_HANG, Triage
+from ci_tasks.judge.triage.signature import sign
 from ci_tasks.model import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, Verdict
 from ci_tasks.runner import layout
 
 _DOCKERS_CODE = 125
 _ADAPTERS_CODES = (125, 126, 127)  # the last two for a program that is missing on a host without containers
-_PYTESTS_MARK = re.compile(r"^E   +")
+_DOCKERS_RULE = "image-pull"
+_SURE = 0.6  # a triage's confidence from which on it says that it was the environment
 _EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
 _FAILED = ("failed", "error")
 
@@ -72,8 +77,34 @@ def weigh(junit: Junit | None, log: LogFacts, entry_point: bool | None) -> Evide
     return Evidence("none")
 
 
-def judge(ended: Ended, evidence: Evidence, log: LogFacts, *, test: str | None, containers: bool) -> Verdict:
-    """The row's status and its reason."""
+def wants_triage(ended: Ended) -> bool:
+    """Whether the log's reason for a failure matters: the job ran, and did not get through."""
+    return ended.end in (layout.END_EXIT, layout.END_TIMEOUT) and ended.exit_code != 0
+
+
+def read_as(ended: Ended, triage: Triage) -> Triage:
+    """The triage of a run whose end is known: what ran into its timeout hangs, unless the log knows better."""
+    if ended.end != layout.END_TIMEOUT or (triage.cause != triages.UNKNOWN and triage.confidence >= _SURE):
+        return triage
+    return replace(
+        triage,
+        cause=TIMEOUT_HANG,
+        verdict=triages.FAIL,
+        signature=sign("timeout", triage.line, triage.frames),
+        reason=f"it did not end within {ended.timeout_minutes:g} min",
+    )
+
+
+def judge(
+    ended: Ended,
+    evidence: Evidence,
+    log: LogFacts,
+    *,
+    test: str | None,
+    containers: bool,
+    triage: Triage | None = None,
+) -> Verdict:
+    """The row's status and its reason. `triage` is what the log says of a failure."""
     if ended.end is None:
         return Verdict(LOST, "the runner vanished before the job ended", evidence)
     if ended.end == layout.END_CANCELLED:
@@ -89,7 +120,7 @@ def judge(ended: Ended, evidence: Evidence, log: LogFacts, *, test: str | None, 
     if ended.exit_code == _DOCKERS_CODE and containers and log.daemon:
         return Verdict(BLOCKED, log.daemon, evidence)
     if ended.exit_code != 0:
-        return _failed(ended, evidence, log)
+        return _failed(ended, evidence, log, triage, containers)
     return _green(evidence, test)
 
 
@@ -108,12 +139,21 @@ def _from_pytest(junit: Junit | None, log: LogFacts) -> Evidence | None:
     )
 
 
-def _failed(ended: Ended, evidence: Evidence, log: LogFacts) -> Verdict:
-    number, line = log.last_error or (None, "")
-    reason = evidence.detail or _PYTESTS_MARK.sub("", line)
-    if reason:
-        return Verdict(FAILED, reason, evidence, number)
+def _failed(ended: Ended, evidence: Evidence, log: LogFacts, triage: Triage | None, containers: bool) -> Verdict:
+    if triage is not None and _environment(triage, containers):
+        return Verdict(BLOCKED, triage.text, evidence, triage.line_no)
+    known = triage is not None and triage.text
+    if triage is not None and (evidence.detail or known):
+        return Verdict(FAILED, evidence.detail or triage.text, evidence, triage.line_no)
+    if evidence.detail:
+        return Verdict(FAILED, evidence.detail, evidence)
     return _at_last_line(FAILED, f"exit code {ended.exit_code}", evidence, log)
+
+
+def _environment(triage: Triage, containers: bool) -> bool:
+    """Whether the log is right to blame the environment: docker cannot have stopped a row that never called it."""
+    sure = triage.verdict == triages.BLOCKED and triage.confidence >= _SURE
+    return sure and (containers or triage.rule != _DOCKERS_RULE)
 
 
 def _at_last_line(status: str, reason: str, evidence: Evidence, log: LogFacts) -> Verdict:

@@ -47,7 +47,8 @@ def _code(checkout: Checkout) -> Iterator[Deviation]:
     count = len(checkout.dirty)
     dirty = f" with {count} uncommitted file{'' if count == 1 else 's'}" if count else ""
     here = f"{checkout.commit[:12]}{dirty}"
-    yield Deviation("code", "the pull request's merge commit", here, "your working tree is what is tested")
+    why = f"{checkout.rev} is what is tested" if checkout.rev else "your working tree is what is tested"
+    yield Deviation("code", "the pull request's merge commit", here, why)
     yield Deviation("PYTEST_ADDOPTS", "unset", "--junitxml=…", "evidence of the tests that ran")
 
 

@@ -33,12 +33,29 @@ def columns(lines: Sequence[Sequence[str]]) -> list[str]:
 def results(records: Sequence[Record], logs: Sequence[str]) -> list[str]:
     """One line a row: status, row, time, evidence, reason; then the log of each row that did not pass."""
     head = ("STATUS", "ROW", "TIME", "EVIDENCE", "REASON")
-    body = [(r["status"], r["row"], _seconds(r), _shown(r), _line(r["reason"] or "")) for r in records]
+    body = [(r["status"], r["row"], _seconds(r), _shown(r), why(r)) for r in records]
     lines = columns([head, *_reasons_once(body)])
     shown = [(r, log) for r, log in zip(records, logs, strict=True) if r["status"] != PASSED and r["started_at"]]
     if shown:
-        lines += ["", *columns([(f"log of {r['row']}:", log) for r, log in shown])]
+        lines += ["", *columns([(f"log of {r['row']}:", f"{log}{_at(r)}") for r, log in shown])]
     return lines
+
+
+def why(record: Record) -> str:
+    """The cause of a row that did not pass, as far as one is known, and the line that says so."""
+    found = record.get("triage") or {}
+    known = found.get("cause") not in (None, "unknown", "pass")
+    return (
+        f"{found['cause']}: {one_line(record['reason'])}"
+        if known and record["reason"]
+        else one_line(record["reason"] or "")
+    )
+
+
+def _at(record: Record) -> str:
+    """Where in the log the line is, as editors open it."""
+    found = record.get("triage") or {}
+    return f":{found['line_no']}" if found.get("line_no") else ""
 
 
 def _shown(record: Record) -> str:
@@ -74,7 +91,7 @@ def deviations(records: Sequence[Record]) -> list[str]:
         return []
     all_rows = len({record["row"] for record in records})
     body = [
-        (f"{_short(what)}:", f"{_short(ci)} → {_short(here)}; {_line(why)}{_of(rows, all_rows)}")
+        (f"{_short(what)}:", f"{_short(ci)} → {_short(here)}; {one_line(why)}{_of(rows, all_rows)}")
         for (what, ci, here, why), rows in found.items()
     ]
     return ["Different from CI (CI → here; why):", *(f"  {line}" for line in columns(body))]
@@ -123,13 +140,13 @@ def _seconds(record: Record) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """Scripts and messages of several lines would break the table."""
     return " ".join(text.split())
 
 
 def _short(text: str) -> str:
-    line = _line(text)
+    line = one_line(text)
     return line if len(line) <= _SHORT else line[: _SHORT - 1] + "…"
 
 

@@ -13,12 +13,14 @@ from typing import Any
 
 from ci_tasks.judge.junit import Junit, read_junit
 from ci_tasks.judge.log import LogFacts, read_log
-from ci_tasks.judge.verdict import Ended, judge, weigh
-from ci_tasks.model import Evidence, Verdict
+from ci_tasks.judge.triage import Triage, triage
+from ci_tasks.judge.verdict import Ended, judge, read_as, wants_triage, weigh
+from ci_tasks.model import PASSED, Evidence, Verdict
 from ci_tasks.runner import layout, process
 from ci_tasks.runner.layout import RunDir, read_json, write_json
 
 _LONGEST_LINE = 1 << 16
+_PIECE = 1 << 18
 _LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log has to do
 
 
@@ -35,8 +37,10 @@ def settle(run: RunDir) -> dict[str, Any]:
         timeout_minutes=plan["timeout_minutes"],
         log_error=str(status.get("log_error") or ""),
     )
-    verdict = judge(ended, evidence, facts, test=plan["test"], containers=any(_contained(call) for call in calls))
-    record = _record(plan, status, verdict, facts, calls, _environment(run))
+    found = read_as(ended, log_triage(run, ended.exit_code)) if wants_triage(ended) else None
+    contained = any(_contained(call) for call in calls)
+    verdict = judge(ended, evidence, facts, test=plan["test"], containers=contained, triage=found)
+    record = {**_record(plan, status, verdict, facts, calls, _environment(run)), "triage": _public(found, verdict)}
     write_json(run.record, record)
     return record
 
@@ -98,7 +102,7 @@ def _record(
         "log": {"bytes": status.get("log_bytes", 0), "sha256": status.get("log_sha256")},
         "evidence": asdict(verdict.evidence),
         "metrics": {name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()},
-        "triage": {"verdict": verdict.status, "line_no": verdict.line_no, "line": verdict.reason},
+        "triage": None,
         "deviations": _unique(deviations),
         "environment": {"runtime": plan.get("runtime"), "image": plan.get("image"), **(environment or {})},
     }
@@ -113,6 +117,22 @@ def log_facts(run: RunDir) -> LogFacts:
             return LogFacts()
     except OSError:
         return LogFacts()
+
+
+def log_triage(run: RunDir, exit_code: int | None) -> Triage:
+    """Why a run ended with `exit_code`, as far as its log says."""
+    try:
+        with open(run.log, "rb", buffering=0) as source:
+            if stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                return triage(iter(lambda: source.read(_PIECE), b""), exit_code)
+    except OSError:
+        pass
+    return triage([], exit_code)
+
+
+def _public(found: Triage | None, verdict: Verdict) -> dict[str, Any] | None:
+    """The record's triage; a row that passed has none."""
+    return found.public() if found is not None and verdict.status != PASSED else None
 
 
 def _lines(source: Any) -> Iterator[bytes]:

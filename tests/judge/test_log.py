@@ -63,25 +63,6 @@ def test_metrics_lines_are_seen_behind_a_loggers_and_an_actors_prefix(line: str,
     assert _read(line).metrics == count
 
 
-ERRORS = [
-    ("ValueError: bad\nok\n", (1, "ValueError: bad")),
-    ("ValueError: first\nFAILED tests/x.py::test\n", (1, "ValueError: first")),  # the error, not the list of failures
-    ("FAILED tests/x.py::test\n", (1, "FAILED tests/x.py::test")),
-    ("E   AssertionError: 1\n", (1, "E   AssertionError: 1")),
-    ("torch.cuda.OutOfMemoryError: CUDA\n", (1, "torch.cuda.OutOfMemoryError: CUDA")),
-    ("(Actor pid=3) RuntimeError: boom\n", (1, "RuntimeError: boom")),
-    ("KeyError: 'a'\nRuntimeError: b\n", (2, "RuntimeError: b")),
-    ("fatal: not a repository\n", (1, "fatal: not a repository")),
-    ("##[error]Process completed with exit code 1.\n", None),
-    ("no errors were found\n", None),
-]
-
-
-@pytest.mark.parametrize(("text", "found"), ERRORS, ids=[repr(text) for text, _ in ERRORS])
-def test_the_line_that_explains_a_failure(text: str, found: tuple[int, str] | None) -> None:
-    assert _read(text).last_error == found
-
-
 def test_gpus_blocked_and_daemon_lines() -> None:
     facts = _read(
         "Acquired GPUs: 2,5\nci-tasks: blocked: no GPU free\ndocker: Error response from daemon: pull access denied\n"

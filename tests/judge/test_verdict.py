@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ci_tasks.judge.junit import Junit
 from ci_tasks.judge.log import LogFacts
-from ci_tasks.judge.verdict import Ended, has_entry_point, judge, weigh
+from ci_tasks.judge.triage import Triage, triage
+from ci_tasks.judge.verdict import Ended, has_entry_point, judge, read_as, wants_triage, weigh
 from ci_tasks.model import Evidence, Verdict
 
 JUNIT = Evidence("junit", 3)
@@ -19,17 +22,21 @@ UNCOLLECTED = Evidence("junit")
 ALL_SKIPPED = Evidence("unittest", 0, 0, 2)
 UNDEFINED = "nothing ran: t.py has no __main__ block, python only defined its tests"
 LINE = LogFacts(last_line=(9, "the end"))
-ERROR = LogFacts(last_error=(4, "E   AssertionError: x"), last_line=(9, "the end"))
+FOUND = Triage(
+    "test_assertion", "fail", 4, "(Actor pid=3) AssertionError: x", "AssertionError: x#1", 0.9, "AssertionError: x"
+)
+UNSURE = replace(FOUND, verdict="blocked", confidence=0.5)
+FULL = Triage("disk_full", "blocked", 4, "OSError: no space", "OSError#2", 0.9, "OSError: no space")
 DAEMON = LogFacts(daemon="docker: Error response from daemon: no space")
 ADAPTER = LogFacts(blocked="mount source '/x' does not exist")
 
 TABLE = [
     ("runner gone", Ended(None, None), JUNIT, LINE, "lost", "the runner vanished before the job ended"),
-    ("cancelled", Ended("cancelled", 143), BAD, ERROR, "cancelled", "cancelled"),
-    ("cancelled, log lost", Ended("cancelled", 143, log_error="disk"), BAD, ERROR, "cancelled", "cancelled"),
+    ("cancelled", Ended("cancelled", 143), BAD, LINE, "cancelled", "cancelled"),
+    ("cancelled, log lost", Ended("cancelled", 143, log_error="disk"), BAD, LINE, "cancelled", "cancelled"),
     ("error", Ended("error", None, error="no bash"), NONE, LINE, "blocked", "the job could not be started: no bash"),
     ("log lost, exit 0", Ended("exit", 0, log_error="disk full"), JUNIT, LINE, "blocked", "disk full"),
-    ("log lost, exit 1", Ended("exit", 1, log_error="disk full"), BAD, ERROR, "blocked", "disk full"),
+    ("log lost, exit 1", Ended("exit", 1, log_error="disk full"), BAD, LINE, "blocked", "disk full"),
     ("timeout", TIMEOUT, JUNIT, LINE, "failed", "timeout after 90 min; last line: the end"),
     ("timeout, silent", TIMEOUT, NONE, LogFacts(), "failed", "timeout after 90 min, no output"),
     ("adapter blocked", Ended("exit", 125), NONE, ADAPTER, "blocked", "mount source '/x' does not exist"),
@@ -38,9 +45,7 @@ TABLE = [
     ("docker's error", Ended("exit", 125), NONE, DAEMON, "blocked", "docker: Error response from daemon: no space"),
     ("docker's error, the test's code", Ended("exit", 1), NONE, DAEMON, "failed", "exit code 1, no output"),
     ("125 of a test", Ended("exit", 125), JUNIT, LINE, "failed", "exit code 125; last line: the end"),
-    ("failed, JUnit knows", Ended("exit", 1), BAD, ERROR, "failed", "test_b: assert 1 == 2"),
-    ("failed, the log knows", Ended("exit", 1), SCRIPT, ERROR, "failed", "AssertionError: x"),
-    ("an E is no mark", Ended("exit", 1), SCRIPT, LogFacts(last_error=(1, "EOFError: x")), "failed", "EOFError: x"),
+    ("failed, JUnit knows", Ended("exit", 1), BAD, LINE, "failed", "test_b: assert 1 == 2"),
     ("failed, silent", Ended("exit", 1), NONE, LogFacts(), "failed", "exit code 1, no output"),
     ("an end without a code", Ended("exit", None), JUNIT, LINE, "failed", "exit code None; last line: the end"),
     ("a lying 0", Ended("exit", 0), BAD, LINE, "failed", "exit code 0, but test_b: assert 1 == 2"),
@@ -63,6 +68,50 @@ def test_each_end_has_its_status_and_reason(
 ) -> None:
     verdict = judge(ended, evidence, log, test="t.py", containers=True)
     assert (verdict.status, verdict.reason) == (status, reason)
+
+
+TRIAGED = [
+    ("the log knows", Ended("exit", 1), SCRIPT, FOUND, "failed", "AssertionError: x", 4),
+    ("JUnit names the test too", Ended("exit", 1), BAD, FOUND, "failed", "test_b: assert 1 == 2", 4),
+    ("it was the environment", Ended("exit", 1), SCRIPT, FULL, "blocked", "OSError: no space", 4),
+    ("it may have been the environment", Ended("exit", 1), SCRIPT, UNSURE, "failed", "AssertionError: x", 4),
+    ("nobody knows", Ended("exit", 1), SCRIPT, triage([], 1), "failed", "exit code 1; last line: the end", 9),
+    ("the adapter knows better", Ended("exit", 125), SCRIPT, FOUND, "failed", "AssertionError: x", 4),
+]
+
+
+@pytest.mark.parametrize(
+    ("ended", "evidence", "found", "status", "reason", "line_no"),
+    [row[1:] for row in TRIAGED],
+    ids=[r[0] for r in TRIAGED],
+)
+def test_a_failure_has_the_reason_that_its_log_gives(
+    ended: Ended, evidence: Evidence, found: Triage, status: str, reason: str, line_no: int
+) -> None:
+    verdict = judge(ended, evidence, LINE, test="t.py", containers=True, triage=found)
+    assert (verdict.status, verdict.reason, verdict.line_no) == (status, reason, line_no)
+
+
+def test_what_ran_into_its_timeout_hangs_unless_the_log_knows_better() -> None:
+    silent = read_as(TIMEOUT, triage([b"step 1\n"], 143))
+    assert (silent.cause, silent.verdict, silent.line) == ("timeout_hang", "fail", "step 1")
+    assert silent.signature == read_as(TIMEOUT, triage([b"step 2\n"], 143)).signature
+    assert read_as(TIMEOUT, FULL) is FULL
+    assert read_as(Ended("exit", 1), UNSURE) is UNSURE
+
+
+@pytest.mark.parametrize(
+    ("ended", "wanted"),
+    [
+        (Ended("exit", 1), True),
+        (TIMEOUT, True),
+        (Ended("exit", 0), False),
+        (Ended("cancelled", 143), False),
+        (Ended(None, None), False),
+    ],
+)
+def test_a_log_is_triaged_where_the_job_ran_and_did_not_get_through(ended: Ended, wanted: bool) -> None:
+    assert wants_triage(ended) is wanted
 
 
 def test_without_containers_docker_said_nothing() -> None:

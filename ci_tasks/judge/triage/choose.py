@@ -1,0 +1,115 @@
+"""Of all that may be the reason, the one that a maintainer would quote.
+
+Each candidate has a weight: what its rule says of it, how it was printed, whether somebody went on after it, and how
+many others stood before it. Of a chain of exceptions the first link speaks, unless a later one knows more.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ci_tasks.judge.triage.reader import EXCEPTION_END, EXCEPTION_LINE, PLAIN, PYTEST, Candidate
+from ci_tasks.judge.triage.result import BLOCKED, FAIL, UNKNOWN
+from ci_tasks.judge.triage.rules import ROOT, SYMPTOM, WRAPPER, Rules
+
+# An explanation as a traceback's end or in pytest's report; on a line by itself; in a mere warning.
+_ROOT = {EXCEPTION_END: 100.0, PYTEST: 100.0, EXCEPTION_LINE: 96.0, PLAIN: 94.0}
+_BARE = {EXCEPTION_END: 84.0, PYTEST: 82.0, EXCEPTION_LINE: 70.0, PLAIN: 40.0}
+_SYMPTOM = {EXCEPTION_END: 86.0, PYTEST: 86.0, EXCEPTION_LINE: 80.0, PLAIN: 60.0}
+_WRAPPER = 15.0
+_WARNED, _MENTIONED = 30.0, 45.0  # less, for what was said as a warning or by the way
+_LATER = 5.0  # less for each other candidate before it
+_LATEST = 30.0
+_IGNORED = 5.0
+FLOOR = 30.0  # from here on something failed, whatever the end of the log says
+_CONTROL_FLOW = ("StopIteration", "StopAsyncIteration", "queue.Empty", "_queue.Empty")  # how loops and queues end
+_QUIET = ("warning", "warn", "info", "debug", "w", "i", "d", "notice")
+
+
+_SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+(?: [^-]*)? - (.+)")  # pytest's summary names the exception too
+
+
+def weight(candidate: Candidate) -> float:
+    """How much speaks for it."""
+    if candidate.ignored:
+        return _IGNORED
+    rule = candidate.rule
+    if rule is not None and rule.rank == WRAPPER:
+        return _WRAPPER - 0.01 * candidate.order - (0.0 if rule.cause else 3.0)
+    if rule is None:
+        base = _BARE[candidate.kind]
+    elif rule.rank == SYMPTOM:
+        base = _SYMPTOM[candidate.kind]
+    else:
+        base = _ROOT[candidate.kind]
+    if candidate.kind in (PLAIN, EXCEPTION_LINE) and candidate.line.level in _QUIET:
+        base -= _WARNED if candidate.line.level.startswith("w") else _MENTIONED
+    return base - min(_LATEST, _LATER * candidate.order) - 2.0 * candidate.depth
+
+
+def ranked(candidates: list[Candidate]) -> list[tuple[float, Candidate]]:
+    """The candidates with their weights, the best first. Of each chain its first link that is no mere messenger,
+    with the weight of the best: what was raised while that was handled knows more of what it meant, but is not where
+    it began."""
+    chains: dict[int, list[tuple[float, Candidate]]] = {}
+    heads = []
+    for one in candidates:
+        weighed = (weight(one), one)
+        if one.chain:
+            chains.setdefault(one.chain, []).append(weighed)
+        else:
+            heads.append(weighed)
+    for links in chains.values():
+        links.sort(key=lambda pair: pair[1].depth)
+        telling = [one for value, one in links if value > _WRAPPER and one.type not in _CONTROL_FLOW]
+        first = telling[0] if telling else max(links, key=lambda pair: pair[0])[1]
+        heads.append((max(value for value, _ in links), first))
+    return sorted(heads, key=lambda pair: (-pair[0], pair[1].line.number))
+
+
+def cause_of(candidate: Candidate, candidates: list[Candidate], rules: Rules) -> tuple[str, str]:
+    """(cause, verdict) of the chosen line. A bare exception has the cause of its chain, then of the code that raised
+    it, then of what wraps it."""
+    if candidate.rule is not None and candidate.rule.cause and candidate.rule.rank == ROOT:
+        return _best_of_chain(candidate, candidates)
+    if (named := _SUMMARY.match(candidate.text)) and (rule := rules.of(named[1])) and rule.cause:
+        return rule.cause, rule.verdict
+    chain = [one for one in candidates if one.chain and one.chain == candidate.chain]
+    known = [one for one in chain if one.rule is not None and one.rule.rank == ROOT and one.rule.cause]
+    if known:
+        first = min(known, key=lambda one: one.rule.order if one.rule else 0)
+        return _of_rule(first)
+    wrapping = [one for one in chain if one is not candidate and one.rule is not None and one.rule.cause]
+    if wrapping:
+        return _of_rule(wrapping[0])
+    place = rules.place(candidate.text, list(reversed(candidate.frames))[:12])
+    if place is not None:
+        return place.cause, place.verdict
+    if candidate.rule is not None and candidate.rule.cause:
+        return _of_rule(candidate)
+    around = [one for one in candidates if one.rule is not None and one.rule.rank == WRAPPER and one.rule.cause]
+    around.sort(key=lambda one: abs(one.line.number - candidate.line.number))
+    if around:
+        return _of_rule(around[0])
+    return UNKNOWN, FAIL
+
+
+def _best_of_chain(candidate: Candidate, candidates: list[Candidate]) -> tuple[str, str]:
+    """The most special rule of the chain: `The read operation timed out` is the hub's where its last link says so."""
+    links = [
+        one
+        for one in candidates
+        if one.chain
+        and one.chain == candidate.chain
+        and one.rule is not None
+        and one.rule.rank == ROOT
+        and one.rule.cause
+    ]
+    best = min([candidate, *links], key=lambda one: one.rule.order if one.rule else 0)
+    return _of_rule(best)
+
+
+def _of_rule(candidate: Candidate) -> tuple[str, str]:
+    rule = candidate.rule
+    assert rule is not None
+    return rule.cause or UNKNOWN, rule.verdict or BLOCKED

@@ -1,0 +1,171 @@
+"""Gathers from the telling lines of a log what may be the reason of its failure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ci_tasks.judge.triage import lines
+from ci_tasks.judge.triage.lines import Line
+from ci_tasks.judge.triage.rules import NOISE, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
+from ci_tasks.judge.triage.tracebacks import EXCEPTION, End, Tracebacks
+
+EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN = "traceback", "exception", "pytest", "line"
+AROUND = 5  # lines of context before and after
+_AFTER = 8  # a message may have several lines, and more than the words would find
+_KEPT = 400
+_PYTEST_LINE = re.compile(r"^E {2,}(\S.*)$")
+_PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):\d+: (?:in )?(\w+)")
+_EXCEPTION_LINE = re.compile(
+    r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)"
+)
+_PLAIN_ERROR = re.compile(r"(?i)\b(?:error|failed|failure|fatal|exception|cannot|could not|unable)\b")
+_ERROR_LINE = re.compile(r"(?i)^(?:\S+ )?(?:fatal )?error\b: ?\S")
+_LOUD = ("error", "critical", "fatal", "e", "f", "exception")
+_SILENT = ("debug", "d")
+_ECHO = b"\x1b[36;1m"  # GitHub prints a step's script in this colour before it runs it
+_VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
+
+
+@dataclass
+class Candidate:
+    """A line that may be the reason. `rule` is None for an exception that no rule knows; `order` counts those before
+    it that are no repetition; `seen` its repetitions."""
+
+    line: Line
+    text: str
+    kind: str
+    rule: Rule | None
+    order: int
+    type: str = ""
+    frames: list[str] = field(default_factory=list)
+    chain: int = 0
+    depth: int = 0
+    ignored: bool = False
+    seen: int = 1
+    before: tuple[str, ...] = ()
+    after: list[str] = field(default_factory=list)
+
+
+class Reader:
+    """Feed it lines; it is hungry for the next one while something is open."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._tracebacks = Tracebacks()
+        self._found: dict[tuple[str, str], Candidate] = {}
+        self._wants_context: list[Candidate] = []
+        self._eager = 0
+        self._pytest_at = -2
+        self._distinct = 0
+        self.succeeded_at = 0
+        self.last: Line | None = None
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        return list(self._found.values())
+
+    def hungry(self) -> bool:
+        return self._eager > 0 or bool(self._wants_context) or self._tracebacks.waiting
+
+    def feed(self, number: int, raw: bytes, before: bytes) -> bool:
+        """One line of the log, with what stood before it. Returns whether it told anything."""
+        self._eager = max(0, self._eager - 1)
+        if _ECHO in raw[:60]:
+            return False
+        told = [self._one(lines.read(number, segment), before) for segment in lines.segments(raw)]
+        return any(told)
+
+    def end(self, tail: list[tuple[int, bytes]]) -> None:
+        """The last lines, whatever they say: whether the job got through, and what it said last."""
+        for number, raw in tail:
+            line = lines.read(number, lines.segments(raw)[-1])
+            if line.text.strip():
+                self.last = line
+            rule = self._rules.of(line.text, raised=False)
+            if rule is not None and rule.rank == SUCCESS:
+                self.succeeded_at = number
+
+    def _one(self, line: Line, before: bytes) -> bool:
+        for candidate in self._wants_context:
+            candidate.after.append(line.shown)
+        self._wants_context = [one for one in self._wants_context if len(one.after) < AROUND]
+        part = self._tracebacks.feed(line.origin, line.text)
+        if isinstance(part, End):
+            self._keep(self._of_end(line, part), before)
+        return bool(part) or self._plain(line, before)
+
+    def _of_end(self, line: Line, end: End) -> Candidate:
+        traceback = end.traceback
+        rule = self._rules.of(line.text, "\n".join(traceback.frames))
+        return Candidate(
+            line,
+            line.text,
+            EXCEPTION_END,
+            rule if rule is None or rule.rank != SUCCESS else None,
+            0,
+            end.type,
+            traceback.frames,
+            traceback.chain,
+            traceback.depth,
+            traceback.ignored,
+        )
+
+    def _plain(self, line: Line, before: bytes) -> bool:
+        text, kind = line.text, PLAIN
+        if found := _PYTEST_LINE.match(text):
+            text, kind = found[1], PYTEST
+            follows, self._pytest_at = line.number - self._pytest_at == 1, line.number
+            if follows:
+                return True  # the rest of a message
+        elif found := _PYTEST_PLACE.match(text):
+            self._place(line, f"{found[1]}:{found[2]}")
+            return True
+        elif _EXCEPTION_LINE.match(text):
+            kind = EXCEPTION_LINE
+        raised = kind != PLAIN or line.level in _LOUD
+        rule = self._rules.of(f"E  {text}") if kind == PYTEST else None
+        rule = rule or self._rules.of(text, raised=raised)
+        if line.level in _SILENT or (rule is None and kind == PLAIN and not self._loud(line)):
+            return False
+        if rule is not None and rule.rank == SUCCESS:
+            self.succeeded_at = line.number
+            return True
+        if rule is not None and rule.name == "ignored-in-destructor":
+            self._tracebacks.ignore_next()
+            return True
+        if rule is not None and rule.rank == NOISE:
+            return False
+        found = EXCEPTION.match(text) if kind != PLAIN else None
+        frames = self._tracebacks.stack_of(line.origin) if kind == PLAIN and "Fatal Python error" in text else []
+        self._keep(Candidate(line, text, kind, rule, 0, found["type"] if found else "", frames), before)
+        return True
+
+    def _loud(self, line: Line) -> bool:
+        return (line.level in _LOUD and bool(_PLAIN_ERROR.search(line.text))) or bool(_ERROR_LINE.match(line.text))
+
+    def _place(self, line: Line, place: str) -> None:
+        """pytest prints where a failure was after its message."""
+        for candidate in reversed(self._found.values()):
+            if candidate.kind == PYTEST and not candidate.frames and line.number - candidate.line.number < 30:
+                candidate.frames.append(place)
+            return
+
+    def _keep(self, candidate: Candidate, before: bytes) -> None:
+        rank = candidate.rule.rank if candidate.rule else SYMPTOM
+        if rank == NOISE:
+            return
+        self._eager = _AFTER
+        key = (candidate.rule.name if candidate.rule else "", _VOLATILE.sub("", candidate.text[:160]))
+        if known := self._found.get(key):
+            known.seen += 1
+            return
+        if len(self._found) >= _KEPT:
+            return
+        candidate.order = self._distinct
+        if rank in (ROOT, SYMPTOM) or candidate.kind == EXCEPTION_END:
+            self._distinct += 1
+        candidate.before = tuple(lines.visible(one) for one in before.split(b"\n")[-AROUND - 1 : -1])
+        self._found[key] = candidate
+        if rank != WRAPPER or len(self._found) < 20:
+            self._wants_context.append(candidate)

@@ -1,0 +1,142 @@
+"""rules.yaml as values, compiled: which rule a line has, and what a traceback's frames say of its cause."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ci_tasks import resources
+
+ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS = "root", "symptom", "wrapper", "noise", "success"
+RANKS = (ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS)
+RAISED, SAID = "raised", "said"
+FILE = "judge/triage/rules.yaml"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One entry of rules.yaml; its head explains the fields. `order` is its place there."""
+
+    name: str
+    rank: str
+    cause: str
+    verdict: str
+    reason: str
+    order: int
+    unless: Any = None
+    frames: Any = None
+    only: str = ""
+
+    def holds(self, text: str, frames: str, raised: bool) -> bool:
+        """Whether the rule counts for a line that it matches."""
+        if (self.only and (self.only == RAISED) != raised) or (self.unless is not None and self.unless.search(text)):
+            return False
+        return self.frames is None or bool(self.frames.search(frames))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Whose code raises: an entry of rules.yaml's `frames`."""
+
+    cause: str
+    verdict: str
+    frames: Any
+    match: Any = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """All of them. `words` finds the lines that are worth a look."""
+
+    words: Any
+    rules: tuple[Rule, ...]
+    places: tuple[Place, ...]
+    matcher: Any
+
+    def of(self, text: str, frames: str = "", raised: bool = True) -> Rule | None:
+        """The first rule that matches `text` and holds; None where none does. `raised` says that it is an exception,
+        or was logged as an error."""
+        for number in sorted(self.matcher.Match(text.encode("utf-8", "replace")) or ()):
+            rule: Rule = self.rules[number]
+            if rule.holds(text, frames, raised):
+                return rule
+        return None
+
+    def place(self, text: str, frames: Sequence[str]) -> Place | None:
+        """What the frames of an exception, innermost last, say of its cause."""
+        for place in self.places:
+            if (place.match is None or place.match.search(text)) and any(place.frames.search(one) for one in frames):
+                return place
+        return None
+
+
+@functools.cache
+def shipped() -> Rules:
+    """The rules that ship, read once."""
+    import yaml
+
+    return compiled(yaml.load(resources.text(FILE), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+
+def compiled(described: dict[str, Any]) -> Rules:
+    """Rules of a parsed rules.yaml. Raises ValueError for one that has no meaning, naming it."""
+    import re2
+
+    folding, bytewise = re2.Options(), re2.Options()
+    for options in (folding, bytewise):
+        options.case_sensitive = False
+        options.never_capture = True
+        options.log_errors = False
+        options.max_mem = 64 << 20
+    bytewise.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
+    matcher = re2.Set.SearchSet(folding)
+    rules = []
+    for order, entry in enumerate(described["rules"]):
+        rules.append(_rule(order, entry, lambda text: re2.compile(text, folding)))
+        try:
+            matcher.Add(entry["match"])
+        except re2.error as error:
+            raise ValueError(f"rule {entry['name']}: {entry['match']!r} is no regular expression of RE2") from error
+    matcher.Compile()
+    places = tuple(
+        Place(
+            entry["cause"],
+            entry["verdict"],
+            re2.compile(entry["frames"], folding),
+            re2.compile(entry["match"], folding) if "match" in entry else None,
+        )
+        for entry in described["frames"]
+    )
+    # YAML folds lines with a space, which is none of the words'.
+    words = re.sub(r"\|\s+", "|", described["words"])
+    return Rules(re2.compile(words.encode(), bytewise), tuple(rules), places, matcher)
+
+
+_KEYS = {"name", "rank", "cause", "verdict", "match", "unless", "only", "frames", "reason", "learnt", "examples", "not"}
+
+
+def _rule(order: int, entry: dict[str, Any], compile_: Any) -> Rule:
+    name = entry.get("name", f"number {order + 1}")
+    if unknown := set(entry) - _KEYS:
+        raise ValueError(f"rule {name}: unknown key {', '.join(sorted(unknown))}")
+    if entry.get("rank") not in RANKS:
+        raise ValueError(f"rule {name}: rank is one of {', '.join(RANKS)}")
+    if entry.get("only", SAID) not in (RAISED, SAID):
+        raise ValueError(f"rule {name}: only is {RAISED} or {SAID}")
+    blames = entry["rank"] not in (NOISE, SUCCESS)
+    if blames and entry.get("verdict") not in ("fail", "blocked"):
+        raise ValueError(f"rule {name}: verdict is fail or blocked")
+    return Rule(
+        name=name,
+        rank=entry["rank"],
+        cause=entry.get("cause", ""),
+        verdict=entry.get("verdict", ""),
+        reason=entry["reason"],
+        order=order,
+        unless=compile_(entry["unless"]) if "unless" in entry else None,
+        frames=compile_(entry["frames"]) if "frames" in entry else None,
+        only=entry.get("only", ""),
+    )

@@ -1,0 +1,150 @@
+"""Python's tracebacks in a log where many ranks and actors write at once: their frames, their ends, and how they are
+chained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+HEADER = "Traceback (most recent call last)"
+_STACK = re.compile(r"^(?:Stack|Current thread 0x\w+(?: \[[^\]]*\])?|Thread 0x\w+) \(most recent call first\)")
+_FRAME = re.compile(r'^[\s|+-]*File "([^"]{1,500})", line (\d+),? in (.*)|^[\s|]*File "([^"]{1,500})", line (\d+)$')
+_CODE = re.compile(r"^\s|^[\^~]+$|^\.\.\.|^\[Previous line repeated|^[|+] ")
+EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,150}(?:\([\w., ]{1,80}\))?)(?:: ?(?P<message>.*))?$")
+_CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
+_PATIENCE = 60  # lines of others between two of one traceback
+_TASK_ERROR = "RayTaskError"
+_TASK = "ray.exceptions.RayTaskError"
+
+
+@dataclass
+class Traceback:
+    """One that is being read. `frames` are `path:function`, outermost first; `chain` is shared by those that Python
+    printed as one raising during the handling of another, `depth` its place there; `ignored` where it was raised in
+    a destructor."""
+
+    origin: str
+    chain: int
+    depth: int = 0
+    ignored: bool = False
+    frames: list[str] = field(default_factory=list)
+    stack: bool = False
+    open: bool = True
+    linked: bool = False
+    quiet: int = 0
+    in_code: bool = False
+    indent: str = ""
+
+
+@dataclass(frozen=True)
+class End:
+    """The last line of a traceback: its exception."""
+
+    type: str
+    message: str
+    traceback: Traceback
+
+
+class Tracebacks:
+    """Those of one log, by who prints them."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Traceback] = {}
+        self._latest: Traceback | None = None
+        self._chains = 0
+        self._ignoring = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a line of one may come."""
+        return any(one.quiet < (_PATIENCE if one.open else 8) for one in self._last.values())
+
+    def ignore_next(self) -> None:
+        """What comes next is said to be ignored."""
+        self._ignoring = 3
+
+    def feed(self, origin: str, text: str) -> End | bool:
+        """An End where the line ends a traceback; else whether it is a part of one."""
+        for one in self._last.values():
+            one.quiet += 1
+        self._ignoring = max(0, self._ignoring - 1)
+        if HEADER in text:
+            self._begin(origin).indent = text[: len(text) - len(text.lstrip())]
+            return text.lstrip().startswith(HEADER)
+        if _STACK.match(text):
+            self._begin(origin).stack = True
+            return True
+        current = self._of(origin)
+        if (current is None or not current.open) and (_FRAME.match(text) or text.startswith(_TASK)):
+            current = self._begin(origin)  # its header was cut off, or is Ray's
+            if text.startswith(_TASK):
+                current.frames.append("")
+        if current is None:
+            return False
+        text = text.removeprefix(current.indent)
+        if _CHAINED.match(text):
+            current.linked = True
+            return True
+        return self._inside(current, text) if current.open else False
+
+    def stack_of(self, origin: str) -> list[str]:
+        """The frames that are still being read for `origin`."""
+        current = self._of(origin)
+        return current.frames if current is not None else []
+
+    def _begin(self, origin: str) -> Traceback:
+        before = self._last.get(origin)
+        if before is not None and before.linked:
+            one = Traceback(origin, before.chain, before.depth + 1, before.ignored)
+        else:
+            self._chains += 1
+            one = Traceback(origin, self._chains, ignored=self._ignoring > 0)
+        self._last[origin] = self._latest = one
+        if len(self._last) > 200:  # a thousand ranks; the oldest have long ended
+            del self._last[next(iter(self._last))]
+        return one
+
+    def _of(self, origin: str) -> Traceback | None:
+        one = self._last.get(origin)
+        # The header has a rank or a time, its lines have none.
+        if not origin and (one is None or not one.open) and self._latest is not None and self._latest.open:
+            one = self._latest
+        return one if one is not None and one.quiet <= _PATIENCE else None
+
+    def _inside(self, current: Traceback, text: str) -> End | bool:
+        if found := _FRAME.match(text):
+            path, function = (found[1], found[3]) if found[1] else (found[4], "")
+            if not current.stack or len(current.frames) < 30:
+                current.frames.insert(0, f"{path}:{function}") if current.stack else current.frames.append(
+                    f"{path}:{function}"
+                )
+            current.quiet, current.in_code = 0, not text.startswith(" ")
+            return True
+        if current.stack:
+            if not text:
+                current.open = False
+            return not text
+        if not text or _CODE.match(text):
+            current.quiet = 0
+            return True
+        if current.in_code:  # pasted without its indentation: the line after File is code
+            current.in_code = False
+            return True
+        found = EXCEPTION.match(text)
+        if found is None or not _is_type(found["type"]) or not (current.frames or "Error" in found["type"]):
+            return False
+        current.open, current.quiet = False, 0
+        end = End(found["type"], found["message"] or "", current)
+        if _TASK_ERROR in found["type"]:
+            current.linked = True  # what the task raised follows at once, and is the reason of this
+            self._begin(current.origin)
+        return end
+
+
+def _is_type(name: str) -> bool:
+    last = name.split("(")[0].rsplit(".", 1)[-1]
+    return (
+        last[:1].isupper()
+        and len(last) > 3
+        and last not in ("INFO", "DEBUG", "WARNING", "ERROR", "None", "True", "False", "File", "Note", "Warning")
+    )

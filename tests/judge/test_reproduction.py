@@ -1,0 +1,77 @@
+"""CI's failure beside ours: reproduced, passed here, different failure, blocked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ci_tasks.judge.reproduction import compare
+from ci_tasks.judge.triage import Triage
+
+CI = Triage("test_assertion", "fail", 7, "AssertionError: kl", "AssertionError: kl#1", 0.9, "AssertionError: kl")
+
+
+def record(status: str, signature: str = "", text: str = "", frames: tuple[str, ...] = ()) -> dict[str, Any]:
+    triage = {"signature": signature, "text": text, "frames": frames} if signature else None
+    return {"status": status, "reason": text or status, "triage": triage}
+
+
+SAME, OTHER = (
+    record("failed", "AssertionError: kl#1", "AssertionError: kl"),
+    record("failed", "KeyError: 'a'#2", "KeyError: 'a'"),
+)
+PASSED, BLOCKED, LOST = record("passed"), record("blocked", "", "no GPU"), record("lost")
+VACUOUS = record("vacuous")
+
+TABLE = [
+    ("the same", [SAME], "reproduced", 0),
+    ("the same, once in three", [PASSED, OTHER, SAME], "reproduced", 0),
+    ("the same, and the environment is to blame", [{**SAME, "status": "blocked"}], "reproduced", 0),
+    ("passed", [PASSED], "passed here", 1),
+    ("passed and blocked", [BLOCKED, PASSED], "passed here", 1),
+    ("another", [OTHER], "different failure", 3),
+    ("another, now and then", [PASSED, OTHER], "different failure", 3),
+    ("nothing ran", [VACUOUS], "different failure", 3),
+    ("blocked", [BLOCKED], "blocked", 125),
+    ("lost and cancelled", [LOST, record("cancelled")], "blocked", 125),
+]
+
+
+@pytest.mark.parametrize(("records", "word", "code"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_each_outcome_has_its_word_and_exit_code(records: list[dict[str, Any]], word: str, code: int) -> None:
+    found = compare(CI, records)
+    assert (found.word, found.exit_code) == (word, code)
+    assert found.record in records
+
+
+def test_two_failures_without_a_signature_are_not_the_same() -> None:
+    assert compare(replace(CI, signature=""), [record("failed")]).word == "different failure"
+
+
+WHY = [
+    ([PASSED, OTHER, SAME], "the same failure in 1 of 3 runs: AssertionError: kl#1"),
+    ([OTHER], "CI: AssertionError: kl; here: KeyError: 'a'"),
+    (
+        [record("failed", "x#9", "AssertionError: kl", ("a.py:f", "b.py:g"))],
+        "the same message from another place: b.py:g < a.py:f",
+    ),
+    ([BLOCKED], "no GPU"),
+    ([PASSED], "it passed here once; `--repeat 20` tells whether it is flaky"),
+    ([PASSED, PASSED], "it passed here in all 2 runs; `--repeat 20` tells whether it is flaky"),
+]
+
+
+@pytest.mark.parametrize(("records", "why"), WHY, ids=[why for _, why in WHY])
+def test_the_word_has_its_reason(records: list[dict[str, Any]], why: str) -> None:
+    assert compare(CI, records).why == why
+
+
+def test_an_environments_failure_that_passes_here_is_said_to_be_that() -> None:
+    ci = replace(CI, verdict="blocked", cause="hf_download")
+    assert compare(ci, [PASSED]).why == "it passed here once; CI's failure was its environment's (hf_download)"
+
+
+def test_a_log_that_says_little_makes_a_weak_sign() -> None:
+    assert "a weak sign" in compare(replace(CI, confidence=0.3), [SAME]).why

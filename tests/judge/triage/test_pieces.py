@@ -1,0 +1,158 @@
+"""A log arrives in pieces of any size; what is given out does not depend on where it was cut."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci_tasks.judge.triage.pieces import BLOCK, LONGEST, Telling, blocks
+
+WORDS = re.compile(rb"error|failed")
+LINES = st.lists(
+    st.sampled_from([b"", b"step 1", b"error 7", b"error 8", b"10%\r20%\rfailed", b"caf\xc3\xa9 \xff error", b"ok\r"]),
+    max_size=12,
+)
+CUTS = st.lists(st.integers(0, 150), max_size=8)
+
+
+def cut(log: bytes, at: list[int]) -> list[bytes]:
+    places = [0, *sorted(min(place, len(log)) for place in at), len(log)]
+    return [log[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+
+
+def given_out(
+    pieces: Iterable[bytes], block: int = BLOCK, tells: bool = True, after: int = 0
+) -> tuple[list[tuple[int, bytes]], Telling]:
+    """(number, line) of each line that is looked at, by a reader that wants `after` more lines after each hit."""
+    seen: list[tuple[int, bytes]] = []
+    wanted = [0]
+
+    def look(number: int, line: bytes, before: bytes) -> bool:
+        wanted[0] = after if WORDS.search(line) else wanted[0] - 1
+        seen.append((number, line))
+        return tells
+
+    telling = Telling(WORDS, lambda: wanted[0] > 0)
+    telling.read(pieces, look, block)
+    return seen, telling
+
+
+@settings(max_examples=200, deadline=None)
+@given(LINES, CUTS, st.integers(1, 60), st.booleans(), st.integers(0, 2))
+def test_a_log_cut_anywhere_is_the_log(lines: list[bytes], at: list[int], block: int, ended: bool, after: int) -> None:
+    log = b"\n".join(lines) + (b"\n" if ended else b"")
+    whole, _ = given_out([log], after=after)
+    parts, _ = given_out(cut(log, at), block=block, after=after)
+    assert parts == whole
+
+
+@settings(max_examples=200, deadline=None)
+@given(LINES, CUTS, st.integers(1, 60), st.booleans())
+def test_its_tail_too(lines: list[bytes], at: list[int], block: int, ended: bool) -> None:
+    log = b"\n".join(lines) + (b"\n" if ended else b"")
+    assert given_out(cut(log, at), block=block)[1].tail == given_out([log])[1].tail
+
+
+@settings(max_examples=200, deadline=None)
+@given(LINES, CUTS, st.integers(1, 60), st.booleans())
+def test_numbers_are_those_of_the_lines(lines: list[bytes], at: list[int], block: int, ended: bool) -> None:
+    log = b"\n".join(lines) + (b"\n" if ended else b"")
+    rows = log.split(b"\n")
+    seen, _ = given_out(cut(log, at), block=block)
+    assert seen == [(number, row) for number, row in enumerate(rows, 1) if WORDS.search(row)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(LINES, CUTS, st.integers(1, 60), st.booleans())
+def test_the_tails_numbers_too(lines: list[bytes], at: list[int], block: int, ended: bool) -> None:
+    log = b"\n".join(lines) + (b"\n" if ended else b"")
+    rows = log.split(b"\n")
+    for number, line in given_out(cut(log, at), block=block)[1].tail:
+        assert line in rows[number - 1]
+
+
+@pytest.mark.parametrize(
+    ("log", "tail"),
+    [
+        (b"a\nb\n", [(1, b"a"), (2, b"b")]),
+        (b"a\nb", [(1, b"a"), (2, b"b")]),
+        (b"a\nerror", [(1, b"a"), (2, b"error")]),
+        (b"error", [(1, b"error")]),
+        (b"", []),
+    ],
+)
+def test_the_tail_is_the_end_of_the_log(log: bytes, tail: list[tuple[int, bytes]]) -> None:
+    assert given_out([log])[1].tail == tail
+
+
+def test_a_progress_bar_in_the_tail_is_one_line() -> None:
+    tail = given_out([b"start\n1%\r50%\r100%\ndone\n"])[1].tail
+    assert [number for number, _ in tail][-1] == 3
+    assert tail[-1] == (3, b"done")
+
+
+def test_the_tail_of_a_long_log_is_short() -> None:
+    log = b"".join(b"step %d\n" % n for n in range(1, 100_001))
+    tail = given_out(cut(log, [1000, 700_000]))[1].tail
+    assert tail[-1] == (100_000, b"step 100000")
+    assert len(tail) == 30
+
+
+def test_lines_after_a_hit_are_given_while_the_reader_wants_them() -> None:
+    seen, _ = given_out([b"a\nerror\nb\nc\nd\nfailed\ne\n"], after=2)
+    assert [number for number, _ in seen] == [2, 3, 4, 6, 7]
+
+
+def test_lines_after_a_hit_are_given_across_blocks() -> None:
+    seen, _ = given_out([b"error\n", b"b\n", b"c\n"], block=1, after=2)
+    assert seen == [(1, b"error"), (2, b"b"), (3, b"c")]
+
+
+def test_a_line_that_told_nothing_is_not_looked_at_again_with_other_digits() -> None:
+    seen, _ = given_out([b"0 error in 7 s\n3 error in 12 s\n3 errors in 12 s\n"], tells=False)
+    assert [number for number, _ in seen] == [1, 3]
+    seen, _ = given_out([b"0 error in 7 s\n3 error in 12 s\n"], tells=True)
+    assert [number for number, _ in seen] == [1, 2]
+
+
+def endless(megabytes: int) -> Iterator[bytes]:
+    """One line, in pieces."""
+    yield b"first error "
+    for _ in range(megabytes):
+        yield bytes(1 << 20).replace(b"\0", b".")
+    yield b"\n"
+    yield b"then failed\n"
+
+
+def test_a_line_of_a_hundred_megabytes_is_held_in_a_few() -> None:
+    tracemalloc.start()
+    try:
+        seen, _ = given_out(endless(100))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [number for number, _ in seen] == [1, 2]
+    assert seen[0][1].startswith(b"first error")
+    assert len(seen[0][1]) <= 4 * LONGEST
+    assert peak < 12 << 20
+
+
+def test_of_a_progress_bar_without_end_its_last_state_is_kept() -> None:
+    bar = (b"\r%7d of 9999999 MB" % n for n in range(50_000))
+    seen, _ = given_out([*bar, b"\rdownload failed\n"])
+    ((number, line),) = seen
+    assert number == 1
+    assert line.endswith(b"\rdownload failed")
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=10), st.integers(1, 64))
+def test_blocks_are_the_log(pieces: list[bytes], block: int) -> None:
+    cut_up = list(blocks(pieces, block))
+    assert b"".join(cut_up) == b"".join(pieces)
+    assert all(one.endswith(b"\n") for one in cut_up[:-1])
