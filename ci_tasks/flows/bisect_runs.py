@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +31,10 @@ Say = Callable[[str], None]
 
 @dataclass
 class Interrupts:
-    """How often ^C was pressed."""
+    """How often runs in threads are to be interrupted, and whether a person pressed ^C."""
 
     pressed: int = 0
+    by_person: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,21 @@ def run_all(work: Work, orders: Sequence[Order], tell: Say, take: Callable[[Obse
     """Run `orders` at once and `take` each result as it comes. Raises KeyboardInterrupt after ^C, when all have ended;
     what had a result by then was taken."""
     interrupts = Interrupts()
-    if len(orders) == 1:  # here, where ^C needs no help
-        try:
-            take(run_one(work, orders[0], tell, interrupts))
-        except Cancelled:
-            raise KeyboardInterrupt from None
-        return
+    with _noticing(interrupts):
+        if len(orders) == 1:  # here, where ^C needs no help
+            problem = _taken(lambda: run_one(work, orders[0], tell, interrupts), take)
+        else:
+            problem = _side_by_side(work, orders, tell, take, interrupts)
+    if interrupts.by_person or isinstance(problem, Cancelled):  # a run may have come to its end all the same
+        raise KeyboardInterrupt from None
+    if problem:
+        raise problem
+
+
+def _side_by_side(
+    work: Work, orders: Sequence[Order], tell: Say, take: Callable[[Observation], None], interrupts: Interrupts
+) -> BaseException | None:
+    """Returns the first problem; what runs beside it is cancelled."""
     pool = ThreadPoolExecutor(len(orders), "ci-tasks bisect")
     waiting = {pool.submit(run_one, work, order, tell, interrupts) for order in orders}
     problem: BaseException | None = None
@@ -115,21 +127,36 @@ def run_all(work: Work, orders: Sequence[Order], tell: Say, take: Callable[[Obse
             continue
         waiting -= ended
         for one in ended:
-            failed = _taken(one, take)
+            failed = _taken(one.result, take)
             problem = problem or failed
             if problem and not interrupts.pressed:
                 interrupts.pressed += 1  # nobody waits for the others
     pool.shutdown()
-    if isinstance(problem, Cancelled):
-        raise KeyboardInterrupt from None
-    if problem:
-        raise problem
+    return problem
 
 
-def _taken(one: Future[Observation], take: Callable[[Observation], None]) -> BaseException | None:
+@contextmanager
+def _noticing(interrupts: Interrupts) -> Iterator[None]:
+    """Whether it is a person who interrupts: a run that ends at that moment as it would have does not say so."""
+
+    def press(number: int, frame: Any) -> None:
+        interrupts.by_person = True
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # not ours to change: nohup, a notebook
+        yield
+        return
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _taken(result: Callable[[], Observation], take: Callable[[Observation], None]) -> BaseException | None:
     """Why a run has no result."""
     try:
-        take(one.result())
+        take(result())
     except (Exception, KeyboardInterrupt) as problem:
         return problem
     return None

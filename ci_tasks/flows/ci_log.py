@@ -13,7 +13,7 @@ from ci_tasks.judge.verdict import Ended, read_as
 from ci_tasks.runner import layout
 from ci_tasks.workflow.cilog import lines, reader
 from ci_tasks.workflow.cilog.lines import JobLines
-from ci_tasks.workflow.cilog.recovered import SUCCESS, TIMED_OUT, Recovered
+from ci_tasks.workflow.cilog.recovered import FAILURE, SUCCESS, TIMED_OUT, Recovered
 
 _PIECE = 1 << 18
 _SOME_CODE = 1  # of a job that is known to have failed, and not with which code
@@ -46,7 +46,7 @@ def from_url(url: str) -> CiLog:
         job_name=facts.name,
         workflow=facts.workflow_path,
         runner_name=facts.runner_name,
-        conclusion="failure",
+        conclusion=FAILURE if facts.conclusion in ("failure", "timed_out") else facts.conclusion,
         pull_request=next(iter(facts.pull_requests), None),
     )
     with found.log as log:

@@ -10,6 +10,7 @@ from typing import Any
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError
 from ci_tasks.flows.ci_log import CiLog
+from ci_tasks.flows.outputs import find_rows
 from ci_tasks.flows.prepare import Request
 from ci_tasks.flows.repeating import perform_repeatedly
 from ci_tasks.flows.running import perform
@@ -30,6 +31,7 @@ from ci_tasks.workflow.cilog import learn
 from ci_tasks.workflow.cilog.candidates import candidates, situation_of
 from ci_tasks.workflow.cilog.identify import identify
 from ci_tasks.workflow.cilog.recovered import Recovered
+from ci_tasks.workflow.naming import label_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ def reproduce(log: CiLog, config: Config, ask: Ask) -> int:
     source, found, row = _the_same_job(log.recovered, ask)
     print("\n".join([*report.recovered(found, row.row, row.label), "", "CI's failure:"]))
     print("\n".join(f"  {line}".rstrip() for line in describe(log.triage.public())), "", sep="\n", flush=True)
-    request = Request(row.label, row.row, ask.host, keep=ask.keep, image=ask.image or _pinned(found))
+    base = found.merge_base if row.label == slime.CHANGED and not ask.on_my_tree else None
+    request = Request(row.label, row.row, ask.host, base or None, keep=ask.keep, image=ask.image or _pinned(found))
     print(source.headline, flush=True)
     if ask.repeats > 1:
         done = perform_repeatedly(source, config, request, Goal(ask.repeats))
@@ -138,13 +141,19 @@ def _row(source: Source, recovered: Recovered, ask: Ask) -> Row:
     """The row that the log is of. Raises UsageError where none or several fit, naming them."""
     known = situation_of(recovered, situation(source, secrets=source.workflow.secrets))
     jobs = source.workflow.jobs.values() if not ask.label else [slime.job_of(source.workflow, ask.label)]
-    found = [
-        (job, slime.select(rows.rows(source.workflow, job, known, slime.describe), ask.only, job.id))
-        for job in jobs
-        if not rows.missing_outputs(job, known)
-    ]
+    found = []
+    for job in jobs:
+        if not rows.missing_outputs(job, known):
+            found.append((job, rows.rows(source.workflow, job, known, slime.describe)))
+        elif ask.label or recovered.job_name.startswith(job.id):  # another job's output says which rows it has
+            decided = find_rows(source, label_of(job.id), known, recovered.merge_base or None)
+            found.append((decided.job, decided.rows))
+    if ask.only:
+        where = ask.label or "any label"
+        chosen = slime.select([row for _, several in found for row in several], ask.only, where)
+        found = [(job, [row for row in several if row in chosen]) for job, several in found]
     every = [row for _, several in found for row in several]
-    if ask.label and len(every) == 1:
+    if (ask.label or ask.only) and len(every) == 1:
         return every[0]
     known_rows = [one for job, several in found for one in candidates(source.workflow, job, several, known)]
     which = identify(recovered, known_rows)

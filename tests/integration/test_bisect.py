@@ -89,7 +89,7 @@ def test_the_culprit_is_found_past_commits_that_cannot_be_tested_and_the_same_wo
     kept = state(bisecting)["observations"]
     assert [one["kind"] for one in kept[:4]] == ["fail", "fail", "fail", "pass"]
     assert all(one["host"] == "one" and one["mark"] and (one["run"] or one["kind"] == "missing") for one in kept)
-    again = bisecting.ci_tasks(*BISECT)
+    again = bisecting.ci_tasks(*BISECT, "--host", "two")
     assert again.code == 0
     assert again.out.splitlines()[-7:] == said.out.splitlines()[-7:]
     assert state(bisecting)["observations"] == kept, "nothing ran again"

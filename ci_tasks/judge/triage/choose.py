@@ -21,6 +21,7 @@ _WARNED, _MENTIONED = 30.0, 45.0  # less, for what was said as a warning or by t
 _LATER = 5.0  # less for each other candidate before it
 _LATEST = 30.0
 _IGNORED = 5.0
+_NEAR = 200  # lines
 FLOOR = 30.0  # from here on something failed, whatever the end of the log says
 _CONTROL_FLOW = ("StopIteration", "StopAsyncIteration", "queue.Empty", "_queue.Empty")  # how loops and queues end
 _QUIET = ("warning", "warn", "info", "debug", "w", "i", "d", "notice")
@@ -35,6 +36,8 @@ def weight(candidate: Candidate) -> float:
         return _IGNORED
     rule = candidate.rule
     if rule is not None and rule.rank == WRAPPER:
+        if candidate.line.level.startswith("i"):
+            return _IGNORED
         return _WRAPPER - 0.01 * candidate.order - (0.0 if rule.cause else 3.0)
     if rule is None:
         base = _BARE[candidate.kind]
@@ -68,6 +71,15 @@ def ranked(candidates: list[Candidate]) -> list[tuple[float, Candidate]]:
 
 
 def cause_of(candidate: Candidate, candidates: list[Candidate], rules: Rules) -> tuple[str, str]:
+    """(cause, verdict) of the chosen line; where what wraps it says more, that."""
+    found = _own_cause(candidate, candidates, rules)
+    for one in candidates:
+        if one.rule is not None and found[0] in one.rule.over and abs(one.line.number - candidate.line.number) < _NEAR:
+            return _of_rule(one)
+    return found
+
+
+def _own_cause(candidate: Candidate, candidates: list[Candidate], rules: Rules) -> tuple[str, str]:
     """(cause, verdict) of the chosen line. A bare exception has the cause of its chain, then of the code that raised
     it, then of what wraps it."""
     if candidate.rule is not None and candidate.rule.cause and candidate.rule.rank == ROOT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ci_tasks.judge.triage.choose import FLOOR, cause_of, ranked
 from ci_tasks.judge.triage.lines import read
@@ -33,7 +34,7 @@ def triage(log: Iterable[bytes], exit_code: int | None = None, rules: Rules | No
         last = reader.last
         ending = sign(f"exit code {exit_code}", "", ()) if exit_code else ""
         return Triage(UNKNOWN, FAIL, last.number if last else None, last.shown if last else "", ending, _GUESS)
-    return _told(order, reader.candidates, rules)
+    return _of_engine(_told(order, reader.candidates, rules), reader.engines)
 
 
 def _failed(order: list[tuple[float, Candidate]], reader: Reader, exit_code: int | None) -> bool:
@@ -45,7 +46,8 @@ def _failed(order: list[tuple[float, Candidate]], reader: Reader, exit_code: int
         return False
     best = order[0][0]
     said = [one.line.number for value, one in order if value > _IGNORED_ONLY]
-    if reader.succeeded_at and (best < FLOOR or reader.succeeded_at > max(said)):
+    got_through = reader.succeeded_at or reader.got_on_at
+    if (got_through and best < FLOOR) or (reader.succeeded_at and reader.succeeded_at > max(said, default=0)):
         return False
     return bool(said)
 
@@ -72,6 +74,14 @@ def _told(order: list[tuple[float, Candidate]], candidates: list[Candidate], rul
         frames=of_code(chosen.frames),
         second=_blame(second[1], candidates, rules) if second else None,
     )
+
+
+def _of_engine(found: Triage, named: dict[str, int]) -> Triage:
+    """An exception of which nothing else is known, in a log that is full of an engine's lines, is that engine's."""
+    engine = max(named, key=lambda name: named[name])
+    if found.cause != UNKNOWN or found.rule or not found.frames or not named[engine]:
+        return found
+    return replace(found, cause=f"{engine}_engine_crash")
 
 
 def _said_before(chosen: Candidate, rules: Rules) -> Candidate | None:

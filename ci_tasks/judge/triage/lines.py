@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_ANSI = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]|\^\[\[[0-9;]*m")
+_ANSI = re.compile(
+    r"_?bk;t=\d+\x07|\x1b_[^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]|\^\[\[[0-9;]*m"
+)
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _LEVEL = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
 # Each takes one thing off the beginning, tried in turn until none fits. Named groups say who spoke, and how loud.
@@ -29,6 +31,9 @@ _PREFIXES = [
         rf"\[(?P<level>{_LEVEL})\] ?",
         r"##\[(?P<level>error|warning)\]",
         r"[\w.]+\.py:\d+ - ",
+        r"(?P<origin>[\w.-]{2,40}) +\| ",
+        r"\[[\w.-]+[-_]py:\d+\] ",
+        r" *\| (?=\[)",
     )
 ]
 _REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
@@ -76,6 +81,7 @@ def visible(raw: bytes) -> str:
     text = raw.rstrip(b"\r\n")[:_LONGEST].decode("utf-8", "replace")
     if "\x1b" in text or "^[[" in text:
         text = _ANSI.sub("", text)
+    text = text.replace("\xa0", " ")
     if not text.isprintable():
         text = "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
     return text.lstrip("\ufeff").rstrip()

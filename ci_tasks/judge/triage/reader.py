@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 
 from ci_tasks.judge.triage import lines
 from ci_tasks.judge.triage.lines import Line
-from ci_tasks.judge.triage.rules import NOISE, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
+from ci_tasks.judge.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
 from ci_tasks.judge.triage.tracebacks import EXCEPTION, End, Tracebacks
 
 EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN = "traceback", "exception", "pytest", "line"
 AROUND = 5  # lines of context before and after
 _AFTER = 8  # a message may have several lines, and more than the words would find
 _KEPT = 400
+_MESSAGE = 6  # lines that an exception's message may go on for
+_ENGINES = ("sglang", "vllm")
 _PYTEST_LINE = re.compile(r"^E {2,}(\S.*)$")
 _PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):\d+: (?:in )?(\w+)")
 _EXCEPTION_LINE = re.compile(
@@ -40,7 +42,7 @@ class Candidate:
     type: str = ""
     frames: list[str] = field(default_factory=list)
     chain: int = 0
-    depth: int = 0
+    depth: float = 0
     ignored: bool = False
     seen: int = 1
     before: tuple[str, ...] = ()
@@ -57,8 +59,10 @@ class Reader:
         self._wants_context: list[Candidate] = []
         self._eager = 0
         self._pytest_at = -2
+        self._message: tuple[Candidate, int] | None = None
+        self.engines = dict.fromkeys(_ENGINES, 0)
         self._distinct = 0
-        self.succeeded_at = 0
+        self.succeeded_at = self.got_on_at = 0
         self.last: Line | None = None
 
     @property
@@ -85,15 +89,37 @@ class Reader:
             rule = self._rules.of(line.text, raised=False)
             if rule is not None and rule.rank == SUCCESS:
                 self.succeeded_at = number
+            if rule is not None and rule.rank == PROGRESS:
+                self.got_on_at = number
 
     def _one(self, line: Line, before: bytes) -> bool:
         for candidate in self._wants_context:
             candidate.after.append(line.shown)
         self._wants_context = [one for one in self._wants_context if len(one.after) < AROUND]
+        for engine in _ENGINES:
+            self.engines[engine] += engine in line.shown
         part = self._tracebacks.feed(line.origin, line.text)
         if isinstance(part, End):
-            self._keep(self._of_end(line, part), before)
-        return bool(part) or self._plain(line, before)
+            end = self._of_end(line, part)
+            self._message = (end, line.number + _MESSAGE)
+            self._keep(end, before)
+        return bool(part) or self._goes_on(line, before) or self._plain(line, before)
+
+    def _goes_on(self, line: Line, before: bytes) -> bool:
+        """Whether the line is more of an exception's message, and says more than its first line: NCCL ends with the cause."""
+        if self._message is None:
+            return False
+        end, until = self._message
+        if end.ignored or line.number > until or line.level or line.origin != end.line.origin:
+            self._message = None
+            return False
+        rule = self._rules.of(line.text)
+        known = end.rule is not None and end.rule.rank == ROOT
+        if rule is None or rule.rank != ROOT or (known and end.rule is not None and rule.order >= end.rule.order):
+            return False
+        more = (line, line.text, EXCEPTION_END, rule, 0, end.type, end.frames, end.chain, end.depth - 0.5, end.ignored)
+        self._keep(Candidate(*more), before)
+        return True
 
     def _of_end(self, line: Line, end: End) -> Candidate:
         traceback = end.traceback
@@ -102,7 +128,7 @@ class Reader:
             line,
             line.text,
             EXCEPTION_END,
-            rule if rule is None or rule.rank != SUCCESS else None,
+            rule if rule is None or rule.rank not in (SUCCESS, PROGRESS) else None,
             0,
             end.type,
             traceback.frames,
@@ -121,15 +147,15 @@ class Reader:
         elif found := _PYTEST_PLACE.match(text):
             self._place(line, f"{found[1]}:{found[2]}")
             return True
-        elif _EXCEPTION_LINE.match(text):
-            kind = EXCEPTION_LINE
+        elif _EXCEPTION_LINE.match(text.lstrip()):
+            text, kind = text.lstrip(), EXCEPTION_LINE
         raised = kind != PLAIN or line.level in _LOUD
         rule = self._rules.of(f"E  {text}") if kind == PYTEST else None
         rule = rule or self._rules.of(text, raised=raised)
         if line.level in _SILENT or (rule is None and kind == PLAIN and not self._loud(line)):
             return False
-        if rule is not None and rule.rank == SUCCESS:
-            self.succeeded_at = line.number
+        if rule is not None and rule.rank in (SUCCESS, PROGRESS):
+            self.succeeded_at = line.number if rule.rank == SUCCESS else self.succeeded_at
             return True
         if rule is not None and rule.name == "ignored-in-destructor":
             self._tracebacks.ignore_next()
@@ -138,7 +164,11 @@ class Reader:
             return False
         found = EXCEPTION.match(text) if kind != PLAIN else None
         frames = self._tracebacks.stack_of(line.origin) if kind == PLAIN and "Fatal Python error" in text else []
-        self._keep(Candidate(line, text, kind, rule, 0, found["type"] if found else "", frames), before)
+        candidate = Candidate(line, text, kind, rule, 0, found["type"] if found else "", frames)
+        if rule is not None and rule.rank == ROOT and kind != PYTEST:
+            candidate.chain = -line.number  # what follows may be more of its message
+            self._message = (candidate, line.number + _MESSAGE)
+        self._keep(candidate, before)
         return True
 
     def _loud(self, line: Line) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 
 from ci_tasks import resources
 
-ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS = "root", "symptom", "wrapper", "noise", "success"
-RANKS = (ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS)
+ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS = "root", "symptom", "wrapper", "noise", "success", "progress"
+RANKS = (ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS)
 RAISED, SAID = "raised", "said"
 FILE = "judge/triage/rules.yaml"
 
@@ -29,6 +29,7 @@ class Rule:
     unless: Any = None
     frames: Any = None
     only: str = ""
+    over: tuple[str, ...] = ()
 
     def holds(self, text: str, frames: str, raised: bool) -> bool:
         """Whether the rule counts for a line that it matches."""
@@ -115,7 +116,21 @@ def compiled(described: dict[str, Any]) -> Rules:
     return Rules(re2.compile(words.encode(), bytewise), tuple(rules), places, matcher)
 
 
-_KEYS = {"name", "rank", "cause", "verdict", "match", "unless", "only", "frames", "reason", "learnt", "examples", "not"}
+_KEYS = {
+    "name",
+    "rank",
+    "cause",
+    "verdict",
+    "match",
+    "unless",
+    "only",
+    "over",
+    "frames",
+    "reason",
+    "learnt",
+    "examples",
+    "not",
+}
 
 
 def _rule(order: int, entry: dict[str, Any], compile_: Any) -> Rule:
@@ -126,7 +141,7 @@ def _rule(order: int, entry: dict[str, Any], compile_: Any) -> Rule:
         raise ValueError(f"rule {name}: rank is one of {', '.join(RANKS)}")
     if entry.get("only", SAID) not in (RAISED, SAID):
         raise ValueError(f"rule {name}: only is {RAISED} or {SAID}")
-    blames = entry["rank"] not in (NOISE, SUCCESS)
+    blames = entry["rank"] not in (NOISE, SUCCESS, PROGRESS)
     if blames and entry.get("verdict") not in ("fail", "blocked"):
         raise ValueError(f"rule {name}: verdict is fail or blocked")
     return Rule(
@@ -139,4 +154,5 @@ def _rule(order: int, entry: dict[str, Any], compile_: Any) -> Rule:
         unless=compile_(entry["unless"]) if "unless" in entry else None,
         frames=compile_(entry["frames"]) if "frames" in entry else None,
         only=entry.get("only", ""),
+        over=tuple(entry.get("over", ())),
     )

@@ -69,8 +69,9 @@ class Tracebacks:
             one.quiet += 1
         self._ignoring = max(0, self._ignoring - 1)
         if HEADER in text:
-            self._begin(origin).indent = text[: len(text) - len(text.lstrip())]
-            return text.lstrip().startswith(HEADER)
+            begun, bare = self._begin(origin), text.lstrip()
+            begun.indent = text[: len(text) - len(bare)] if bare.startswith(HEADER) else ""
+            return bare.startswith(HEADER)
         if _STACK.match(text):
             self._begin(origin).stack = True
             return True
@@ -125,7 +126,7 @@ class Tracebacks:
                 current.open = False
             return not text
         if not text or _CODE.match(text):
-            current.quiet = 0
+            current.quiet, current.in_code = 0, current.in_code and not text
             return True
         if current.in_code:  # pasted without its indentation: the line after File is code
             current.in_code = False

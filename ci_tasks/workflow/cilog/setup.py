@@ -19,6 +19,7 @@ _PLAIN = {
     b"Job is about to start running on the runner: ": "hosted_on",
 }
 _CREATE = re.compile(rb"##\[command\]\S*docker create ")
+_PULL = re.compile(rb"##\[command\]\S*docker (?:--config \S+ )?pull (\S+)\s*\Z")
 _CONTAINER = b"Starting job container"
 _CONTAINERS = (b"Checking docker version", _CONTAINER)
 _IMAGE = (b"Runner Image", b"Virtual Environment")
@@ -61,6 +62,8 @@ class SetUp:
 
     def _in_container(self, text: bytes) -> None:
         self.pulls.feed(text)
+        if pull := _PULL.match(text):
+            self.image = shown(pull[1])  # all there is of a container that never came to be
         if not _CREATE.match(text):
             return
         try:

@@ -48,7 +48,8 @@ class Search:
 
 
 def search(world: World, hosts: int = 1, target: str = "", repeat: int = 0) -> Search:
-    question, seen, rounds = Question(world.lineage, target, repeat), [], 0
+    question, rounds = Question(world.lineage, target, repeat), 0
+    seen: list[Observation] = []
     while isinstance(decision := decide(question, seen, hosts), Run):
         assert 0 < len(decision.positions) <= hosts
         rounds += 1

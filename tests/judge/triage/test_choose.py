@@ -1,4 +1,4 @@
-"""Which of several candidates is blamed, and whose cause it gets; with rules of our own, so that rules.yaml may change."""
+"""Which of several candidates is blamed, and whose cause it gets. With rules of our own: rules.yaml may change."""
 
 from __future__ import annotations
 
@@ -45,13 +45,28 @@ BLAMED = [
     ("the first of two roots", ["disk failure", "memory error"], "disk failure", "disk_full"),
     ("a root before what wraps it", ["engine died", "job failed", "disk failure"], "disk failure", "disk_full"),
     ("a traceback's end before a line", ["KeyError: 'x'", traceback("ValueError: y")], "ValueError: y", "unknown"),
-    ("a root before a symptom", [traceback("AssertionError: x"), traceback("OSError: disk failure")], "disk fail", "disk_full"),
-    ("a symptom before a wrapper", ["engine died", traceback("AssertionError: x")], "AssertionError: x", "test_assertion"),
+    (
+        "a root before a symptom",
+        [traceback("AssertionError: x"), traceback("OSError: disk failure")],
+        "disk fail",
+        "disk_full",
+    ),
+    (
+        "a symptom before a wrapper",
+        ["engine died", traceback("AssertionError: x")],
+        "AssertionError: x",
+        "test_assertion",
+    ),
     ("a wrapper, if there is nothing else", ["step 1", "engine died"], "engine died", "vllm_engine_crash"),
     ("a wrapper with a cause before one without", ["job failed", "engine died"], "engine died", "vllm_engine_crash"),
     ("a warning is less", ["WARNING: disk failure", traceback("MyError: memory error")], "memory error", "cuda_oom"),
     ("what was retried is nothing", ["disk failure, retrying", traceback("ValueError: y")], "ValueError: y", "unknown"),
-    ("the first link of a chain", [traceback("KeyError: 'x'"), traceback("ValueError: y", link=DURING)], "KeyError", "unknown"),
+    (
+        "the first link of a chain",
+        [traceback("KeyError: 'x'"), traceback("ValueError: y", link=DURING)],
+        "KeyError",
+        "unknown",
+    ),
     (
         "not where loops end",
         [traceback("StopIteration"), traceback("ValueError: y", link=DURING)],
@@ -103,7 +118,12 @@ def test_repetitions_of_ranks_are_one_candidate() -> None:
 def test_the_second_best_is_told_where_it_is_close() -> None:
     got = of("disk failure", "memory error")
     assert got.second is not None
-    assert (got.second.line, got.second.line_no, got.second.cause, got.second.rule) == ("memory error", 2, "cuda_oom", "oom")
+    assert (got.second.line, got.second.line_no, got.second.cause, got.second.rule) == (
+        "memory error",
+        2,
+        "cuda_oom",
+        "oom",
+    )
 
 
 def test_being_unsure_lowers_the_confidence() -> None:

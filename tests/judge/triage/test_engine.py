@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import unicodedata
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -113,19 +114,40 @@ def test_a_log_without_a_newline_at_its_end_is_read_to_its_end() -> None:
 
 def test_escape_sequences_never_reach_a_terminal() -> None:
     evil = b"\x1b]0;owned\x07\x1b[2J\x1b[31m"
-    log = evil + b"before\n" + OOM.replace(b"CUDA", evil + b"CUDA").replace(b"train.py", b"tr\x1b[1main.py") + evil + b"after\x1b"
+    log = (
+        evil
+        + b"before\n"
+        + OOM.replace(b"CUDA", evil + b"CUDA").replace(b"train.py", b"tr\x1b[1main.py")
+        + evil
+        + b"after\x1b"
+    )
     got = triage([log])
     assert got.cause == "cuda_oom"
     assert not any(unicodedata.category(char) == "Cc" for text in strings(got) for char in text if char != "\t")
     assert "owned" not in "".join(strings(got))
 
 
-TELLING = [b"Traceback (most recent call last):\n", b'  File "/x/\x1b[1ma.py", line 3, in \x1b]0;f\x07\n', b"ValueError: \x1b[31mx\n"]
-TELLING += [b"[rank1]: ", b"(A pid=3) ", b"ERROR \x9b ", b"\xff\xfe error\n", b"E   assert \x07 1\n", b"FAILED a.py::b\n", b"\r", b"\n"]
+TELLING = [
+    b"Traceback (most recent call last):\n",
+    b'  File "/x/\x1b[1ma.py", line 3, in \x1b]0;f\x07\n',
+    b"ValueError: \x1b[31mx\n",
+]
+TELLING += [
+    b"[rank1]: ",
+    b"(A pid=3) ",
+    b"ERROR \x9b ",
+    b"\xff\xfe error\n",
+    b"E   assert \x07 1\n",
+    b"FAILED a.py::b\n",
+    b"\r",
+    b"\n",
+]
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(TELLING), st.binary(max_size=20)), max_size=30), st.sampled_from([None, 0, 1]))
+@given(
+    st.lists(st.one_of(st.sampled_from(TELLING), st.binary(max_size=20)), max_size=30), st.sampled_from([None, 0, 1])
+)
 def test_no_log_breaks_it_and_nothing_raw_comes_out(parts: list[bytes], exit_code: int | None) -> None:
     got = triage(parts, exit_code=exit_code)
     assert got.verdict in (FAIL, BLOCKED, PASS)
@@ -139,7 +161,7 @@ def test_no_log_breaks_it_and_nothing_raw_comes_out(parts: list[bytes], exit_cod
 def test_a_log_cut_anywhere_has_one_answer(at: list[int]) -> None:
     log = OOM * 3
     places = [0, *sorted(at), len(log)]
-    assert triage(log[begin:end] for begin, end in zip(places, places[1:], strict=False)) == triage([log])
+    assert triage(log[begin:end] for begin, end in pairwise(places)) == triage([log])
 
 
 @pytest.mark.parametrize("size", [1 << 12, 1 << 16, 100_003])
@@ -153,15 +175,24 @@ def test_a_long_log_cut_anywhere_has_one_answer(size: int) -> None:
         assert len(whole.context) > 8
 
 
+NAMES = ["".join(chr(97 + number // 26**place % 26) for place in range(4)) for number in range(1000)]
+
+
+def test_a_thousand_errors_that_were_survived_do_not_push_the_last_one_out() -> None:
+    survived = b"".join(b"ERROR request %s was refused: no such tool\n" % name.encode() for name in NAMES)
+    got = triage([survived + OOM], exit_code=1)
+    assert got.cause == "cuda_oom"
+
+
 STREAM = """
 import sys
 from ci_tasks.judge.triage import triage
 
 def pieces(megabytes):
     for n in range(megabytes * 4):
-        row = b"[2025-03-01 09:12:%02d TP0] Decode batch. #token: %d, error rate: 0.0\\n" % (n % 60, n)
+        row = b"[2025-03-01 09:12:%02d TP0] Decode batch. #token: %d, token usage: 0.02\\n" % (n % 60, n)
         warning = b"WARNING %d: request %x failed with status %d, retrying\\n" % (n, n * 7919, n % 600)
-        yield (row * 60 + warning * 3) * (262144 // (60 * len(row) + 3 * len(warning)))
+        yield (row * 60 + warning) * (262144 // (60 * len(row) + len(warning)))
     yield b"Traceback (most recent call last):\\n  File \\"/x/a.py\\", line 3, in f\\nKeyError: 'the end'\\n"
 
 got = triage(pieces(int(sys.argv[1])))

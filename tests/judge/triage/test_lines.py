@@ -90,7 +90,9 @@ def safe(text: str) -> bool:
 PARTS = st.lists(
     st.one_of(
         st.binary(max_size=12),
-        st.sampled_from([b"\x1b", b"[", b"]", b"\x07", b"31m", b"\\", b"\r", b"\n", b"\x9b", b"\xc2\x9b", b"ERROR: ", b"0;"]),
+        st.sampled_from(
+            [b"\x1b", b"[", b"]", b"\x07", b"31m", b"\\", b"\r", b"\n", b"\x9b", b"\xc2\x9b", b"ERROR: ", b"0;"]
+        ),
         st.text(max_size=8).map(lambda text: text.encode("utf-8", "surrogatepass")),
     ),
     max_size=20,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ CUTS = st.lists(st.integers(0, 150), max_size=8)
 
 def cut(log: bytes, at: list[int]) -> list[bytes]:
     places = [0, *sorted(min(place, len(log)) for place in at), len(log)]
-    return [log[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    return [log[begin:end] for begin, end in pairwise(places)]
 
 
 def given_out(

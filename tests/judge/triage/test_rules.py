@@ -40,7 +40,9 @@ def test_an_example_is_matched_first_by_its_own_rule(rule: dict[str, Any], line:
 
 @pytest.mark.parametrize(("rule", "line"), EXAMPLES, ids=ids(EXAMPLES))
 def test_an_example_has_a_word_by_which_it_is_found(rule: dict[str, Any], line: str) -> None:
-    assert shipped().words.search(line.encode()), f"no word of `words` is in {line!r}: no log's reader would ever see it"
+    assert shipped().words.search(line.encode()), (
+        f"no word of `words` is in {line!r}: no log's reader would ever see it"
+    )
 
 
 @pytest.mark.parametrize(("rule", "line"), REFUSED, ids=ids(REFUSED))

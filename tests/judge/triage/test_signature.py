@@ -22,13 +22,21 @@ SAME = [
     ("counts", "got 1,024 of 2,048 rows", "got 7 of 8 rows"),
     ("addresses", "<Engine object at 0x7f2a93c1b6a0>", "<Engine object at 0x1>"),
     ("process ids", "worker died (pid=1203, signal 9)", "worker died (pid=7, signal 9)"),
-    ("uuids", "actor 3f2504e0-4f89-11d3-9a0c-0305e82c3301 is gone", "actor 00000000-4f89-11d3-9a0c-0305e82c3399 is gone"),
+    (
+        "uuids",
+        "actor 3f2504e0-4f89-11d3-9a0c-0305e82c3301 is gone",
+        "actor 00000000-4f89-11d3-9a0c-0305e82c3399 is gone",
+    ),
     ("hashes", "blob 9f2d1c0a7b is missing", "blob 0011aabb22cc is missing"),
     ("hosts and ports", "no answer from 10.0.0.1:6379", "no answer from 192.168.100.23:40122"),
     ("IPv6", "no answer from [fe80:0:0:0:1:2:3:4]:80", "no answer from [2001:db8:0:0:9:8:7:6]:4020"),
     ("directories", "no file /root/a/x.json", "no file /home/me/work/b/c/x.json"),
     ("temporary directories", "cannot write /tmp/tmpab12cd/out", "cannot write /tmp/tmpzz99yy/out"),
-    ("Ray's sessions", "no socket in session_2025-01-01_10-00-00_123456_1", "no socket in session_2025-09-02_23-59-59_9_77"),
+    (
+        "Ray's sessions",
+        "no socket in session_2025-01-01_10-00-00_123456_1",
+        "no socket in session_2025-09-02_23-59-59_9_77",
+    ),
     ("times", "not up after 600.02 s at 2025-01-01 10:00:00", "not up after 30 s at 2025-12-31 23:59:59"),
     ("ranks", "rank 3 of 8 is missing", "rank 0 of 16 is missing"),
     ("ranks glued on", "rank3 is missing", "rank12 is missing"),
@@ -69,7 +77,9 @@ def test_a_signature_is_a_few_words_and_a_hash() -> None:
 def test_another_exception_or_other_calls_make_it_another_failure() -> None:
     one = sign("ValueError", "no rows", ["/x/a.py:load"])
     assert one == sign("ValueError", "no rows", ["/y/z/a.py:load"]), "a checkout lies anywhere"
-    assert len({one, sign("KeyError", "no rows", ["/x/a.py:load"]), sign("ValueError", "no rows", ["/x/a.py:save"])}) == 3
+    assert (
+        len({one, sign("KeyError", "no rows", ["/x/a.py:load"]), sign("ValueError", "no rows", ["/x/a.py:save"])}) == 3
+    )
 
 
 def test_calls_of_packages_do_not_count_where_there_are_own_ones() -> None:
@@ -94,18 +104,20 @@ def rank_lines(rank: int, seed: Callable[[str], Any], broken: bool) -> list[str]
     if broken:
         rows.append(f'  File "/root/job{pid}/slime/loss.py", line 88, in policy_loss')
         rows.append("    raise ValueError(f'{batch} has no advantages')")
-        rows.append(f"ValueError: <Batch object at {address}> of rank {rank} has no advantages (pid={pid}, 3 of {seed('loss')})")
+        rows.append(
+            f"ValueError: <Batch object at {address}> of rank {rank} has no advantages (pid={pid}, 3 of {seed('loss')})"
+        )
     else:
         rows.append(
-            "torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.cpp:94, remote process exited or there was a "
-            f"network error, NCCL version 2.26.2, peer 10.0.0.{rank}:{pid}"
+            "torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.cpp:94, remote process exited or "
+            f"there was a network error, NCCL version 2.26.2, peer 10.0.0.{rank}:{pid}"
         )
     return [f"(Actor pid={pid}) [rank{rank}]: {row}" for row in rows]
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> bytes:
-    """One run of the failure: which ranks break, their numbers, their times, and how their lines fall between one another."""
+    """One run of the failure: which ranks break, their numbers and times, and how their lines are interleaved."""
     numbers = {"pid": st.integers(2, 99_999), "address": st.integers(0, 2**40 - 1), "line": st.just(61)}
     numbers["loss"] = st.integers(0, 999)
     broken = draw(st.sets(st.integers(0, RANKS - 1), min_size=1))
@@ -121,7 +133,10 @@ def runs(draw: st.DrawFn) -> bytes:
         queues.append(rank_lines(rank, seed, rank in broken))
     order = draw(st.permutations([rank for rank, queue in enumerate(queues) for _ in queue]))
     second = draw(st.integers(0, 40))
-    rows = [f"2025-0{draw(st.integers(1, 9))}-11T10:00:{second + n // 3:02}.{n:07}Z {queues[r].pop(0)}" for n, r in enumerate(order)]
+    rows = [
+        f"2025-0{draw(st.integers(1, 9))}-11T10:00:{second + n // 3:02}.{n:07}Z {queues[r].pop(0)}"
+        for n, r in enumerate(order)
+    ]
     rows += [f"{row[:28]} ##[error]Process completed with exit code 1." for row in rows[-1:]]
     return "\n".join(rows).encode()
 

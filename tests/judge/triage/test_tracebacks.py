@@ -1,4 +1,4 @@
-"""Tracebacks of many ranks and actors at once: whose frames are whose, what ends one, and what raised while what was handled."""
+"""Tracebacks of many ranks and actors at once: whose frames are whose, what ends one, and how they are chained."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def test_a_traceback_ends_with_its_exception() -> None:
 
 
 def test_an_exception_without_a_message_ends_one_too() -> None:
-    assert told(PLAIN.replace("ValueError: no rows", "AssertionError")) == [("AssertionError", ["run.py:<module>", "app.py:main"])]
+    assert told(PLAIN.replace("ValueError: no rows", "AssertionError")) == [
+        ("AssertionError", ["run.py:<module>", "app.py:main"])
+    ]
 
 
 def test_a_line_that_is_no_exception_does_not() -> None:

@@ -231,6 +231,7 @@ def test_an_image_that_cannot_be_pulled_fails_the_containers_and_no_step() -> No
     broken += b"\n2026-01-02T03:04:05.0000000Z ##[error]Docker pull failed with exit code 1\n"
     found = recovered(broken)
     assert (found.failed_step, found.exit_code, found.conclusion) == ("Initialize containers", None, "failure")
+    assert (found.image, found.docker_argv) == (IMAGE, ())
 
 
 def test_an_action_that_shows_an_error_at_the_end_failed() -> None:
