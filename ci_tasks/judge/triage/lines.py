@@ -9,8 +9,6 @@ _ANSI = re.compile(
     r"_?bk;t=\d+\x07|\x1b_[^\x07\x1b]{0,200}(?:\x07|\x1b\\)?"  # Buildkite's timestamps
     r"|\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]|\^\[\[[0-9;]*m"
 )
-    r"_?bk;t=\d+\x07|\x1b_[^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]|\^\[\[[0-9;]*m"
-)
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _LEVEL = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
 # Each takes one thing off the beginning, tried in turn until none fits. Named groups say who spoke, and how loud.

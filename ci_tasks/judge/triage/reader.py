@@ -106,7 +106,7 @@ class Reader:
         return bool(part) or self._goes_on(line, before) or self._plain(line, before)
 
     def _goes_on(self, line: Line, before: bytes) -> bool:
-        """Whether the line is more of an exception's message, and says more than its first: NCCL ends with the cause."""
+        """Whether the line is more of an exception's message, and says more: NCCL ends with the cause."""
         if self._message is None:
             return False
         end, until = self._message
