@@ -120,7 +120,9 @@ class _Search:
                     self._say_target()
                 self._round(decision.positions)
         except KeyboardInterrupt:
-            self._tell(f"interrupted after {len(self.state.observations)} runs; the same command goes on from here")
+            self._tell(
+                f"interrupted after {report.runs(len(self.state.observations))}; the same command goes on from here"
+            )
             return EXIT_CANCELLED
         return self._conclude(decision)
 
@@ -166,7 +168,7 @@ class _Search:
         for number, (seen, said) in enumerate(zip(self.state.observations, self.state.marks, strict=True), 1):
             self._show(seen, said, number)
         if self.state.observations:
-            self._tell(f"going on after {len(self.state.observations)} runs of before ({self.state.path})")
+            self._tell(f"going on after {report.runs(len(self.state.observations))} of before ({self.state.path})")
 
     def _show(self, seen: Observation, said: str, number: int) -> None:
         self._tell(report.observation(number, self.commits[seen.position], seen.host, said, seen.run, seen.seconds))

@@ -65,9 +65,9 @@ def observation(number: int, commit: Commit, host: str, mark: str, run: str, sec
     return f"{number:>3}  {commit.sha[:_SHORT]}  {host:<{_HOST}}  {_line(mark)}{where}"
 
 
-def looked_for(signature: str, fails: int, runs: int, to_go: int) -> str:
+def looked_for(signature: str, fails: int, of: int, to_go: int) -> str:
     """What the bad end's failure is, and how many more runs it may take."""
-    return f"looking for: {_line(signature)} ({fails} of {_runs(runs)} of the bad end); some {_runs(to_go)} to go"
+    return f"looking for: {_line(signature)} ({fails} of {runs(of)} of the bad end); some {runs(to_go)} to go"
 
 
 def culprit(commit: Commit, probability: float, seen: Seen, repository: str, effort: Effort) -> list[str]:
@@ -78,7 +78,7 @@ def culprit(commit: Commit, probability: float, seen: Seen, repository: str, eff
         f"the culprit: {commit.sha}",
         f"    {_line(commit.subject)}",
         f"    {_line(commit.author)}, {commit.date}",
-        f"probability {_share(probability)}: the row fails in {seen.fails_from} of {_runs(seen.runs_from)} from it on, "
+        f"probability {_share(probability)}: the row fails in {seen.fails_from} of {runs(seen.runs_from)} from it on, "
         f"in {before} before it",
         f"see it: git -C {shlex.quote(printable(repository))} show {commit.sha[:_SHORT]}",
         _effort(effort),
@@ -88,7 +88,7 @@ def culprit(commit: Commit, probability: float, seen: Seen, repository: str, eff
 def unclear(left: Sequence[tuple[Commit, float]], apart: bool, effort: Effort) -> list[str]:
     """Several commits that could be it."""
     why = (
-        f"not clear after {_runs(effort.runs)}; the most probable are:"
+        f"not clear after {runs(effort.runs)}; the most probable are:"
         if apart
         else "only commits that cannot be tested are left; the culprit is one of:"
     )
@@ -107,10 +107,11 @@ def duration(seconds: float) -> str:
 
 def _effort(effort: Effort) -> str:
     many = "1 commit" if effort.commits == 1 else f"{effort.commits} commits"
-    return f"{_runs(effort.runs)} of {many}, {duration(effort.seconds)} of tests"
+    return f"{runs(effort.runs)} of {many}, {duration(effort.seconds)} of tests"
 
 
-def _runs(count: int) -> str:
+def runs(count: int) -> str:
+    """A number of runs in words."""
     return "1 run" if count == 1 else f"{count} runs"
 
 

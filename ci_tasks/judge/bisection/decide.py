@@ -22,7 +22,6 @@ FAILS_AT_BAD = 3  # failures after which the bad end is known well enough
 RUNS_AT_BAD = 10  # runs after which one failure there will do
 MOST_AT_BAD = 30  # runs after which it does not fail
 OLDER_LIMIT = 0.02  # how probable the failure may still be at the good end
-_NOT_GOOD = 0.9  # how probable a failure seen at the good end has to be, so that it is no chance
 TRIES = 2  # runs without a result after which a commit is untestable
 MOST_RUNS = 400
 _WORTH = 1e-6  # bits; less, and a run can tell nothing
@@ -121,7 +120,7 @@ def _refusal(lineage: Lineage, standing: Standing) -> str:
     good, bad = seen.at(0), seen.at(lineage.bad)
     if bad.missing or (not bad.fails and bad.valid + bad.others >= MOST_AT_BAD):
         return BAD_UNTESTABLE if bad.missing or bad.others > bad.valid else NEVER_FAILS
-    if older > CERTAIN or (good.fails and older > _NOT_GOOD):
+    if older > CERTAIN:
         return FAILS_AT_GOOD
     if good.missing or (not good.valid and good.others >= TRIES):
         return GOOD_UNTESTABLE

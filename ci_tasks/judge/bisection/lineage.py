@@ -39,11 +39,11 @@ class Lineage:
 
     @cached_property
     def ancestors(self) -> tuple[int, ...]:
-        """Bit c of number x: whether x contains c. Every commit contains itself and position 0: a failure older than
+        """Bit c of number x: whether x contains c. Every commit contains itself and position 0: what is older than
         the good end is everywhere."""
         found: list[int] = []
         for position, above in enumerate(self.parents):
-            bits = 1 | 1 << position
+            bits = 1 << position
             for parent in above:
                 bits |= found[parent]
             found.append(bits)
@@ -56,7 +56,6 @@ class Lineage:
         for position in range(self.bad, 0, -1):
             for parent in self.parents[position]:
                 found[parent] |= found[position]
-        found[0] = (1 << len(self)) - 1
         return tuple(found)
 
     def within(self, weights: Sequence[float], wanted: Sequence[int]) -> list[float]:
