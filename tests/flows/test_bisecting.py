@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,12 @@ def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Call
     for position, _ in runs.asked:
         blocked = 0 if position in (0, COUNT) else blocked + 1
         assert blocked <= 3
+
+
+def test_a_host_that_blocks_now_and_then_stays(ask: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    turns = cycle([True, False])
+    assert ask(Runs(lambda at, host: (BLOCKED, "429") if next(turns) else truth(at, host))) == 0
+    assert "is out" not in capsys.readouterr().out
 
 
 def test_where_no_host_can_go_on_it_is_blocked_and_goes_on_once_one_can(ask: Callable[..., int]) -> None:

@@ -44,6 +44,16 @@ def test_every_commit_comes_after_its_parents_and_the_bad_end_last(merged: Path)
     assert len(found.positions()[subjects.index("merge")]) == 2
 
 
+def test_clocks_that_differ_do_not_matter(repo: Path) -> None:
+    for name, above, date in (("parent", "HEAD", 2000000000), ("child", "parent", 1900000000), ("old", "parent", 1)):
+        made = git(repo, "commit-tree", "-p", above, "-m", name, "HEAD^{tree}", GIT_COMMITTER_DATE=f"@{date} +0000")
+        git(repo, "tag", name, made)
+    git(repo, "tag", "both", git(repo, "commit-tree", "-p", "child", "-p", "old", "-m", "both", "HEAD^{tree}"))
+    found = between(repo, "HEAD", "both")
+    assert found.commits[0].subject == "parent"
+    assert sorted(found.positions()[-1]) == [2, 3]
+
+
 def test_what_a_side_branch_has_from_before_the_good_end_is_not_among_them(merged: Path) -> None:
     found = between(merged, "two", "main")
     assert [one.subject for one in found.commits] == ["left", "right", "merge", "last"]
@@ -62,12 +72,22 @@ def test_with_first_parent_the_good_end_has_to_be_on_that_line(merged: Path) -> 
 
 
 def test_a_commit_has_what_a_person_wants_to_see_of_it(repo: Path) -> None:
-    git(repo, "config", "log.showSignature", "true")
     env = {"GIT_AUTHOR_NAME": "Zoë", "GIT_AUTHOR_DATE": "2026-01-02T03:04:05+0100"}
     git(repo, "commit", "-q", "--allow-empty", "-m", "ünder 'quotes'\n\nmore", **env)
     (found,) = between(repo, "HEAD~1", "HEAD").commits
     assert (found.author, found.subject) == ("Zoë <t@example.com>", "ünder 'quotes'")
     assert found.date == "2026-01-02T03:04:05+01:00"
+
+
+def test_signatures_that_a_configuration_wants_to_see_are_not_in_the_way(repo: Path, tmp_path: Path) -> None:
+    program = tmp_path / "gpg"
+    program.write_text("#!/bin/sh\necho '[GNUPG:] SIG_CREATED ' >&2; echo a signature\n")
+    program.chmod(0o755)
+    git(repo, "config", "gpg.program", str(program))
+    git(repo, "config", "log.showSignature", "true")
+    git(repo, "commit", "-q", "--allow-empty", "-S", "-m", "signed")
+    (found,) = between(repo, "HEAD~1", "HEAD").commits
+    assert (found.sha, found.subject) == (git(repo, "rev-parse", "HEAD"), "signed")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import log2
@@ -106,14 +107,18 @@ def test_four_hosts_take_at_most_half_the_rounds(rate: float) -> None:
 def test_commits_that_say_nothing_are_passed_over(kind: str, signature: str) -> None:
     found = search(World(Lineage.line(64), 20, gaps=gaps(range(24, 50), kind, signature)))
     assert is_found(found, 20)
+    asked = Counter(one.position for one in found.seen if one.position in range(24, 50))
+    assert asked and max(asked.values()) <= (1 if kind == MISSING else ways.TRIES)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.4])
-def test_where_only_untestable_commits_are_left_they_are_the_answer(rate: float) -> None:
-    found = search(World(Lineage.line(32), 12, rate, gaps=gaps((10, 11, 12, 13), FAIL, "another"), seed=3))
+@pytest.mark.parametrize("kind", [FAIL, BLOCKED, MISSING])
+def test_where_only_untestable_commits_are_left_they_are_the_answer(rate: float, kind: str) -> None:
+    found = search(World(Lineage.line(32), 12, rate, gaps=gaps((10, 11, 12, 13), kind, "another"), seed=3))
     assert isinstance(found.end, Unclear)
     assert not found.end.apart
     assert [place for place, _ in found.end.left] == [10, 11, 12, 13, 14]
+    assert len(found.seen) < ways.MOST_RUNS / 2
 
 
 def test_a_commit_that_said_nothing_once_is_tried_again_where_it_matters() -> None:
@@ -156,6 +161,13 @@ def test_a_person_decides_how_often_a_commit_has_to_pass() -> None:
     assert is_found(found, 9)
     assert {count for count in passes.values() if count} == {4}
     assert sum(one.position in range(9, 16) for one in found.seen) <= 4, "a failure needs no second"
+
+
+@pytest.mark.parametrize(("then", "again"), [(PASS, True), (FAIL, False)])
+def test_a_commit_that_failed_after_all_needs_no_more_passes(then: str, again: bool) -> None:
+    seen = [Observation(16, FAIL, "x"), Observation(16, PASS), Observation(0, PASS)] * 8
+    seen += [Observation(2, PASS), Observation(2, then, "x" if then == FAIL else "")]
+    assert (decide(Question(Lineage.line(16), repeat=4), seen) == Run((2,))) == again
 
 
 def test_runs_of_the_good_end_are_as_many_as_the_rate_of_the_failure_asks_for() -> None:

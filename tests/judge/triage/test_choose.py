@@ -59,7 +59,7 @@ BLAMED = [
     ),
     ("a wrapper, if there is nothing else", ["step 1", "engine died"], "engine died", "vllm_engine_crash"),
     ("a wrapper with a cause before one without", ["job failed", "engine died"], "engine died", "vllm_engine_crash"),
-    ("a warning is less", ["WARNING: disk failure", traceback("MyError: memory error")], "memory error", "cuda_oom"),
+    ("a warning is less", ["WARNING: disk failure", "memory error"], "memory error", "cuda_oom"),
     ("what was retried is nothing", ["disk failure, retrying", traceback("ValueError: y")], "ValueError: y", "unknown"),
     (
         "the first link of a chain",
@@ -107,6 +107,11 @@ def test_then_of_what_wraps_it() -> None:
 def test_a_symptom_in_the_code_of_somebody_is_theirs() -> None:
     got = of(traceback("AssertionError: x", place="/x/reward.py"))
     assert got.cause == "reward_fn"
+
+
+def test_the_lines_of_a_message_in_pytests_report_are_one() -> None:
+    got = of("E   AssertionError: x", "E   disk failure", "E   memory error")
+    assert (got.line, got.second) == ("E   AssertionError: x", None)
 
 
 def test_repetitions_of_ranks_are_one_candidate() -> None:

@@ -179,7 +179,7 @@ NAMES = ["".join(chr(97 + number // 26**place % 26) for place in range(4)) for n
 
 
 def test_a_thousand_errors_that_were_survived_do_not_push_the_last_one_out() -> None:
-    survived = b"".join(b"ERROR request %s was refused: no such tool\n" % name.encode() for name in NAMES)
+    survived = b"".join(b"ERROR: request %s failed: no such tool\n" % name.encode() for name in NAMES)
     got = triage([survived + OOM], exit_code=1)
     assert got.cause == "cuda_oom"
 

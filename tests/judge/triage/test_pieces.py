@@ -121,6 +121,17 @@ def test_a_line_that_told_nothing_is_not_looked_at_again_with_other_digits() -> 
     assert [number for number, _ in seen] == [1, 2]
 
 
+def test_such_a_line_is_given_all_the_same_to_a_reader_that_wants_it() -> None:
+    seen: list[int] = []
+
+    def look(number: int, line: bytes, before: bytes) -> bool:
+        seen.append(number)
+        return line == b"failed"
+
+    Telling(WORDS, lambda: seen[-1:] == [3]).read([b"error 1\nerror 2\nfailed\nerror 3\nerror 4\n"], look)
+    assert seen == [1, 3, 4]
+
+
 def endless(megabytes: int) -> Iterator[bytes]:
     """One line, in pieces."""
     yield b"first error "
@@ -144,11 +155,11 @@ def test_a_line_of_a_hundred_megabytes_is_held_in_a_few() -> None:
 
 
 def test_of_a_progress_bar_without_end_its_last_state_is_kept() -> None:
-    bar = (b"\r%7d of 9999999 MB" % n for n in range(50_000))
-    seen, _ = given_out([*bar, b"\rdownload failed\n"])
-    ((number, line),) = seen
-    assert number == 1
-    assert line.endswith(b"\rdownload failed")
+    bar = [b"\r%7d of 9999999 MB" % n for n in range(50_000)]
+    for pieces in ([*bar, b"\rdownload failed\n"], [b"".join(bar) + b"\rdownload failed"]):
+        ((number, line),) = given_out(pieces)[0]
+        assert number == 1
+        assert line.endswith(b"\rdownload failed")
 
 
 @settings(deadline=None)

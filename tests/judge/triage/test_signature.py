@@ -82,6 +82,11 @@ def test_another_exception_or_other_calls_make_it_another_failure() -> None:
     )
 
 
+def test_more_of_a_message_counts_than_is_shown() -> None:
+    long = "the rows of the batch do not fit the model, which was made for others; expected is the number"
+    assert sign("ValueError", f"{long} one", []) != sign("ValueError", f"{long} two", [])
+
+
 def test_calls_of_packages_do_not_count_where_there_are_own_ones() -> None:
     frames = ["/x/train.py:main", "/usr/lib/python3.11/runpy.py:run", "/v/site-packages/torch/a.py:backward"]
     assert of_code(frames) == ("train.py:main",)

@@ -192,6 +192,11 @@ def test_a_traceback_that_lost_its_indentation_is_read() -> None:
     assert told(bare) == [("ValueError", ["run.py:<module>", "app.py:main"])]
 
 
+def test_code_without_indentation_that_looks_like_an_exception_does_not_end_one() -> None:
+    bare = "\n".join(row.strip() for row in PLAIN.strip().split("\n") if "~~" not in row)
+    assert told(bare.replace("main()", "Config: type = make()")) == told(bare)
+
+
 def test_code_that_looks_like_an_exception_does_not_end_one() -> None:
     log = PLAIN.replace('    raise ValueError(f"no {name}")', "    ConfigError: type = errors.Config")
     assert told(log) == [("ValueError", ["run.py:<module>", "app.py:main"])]

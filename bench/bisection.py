@@ -1,0 +1,234 @@
+"""Bisection of a flaky failure: how often is the culprit found, and what does it cost?
+
+A history of 64 commits, and a culprit after which a row fails in 30 % of its runs. Beside it the same history and the
+same luck by `git bisect run` with one run a commit, and with five runs a commit of which one failure is enough.
+
+    python bench/bisection.py [--seeds 1000] [--commits 64] [--rates 1,0.3] [--hosts 1,4]
+    python bench/bisection.py --real [--tries 10] [--hosts 4]
+
+Without --real, runs are simulated and the decisions are those of the command. With it, every try is a git history of
+its own whose test draws from the system's randomness, and its runs are real ones, on so many hosts of this machine.
+One JSON line a figure; exit code 1 where fewer than nine tries of ten found the culprit of a real history.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ci_tasks.judge.bisection.decide import Found, Question, Run, decide
+from ci_tasks.judge.bisection.evidence import FAIL, PASS, Observation
+from ci_tasks.judge.bisection.lineage import Lineage
+
+SIGNATURE = "AssertionError"
+Fails = Callable[[int], bool]  # whether a run of the commit at a position fails
+Answer = tuple[int | None, int, int]  # the culprit that was named, runs, rounds
+
+
+def main() -> int:
+    words = arguments()
+    if words.real:
+        return real(words)
+    for rate in numbers(words.rates, float):
+        for hosts in numbers(words.hosts or "1,4", int):
+            tell(words, rate, f"ci-tasks, {hosts} host{'' if hosts == 1 else 's'}", ours(words.commits, hosts))
+        for repeats in (1, 5):
+            name = f"git bisect run, {repeats} run{'' if repeats == 1 else 's'} a commit"
+            tell(words, rate, name, plain(words.commits, repeats))
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--commits", type=int, default=64)
+    parser.add_argument("--rates", default="1,0.3", help="how often the row fails from the culprit on")
+    parser.add_argument("--hosts", default="", help="how many run at once")
+    parser.add_argument("--real", action="store_true", help="real histories and runs, at a rate of 0.3")
+    parser.add_argument("--tries", type=int, default=10)
+    return parser.parse_args()
+
+
+def numbers(text: str, kind: Callable[[str], Any]) -> list[Any]:
+    return [kind(word) for word in text.split(",")]
+
+
+# -- simulated -------------------------------------------------------------------------------------------------------
+
+
+def tell(words: argparse.Namespace, rate: float, how: str, search: Callable[[Fails], Answer]) -> None:
+    begun = time.monotonic()
+    found, runs, rounds = [], [], []
+    for seed in range(words.seeds):
+        luck = random.Random(seed)
+        culprit = luck.randint(1, words.commits)
+        named, ran, took = search(lambda at, c=culprit, luck=luck: at >= c and luck.random() < rate)  # type: ignore[misc]
+        found.append(named == culprit)
+        runs.append(ran)
+        rounds.append(took)
+    figure = {
+        "bisect": how,
+        "commits": words.commits,
+        "rate": rate,
+        "tries": words.seeds,
+        "found": round(mean(found), 3),
+        "runs": round(mean(runs), 1),
+        "rounds": round(mean(rounds), 1),
+        "rounds_median": median(rounds),
+        "rounds_most": max(rounds),
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    print(json.dumps(figure), flush=True)
+
+
+def ours(commits: int, hosts: int) -> Callable[[Fails], Answer]:
+    """What `ci-tasks bisect` would do."""
+
+    def search(fails: Fails) -> Answer:
+        question, rounds = Question(Lineage.line(commits)), 0
+        seen: list[Observation] = []
+        while isinstance(decision := decide(question, seen, hosts), Run):
+            rounds += 1
+            for at in decision.positions:
+                seen.append(Observation(at, FAIL, SIGNATURE) if fails(at) else Observation(at, PASS))
+        return (decision.position if isinstance(decision, Found) else None), len(seen), rounds
+
+    return search
+
+
+def plain(commits: int, repeats: int) -> Callable[[Fails], Answer]:
+    """What `git bisect run` would do with a script that runs the row `repeats` times, or until it fails. It believes
+    what it is told of the ends."""
+
+    def search(fails: Fails) -> Answer:
+        good, bad, runs = 0, commits, 0
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            for _ in range(repeats):
+                runs += 1
+                if fails(middle):
+                    bad = middle
+                    break
+            else:
+                good = middle
+        return bad, runs, runs
+
+    return search
+
+
+# -- real ------------------------------------------------------------------------------------------------------------
+
+WORKFLOW = """
+on: {pull_request: {types: [labeled]}}
+jobs:
+  e2e-test-flaky:
+    runs-on: self-hosted
+    timeout-minutes: 5
+    strategy: {matrix: {info: [{test_file: test_flaky.py, num_gpus: 0}]}}
+    steps:
+      - uses: actions/checkout@v4
+      - run: python3 tests/${{ matrix.info.test_file }}
+"""
+TEST = """
+import random
+
+RATE = {rate}
+
+if __name__ == "__main__":
+    assert random.SystemRandom().random() >= RATE, "the loss is not finite"
+    print("step 1: ok")
+"""
+
+
+def real(words: argparse.Namespace) -> int:
+    hosts = int(words.hosts or 4)
+    with tempfile.TemporaryDirectory(prefix="bench-bisect-") as scratch:
+        tries = [one_try(Path(scratch), seed, words.commits, hosts) for seed in range(words.tries)]
+    right = sum(one["found"] for one in tries)
+    figure = {
+        "bisect": f"real runs, {hosts} hosts",
+        "commits": words.commits,
+        "rate": 0.3,
+        "tries": len(tries),
+        "found": right,
+        "runs": round(mean(one["runs"] for one in tries), 1),
+        "rounds": round(mean(one["rounds"] for one in tries), 1),
+        "seconds": round(sum(one["seconds"] for one in tries)),
+    }
+    print(json.dumps(figure), flush=True)
+    return 0 if right >= 0.9 * len(tries) else 1
+
+
+def one_try(scratch: Path, seed: int, commits: int, hosts: int) -> dict[str, Any]:
+    from ci_tasks.config import read
+    from ci_tasks.flows import bisecting
+
+    culprit = random.Random(seed).randint(1, commits)
+    repo = history(scratch / f"history-{seed}", commits, culprit)
+    os.environ["CI_TASKS_HOME"] = str(scratch / f"home-{seed}")
+    names = tuple(f"sim{number}" for number in range(hosts))
+    config = read("hosts:\n" + "".join(f"  {name}: {{kind: local, runtime: none}}\n" for name in names), "hosts.yaml")
+    rounds, run_all = [], bisecting.run_all
+
+    def counted(work: Any, orders: Any, *more: Any) -> None:
+        rounds.append(len(orders))
+        run_all(work, orders, *more)
+
+    bisecting.run_all = counted
+    begun = time.monotonic()
+    try:
+        with open(scratch / f"log-{seed}", "w+") as log:
+            with redirect_stdout(log):
+                asked = bisecting.Asked("c0", f"c{commits}", "flaky", "flaky", names, repo=str(repo))
+                code = bisecting.bisect(asked, config)
+            log.seek(0)
+            named = [line.split()[-1] for line in log if line.startswith("the culprit: ")]
+    finally:
+        bisecting.run_all = run_all
+    figure = {
+        "try": seed,
+        "culprit": culprit,
+        "found": named == [git(repo, "rev-parse", f"c{culprit}")],
+        "exit_code": code,
+        "runs": sum(rounds),
+        "rounds": len(rounds),
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    print(json.dumps(figure), flush=True)
+    return figure
+
+
+def history(path: Path, commits: int, culprit: int) -> Path:
+    """A repository with the tags c0, c1 and so on."""
+    (path / "tests").mkdir(parents=True)
+    (path / ".github/workflows").mkdir(parents=True)
+    (path / ".github/workflows/pr-test.yml").write_text(WORKFLOW)
+    git(path, "init", "-q", ".")
+    for number in range(commits + 1):
+        (path / "tests/test_flaky.py").write_text(TEST.format(rate=0.3 if number >= culprit else 0.0))
+        (path / "notes").write_text(f"{number}\n")
+        git(path, "add", "--all")
+        git(path, "-c", "user.name=s", "-c", "user.email=s@example.com", "commit", "-q", "-m", f"change {number}")
+        git(path, "tag", f"c{number}")
+    return path
+
+
+def git(path: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=path, check=True, capture_output=True, text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
