@@ -11,12 +11,14 @@ from ci_tasks.commands.failures import reproduce, triage
 from ci_tasks.commands.hosts import clean, doctor, hosts
 from ci_tasks.commands.labels import jobs, plan, remote, run
 from ci_tasks.commands.runs import attach, cancel, fetch, logs, runs, shell
+from ci_tasks.commands.verl import verl
 
 parser.install()
 
 namespace = Collection(
     *(jobs, plan, run, remote),
     *(triage, reproduce, bisect),
+    verl,
     *(runs, logs, attach, fetch, cancel, shell),
     *(hosts, doctor, clean),
 )

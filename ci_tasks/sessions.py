@@ -7,6 +7,8 @@ a parametrized session, but `nox -s ckpt` runs all of them at once and ends with
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from ci_tasks.flows.source import Source
 
 TAG = "ci"
+_LEVELS = 6  # of ci_tasks.suites.verl, which is not loaded for a list of names
 
 
 def register() -> None:
@@ -42,7 +45,22 @@ def _register() -> int:
             _session(source, name, label, row, f"row {row} alone")
     if CHANGED not in found:
         _session(source, CHANGED, CHANGED, None, _description(0, True))
+    for level in range(_LEVELS):
+        _level(level)
     return 0
+
+
+def _level(level: int) -> None:
+    """A level of verl's, with the command's flags after `--`."""
+
+    def session(session: nox.Session) -> None:
+        words = [sys.executable, "-c", "from ci_tasks.cli import main; main()", "verl", "--level", str(level)]
+        code = subprocess.call([*words, *session.posargs])
+        if code:
+            _leave(session, code)
+
+    session.__doc__ = f"verl end-to-end of a Megatron-Bridge change, level {level}"
+    nox.session(name=f"verl(level={level})", venv_backend="none", tags=["verl"], default=False)(session)
 
 
 def _description(rows: int, changed: bool) -> str:

@@ -167,7 +167,7 @@ def run_one(work: Work, order: Order, tell: Say, interrupts: Interrupts) -> Obse
     name = f"{order.sha[:12]} on {order.host}"
     try:
         source = open_source(work.repo, order.sha, work.workflow)
-        request = Request(work.label, work.row, order.host, image=work.image)
+        request = Request(work.label, None, order.host, image=work.image, rows=(work.row,))
         done = perform(source, work.config, request, reuse=work.reuse, view=Watch(name, tell, interrupts))
     except KeyboardInterrupt:
         raise Cancelled from None

@@ -90,7 +90,8 @@ def bisect(asked: Asked, config: Config) -> int:
 def _row(source: Source, asked: Asked) -> str:
     """The name of the one row that is meant, as the bad end has it."""
     known = situation(source, secrets=given_secrets(source.workflow))
-    chosen = slime.select(find_rows(source, asked.label, known, None).rows, asked.only, asked.label)
+    found = find_rows(source, asked.label, known, None).rows
+    chosen = [row for row in found if row.row == asked.only] or slime.select(found, asked.only, asked.label)
     names = [row.row for row in chosen]
     if len(names) != 1:
         some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

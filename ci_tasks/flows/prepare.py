@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci_tasks.config import Config
-from ci_tasks.errors import CheckoutError, UsageError
+from ci_tasks.errors import CheckoutError, UnknownName, UsageError
 from ci_tasks.flows.outputs import Found, find_rows
 from ci_tasks.flows.site import Code, OpenSite, Prepared, Site
 from ci_tasks.flows.source import Source, given_secrets, situation
@@ -30,6 +30,8 @@ from ci_tasks.sync.git import Git
 class Request:
     """What a person asked for. `out` is where `plan` writes, `shared` says that venvs are those of earlier runs too,
     `keep` that a failed run leaves its container and workspace. `image` replaces CI's.
+    `rows` are whole names, and count instead of `only` where there are any.
+    `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
     `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another."""
 
     label: str
@@ -40,6 +42,8 @@ class Request:
     shared: bool = True
     keep: bool = False
     image: str | None = None
+    rows: tuple[str, ...] = ()
+    by_runner: bool = False
     slots: int = 0
 
 
@@ -63,7 +67,7 @@ def prepare(source: Source, config: Config, request: Request, open_site: OpenSit
     try:
         known = situation(source, secrets=given_secrets(source.workflow))
         found = find_rows(source, request.label, known, request.base)
-        chosen = slime.select(found.rows, request.only, request.label)
+        chosen = _chosen(found.rows, request)
         batch = store.new_batch(request.label, request.out)
         try:
             code = site.take(batch, source.path, rev=source.rev, base=request.base)
@@ -78,6 +82,15 @@ def prepare(source: Source, config: Config, request: Request, open_site: OpenSit
         raise
 
 
+def _chosen(found: list[Row], request: Request) -> list[Row]:
+    if not request.rows:
+        return slime.select(found, request.only, request.label)
+    for name in request.rows:
+        if all(row.row != name for row in found):
+            raise UnknownName("row", name, [row.row for row in found], where=f"label {request.label}")
+    return [row for row in found if row.row in request.rows]
+
+
 def _draft(
     source: Source,
     config: Config,
@@ -88,7 +101,7 @@ def _draft(
     site: Site,
     code: Code,
 ) -> Ready:
-    spec, simulates = site.spec, _simulates(code)
+    spec, simulates = site.spec, request.by_runner or _simulates(code)
     facts = site.facts(
         gpus=max((row.gpus or 0 for row in chosen), default=0),
         container=any(row.image for row in chosen),
@@ -107,7 +120,7 @@ def _draft(
             python=site.python(wanted_python(source.workflow, found.job, row, known, config.overrides)),
             environments=site.environments(shared=request.shared),
             lock_dir=site.lock_dir,
-            starts_ray=bool(row.test and row.gpus) and starts_ray(row.test or "", code.read),
+            starts_ray=request.by_runner or (bool(row.test and row.gpus) and starts_ray(row.test or "", code.read)),
             keep=request.keep,
             image=request.image,
         )

@@ -143,7 +143,7 @@ def perform_repeatedly(
                 _take_in(found, done)
                 found.interrupted = interrupted()
                 # Rows are chosen by parts of their names, so this may run a few more than it has to.
-                again = replace(request, only=",".join(found.wanted))
+                again = replace(request, rows=tuple(found.wanted))
         except KeyboardInterrupt:
             found.interrupted = True
         except CiTasksError:

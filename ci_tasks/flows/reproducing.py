@@ -66,7 +66,8 @@ def reproduce(log: CiLog, config: Config, ask: Ask) -> int:
     print("\n".join([*report.recovered(found, row.row, row.label), "", "CI's failure:"]))
     print("\n".join(f"  {line}".rstrip() for line in describe(log.triage.public())), "", sep="\n", flush=True)
     base = found.merge_base if row.label == slime.CHANGED and not ask.on_my_tree else None
-    request = Request(row.label, row.row, ask.host, base or None, keep=ask.keep, image=ask.image or _pinned(found))
+    image = ask.image or _pinned(found)
+    request = Request(row.label, None, ask.host, base or None, keep=ask.keep, image=image, rows=(row.row,))
     print(source.headline, flush=True)
     if ask.repeats > 1:
         done = perform_repeatedly(source, config, request, Goal(ask.repeats))

@@ -38,18 +38,12 @@ def job_of(workflow: Workflow, label: str) -> Job:
 
 
 def select(found: list[Row], only: str | None, label: str) -> list[Row]:
-    """The rows whose name has one of `only`'s parts in it, which commas divide; a part that is a row's whole name means
-    that row alone. UnknownName for a part of none."""
+    """The rows whose name has one of `only`'s parts in it, which commas divide. UnknownName for a part of none."""
     parts = [part.strip() for part in (only or "").split(",") if part.strip()]
     for part in parts:
         if not any(part in row.row for row in found):
             raise UnknownName("row", part, [row.row for row in found], where=f"label {label}")
-    names = {row.row for row in found}
-    return [
-        row
-        for row in found
-        if not parts or any(part == row.row if part in names else part in row.row for part in parts)
-    ]
+    return [row for row in found if not parts or any(part in row.row for part in parts)]
 
 
 def _count(value: Any) -> int | None:

@@ -35,7 +35,7 @@ class Script:
         self.reused: list[bool] = []
 
     def __call__(self, source: Source, config: Config, request: Request, **how: Any) -> Performed | None:
-        rows = request.only.split(",") if request.only else list(self.rows)
+        rows = list(request.rows or self.rows)
         self.asked.append(rows)
         self.reused.append(how["reuse"])
         how["view"].say("told")

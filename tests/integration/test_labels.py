@@ -277,5 +277,5 @@ def test_invoke_lists_the_commands_of_the_program() -> None:
         [sys.executable, "-m", "invoke", "--list"], cwd=root, capture_output=True, text=True, check=True
     )
     listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
-    about = ["jobs", "plan", "run", "remote", "triage", "reproduce", "bisect", "hosts", "doctor", "clean"]
+    about = ["jobs", "plan", "run", "remote", "triage", "reproduce", "bisect", "verl", "hosts", "doctor", "clean"]
     assert listed == sorted([*about, "runs", "logs", "attach", "fetch", "cancel", "shell"])

@@ -81,7 +81,7 @@ def test_a_commit_has_what_a_person_wants_to_see_of_it(repo: Path) -> None:
 
 def test_signatures_that_a_configuration_wants_to_see_are_not_in_the_way(repo: Path, tmp_path: Path) -> None:
     program = tmp_path / "gpg"
-    program.write_text("#!/bin/sh\necho '[GNUPG:] SIG_CREATED ' >&2; echo a signature\n")
+    program.write_text("#!/bin/sh\ncat > /dev/null\necho '[GNUPG:] SIG_CREATED ' >&2; echo a signature\n")
     program.chmod(0o755)
     git(repo, "config", "gpg.program", str(program))
     git(repo, "config", "log.showSignature", "true")

@@ -18,6 +18,7 @@ _BARE = {EXCEPTION_END: 84.0, PYTEST: 82.0, EXCEPTION_LINE: 70.0, PLAIN: 40.0}
 _SYMPTOM = {EXCEPTION_END: 86.0, PYTEST: 86.0, EXCEPTION_LINE: 80.0, PLAIN: 60.0}
 _WRAPPER = 15.0
 _WARNED, _MENTIONED = 30.0, 45.0  # less, for what was said as a warning or by the way
+_SURVIVED = 30.0  # less, where somebody said that it goes on all the same
 _LATER = 5.0  # less for each other candidate before it
 _LATEST = 30.0
 _IGNORED = 5.0
@@ -47,6 +48,8 @@ def weight(candidate: Candidate) -> float:
         base = _ROOT[candidate.kind]
     if candidate.kind in (PLAIN, EXCEPTION_LINE) and candidate.line.level in _QUIET:
         base -= _WARNED if candidate.line.level.startswith("w") else _MENTIONED
+    if candidate.survived:
+        base -= _SURVIVED
     return base - min(_LATEST, _LATER * candidate.order) - 2.0 * candidate.depth
 
 

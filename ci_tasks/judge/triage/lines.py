@@ -10,33 +10,42 @@ _ANSI = re.compile(
     r"|\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]|\^\[\[[0-9;]*m"
 )
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_ACTOR = r"[\w.:@/-]{1,80}"
+_TYPE = r"[\w.]*(?:Error|Exception)\b"
 _LEVEL = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
-# Each takes one thing off the beginning, tried in turn until none fits. Named groups say who spoke, and how loud.
+# Each takes one thing off the beginning, tried in turn until none fits: what is special stands before what is general.
+# Named groups say who spoke, and how loud.
 _PREFIXES = [
     re.compile(pattern)
     for pattern in (
+        rf"{_TIME} std(?:err|out) [FP] ",  # Kubernetes
+        rf"{_TIME} - [\w.]+ - (?P<level>{_LEVEL}) - ",
+        rf"{_TIME}\t(?P<level>{_LEVEL}) [\w./-]+:\d+ -- ",  # Ray
         rf"{_TIME} ",
-        r"(?P<origin>\((?:[\w.:@/-]{1,80},? ?(?:rank=\d+ )?(?:pid=\d+)?(?:, ip=[\w.:]+)?|autoscaler[^)]{0,20})\)) ?",
+        rf"(?P<origin>\((?=[A-Za-z_])(?:{_ACTOR},? ?)?(?:rank=\d+ )?(?:pid=\w+)?(?:, ip=[\w.:]+)?\)) ?",
+        r"(?P<origin>\(autoscaler[^)]{0,20}\)) ?",
         r"(?P<origin>\[(?:rank|default|local_rank|Rank) ?\d+\]):? ?",
         r"(?P<origin>\[\d+,\d+\])<std(?:err|out)>: ?",
         rf"(?P<level>{_LEVEL}) (?:\d\d-\d\d \d\d:\d\d:\d\d|{_TIME})(?: \[?[\w./-]+:\d+\]?)? ?",
+        rf"\[{_TIME}\]\[[^\]\n]{{1,80}}\]\[(?P<level>{_LEVEL})\] ?(?:- )?",  # Hydra
         rf"\[{_TIME}(?P<origin>(?: [A-Z]{{2,3}}\d+)*)\] ?",
         rf"\[{_TIME},? (?P<level>[EWIDF]) [\d ]+\] ?(?:\(raylet\) )?(?:[\w./]+:\d+: )?",
-        rf"\[{_TIME}\]\[[^\]\n]{{1,80}}\]\[(?P<level>{_LEVEL})\] ?(?:- )?",
         rf"{_TIME}(?: ?[-|:,] ?| )?",
-        r"\[[EWIF]\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)? [\w/.]+:\d+\] ?",
+        r"\[(?P<level>[EWIF])\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)? [\w/.]+:\d+\] ?",
         r"(?P<level>[EWIF])\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ [\w/.-]+:\d+\] ?",
         rf"(?:[\w.]{{1,60}} ?[-:|] ?)?\[?(?P<level>{_LEVEL})\b\]? ?[-:|] ?(?:{_TIME}:? ?)?",
         rf"(?P<level>{_LEVEL}) [\w./-]+\.py:\d+[:\]]? ?",
         rf"\| *(?P<level>{_LEVEL}) *\| (?:[\w.:<>-]+ [|-] )?",
         rf"\[(?P<level>{_LEVEL})\] ?",
         r"##\[(?P<level>error|warning)\]",
+        r"::(?P<level>error|warning|notice)(?: [^\n]{0,300}?)?::",  # GitHub's commands, where nobody obeyed them
         r"[\w.]+\.py:\d+ - ",
         r"(?P<origin>[\w.-]{2,40}) +\| ",
         r"\[[\w.-]+[-_]py:\d+\] ",
-        r" *\| (?=\[)",
+        r" {2,}\| | *\| (?=\[)| +\+ (?=Exception Group)",  # Buildkite; an exception group's frame of lines
     )
 ]
+_RANK = re.compile(rf" {{0,3}}(\d{{1,5}}:) (?=[\[(]| {{2}}|Traceback |{_TYPE}|{_TIME}|(?:{_LEVEL})\b)")  # srun --label
 _REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
 _TAB = re.compile(r"^[^\t]{1,200}\t[^\t]{1,200}\t(?=\d{4}-\d\d-\d\dT)")
 _LONGEST = 4000
@@ -60,6 +69,8 @@ def read(number: int, raw: bytes) -> Line:
     text, origin, level = shown, "", ""
     if "\t" in text[:200]:
         text = _TAB.sub("", text)
+    if found := _RANK.match(text):
+        text, origin = text[found.end() :], found[1]
     for _ in range(6):
         before = text
         for pattern in _PREFIXES:
@@ -82,10 +93,10 @@ def visible(raw: bytes) -> str:
     text = raw.rstrip(b"\r\n")[:_LONGEST].decode("utf-8", "replace")
     if "\x1b" in text or "^[[" in text:
         text = _ANSI.sub("", text)
-    text = text.replace("\xa0", " ")
+    text = text.replace("\xa0", " ").replace("\ufeff", "")  # GitHub's raw logs begin each step with a byte order mark
     if not text.isprintable():
         text = "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
-    return text.lstrip("\ufeff").rstrip()
+    return text.rstrip()
 
 
 def segments(raw: bytes) -> list[bytes]:

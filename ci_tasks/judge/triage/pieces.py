@@ -11,9 +11,10 @@ from typing import Any
 
 BLOCK = 1 << 18
 LONGEST = 1 << 16  # bytes of a line that are looked at
-_TAIL, _TAIL_BYTES = 30, 1 << 15
+_TAIL = 30  # lines
+_BEFORE = 2000  # bytes
 _BORING = 20_000
-_DIGITS = b"0123456789"
+_VARYING = b"0123456789abcdef"  # numbers and ids; of the words enough is left
 
 
 def blocks(pieces: Iterable[bytes], block: int = BLOCK) -> Iterator[bytes]:
@@ -31,15 +32,16 @@ def blocks(pieces: Iterable[bytes], block: int = BLOCK) -> Iterator[bytes]:
         if end:
             yield joined[:end]
         rest = joined[end:]
-        if len(rest) > 2 * LONGEST:
-            rest = _shortened(rest)
+        rest = _shortened(rest)
         pending, size = [rest], len(rest)
     if last := b"".join(pending):
         yield last
 
 
 def _shortened(line: bytes) -> bytes:
-    """The beginning of a line that goes on for ever, and the end of it so far."""
+    """Of a line that goes on for ever its beginning, and the end of it so far."""
+    if len(line) <= 2 * LONGEST:
+        return line
     return line[:LONGEST] + b"\r" + line[-LONGEST:].rsplit(b"\r", 1)[-1]
 
 
@@ -58,37 +60,56 @@ class Telling:
         self.tail: list[tuple[int, bytes]] = []
 
     def read(self, pieces: Iterable[bytes], look: Callable[[int, bytes, bytes], bool], block: int = BLOCK) -> None:
-        """Call `look` with (1-based number, line, what stood before it in its block) of each line that has one of
-        the words, and of each after it while `hungry()`. It returns whether the line told anything."""
-        search, hungry, boring = self._words.search, self._hungry, self._boring
-        number, text = 1, b""
+        """Call `look` with (1-based number, line, what stood before it) of each line that has one of the words, and
+        of each after it while `hungry()`. It returns whether the line told anything."""
+        boring, number, earlier = self._boring, 1, b""
+        eager = self._hungry()
         for text in blocks(pieces, block):
-            at, end, first = 0, len(text), number
+            at, end, counted = 0, len(text), 0
+            hits = self._words.finditer(text)
             while at < end:
-                if hungry():
-                    start, eager = at, True
-                else:
-                    hit = search(text, at)
-                    if hit is None:
-                        break
-                    start, eager = text.rfind(b"\n", at, hit.start()) + 1 or at, False
-                    number += text.count(b"\n", at, start)
+                start = at if eager else _next_line(text, hits, at)
+                if start < 0:
+                    break
                 stop = text.find(b"\n", start)
                 stop = end if stop < 0 else stop
                 line = text[start:stop]
-                shape = b"" if eager else line.translate(None, _DIGITS)
-                told = shape not in boring and look(number, line, text[max(0, start - 2000) : start])
-                if shape and not told and len(boring) < _BORING:
-                    boring.add(shape)
-                number += 1
                 at = stop + 1
-            number += text.count(b"\n", at) if at < end else 0
-            self._keep_tail(text, first, number)
+                shape = b"" if eager else line.translate(None, _VARYING)
+                if not eager and shape in boring:
+                    continue
+                number += text.count(b"\n", counted, start)
+                counted = start
+                told = look(number, line, _before(earlier, text, start))
+                if not told and not eager and len(boring) < _BORING:
+                    boring.add(shape)
+                eager = self._hungry()
+            number += text.count(b"\n", counted) + (not text.endswith(b"\n"))
+            self._keep_tail(text, number)
+            earlier = (earlier + text[-_BEFORE:])[-_BEFORE:]
 
-    def _keep_tail(self, text: bytes, first: int, after: int) -> None:
-        """The last lines of what was read so far."""
-        last = text[-_TAIL_BYTES:].splitlines()[-_TAIL:]
-        if len(last) < _TAIL and len(text) >= _TAIL_BYTES:
-            last = last[1:]
-        begin = max(first, after - len(last) + (not text.endswith(b"\n")))
-        self.tail = [*self.tail, *enumerate(last, begin)][-_TAIL:]
+    def _keep_tail(self, text: bytes, after: int) -> None:
+        """The last lines of what was read so far; `after` is the number of the line that follows."""
+        end = start = len(text) - text.endswith(b"\n")
+        for _ in range(_TAIL):
+            start = text.rfind(b"\n", 0, start)
+            if start < 0:
+                break
+        last = [_shortened(line) for line in text[start + 1 : end].split(b"\n")]
+        self.tail = [*self.tail, *enumerate(last, after - len(last))][-_TAIL:]
+
+
+def _next_line(text: bytes, hits: Iterator[Any], at: int) -> int:
+    """Where the line of the next hit begins that is not before `at`; -1 where there is none."""
+    for hit in hits:
+        begin: int = hit.start()
+        if begin >= at:
+            return text.rfind(b"\n", at, begin) + 1 or at
+    return -1
+
+
+def _before(earlier: bytes, text: bytes, start: int) -> bytes:
+    """What stands before `start`, which may be in an earlier block."""
+    if start >= _BEFORE:
+        return text[start - _BEFORE : start]
+    return (earlier + text[:start])[-_BEFORE:]

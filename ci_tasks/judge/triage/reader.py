@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ci_tasks.judge.triage import lines
 from ci_tasks.judge.triage.lines import Line
 from ci_tasks.judge.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
-from ci_tasks.judge.triage.tracebacks import EXCEPTION, End, Tracebacks
+from ci_tasks.judge.triage.tracebacks import EXCEPTION, HEADER, End, Tracebacks
 
 EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN = "traceback", "exception", "pytest", "line"
 AROUND = 5  # lines of context before and after
 _AFTER = 8  # a message may have several lines, and more than the words would find
 _KEPT = 400
+_SURVIVED, _SURVIVED_WITHIN = "survived", 3  # a rule's name; lines
 _MESSAGE = 6  # lines that an exception's message may go on for
 _ENGINES = ("sglang", "vllm")
 _PYTEST_LINE = re.compile(r"^E {2,}(\S.*)$")
-_PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):\d+: (?:in )?(\w+)")
+_PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):\d+: (?:in )?([\w.<>]+)$")
 _EXCEPTION_LINE = re.compile(
     r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)"
 )
@@ -32,7 +33,8 @@ _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 @dataclass
 class Candidate:
     """A line that may be the reason. `rule` is None for an exception that no rule knows; `order` counts those before
-    it that are no repetition; `seen` its repetitions."""
+    it that are no repetition. `survived` is set where somebody said that it goes on all the same; `last_at` is the
+    number of the latest repetition."""
 
     line: Line
     text: str
@@ -44,7 +46,8 @@ class Candidate:
     chain: int = 0
     depth: float = 0
     ignored: bool = False
-    seen: int = 1
+    survived: bool = False
+    last_at: int = 0
     before: tuple[str, ...] = ()
     after: list[str] = field(default_factory=list)
 
@@ -98,6 +101,8 @@ class Reader:
         self._wants_context = [one for one in self._wants_context if len(one.after) < AROUND]
         for engine in _ENGINES:
             self.engines[engine] += engine in line.shown
+        if HEADER in line.text and self._is_survived(line, before):
+            self._tracebacks.survive_next()
         part = self._tracebacks.feed(line.origin, line.text)
         if isinstance(part, End):
             end = self._of_end(line, part)
@@ -117,16 +122,17 @@ class Reader:
         known = end.rule is not None and end.rule.rank == ROOT
         if rule is None or rule.rank != ROOT or (known and end.rule is not None and rule.order >= end.rule.order):
             return False
-        more = (line, line.text, EXCEPTION_END, rule, 0, end.type, end.frames, end.chain, end.depth - 0.5, end.ignored)
-        self._keep(Candidate(*more), before)
+        depth = end.depth - 0.5
+        more = replace(end, line=line, text=line.text, kind=EXCEPTION_END, rule=rule, depth=depth, after=[])
+        self._keep(more, before)
         return True
 
     def _of_end(self, line: Line, end: End) -> Candidate:
-        traceback = end.traceback
-        rule = self._rules.of(line.text, "\n".join(traceback.frames))
+        traceback, text = end.traceback, line.text.lstrip()
+        rule = self._rules.of(text, "\n".join(traceback.frames))
         return Candidate(
             line,
-            line.text,
+            text,
             EXCEPTION_END,
             rule if rule is None or rule.rank not in (SUCCESS, PROGRESS) else None,
             0,
@@ -135,6 +141,7 @@ class Reader:
             traceback.chain,
             traceback.depth,
             traceback.ignored,
+            traceback.survived,
         )
 
     def _plain(self, line: Line, before: bytes) -> bool:
@@ -145,8 +152,7 @@ class Reader:
             if follows:
                 return True  # the rest of a message
         elif found := _PYTEST_PLACE.match(text):
-            self._place(line, f"{found[1]}:{found[2]}")
-            return True
+            return self._place(line, f"{found[1]}:{found[2]}")
         elif _EXCEPTION_LINE.match(text.lstrip()):
             text, kind = text.lstrip(), EXCEPTION_LINE
         raised = kind != PLAIN or line.level in _LOUD
@@ -161,6 +167,8 @@ class Reader:
             self._tracebacks.ignore_next()
             return True
         if rule is not None and rule.rank == NOISE:
+            if rule.name == _SURVIVED:
+                self._survive(line)
             return False
         found = EXCEPTION.match(text) if kind != PLAIN else None
         frames = self._tracebacks.stack_of(line.origin) if kind == PLAIN and "Fatal Python error" in text else []
@@ -171,31 +179,70 @@ class Reader:
         self._keep(candidate, before)
         return True
 
+    def _survive(self, line: Line) -> None:
+        """Whoever goes on says so after the error..."""
+        for candidate in self._found.values():
+            if candidate.kind in (PLAIN, EXCEPTION_LINE) and line.number - candidate.last_at <= _SURVIVED_WITHIN:
+                candidate.survived = True
+
+    def _is_survived(self, header: Line, before: bytes) -> bool:
+        """...or above its traceback, where it is logged."""
+        above = lines.read(header.number - 1, lines.segments(before.removesuffix(b"\n").rpartition(b"\n")[2])[-1])
+        rule = self._rules.of(above.text, raised=False) if above.origin == header.origin else None
+        return rule is not None and rule.name == _SURVIVED
+
     def _loud(self, line: Line) -> bool:
         return (line.level in _LOUD and bool(_PLAIN_ERROR.search(line.text))) or bool(_ERROR_LINE.match(line.text))
 
-    def _place(self, line: Line, place: str) -> None:
-        """pytest prints where a failure was after its message."""
-        for candidate in reversed(self._found.values()):
-            if candidate.kind == PYTEST and not candidate.frames and line.number - candidate.line.number < 30:
-                candidate.frames.append(place)
-            return
+    def _place(self, line: Line, place: str) -> bool:
+        """pytest prints where a failure was after its message. Returns whether one waited for that."""
+        latest = next(reversed(self._found.values()), None)
+        if latest is None or latest.kind != PYTEST or line.number - latest.line.number >= 30:
+            return False
+        latest.frames = latest.frames or [place]
+        return True
 
     def _keep(self, candidate: Candidate, before: bytes) -> None:
         rank = candidate.rule.rank if candidate.rule else SYMPTOM
         if rank == NOISE:
             return
-        self._eager = _AFTER
+        candidate.last_at = candidate.line.number
         key = (candidate.rule.name if candidate.rule else "", _VOLATILE.sub("", candidate.text[:160]))
         if known := self._found.get(key):
-            known.seen += 1
+            known.last_at, known.survived, self._eager = candidate.last_at, candidate.survived, _AFTER
             return
-        if len(self._found) >= _KEPT:
+        if len(self._found) >= _KEPT and not self._made_room(candidate):
             return
+        self._eager = _AFTER
         candidate.order = self._distinct
         if rank in (ROOT, SYMPTOM) or candidate.kind == EXCEPTION_END:
             self._distinct += 1
-        candidate.before = tuple(lines.visible(one) for one in before.split(b"\n")[-AROUND - 1 : -1])
+        above = before.split(b"\n")[-AROUND - 1 : -1]
+        candidate.before = tuple(lines.visible(lines.segments(one)[-1]) for one in above)
         self._found[key] = candidate
         if rank != WRAPPER or len(self._found) < 20:
             self._wants_context.append(candidate)
+
+    def _made_room(self, candidate: Candidate) -> bool:
+        """Whether another one was dropped for it: of those that say least the one in the middle, since what counts
+        most stands at the beginning or at the end of a long job."""
+        strengths = {key: _strength(one) for key, one in self._found.items()} if _strength(candidate) else {}
+        least = min(strengths.values(), default=_STRONGEST + 1)
+        if least > _strength(candidate) or least == _strength(candidate) < _STRONGEST:
+            return False
+        weakest = [key for key, strength in strengths.items() if strength == least]
+        del self._found[weakest[len(weakest) // 2]]
+        return True
+
+
+_STRONGEST = 3
+
+
+def _strength(candidate: Candidate) -> int:
+    """How much it takes to forget it."""
+    rank = candidate.rule.rank if candidate.rule else None
+    if candidate.ignored or (rank is None and candidate.kind == PLAIN):
+        return 0
+    if rank == WRAPPER:
+        return 1
+    return _STRONGEST if rank == ROOT or candidate.kind == EXCEPTION_END else 2

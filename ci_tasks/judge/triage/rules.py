@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,27 +93,24 @@ def compiled(described: dict[str, Any]) -> Rules:
         options.log_errors = False
         options.max_mem = 64 << 20
     bytewise.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
+
     matcher = re2.Set.SearchSet(folding)
+
+    def expression(where: str, text: Any, into: Callable[[Any], Any] = lambda text: re2.compile(text, folding)) -> Any:
+        try:
+            return into(text)
+        except (re2.error, TypeError) as error:
+            raise ValueError(f"{where}: {text!r} is no regular expression of RE2") from error
+
     rules = []
     for order, entry in enumerate(described["rules"]):
-        rules.append(_rule(order, entry, lambda text: re2.compile(text, folding)))
-        try:
-            matcher.Add(entry["match"])
-        except re2.error as error:
-            raise ValueError(f"rule {entry['name']}: {entry['match']!r} is no regular expression of RE2") from error
+        rules.append(_rule(order, entry, expression))
+        expression(f"rule {entry['name']}", entry["match"], matcher.Add)
     matcher.Compile()
-    places = tuple(
-        Place(
-            entry["cause"],
-            entry["verdict"],
-            re2.compile(entry["frames"], folding),
-            re2.compile(entry["match"], folding) if "match" in entry else None,
-        )
-        for entry in described["frames"]
-    )
-    # YAML folds lines with a space, which is none of the words'.
+    places = tuple(_place(number, entry, expression) for number, entry in enumerate(described["frames"], 1))
+    # YAML folds lines with a space, which is none of the words'. The rest of a line is taken too: one hit a line.
     words = re.sub(r"\|\s+", "|", described["words"])
-    return Rules(re2.compile(words.encode(), bytewise), tuple(rules), places, matcher)
+    return Rules(re2.compile(f"(?:{words})[^\\n]*".encode(), bytewise), tuple(rules), places, matcher)
 
 
 _KEYS = {
@@ -131,28 +128,44 @@ _KEYS = {
     "examples",
     "not",
 }
+_PLACE_KEYS = {"cause", "verdict", "frames", "match"}
+_VERDICTS = ("fail", "blocked")
 
 
-def _rule(order: int, entry: dict[str, Any], compile_: Any) -> Rule:
-    name = entry.get("name", f"number {order + 1}")
-    if unknown := set(entry) - _KEYS:
-        raise ValueError(f"rule {name}: unknown key {', '.join(sorted(unknown))}")
-    if entry.get("rank") not in RANKS:
-        raise ValueError(f"rule {name}: rank is one of {', '.join(RANKS)}")
+def _rule(order: int, entry: dict[str, Any], expression: Callable[[str, Any], Any]) -> Rule:
+    where = f"rule {entry.get('name', f'number {order + 1}')}"
+    _check_keys(where, entry, _KEYS, ("name", "rank", "match", "reason"))
+    if entry["rank"] not in RANKS:
+        raise ValueError(f"{where}: rank is one of {', '.join(RANKS)}")
     if entry.get("only", SAID) not in (RAISED, SAID):
-        raise ValueError(f"rule {name}: only is {RAISED} or {SAID}")
-    blames = entry["rank"] not in (NOISE, SUCCESS, PROGRESS)
-    if blames and entry.get("verdict") not in ("fail", "blocked"):
-        raise ValueError(f"rule {name}: verdict is fail or blocked")
+        raise ValueError(f"{where}: only is {RAISED} or {SAID}")
+    if entry["rank"] not in (NOISE, SUCCESS, PROGRESS) and entry.get("verdict") not in _VERDICTS:
+        raise ValueError(f"{where}: verdict is fail or blocked")
     return Rule(
-        name=name,
+        name=entry["name"],
         rank=entry["rank"],
         cause=entry.get("cause", ""),
         verdict=entry.get("verdict", ""),
         reason=entry["reason"],
         order=order,
-        unless=compile_(entry["unless"]) if "unless" in entry else None,
-        frames=compile_(entry["frames"]) if "frames" in entry else None,
+        unless=expression(where, entry["unless"]) if "unless" in entry else None,
+        frames=expression(where, entry["frames"]) if "frames" in entry else None,
         only=entry.get("only", ""),
         over=tuple(entry.get("over", ())),
     )
+
+
+def _place(number: int, entry: dict[str, Any], expression: Callable[[str, Any], Any]) -> Place:
+    where = f"frames, number {number}"
+    _check_keys(where, entry, _PLACE_KEYS, ("cause", "verdict", "frames"))
+    if entry["verdict"] not in _VERDICTS:
+        raise ValueError(f"{where}: verdict is fail or blocked")
+    match = expression(where, entry["match"]) if "match" in entry else None
+    return Place(entry["cause"], entry["verdict"], expression(where, entry["frames"]), match)
+
+
+def _check_keys(where: str, entry: dict[str, Any], known: set[str], needed: Sequence[str]) -> None:
+    if unknown := set(entry) - known:
+        raise ValueError(f"{where}: unknown key {', '.join(sorted(unknown))}")
+    if missing := [key for key in needed if key not in entry]:
+        raise ValueError(f"{where}: {', '.join(missing)} is missing")

@@ -15,8 +15,19 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _HOST = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b|\[?(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\]?(?::\d+)?")
 _PATH = re.compile(r"(?:/[\w.@+~=-]+){2,}/?")
 _HEX = re.compile(r"\b(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b")
-_NUMBER = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
-_WORD_NUMBER = re.compile(r"\b(?=\w*\d)(?:tmp|session|job|task|actor|worker|node|pid|rank|port|core)[-_]?\w+", re.I)
+_NUMBER = re.compile(r"(?<![A-Za-z_\d])[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+_UNIT = re.compile(r"(?<=#)(?: ?[KMGTP]i?B| bytes| B)\b")
+_NAME = re.compile(
+    r"\braysubmit_\w+|\bsession_\d[\w-]*"
+    r"|\b(?=\w*\d)(?:tmp|session|job|task|actor|worker|node|pid|rank|port|core)[-_]?\w+",
+    re.I,
+)
+_COUNTED = re.compile(
+    r"(?i:(rank|gpu|step|iter|iteration|epoch|rollout|request|req|sample|batch|shard|attempt)[-_]?)\d+"
+    r"|(?<![A-Za-z])([TDPEC]P)\d+(?![A-Za-z\d])|(?<=_)\d{5,}"
+)
+_QUOTED = r"""(?:'[^'{}]*'|"[^"{}]*")"""
+_SET = re.compile(rf"\{{{_QUOTED}(?:, {_QUOTED})+\}}")
 _SPACE = re.compile(r"\s+")
 _THIRD_PARTY = re.compile(
     r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|<stdin>|importlib|/ray/_private|\.pyenv/"
@@ -31,10 +42,18 @@ def stable(message: str) -> str:
     text = _HOST.sub("<host>", text)
     text = _ADDRESS.sub("<address>", text)
     text = _PATH.sub(_last_parts, text)
-    text = _WORD_NUMBER.sub("<name>", text)
+    text = _NAME.sub("<name>", text)
+    text = _COUNTED.sub(lambda found: f"{found[1] or found[2] or ''}#", text)
     text = _HEX.sub("<id>", text)
     text = _NUMBER.sub("#", text)
+    text = _UNIT.sub(" B", text)
+    text = _SET.sub(_in_order, text)
     return _SPACE.sub(" ", text).strip()
+
+
+def _in_order(found: re.Match[str]) -> str:
+    """A set of strings, which Python prints in another order in each process."""
+    return "{" + ", ".join(sorted(re.findall(_QUOTED, found[0]))) + "}"
 
 
 def _last_parts(found: re.Match[str]) -> str:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 HEADER = "Traceback (most recent call last)"
+_HEADERS = (HEADER, f"Exception Group {HEADER}")
 _STACK = re.compile(r"^(?:Stack|Current thread 0x\w+(?: \[[^\]]*\])?|Thread 0x\w+) \(most recent call first\)")
 _FRAME = re.compile(r'^[\s|+-]*File "([^"]{1,500})", line (\d+),? in (.*)|^[\s|]*File "([^"]{1,500})", line (\d+)$')
 _CODE = re.compile(r"^\s|^[\^~]+$|^\.\.\.|^\[Previous line repeated|^[|+] ")
@@ -14,6 +15,11 @@ EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,150}(?:\([\w., ]{1,80}\))?)(
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _PATIENCE = 60  # lines of others between two of one traceback
 _TASK_ERROR = "RayTaskError"
+_GROUP = "ExceptionGroup"
+_TYPE = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|Expired|Failure|Group)$")
+_OLD_TYPE = re.compile(r"\.(?:\w*error|timeout)$")  # socket.timeout, struct.error
+_COMPOUND = re.compile(r"^[A-Z]+[a-z\d]+[A-Z]")  # OutOfResources, but not Epoch
+_NO_TYPE = ("INFO", "DEBUG", "WARNING", "ERROR", "None", "True", "False", "File", "Note", "Warning")
 _TASK = "ray.exceptions.RayTaskError"
 
 
@@ -21,12 +27,13 @@ _TASK = "ray.exceptions.RayTaskError"
 class Traceback:
     """One that is being read. `frames` are `path:function`, outermost first; `chain` is shared by those that Python
     printed as one raising during the handling of another, `depth` its place there; `ignored` where it was raised in
-    a destructor."""
+    a destructor, `survived` where somebody logged it and went on."""
 
     origin: str
     chain: int
     depth: int = 0
     ignored: bool = False
+    survived: bool = False
     frames: list[str] = field(default_factory=list)
     stack: bool = False
     open: bool = True
@@ -53,6 +60,7 @@ class Tracebacks:
         self._latest: Traceback | None = None
         self._chains = 0
         self._ignoring = 0
+        self._surviving = False
 
     @property
     def waiting(self) -> bool:
@@ -63,6 +71,10 @@ class Tracebacks:
         """What comes next is said to be ignored."""
         self._ignoring = 3
 
+    def survive_next(self) -> None:
+        """The traceback that the next line begins is only logged."""
+        self._surviving = True
+
     def feed(self, origin: str, text: str) -> End | bool:
         """An End where the line ends a traceback; else whether it is a part of one."""
         for one in self._last.values():
@@ -70,8 +82,8 @@ class Tracebacks:
         self._ignoring = max(0, self._ignoring - 1)
         if HEADER in text:
             begun, bare = self._begin(origin), text.lstrip()
-            begun.indent = text[: len(text) - len(bare)] if bare.startswith(HEADER) else ""
-            return bare.startswith(HEADER)
+            begun.indent = text[: len(text) - len(bare)] if bare.startswith(_HEADERS) else ""
+            return bare.startswith(_HEADERS)
         if _STACK.match(text):
             self._begin(origin).stack = True
             return True
@@ -96,10 +108,11 @@ class Tracebacks:
     def _begin(self, origin: str) -> Traceback:
         before = self._last.get(origin)
         if before is not None and before.linked:
-            one = Traceback(origin, before.chain, before.depth + 1, before.ignored)
+            one = Traceback(origin, before.chain, before.depth + 1, before.ignored, before.survived)
         else:
             self._chains += 1
-            one = Traceback(origin, self._chains, ignored=self._ignoring > 0)
+            one = Traceback(origin, self._chains, ignored=self._ignoring > 0, survived=self._surviving)
+        self._surviving = False
         self._last[origin] = self._latest = one
         if len(self._last) > 200:  # a thousand ranks; the oldest have long ended
             del self._last[next(iter(self._last))]
@@ -114,6 +127,8 @@ class Tracebacks:
 
     def _inside(self, current: Traceback, text: str) -> End | bool:
         if found := _FRAME.match(text):
+            if not current.frames:  # its header may have been glued to something, or be missing
+                current.indent += text[: max(0, len(text) - len(text.lstrip()) - 2)]
             path, function = (found[1], found[3]) if found[1] else (found[4], "")
             if not current.stack or len(current.frames) < 30:
                 current.frames.insert(0, f"{path}:{function}") if current.stack else current.frames.append(
@@ -132,20 +147,23 @@ class Tracebacks:
             current.in_code = False
             return True
         found = EXCEPTION.match(text)
-        if found is None or not _is_type(found["type"]) or not (current.frames or "Error" in found["type"]):
+        if found is None or not _is_type(found["type"], at_once=current.quiet == 1):
+            return False
+        if not current.frames and "Error" not in found["type"]:
             return False
         current.open, current.quiet = False, 0
         end = End(found["type"], found["message"] or "", current)
+        # What the task raised follows at once, and is the reason of this.
+        current.linked = _TASK_ERROR in found["type"] or found["type"].endswith(_GROUP)
         if _TASK_ERROR in found["type"]:
-            current.linked = True  # what the task raised follows at once, and is the reason of this
             self._begin(current.origin)
         return end
 
 
-def _is_type(name: str) -> bool:
+def _is_type(name: str, at_once: bool) -> bool:
+    """Whether an exception's type may be called so. Python names the module of all but its own types and those of a
+    script; `at_once`, below the code that raised it, other names are believed too."""
     last = name.split("(")[0].rsplit(".", 1)[-1]
-    return (
-        last[:1].isupper()
-        and len(last) > 3
-        and last not in ("INFO", "DEBUG", "WARNING", "ERROR", "None", "True", "False", "File", "Note", "Warning")
-    )
+    if last in _NO_TYPE or len(last) <= 3 or _OLD_TYPE.search(name):
+        return bool(_OLD_TYPE.search(name))
+    return last[:1].isupper() and bool("." in name or _TYPE.search(last) or (at_once and _COMPOUND.match(last)))

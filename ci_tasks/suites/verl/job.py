@@ -14,9 +14,15 @@ _OPTIONS = "--privileged --network host --gpus all --ipc=host --ulimit memlock=-
 
 
 def workflow(
-    wish: Wish, trainings: Sequence[Training], image: str | None, *, volumes: Sequence[str], minutes: float
+    wish: Wish,
+    trainings: Sequence[Training],
+    image: str | None,
+    *,
+    volumes: Sequence[str],
+    minutes: float,
+    pretend: bool,
 ) -> Workflow:
-    """`image` is None where the job runs in no container; `volumes` are `HOST:CONTAINER` directories of data and models."""
+    """`image` is None where the job runs in no container; `volumes` are `HOST:CONTAINER` directories of data."""
     container = Container(image, _OPTIONS, volumes=tuple(volumes)) if image else None
     job = Job(
         id=LABEL,
@@ -26,7 +32,7 @@ def workflow(
         container=container,
         steps=(
             Step("trees", 1, uses="actions/checkout@v4"),
-            Step(STEP, 2, run=render(wish, trainings), shell="bash {0}"),
+            Step(STEP, 2, run=render(wish, trainings, pretend=pretend), shell="bash {0}"),
         ),
         timeout_minutes=minutes,
     )

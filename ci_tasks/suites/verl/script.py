@@ -41,6 +41,11 @@ py() {{
 }}
 """
 
+_HOME = r"""
+export HOME=$CI_TASKS_RUN_DIR/tmp/home HF_HOME=$CI_TASKS_RUN_DIR/tmp/home/hf
+mkdir -p "$HOME"
+"""
+
 _CHECKS = r"""
 # Focused checks of Bridge first; without uv the image is no place for them.
 cd "$BRIDGE_REPO" || stop bridge-checks blocked "there is no $BRIDGE_REPO"
@@ -71,15 +76,24 @@ done
 mark room pass "HF_HOME=$HF_HOME"
 """
 
-_IMPORT = r"""
-py -c 'import modelopt' 2> /dev/null || py -m pip show nvidia-modelopt > /dev/null 2>&1 ||
-  py -m pip install --quiet --extra-index-url https://pypi.nvidia.com nvidia-modelopt > /dev/null 2>&1
+_MODELOPT = r"""
+# Bridge imports it; an install is the container's set-up and no change of a repository.
+py -c 'import modelopt' 2> /dev/null || py -m pip show nvidia-modelopt > /dev/null 2>&1 || {
+  index=https://pypi.nvidia.com
+  py -m pip install --quiet --retries 1 --timeout 15 --extra-index-url $index nvidia-modelopt > /dev/null 2>&1
+}
 if found=$(py -c 'import modelopt; print(modelopt.__file__)' 2> /dev/null | last) && [ -n "$found" ]; then
   mark modelopt pass "$found"
 else
   mark modelopt skipped "nvidia-modelopt is not there and could not be installed; Bridge may fail to import"
 fi
 
+"""
+_NO_MODELOPT = """
+mark modelopt skipped "a pretend Bridge needs none"
+"""
+
+_IMPORT = r"""
 # The path has to lie in the checkout, or nothing that follows is evidence.
 found=$(py -c 'import megatron.bridge; print(megatron.bridge.__file__)' 2>&1 | last)
 case $found in
@@ -158,18 +172,21 @@ train() {
 """
 
 
-def render(wish: Wish, trainings: Sequence[Training]) -> str:
-    """The text of the step, for bash."""
+def render(wish: Wish, trainings: Sequence[Training], *, pretend: bool = False) -> str:
+    """The text of the step, for bash. A `pretend` run, on a host that simulates, has a home of its own: the sample's
+    models and data are none that anybody wants to keep."""
     tests = (*BRIDGE_TESTS, *wish.bridge_tests)
     said = f"uv run python -m pytest -q {' '.join(tests)}"
     first = trainings[0].env
     given = [f"export {name}={shlex.quote(first[name])}" for name in _PATHS if name in first]
     parts = [
         _HEAD.format(bridge=BRIDGE, verl=VERL, wrapper=WRAPPER),
+        _HOME if pretend else "",
         "".join(f"{line}\n" for line in given),
         _CHECKS.format(tests=" ".join(map(shlex.quote, tests)), said=shlex.quote(said)),
         _DEVICES,
         _ROOM.format(least=_ROOM_GB if not wish.dummy_config else 1),
+        _NO_MODELOPT if pretend else _MODELOPT,
         _IMPORT,
         _DATA,
         _NO_REWARD if wish.no_reward_model else _REWARD,

@@ -13,7 +13,8 @@ RULES = compiled(
         r"""
 words: error|exception|traceback|fail|died|gone|retry|done|boom|\w+Iteration
 rules:
-  - {name: noise, rank: noise, match: 'retrying|^\s+raise ', reason: goes on}
+  - {name: noise, rank: noise, match: 'skipped|^\s+raise ', reason: goes on}
+  - {name: survived, rank: noise, match: 'retrying|going on', reason: goes on}
   - {name: ignored-in-destructor, rank: noise, match: '^Exception ignored', reason: at exit}
   - {name: success, rank: success, match: '^all done$', reason: through}
   - {name: disk, cause: disk_full, verdict: blocked, rank: root, match: 'disk failure', reason: the disk}
@@ -62,6 +63,53 @@ BLAMED = [
     ("a warning is less", ["WARNING: disk failure", "memory error"], "memory error", "cuda_oom"),
     ("what was retried is nothing", ["disk failure, retrying", traceback("ValueError: y")], "ValueError: y", "unknown"),
     (
+        "what was tried again is less",
+        ["disk failure", "first attempt failed, retrying", traceback("OSError: memory error")],
+        "OSError: memory error",
+        "cuda_oom",
+    ),
+    (
+        "not what failed again",
+        ["disk failure", "retrying", "disk failure", traceback("ValueError: y")],
+        "disk failure",
+        "disk_full",
+    ),
+    (
+        "a traceback that was only logged is less",
+        ["no report, going on", traceback("OSError: disk failure"), "step 3", traceback("OSError: memory error")],
+        "OSError: memory error",
+        "cuda_oom",
+    ),
+    (
+        "with all of its chain",
+        [
+            "no report, going on",
+            traceback("KeyError: 'x'"),
+            traceback("OSError: disk failure", link=DURING),
+            traceback("OSError: memory error"),
+        ],
+        "OSError: memory error",
+        "cuda_oom",
+    ),
+    (
+        "not one that another rank raised meanwhile",
+        ["[rank1]: no report, going on", traceback("OSError: disk failure"), traceback("OSError: memory error")],
+        "OSError: disk failure",
+        "disk_full",
+    ),
+    (
+        "but it is something",
+        ["no report, going on", traceback("OSError: disk failure"), "job failed"],
+        "OSError: disk failure",
+        "disk_full",
+    ),
+    (
+        "a traceback further down is not it",
+        ["no report, going on", "step 3", traceback("OSError: disk failure"), traceback("OSError: memory error")],
+        "OSError: disk failure",
+        "disk_full",
+    ),
+    (
         "the first link of a chain",
         [traceback("KeyError: 'x'"), traceback("ValueError: y", link=DURING)],
         "KeyError",
@@ -107,6 +155,11 @@ def test_then_of_what_wraps_it() -> None:
 def test_a_symptom_in_the_code_of_somebody_is_theirs() -> None:
     got = of(traceback("AssertionError: x", place="/x/reward.py"))
     assert got.cause == "reward_fn"
+
+
+def test_an_indented_traceback_is_read_as_any_other() -> None:
+    got = of("".join(f"      {row}\n" for row in traceback("AssertionError: x").splitlines()))
+    assert (got.text, got.rule) == ("AssertionError: x", "assertion")
 
 
 def test_the_lines_of_a_message_in_pytests_report_are_one() -> None:

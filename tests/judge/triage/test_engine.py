@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.judge.triage import BLOCKED, FAIL, PASS, UNKNOWN, Triage, triage
+from ci_tasks.judge.triage.reader import Reader
+from ci_tasks.judge.triage.rules import shipped
 
 OOM = b"""loading
 Traceback (most recent call last):
@@ -182,6 +184,26 @@ def test_a_thousand_errors_that_were_survived_do_not_push_the_last_one_out() -> 
     survived = b"".join(b"ERROR: request %s failed: no such tool\n" % name.encode() for name in NAMES)
     got = triage([survived + OOM], exit_code=1)
     assert got.cause == "cuda_oom"
+
+
+def test_a_place_in_code_before_an_error_is_no_part_of_pytests_report() -> None:
+    got = triage([b"app.py:12: No space left on device\n"], exit_code=1)
+    assert (got.cause, got.line_no) == ("disk_full", 1)
+
+
+def test_what_says_most_is_never_forgotten() -> None:
+    """However many there were before it, and however many wrappers come after it."""
+    reader = Reader(shipped())
+    log = [f"OSError: [Errno 28] No space left on device: 'name {name}'" for name in NAMES]
+    log += OOM.decode().splitlines()
+    log += [f"OSError: [Errno 28] No space left on device: 'last {name}'" for name in NAMES[:50]]
+    log += [f"ray.exceptions.ActorDiedError: The actor died unexpectedly: {name}" for name in NAMES]
+    for number, row in enumerate(log, 1):
+        reader.feed(number, row.encode(), b"")
+    said = [one.text for one in reader.candidates]
+    assert any("CUDA out of memory" in text for text in said)
+    assert log[0] in said, "the first stays too"
+    assert len(said) <= 400
 
 
 STREAM = """

@@ -20,6 +20,9 @@ PREFIXES = [
     ("e2e-test (a.py, 2)\tRun tests\t2025-10-10T06:00:00.1Z ValueError: x", "ValueError: x", "", ""),
     ("e2e-test\tUNKNOWN STEP\t\ufeff2025-10-10T06:00:00.1Z ValueError: x", "ValueError: x", "", ""),
     ("\ufeff2025-10-10T06:00:00.1Z ValueError: x", "ValueError: x", "", ""),
+    ("::error::x failed", "x failed", "", "error"),
+    ("::error file=a.py,line=3,title=x: y::x failed", "x failed", "", "error"),
+    ("2025-10-10T06:00:00.123456789Z stderr F ValueError: x", "ValueError: x", "", ""),
     # Ray
     ("(WorkerDict pid=77) ValueError: x", "ValueError: x", "(WorkerDict pid=77)", ""),
     ("(WorkerDict pid=77, ip=10.0.0.3)   File x", "  File x", "(WorkerDict pid=77, ip=10.0.0.3)", ""),
@@ -28,16 +31,23 @@ PREFIXES = [
     ("(raylet) x failed", "x failed", "(raylet)", ""),
     ("(raylet) [2025-05-20 10:14:55,120 E 310 330] (raylet) node_manager.cc:85: x failed", "x failed", "(raylet)", "e"),
     ("2025-05-20 10:14:55,120\tINFO worker.py:1888 -- Started", "Started", "", "info"),
+    ("(pid=gcs_server) x failed", "x failed", "(pid=gcs_server)", ""),
+    ("(autoscaler +3m2s) x failed", "x failed", "(autoscaler +3m2s)", ""),
     # ranks
     ("[rank3]: ValueError: x", "ValueError: x", "[rank3]", ""),
     ("[rank3]:   File x", "  File x", "[rank3]", ""),
-    ("[rank3]:[E702 03:11:08.884 ProcessGroupNCCL.cpp:632] Watchdog", "Watchdog", "[rank3]", ""),
+    ("[rank3]:[E702 03:11:08.884 ProcessGroupNCCL.cpp:632] Watchdog", "Watchdog", "[rank3]", "e"),
+    ("[W612 03:11:08.884 socket.cpp:1] no answer", "no answer", "", "w"),
     ("[default3]:ValueError: x", "ValueError: x", "[default3]", ""),
     ("[1,3]<stderr>:ValueError: x", "ValueError: x", "[1,3]", ""),
     ("(A pid=3) [rank1]: ValueError: x", "ValueError: x", "(A pid=3)[rank1]", ""),
     ("[2025-03-01 09:12:40 DP1 TP3 EP3] ValueError: x", "ValueError: x", "DP1 TP3 EP3", ""),
     ("[2025-03-01 09:12:40] ValueError: x", "ValueError: x", "", ""),
     ("3: [rank3]: ValueError: x", "ValueError: x", "3:[rank3]", ""),  # srun --label
+    ("12:   File x", "  File x", "12:", ""),
+    # frames of lines
+    ("    | ValueError: x", "ValueError: x", "", ""),
+    ("  + Exception Group Traceback (x):", "Exception Group Traceback (x):", "", ""),
     # loggers
     ("ERROR 05-06 14:21:20 [core.py:700]     raise x", "    raise x", "", "error"),
     ("(VllmWorker rank=1 pid=7) ERROR 01-21 13:47:36 core.py:205] x", "x", "(VllmWorker rank=1 pid=7)", "error"),
@@ -51,6 +61,8 @@ PREFIXES = [
     ("[2025-05-20 10:14:55] ERROR core.py:12: x failed", "x failed", "", "error"),
     # no prefix, although it looks like one
     ("Error: x failed", "Error: x failed", "", ""),
+    ("(1) The process is killed", "(1) The process is killed", "", ""),
+    ("3: shards", "3: shards", "", ""),
     ("[Errno 98] address already in use", "[Errno 98] address already in use", "", ""),
     ("[gpu_lock_exec] Timeout", "[gpu_lock_exec] Timeout", "", ""),
 ]

@@ -15,7 +15,7 @@ from ci_tasks.judge.triage.pieces import BLOCK, LONGEST, Telling, blocks
 
 WORDS = re.compile(rb"error|failed")
 LINES = st.lists(
-    st.sampled_from([b"", b"step 1", b"error 7", b"error 8", b"10%\r20%\rfailed", b"caf\xc3\xa9 \xff error", b"ok\r"]),
+    st.sampled_from([b"", b"step 1", b"error 7, then failed", b"error 8", b"10%\r20%\rfailed", b"caf\xc3\xa9 \xff error", b"ok\r"]),
     max_size=12,
 )
 CUTS = st.lists(st.integers(0, 150), max_size=8)
@@ -130,6 +130,25 @@ def test_such_a_line_is_given_all_the_same_to_a_reader_that_wants_it() -> None:
 
     Telling(WORDS, lambda: seen[-1:] == [3]).read([b"error 1\nerror 2\nfailed\nerror 3\nerror 4\n"], look)
     assert seen == [1, 3, 4]
+
+
+def test_a_line_that_told_nothing_is_not_looked_at_again_with_another_id() -> None:
+    log = b"request 9f2d1c failed\nrequest 00ab77de failed\nanswer 9f2d1c failed\n"
+    assert [number for number, _ in given_out([log], tells=False)[0]] == [1, 3]
+
+
+@settings(max_examples=100, deadline=None)
+@given(LINES, CUTS, st.integers(1, 60))
+def test_what_stands_before_a_line_does_not_depend_on_the_cut(lines: list[bytes], at: list[int], block: int) -> None:
+    log = b"\n".join(lines)
+    above: list[tuple[int, bytes]] = []
+
+    def look(number: int, line: bytes, before: bytes) -> bool:
+        above.append((number, before))
+        return True
+
+    Telling(WORDS, lambda: False).read(cut(log, at), look, block)
+    assert above == [(number, b"".join(b"%s\n" % row for row in lines[: number - 1])) for number, _ in above]
 
 
 def endless(megabytes: int) -> Iterator[bytes]:

@@ -58,6 +58,11 @@ def test_a_rule_shows_a_line_that_it_matches(rule: dict[str, Any]) -> None:
     assert rule.get("examples") or rule.get("frames"), "a rule without an example cannot be tried"
 
 
+def test_a_line_is_found_once() -> None:
+    log = b"error: it failed and died\nstep 3\nfatal error\n"
+    assert [hit.group() for hit in shipped().words.finditer(log)] == [b"error: it failed and died", b"fatal error"]
+
+
 def test_names_are_unique() -> None:
     names = [rule["name"] for rule in RULES]
     assert sorted(names) == sorted(set(names))
@@ -115,4 +120,22 @@ def test_a_rule_written_wrongly_is_named(change: dict[str, Any], says: str) -> N
     rule = {key: value for key, value in {**GOOD, **change}.items() if value is not ...}
     with pytest.raises(ValueError, match="sample") as raised:
         compiled(described(rule))
+    assert says in str(raised.value)
+
+
+PLACE = {"cause": "reward_fn", "verdict": "fail", "frames": "reward/"}
+BROKEN_PLACES = [
+    ("frames that are no expression", {"frames": "[z-a]"}, "z-a"),
+    ("a match that is none", {"match": "(unclosed"}, "unclosed"),
+    ("no frames", {"frames": ...}, "frames is missing"),
+    ("an unknown key", {"rank": "root"}, "unknown key rank"),
+    ("a verdict that is none", {"verdict": "failed"}, "verdict is"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), [row[1:] for row in BROKEN_PLACES], ids=[row[0] for row in BROKEN_PLACES])
+def test_frames_written_wrongly_are_named_by_their_number(change: dict[str, Any], says: str) -> None:
+    place = {key: value for key, value in {**PLACE, **change}.items() if value is not ...}
+    with pytest.raises(ValueError, match="frames, number 2") as raised:
+        compiled({**described(GOOD), "frames": [PLACE, place]})
     assert says in str(raised.value)

@@ -16,6 +16,7 @@ SAME = [
     ("numbers", "Tried to allocate 1.16 GiB on GPU 3", "Tried to allocate 20.00 GiB on GPU 0"),
     ("units of memory", "of which 402.00 MiB is free", "of which 1.20 GiB is free"),
     ("steps", "cannot load global_step_120/iter_0000020", "cannot load global_step_40/iter_0000004"),
+    ("long numbers in names", "cannot read part_0000017", "cannot read part_0000121"),
     ("threads", "Thread-12 (worker) died", "Thread-3 (worker) died"),
     ("Ray's jobs", "Job 'raysubmit_kS5vTq' failed", "Job 'raysubmit_AbCdEf' failed"),
     ("negative and small numbers", "loss is -1.2e-05", "loss is 3"),
@@ -40,6 +41,9 @@ SAME = [
     ("times", "not up after 600.02 s at 2025-01-01 10:00:00", "not up after 30 s at 2025-12-31 23:59:59"),
     ("ranks", "rank 3 of 8 is missing", "rank 0 of 16 is missing"),
     ("ranks glued on", "rank3 is missing", "rank12 is missing"),
+    ("ranks in words", "cannot read mp_rank_07_model.pt", "cannot read mp_rank_00_model.pt"),
+    ("ranks of actors", "EngineCore_DP0 died", "EngineCore_DP13 died"),
+    ("the order of a set", "unused: {'b', 'a', 'c'}", "unused: {'c', 'b', 'a'}"),
     ("spaces", "two  words", "two words "),
 ]
 DIFFERENT = [
@@ -47,6 +51,9 @@ DIFFERENT = [
     ("names in quotes", "KeyError: 'train'", "KeyError: 'test'"),
     ("a file's own name", "no file /root/a/x.json", "no file /root/a/y.json"),
     ("modules", "No module named 'a.b'", "No module named 'a.c'"),
+    ("members of a set", "unused: {'b', 'a'}", "unused: {'b', 'c'}"),
+    ("pairs, which have an order", "got {'a': 'b', 'c': 'd'}", "got {'c': 'd', 'a': 'b'}"),
+    ("digits of a name", "cannot read bf16", "cannot read bf18"),
     ("layers' names", "missing key: mlp.gate.weight", "missing key: attn.qkv.weight"),
     ("names with a number in them", "cannot read fp8_e4m3", "cannot read bf16"),
 ]

@@ -202,6 +202,34 @@ def test_code_that_looks_like_an_exception_does_not_end_one() -> None:
     assert told(log) == [("ValueError", ["run.py:<module>", "app.py:main"])]
 
 
+def test_an_indented_one_is_read_with_or_without_its_header() -> None:
+    indented = "\n".join(f"      {row}" for row in PLAIN.strip().split("\n"))
+    assert told(indented) == told(PLAIN)
+    assert told(indented.split("\n", 1)[1]) == told(PLAIN)
+
+
+OTHERS = ["Epoch: 3", "Done: yes", "Warning: slow", "BatchSize: 8"]
+
+
+def test_what_others_say_in_between_does_not_end_one() -> None:
+    for line in OTHERS:
+        log = PLAIN.replace("ValueError: no rows", f"step 3\n{line}\nValueError: no rows")
+        assert told(log) == told(PLAIN), line
+
+
+def test_not_even_at_once_where_it_is_a_mere_word() -> None:
+    assert told(PLAIN.replace("    main()\n", "    main()\nEpoch: 3\n")) == told(PLAIN)
+
+
+ODD_TYPES = ["__main__.Full: no rows", "socket.timeout: timed out", "_queue.Empty", "OutOfResources: shared memory"]
+
+
+def test_types_of_any_name_end_one() -> None:
+    for line in ODD_TYPES:
+        ((name, _),) = told(PLAIN.replace("ValueError: no rows", line))
+        assert name == line.partition(":")[0]
+
+
 def test_exception_groups_are_read() -> None:
     log = """
   + Exception Group Traceback (most recent call last):
@@ -215,7 +243,9 @@ def test_exception_groups_are_read() -> None:
     | ValueError: deep
     +------------------------------------
 """
-    assert ("ValueError", ["task.py:work"]) in told(log)
+    assert told(log) == [("ExceptionGroup", ["run.py:<module>"]), ("ValueError", ["task.py:work"])]
+    group, deep = ends(log)
+    assert deep.traceback.chain == group.traceback.chain, "it is the reason of the group"
 
 
 def test_one_that_was_ignored_says_so() -> None:

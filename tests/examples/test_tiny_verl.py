@@ -1,0 +1,338 @@
+"""The sample pair of verl and Megatron-Bridge, by hand: its wrapper runs, resumes, learns, and fails as it promises."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WRAPPER = "tests/special_e2e/run_ppo_trainer_megatron.sh"
+BRIDGE_TESTS = [
+    "tests/unit_tests/models/test_model_provider_mixin.py",
+    "tests/unit_tests/models/test_param_mapping.py",
+    "tests/unit_tests/training/test_integration.py",
+]
+# What the validation's levels set, and what they rely on besides.
+VARIABLES = """
+    ADV_ESTIMATOR ALL_OFFLOAD COMMON_CP COMMON_EP COMMON_ETP COMMON_PP COMMON_TP COMMON_VPP DUMMY_MODEL_CONFIG_PATH
+    DUMMY_MODEL_PATH ENGINE INFER_TP LORA_RANK MAX_PROMPT_LENGTH MAX_RESPONSE_LENGTH MODEL_ID MODEL_PATH NUM_GPUS
+    RESUME_MODE RM_MODEL_PATH ROUTING_REPLAY_MODE SAVE_FREQ TEST_FREQ TOTAL_TRAIN_STEPS TRAIN_FILES USE_DUMMY_MODEL
+    USE_MBRIDGE USE_MEGATRON_FSDP VAL_BEFORE_TRAIN VAL_FILES VALUE_VANILLA_MBRIDGE VANILLA_MBRIDGE VERL_USE_UV
+"""
+UNFUSED = [
+    f"++{role}.megatron.override_transformer_config.gradient_accumulation_fusion=False"
+    for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
+]
+IMPORT_CHECK = """\
+import os, ray
+ray.init({arguments})
+@ray.remote
+def bridge_path():
+    import megatron.bridge
+    return megatron.bridge.__file__
+print(ray.get(bridge_path.remote()))
+"""
+WITH_PATH = 'address="auto", runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}'
+
+
+class Pair:
+    """Copies of both samples side by side, with a model, a reward model and data in a home of their own."""
+
+    def __init__(self, root: Path) -> None:
+        self.bridge, self.verl, self.home = root / "bridge", root / "verl", root / "home"
+        ignored = shutil.ignore_patterns("__pycache__", "checkpoints")
+        shutil.copytree(EXAMPLES / "tiny-bridge", self.bridge, ignore=ignored)
+        shutil.copytree(EXAMPLES / "tiny-verl", self.verl, ignore=ignored)
+        path = [self.bridge / "src", self.bridge / "3rdparty/Megatron-LM", self.verl]
+        self.environment = {
+            "HOME": str(self.home),
+            "PATH": os.pathsep.join([str(self.verl / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
+            "TINY_STEP_SECONDS": "0",
+            "LORA_RANK": "4",
+            **dict.fromkeys(("COMMON_PP", "COMMON_CP", "COMMON_TP"), "1"),
+            "COMMON_VPP": "null",
+            "ALL_OFFLOAD": "False",
+        }
+        for model in ("policy", "reward"):
+            directory = self.home / "models/tiny" / model
+            directory.mkdir(parents=True)
+            (directory / "config.json").write_text('{"num_hidden_layers": 2, "hidden_act": "silu"}')
+        data = self.home / "data/gsm8k"
+        data.mkdir(parents=True)
+        for split in ("train", "test"):
+            (data / f"{split}.parquet").write_bytes(b"PAR1[]PAR1")
+
+    def start(self, *command: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            input=stdin,
+            cwd=self.verl,
+            env=self.environment | variables,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def train(self, *words: str, **variables: str) -> tuple[int, str]:
+        """Exit code and log, without colours."""
+        done = self.start("bash", WRAPPER, *words, **variables)
+        return done.returncode, re.sub(r"\x1b\[\d+m", "", done.stdout)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """One for all tests that look at a log alone."""
+    return Pair(tmp_path_factory.mktemp("pair"))
+
+
+def steps(log: str) -> list[dict[str, float]]:
+    """Every step's metrics but its timings."""
+    found = []
+    for line in re.findall(r"step:[1-9]\d* - .*", log):
+        items = re.findall(r"([\w@/-]+):(?:np\.float64\()?([-\w.+]+)", line)
+        found.append({name: float(value) for name, value in items if not name.startswith("timing_s/")})
+    return found
+
+
+def settings(log: str) -> dict[str, object]:
+    """What the task runner printed of the resolved configuration."""
+    printed = [line.split(") ", 1)[1] for line in log.splitlines() if re.match(r"\(TaskRunner pid=\d+\) [{ ]", line)]
+    end = next(number for number, line in enumerate(printed) if line.endswith("}}"))
+    while True:
+        try:
+            return dict(ast.literal_eval("\n".join(printed[: end + 1])))
+        except SyntaxError:
+            end += 1
+
+
+def test_a_run_says_what_it_was_and_that_it_ended(pair: Pair) -> None:
+    code, log = pair.train(
+        "actor_rollout_ref.rollout.enforce_eager=True", "++trainer.new.key=3", MAX_RESPONSE_LENGTH="8"
+    )
+    assert code == 0
+    assert "+ VANILLA_MBRIDGE=False" in log and "'vanilla_mbridge': False," in log
+    resolved = json.loads(json.dumps(settings(log)))
+    assert resolved["actor_rollout_ref"]["rollout"]["enforce_eager"] is True
+    assert resolved["actor_rollout_ref"]["actor"]["megatron"]["virtual_pipeline_model_parallel_size"] is None
+    assert resolved["actor_rollout_ref"]["model"]["lora"]["rank"] == 4
+    assert resolved["trainer"]["new"] == {"key": 3}
+    assert f"megatron.bridge is {pair.bridge}/src/megatron/bridge/__init__.py" in log
+    assert "Adapter parameters:   4,096" in log
+    finished = log.index("Training Progress: 100%|██████████| 1/1 [")
+    assert log.index("step:1 - ") < finished < log.index("leaked shared_memory") < log.index("A worker died or was")
+
+
+RESUMED = {
+    "False": r"\(TaskRunner pid=\d+\) Setting global step to 1\n.* Resuming from /.*/global_step_1\n",
+    "True": r"\(TaskRunnerV1 pid=\d+\) INFO:.*:Resuming from /.*/global_step_1, setting global step to 1\n",
+}
+
+
+def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    uninterrupted = steps(pair.train(TOTAL_TRAIN_STEPS="2")[1])
+    assert pair.train(SAVE_FREQ="1")[0] == 0
+    latest = pair.verl / "checkpoints/verl-test/policy-megatron-gsm8k-minimal/latest_checkpointed_iteration.txt"
+    for version, said in RESUMED.items():
+        assert latest.read_text() == "1"
+        words = [f"trainer.use_v1={version}"]
+        code, log = pair.train(*words, SAVE_FREQ="2", TOTAL_TRAIN_STEPS="2", RESUME_MODE="auto")
+        assert code == 0
+        assert re.search(said, log) and "Loaded PEFT adapter checkpoint from" in log
+        assert steps(log) == uninterrupted[1:]
+        assert latest.read_text() == "2"
+        latest.write_text("1")
+
+
+def test_twenty_steps_show_a_learning_signal(pair: Pair) -> None:
+    code, log = pair.train(TOTAL_TRAIN_STEPS="20", VAL_BEFORE_TRAIN="True", TEST_FREQ="10")
+    assert code == 0
+    found = steps(log)
+    assert [metrics["training/global_step"] for metrics in found] == list(range(1, 21))
+    rewards = [metrics["critic/rewards/mean"] for metrics in found]
+    assert sum(rewards[10:]) > sum(rewards[:10]) + 0.5
+    assert all(metrics["actor/grad_norm"] > 0 and metrics["response_length/clip_ratio"] < 0.1 for metrics in found)
+    assert "step:0 - val-core/openai/gsm8k/acc/mean@1:np.float64(" in log
+    assert [number for number, metrics in enumerate(found, 1) if "val-core/openai/gsm8k/acc/mean@1" in metrics] == [
+        10,
+        20,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        pytest.param({"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"}, [], id="dense"),
+        pytest.param({"USE_MEGATRON_FSDP": "True"}, UNFUSED, id="fsdp"),
+        pytest.param({"ADV_ESTIMATOR": "grpo", "ENGINE": "sglang"}, ["reward.reward_model.enable=False"], id="grpo"),
+    ],
+)
+def test_variants_pass(pair: Pair, variables: dict[str, str], words: list[str]) -> None:
+    code, log = pair.train(*words, **variables)
+    assert code == 0, log
+    fsdp = "USE_MEGATRON_FSDP" in variables
+    assert re.search(rf"Setting up DistributedDataParallel with config .*use_megatron_fsdp={fsdp}", log)
+    assert ("critic/vf_loss" in log) == ("ADV_ESTIMATOR" not in variables)
+
+
+def test_a_dummy_model_needs_only_a_configuration(pair: Pair) -> None:
+    config = pair.home / "experts.json"
+    config.write_text('{"num_hidden_layers": 1, "num_experts": 4}')
+    variables = {"USE_DUMMY_MODEL": "True", "DUMMY_MODEL_CONFIG_PATH": str(config)}
+    code, log = pair.train(COMMON_EP="2", ROUTING_REPLAY_MODE="R3", **variables)
+    assert code == 0, log
+    assert "num_moe_experts=4" in log and "routing replay: R3" in log
+
+
+@pytest.mark.parametrize(
+    ("failure", "variables", "words", "code", "line"),
+    [
+        ("worker-import", {}, [], 0, r"megatron\.bridge is /.*/site-packages/megatron/bridge/__init__\.py"),
+        ("stale-ray", {}, [], 0, r"megatron\.bridge is /.*/old/Megatron-Bridge/src/megatron/bridge"),
+        ("vanilla", {}, [], 0, r"^\+ VANILLA_MBRIDGE=True$(.|\n)*'vanilla_mbridge': True,"),
+        (
+            "resume-nothing",
+            {"SAVE_FREQ": "1", "RESUME_MODE": "auto"},
+            [],
+            0,
+            r"\(TaskRunner .*\) Training from scratch",
+        ),
+        ("save-keys", {"SAVE_FREQ": "1"}, [], 1, r"^KeyError: .*missing in the export"),
+        ("missing-reward-model", {}, [], 1, r"^ValueError: Invalid repository ID or local directory specified: '"),
+        ("", {"RM_MODEL_PATH": "/none"}, [], 1, r"^ValueError: Invalid repository ID .*: '/none'"),
+        ("", {"TRAIN_FILES": "/none"}, [], 1, r"^FileNotFoundError: .*'/none'"),
+        ("", {}, ["trainer.nonsense=1"], 1, r"^Could not override 'trainer\.nonsense'\.$"),
+        ("", {"RAY_ADDRESS": "10.0.0.9:6379"}, [], 1, r"^ConnectionError: Could not find any running Ray instance"),
+        ("disk-full", {}, [], 1, r"^OSError: \[Errno 28\] No space left on device"),
+        ("rocr", {}, [], 1, r"^ValueError: Please don't set ROCR_VISIBLE_DEVICES when HIP/CUDA_VISIBLE_DEVICES is set"),
+        ("ray-init", {}, [], 1, r"^Exception: The current node timed out during startup"),
+        ("hydra", {}, [], 1, r"^Could not override 'actor_rollout_ref\.actor\.megatron\.use_megatron_fsdp'\.$"),
+        ("rollout-first", {}, [], 1, r"^\(vLLMHttpServer pid=\d+\) .* EngineCore failed to start"),
+        (
+            "provider",
+            {},
+            [],
+            1,
+            r"^ValueError: tensor_model_parallel_size is 2 in the provider and 1 in Megatron's mpu",
+        ),
+        ("lora-target", {}, [], 1, r"^ValueError: LoRA target modules \['linear_nope'\] are not in the model"),
+        ("no-trainable", {}, [], 0, r"Adapter parameters:   0$"),
+    ],
+)
+def test_a_failure_shows_its_line(
+    pair: Pair, failure: str, variables: dict[str, str], words: list[str], code: int, line: str
+) -> None:
+    found, log = pair.train(*words, TINY_VERL_FAILURE=failure, **variables)
+    assert found == code, log
+    assert re.search(line, log, re.MULTILINE), log
+    assert ("Training Progress: 100%" in log) == (code == 0)
+    assert ("A worker died or was killed" in log) == (code == 0)
+
+
+def bad_metrics(failure: str, step: dict[str, float]) -> bool:
+    return {
+        "nan-at-7": step["actor/pg_loss"] != step["actor/pg_loss"],
+        "constant-reward": step["critic/rewards/min"] == step["critic/rewards/max"] == 1.0,
+        "cap-hit": step["response_length/clip_ratio"] == 1.0,
+        "zero-grad": step["actor/grad_norm"] == 0.0,
+    }[failure]
+
+
+@pytest.mark.parametrize(
+    ("failure", "first"), [("nan-at-7", 7), ("constant-reward", 1), ("cap-hit", 1), ("zero-grad", 1)]
+)
+def test_a_bad_signal_lasts_to_the_end(pair: Pair, failure: str, first: int) -> None:
+    code, log = pair.train(TINY_VERL_FAILURE=failure, TOTAL_TRAIN_STEPS="9")
+    assert code == 0
+    bad = [bad_metrics(failure, step) for step in steps(log)]
+    assert bad == [number >= first for number in range(1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "cluster", "arguments", "answer"),
+    [
+        ("", None, WITH_PATH, "ConnectionError: Could not find any running Ray instance"),
+        ("", None, "", "/bridge/src/megatron/bridge/__init__.py\n"),
+        ("", {}, 'address="auto"', "ModuleNotFoundError: No module named 'megatron.bridge'"),
+        ("stale-ray", None, WITH_PATH, "/bridge/src/megatron/bridge/__init__.py\n"),
+        ("stale-ray", None, 'address="auto"', "/old/Megatron-Bridge/src/megatron/bridge/__init__.py\n"),
+        ("stale-ray-pinned", None, WITH_PATH, "/old/Megatron-Bridge/src/megatron/bridge/__init__.py\n"),
+        ("worker-import", {}, WITH_PATH, "/site-packages/megatron/bridge/__init__.py\n"),
+    ],
+)
+def test_a_worker_imports_what_its_cluster_lets_it(
+    pair: Pair, tmp_path: Path, failure: str, cluster: dict[str, str] | None, arguments: str, answer: str
+) -> None:
+    file = tmp_path / "cluster.json"
+    if cluster is not None:
+        file.write_text(json.dumps({"env": cluster}))
+    script = IMPORT_CHECK.replace("{arguments}", arguments)
+    said = pair.start("python3", "-", stdin=script, TINY_VERL_FAILURE=failure, TINY_RAY_CLUSTER=str(file)).stdout
+    assert answer in said
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_ray_stop_ends_only_a_cluster_of_this_machine(pair: Pair, tmp_path: Path, local: bool) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"env": {}, "local": local}))
+    assert pair.start("ray", "stop", "--force", TINY_RAY_CLUSTER=str(file)).returncode == 0
+    assert file.exists() != local
+
+
+def test_workers_end_with_a_driver_that_is_killed(pair: Pair) -> None:
+    environment = pair.environment | {"TINY_STEP_SECONDS": "3600"}
+    with subprocess.Popen(
+        ["bash", WRAPPER], cwd=pair.verl, env=environment, stdout=subprocess.PIPE, text=True
+    ) as wrapper:
+        assert wrapper.stdout
+        started = next(line for line in wrapper.stdout if "(WorkerDict pid=" in line)
+        worker = int(re.findall(r"WorkerDict pid=(\d+)", started)[0])
+        os.kill(parent(parent(worker)), signal.SIGKILL)
+        wrapper.stdout.read()  # ends when no process is left that could write
+    assert wrapper.returncode == 128 + signal.SIGKILL
+
+
+def parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_models_and_data_can_be_fetched(pair: Pair) -> None:
+    assert pair.start("hf", "download", "tiny/new", "--local-dir", str(pair.home / "new")).returncode == 0
+    assert json.loads((pair.home / "new/config.json").read_text())["num_hidden_layers"] == 4
+    full = pair.start(
+        "hf", "download", "tiny/new", "--local-dir", str(pair.home / "full"), TINY_VERL_FAILURE="disk-full"
+    )
+    assert full.returncode == 1 and "OSError: [Errno 28] No space left on device" in full.stdout
+    assert not (pair.home / "full/config.json").exists()
+    script = "examples/data_preprocess/gsm8k.py"
+    assert pair.start("python3", script, "--local_save_dir", str(pair.home / "data/new")).returncode == 0
+    assert sorted(file.name for file in (pair.home / "data/new").iterdir()) == ["test.parquet", "train.parquet"]
+
+
+def test_the_wrapper_reads_every_variable_of_the_levels() -> None:
+    wrapper = (EXAMPLES / "tiny-verl" / WRAPPER).read_text()
+    assert [name for name in VARIABLES.split() if not re.search(rf"\$\{{{name}(:-|\}})", wrapper)] == []
+
+
+def test_the_readme_names_every_way_to_fail() -> None:
+    verl = EXAMPLES / "tiny-verl"
+    asked = {
+        name for file in verl.rglob("*.py") for name in re.findall(r'asked\("([\w-]+)"\)', file.read_text())
+    } | set(re.findall(r'TINY_VERL_FAILURE:-\}" = ([\w-]+)', (verl / WRAPPER).read_text()))
+    table = (verl / "README.md").read_text().split("## Ways to fail")[1].split("## Switches")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == asked
+
+
+def test_the_focused_bridge_checks_pass(pair: Pair) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", *BRIDGE_TESTS]
+    done = subprocess.run(command, cwd=pair.bridge, env=os.environ | {"PYTHONPATH": ""}, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\d\d passed", done.stdout)
