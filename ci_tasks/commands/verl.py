@@ -156,11 +156,12 @@ def _ask(given: dict[str, object]) -> Ask:
         gpus=number("gpus"),
     )
     image = text("image") or os.environ.get(IMAGE_ENV, "")
-    named = {**given, "bridge": bridge, "verl": checkout, "image": image}
+    trees = [str(Path(name).expanduser().absolute()) for name in (bridge, checkout)]
+    named = {**given, "bridge": trees[0], "verl": trees[1], "image": image}
     return Ask(
         wish=wish,
-        bridge=Path(bridge).expanduser().absolute(),
-        verl=Path(checkout).expanduser().absolute(),
+        bridge=Path(trees[0]),
+        verl=Path(trees[1]),
         host=text("host"),
         command=_again(named),
         image=image or None,

@@ -15,7 +15,9 @@ from ci_tasks.judge.triage.pieces import BLOCK, LONGEST, Telling, blocks
 
 WORDS = re.compile(rb"error|failed")
 LINES = st.lists(
-    st.sampled_from([b"", b"step 1", b"error 7, then failed", b"error 8", b"10%\r20%\rfailed", b"caf\xc3\xa9 \xff error", b"ok\r"]),
+    st.sampled_from(
+        [b"", b"step 1", b"error 7, then failed", b"error 8", b"10%\r20%\rfailed", b"caf\xc3\xa9 \xff error", b"ok\r"]
+    ),
     max_size=12,
 )
 CUTS = st.lists(st.integers(0, 150), max_size=8)

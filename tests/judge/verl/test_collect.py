@@ -81,6 +81,12 @@ def test_an_error_has_its_line_in_the_whole_log_and_is_of_its_own_training(write
     assert log.split("\n")[error.line_no - 1] == "KeyError: 'lost'"
 
 
+def test_what_is_said_after_the_end_is_not_the_trainings(writer: Writer) -> None:
+    log = writer.training(SMOKE, body=["nothing to see"], exit_code=1) + "KeyError: 'later'\n"
+    error = read_run(lambda: [log.encode()]).trainings["level 0"].error
+    assert error is not None and error.line == "nothing to see"
+
+
 def test_without_a_training_the_error_is_of_the_whole_log() -> None:
     error = read_run(lambda: [b"ok\nOSError: [Errno 28] No space left on device\n"]).error
     assert error is not None and (error.line_no, error.cause) == (2, "disk_full")

@@ -196,6 +196,13 @@ def test_a_parallel_size_that_did_not_resolve_as_asked_fails(writer: Writer) -> 
     assert sentence.endswith("tensor_model_parallel_size), not 2; level 0 passed")
 
 
+def test_level_2_without_parallelism_is_no_evidence(writer: Writer) -> None:
+    trivial = {"COMMON_TP": "1", "COMMON_PP": "1", "INFER_TP": "1"}
+    wish = replace(wished(writer, 2), variants=("dense",), env=trivial)
+    why = "level 2: dense: all parallel sizes resolved to 1: no evidence for distributed behavior; level 0 passed"
+    assert writer.judged(wish, whole(writer, wish)).sentence == why
+
+
 def test_fsdp_with_fused_gradients_fails(writer: Writer) -> None:
     wish = wished(writer, 3)
     smoke, fsdp = trainings(wish)
@@ -280,6 +287,12 @@ def test_what_fails_before_construction_blocks(body: list[str], stage: str, writ
             "in Bridge-managed construction",
         ),
         (
+            (),
+            f"{ROOT}/src/megatron/bridge/models/qwen.py",
+            "RuntimeError: nobody knows this one",
+            "the training step, after Bridge-managed construction began",
+        ),
+        (
             ("TF config: Provider()",),
             "/v/peft.py",
             "ValueError: LoRA target modules ['x'] are not in the model",
@@ -303,6 +316,12 @@ def test_what_fails_in_construction_or_after_it_fails(
     assert summary.sentence.startswith(f"level 0: {where}: exit code 1, line ")
     assert summary.sentence.endswith(text)
     assert "not evidence" not in summary.sentence
+
+
+def test_construction_that_began_after_the_error_does_not_count(writer: Writer) -> None:
+    body = ["RuntimeError: nobody knows this one", "(WorkerDict pid=91) TF config: Provider()"]
+    log = writer.preflight() + writer.training(trainings(writer.wish)[0], body=body, exit_code=1)
+    assert writer.judged(writer.wish, log, RunEnd("failed")).result == "Blocked"
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,9 @@ def test_what_is_wrong_is_said_with_its_numbers(changes: list[Change], name: str
     assert (check.ok, check.evidence) == (False, evidence)
 
 
-def test_one_step_of_zero_gradients_is_allowed() -> None:
-    assert checks(run(at(4, "actor/grad_norm", 0.0)))["no repeated zero gradients"].ok
+def test_zero_gradients_that_do_not_follow_each_other_are_allowed() -> None:
+    found = checks(run(at(4, "actor/grad_norm", 0.0), at(6, "actor/grad_norm", 0.0)))
+    assert found["no repeated zero gradients"].ok
 
 
 def test_a_nan_where_verl_had_nothing_to_compare_is_excused() -> None:
@@ -155,13 +156,13 @@ def test_adapters_have_to_be_trainable(count: int | None, peft: bool, ok: bool |
 def test_noise_that_goes_nowhere_is_no_trend() -> None:
     def flat(step: int, row: Row) -> None:
         row.pop("val-core/openai/gsm8k/acc/mean@1", None)
-        row["critic/rewards/mean"] = 0.3 + 0.1 * (step % 3)
+        row["critic/rewards/mean"] = 0.3 + 0.1 * (step % 3) + 0.0005 * step
 
     assert checks(run(flat))["validation or reward trend"].ok is False
 
 
 @pytest.mark.parametrize(
-    ("changes", "ok"), [((), True), ((always("critic/rewards/mean", 0.76),), True), ((falling,), False)]
+    ("changes", "ok"), [((), True), ((always("critic/rewards/mean", 0.7),), True), ((falling,), False)]
 )
 def test_a_baseline_is_compared_within_its_noise(changes: tuple[Change, ...], ok: bool) -> None:
     assert checks(run(*changes), baseline=run())["validation or reward trend"].ok is ok

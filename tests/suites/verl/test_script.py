@@ -1,0 +1,57 @@
+"""The step of a level: bash that is whole, with the guide's order and its exact commands."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+import pytest
+
+from ci_tasks.suites.verl.levels import Wish, trainings
+from ci_tasks.suites.verl.script import command, render
+
+FEATURE = {"overrides": ("a.b=c",), "proofs": ("x",)}
+WISHES = [
+    *(Wish(level, **(FEATURE if level == 4 else {})) for level in range(6)),  # type: ignore[arg-type]
+    Wish(0, model_path="/m/a 'b'", no_reward_model=True, dummy_config="/c.json", env={"X": "it's"}),
+]
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: f"level {wish.level} {wish.model_path}")
+@pytest.mark.parametrize("pretend", [False, True], ids=["real", "pretend"])
+def test_the_step_is_bash(wish: Wish, pretend: bool) -> None:
+    text = render(wish, trainings(wish), pretend=pretend)
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
+    text = render(Wish(1), trainings(Wish(1)))
+    order = ["bridge-checks", "devices", "room", "import-driver", "import-worker", "data", "reward-model", "model"]
+    order = [f"mark {name} " for name in order] + [
+        "train 'level 0'",
+        "train 'level 1: save'",
+        "train 'level 1: resume'",
+    ]
+    assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
+
+
+def test_a_command_is_the_maintained_wrapper_with_its_environment() -> None:
+    *_, resume = trainings(Wish(1, model_id="org/it's", no_reward_model=True))
+    words = shlex.split(command(resume))
+    assert "MODEL_ID=org/it's" in words
+    assert {"RESUME_MODE=auto", "TOTAL_TRAIN_STEPS=2", "LORA_RANK=4"} <= set(words)
+    at = words.index("bash")
+    assert words[at + 1] == "tests/special_e2e/run_ppo_trainer_megatron.sh"
+    assert words[at + 2 :] == [
+        "++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHONPATH}",
+        "reward.reward_model.enable=False",
+    ]
+
+
+def test_checkpoints_are_removed_before_a_training_that_does_not_resume() -> None:
+    lines = render(Wish(1), trainings(Wish(1))).splitlines()
+    assert [shlex.split(line)[1:3] for line in lines if line.startswith("train ")] == [
+        ["level 0", "1"],
+        ["level 1: save", "1"],
+        ["level 1: resume", "0"],
+    ]
