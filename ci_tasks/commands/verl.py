@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from ci_tasks.commands.common import HOST, JSON, command, finish, print_json
 if TYPE_CHECKING:
     from ci_tasks.flows.verl import Ask
 
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.IGNORECASE)
 BRIDGE_ENV, VERL_ENV, IMAGE_ENV = "BRIDGE_REPO", "VERL_REPO", "VERL_IMAGE"
 _MODEL = "Qwen/Qwen2.5-0.5B"
 
@@ -136,6 +138,11 @@ def _ask(given: dict[str, object]) -> Ask:
     pairs = [one.partition("=") for one in several("env")]
     if wrong := [name for name, equals, _ in pairs if not equals or not name.isidentifier()]:
         raise UsageError(f"--env takes NAME=VALUE, not {wrong[0]!r}")
+    if secret := [name for name, _, _ in pairs if _SECRET.search(name)]:
+        raise UsageError(
+            f"--env {secret[0]} would put a secret into the log and the summary",
+            hint="name it under `secrets:` of the host in hosts.yaml; its value comes from your environment",
+        )
     wish = Wish(
         level=number("level"),
         variants=tuple(part.strip() for part in text("variant").split(",") if part.strip()),

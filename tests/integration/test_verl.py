@@ -95,6 +95,7 @@ REFUSED = [
     (["--level", "7"], "there is no level 7"),
     (["--level", "x"], "--level is a number"),
     (["--env", "COMON_TP=2"], "does not read COMON_TP; did you mean COMMON_TP?"),
+    (["--env", "HF_TOKEN=hf_x"], "would put a secret into the log"),
     (["--env", "novalue"], "--env takes NAME=VALUE"),
     (["--level", "4"], "level 4 needs what activates the feature"),
     (["--bridge", "tiny-verl"], "is no Megatron-Bridge"),

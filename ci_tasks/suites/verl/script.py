@@ -166,7 +166,7 @@ train() {
   if [ -z "${RAY_ADDRESS:-}" ]; then ray stop --force > /dev/null 2>&1 || true; fi
   printf 'ci-tasks-verl: command: %s\n' "$3"
   (cd "$VERL_REPO" && eval "$3"); code=$?
-  printf 'ci-tasks-verl: end: %s: %s\n' "$1" "$code"
+  printf '\nci-tasks-verl: end: %s: %s\n' "$1" "$code"
   [ "$code" = 0 ] || exit "$code"
 }
 """
