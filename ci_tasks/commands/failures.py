@@ -13,7 +13,7 @@ _URL = "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login`
 
 @command(positional=["log"], help={"log": _LOG, "job": _JOB, "json": JSON})
 def triage(c: Context, log: str, job: str = "", json: bool = False) -> None:
-    """Say what failed in a log: the line that matters, its cause, and whether it is the code or the environment.
+    """Say what failed in a job's log, and why.
 
     invoke triage failed.log
     gh run view 123 --log-failed | invoke triage -
@@ -65,7 +65,7 @@ def reproduce(
     repo: str = "",
     workflow: str = "",
 ) -> None:
-    """Run a job that failed in CI again, on its inputs: is it the same failure?
+    """Run a job that failed in CI again: the same failure?
 
     invoke reproduce --url https://github.com/OWNER/REPO/actions/runs/1/job/2 --host h100a
     gh run view 123 --log-failed | invoke reproduce --log - --host h100a

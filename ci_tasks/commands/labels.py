@@ -204,7 +204,7 @@ def run(
     workflow: str = "",
     base: str = "",
 ) -> None:
-    """Run a CI label on this machine; the same as `remote --host local`.
+    """Run a CI label on this machine, as `remote --host local`.
 
     invoke run cpu-unittest
     invoke run cpu-unittest --only metrics,rewards --jobs 4

@@ -153,8 +153,15 @@ def _pair(ask: Ask, config: Config) -> Iterator[Pair]:
         trees = Path(scratch) / "trees"
         trees.mkdir()
         made = side_by_side({BRIDGE: ask.bridge, VERL: ask.verl}, trees)
-        minutes = _MINUTES[ask.wish.level]
-        job = workflow(ask.wish, wanted, ask.image, volumes=volumes, minutes=minutes, pretend=spec.simulate)
+        job = workflow(
+            ask.wish,
+            wanted,
+            ask.image,
+            volumes=volumes,
+            minutes=_MINUTES[ask.wish.level],
+            pretend=spec.simulate,
+            contained=spec.runtime != "none",
+        )
         source = Source(trees, f"{ask.bridge} and {ask.verl}", job)
         yield Pair(source, made[BRIDGE], made[VERL], wanted)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import gc
 import os
 import stat
 import struct
@@ -306,8 +307,9 @@ def test_an_address_belongs_to_another_flag() -> None:
 
 def test_a_closed_log_keeps_no_file_open(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(zipped({"0_a.txt": TEXT}))
+    gc.collect()  # what other tests left open is none of ours
     before = len(os.listdir("/proc/self/fd"))
     log: LogText = open_log(str(tmp_path / "x.zip"))
     assert list(log) == LINES
     log.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before

@@ -21,8 +21,10 @@ def workflow(
     volumes: Sequence[str],
     minutes: float,
     pretend: bool,
+    contained: bool,
 ) -> Workflow:
-    """`image` is None where the job runs in no container; `volumes` are `HOST:CONTAINER` directories of data."""
+    """`image` is None where nobody names one; `volumes` are `HOST:CONTAINER` directories of data. `pretend` is for a
+    host that simulates, `contained` for one that runs the job in a container."""
     container = Container(image, _OPTIONS, volumes=tuple(volumes)) if image else None
     job = Job(
         id=LABEL,
@@ -32,7 +34,7 @@ def workflow(
         container=container,
         steps=(
             Step("trees", 1, uses="actions/checkout@v4"),
-            Step(STEP, 2, run=render(wish, trainings, pretend=pretend), shell="bash {0}"),
+            Step(STEP, 2, run=render(wish, trainings, pretend=pretend, contained=contained), shell="bash {0}"),
         ),
         timeout_minutes=minutes,
     )

@@ -89,6 +89,13 @@ else
 fi
 
 """
+_RAY = r"""
+fresh_ray() { if [ -z "${RAY_ADDRESS:-}" ]; then ray stop --force > /dev/null 2>&1 || true; fi; }
+"""
+_NOT_OUR_RAY = r"""
+mark ray skipped "no ray stop outside of a container: another's Ray may run here"
+fresh_ray() { :; }
+"""
 _NO_MODELOPT = """
 mark modelopt skipped "a pretend Bridge needs none"
 """
@@ -102,7 +109,7 @@ case $found in
   *) stop import-driver blocked "$found" ;;
 esac
 
-if [ -z "${RAY_ADDRESS:-}" ]; then ray stop --force > /dev/null 2>&1 || true; fi
+fresh_ray
 found=$(py - 2>&1 << 'PY' | last
 import os
 import ray
@@ -120,7 +127,7 @@ case $found in
   */*.py) stop import-worker fail "$found is not under $BRIDGE_REPO/src" ;;
   *) stop import-worker blocked "$found" ;;
 esac
-if [ -z "${RAY_ADDRESS:-}" ]; then ray stop --force > /dev/null 2>&1 || true; fi
+fresh_ray
 """
 
 _DATA = r"""
@@ -163,7 +170,7 @@ train() {
   # train NAME CLEAN COMMAND: one training; after one that failed the others are not run
   mark begin "$1" "" | sed 's/: $//'
   if [ "$2" = 1 ]; then rm -rf -- "$VERL_REPO/checkpoints"; fi
-  if [ -z "${RAY_ADDRESS:-}" ]; then ray stop --force > /dev/null 2>&1 || true; fi
+  fresh_ray
   printf 'ci-tasks-verl: command: %s\n' "$3"
   (cd "$VERL_REPO" && eval "$3"); code=$?
   printf '\nci-tasks-verl: end: %s: %s\n' "$1" "$code"
@@ -172,9 +179,9 @@ train() {
 """
 
 
-def render(wish: Wish, trainings: Sequence[Training], *, pretend: bool = False) -> str:
+def render(wish: Wish, trainings: Sequence[Training], *, pretend: bool = False, contained: bool = True) -> str:
     """The text of the step, for bash. A `pretend` run, on a host that simulates, has a home of its own: the sample's
-    models and data are none that anybody wants to keep."""
+    models and data are none that anybody wants to keep. One that is not `contained` leaves others' Ray alone."""
     tests = (*BRIDGE_TESTS, *wish.bridge_tests)
     said = f"uv run python -m pytest -q {' '.join(tests)}"
     first = trainings[0].env
@@ -186,6 +193,7 @@ def render(wish: Wish, trainings: Sequence[Training], *, pretend: bool = False) 
         _CHECKS.format(tests=" ".join(map(shlex.quote, tests)), said=shlex.quote(said)),
         _DEVICES,
         _ROOM.format(least=_ROOM_GB if not wish.dummy_config else 1),
+        _RAY if contained or pretend else _NOT_OUR_RAY,
         _NO_MODELOPT if pretend else _MODELOPT,
         _IMPORT,
         _DATA,

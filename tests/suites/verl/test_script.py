@@ -35,6 +35,13 @@ def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
 
 
+@pytest.mark.parametrize("contained", [True, False])
+def test_ray_is_stopped_in_a_container_of_its_own_only(contained: bool) -> None:
+    text = render(Wish(0), trainings(Wish(0)), contained=contained)
+    assert ("ray stop --force" in text) is contained
+    assert ("mark ray skipped" in text) is not contained
+
+
 def test_a_command_is_the_maintained_wrapper_with_its_environment() -> None:
     *_, resume = trainings(Wish(1, model_id="org/it's", no_reward_model=True))
     words = shlex.split(command(resume))
