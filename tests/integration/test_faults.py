@@ -180,9 +180,11 @@ def test_a_row_that_waits_for_gpus_says_who_holds_them(person: Any, tmp_path: Pa
         client = person.start("remote", "--host", "sim", "ckpt", "--only", "async")
         (status,) = support.until(lambda: list(person.home.glob("runs/*/01/status.json")), "the run has begun")
         support.until(lambda: json.loads(status.read_text())["waiting"], "the run waits")
+        assert client.stderr is not None
+        said = next((line for line in client.stderr if "held by pid" in line), "")
     finally:
         holder.kill()
         holder.communicate()
     out, err = client.communicate(timeout=60)
     assert client.returncode == 0, out + err
-    assert f"GPUs 0-5 held by pid {holder.pid}" in err
+    assert f"GPUs 0-5 held by pid {holder.pid}" in said
