@@ -12,7 +12,7 @@ sessions.register()
 def tests(session: nox.Session) -> None:
     """our own tests, with coverage"""
     session.install("-e", ".[dev]")
-    session.run("pytest", "-n", "auto", "--cov", "--cov-report=term:skip-covered", *session.posargs)
+    session.run("pytest", "-n", "auto", "--dist", "worksteal", "--cov", "--cov-report=term:skip-covered", *session.posargs)
 
 
 @nox.session(tags=["dev"])
