@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
-import gc
 import os
 import stat
 import struct

@@ -185,7 +185,7 @@ def render(wish: Wish, trainings: Sequence[Training], *, pretend: bool = False, 
     tests = (*BRIDGE_TESTS, *wish.bridge_tests)
     said = f"uv run python -m pytest -q {' '.join(tests)}"
     first = trainings[0].env
-    given = [f"export {name}={shlex.quote(first[name])}" for name in _PATHS if name in first]
+    given = [f"export {name}={shlex.quote(first[name])}" for name in _OF_PREFLIGHT if name in first]
     parts = [
         _HEAD.format(bridge=BRIDGE, verl=VERL, wrapper=WRAPPER),
         _HOME if pretend else "",
@@ -206,7 +206,16 @@ def render(wish: Wish, trainings: Sequence[Training], *, pretend: bool = False, 
     return "".join(parts)
 
 
-_PATHS = ("MODEL_ID", "MODEL_PATH", "RM_MODEL_PATH", "TRAIN_FILES", "VAL_FILES", "HF_HOME", "HF_HUB_CACHE")
+_DIRECTORIES = ("MODEL_ID", "MODEL_PATH", "RM_MODEL_PATH", "TRAIN_FILES", "VAL_FILES", "HF_HOME", "HF_HUB_CACHE")
+_MACHINE = (
+    "ENGINE",
+    "RAY_ADDRESS",
+    "VERL_USE_UV",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+)
+_OF_PREFLIGHT = (*_DIRECTORIES, *_MACHINE)  # what a training is given that the checks before it have to see as well
 _WORKERS_PATH = '"++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHONPATH}"'
 
 

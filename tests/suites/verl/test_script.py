@@ -35,6 +35,14 @@ def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
 
 
+def test_the_checks_before_see_the_cluster_and_the_directories_of_the_training() -> None:
+    wish = Wish(0, model_path="/m", env={"RAY_ADDRESS": "10.0.0.5:6379"})
+    text = render(wish, trainings(wish))
+    head = text[: text.index("# Focused checks")]
+    assert "export RAY_ADDRESS=10.0.0.5:6379\n" in head
+    assert "export MODEL_PATH=/m\n" in head
+
+
 @pytest.mark.parametrize("contained", [True, False])
 def test_ray_is_stopped_in_a_container_of_its_own_only(contained: bool) -> None:
     text = render(Wish(0), trainings(Wish(0)), contained=contained)
