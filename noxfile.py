@@ -12,7 +12,8 @@ sessions.register()
 def tests(session: nox.Session) -> None:
     """our own tests, with coverage"""
     session.install("-e", ".[dev]")
-    session.run("pytest", "-n", "auto", "--dist", "worksteal", "--cov", "--cov-report=term:skip-covered", *session.posargs)
+    coverage = ["--cov", "--cov-report=term:skip-covered"]
+    session.run("pytest", "-n", "auto", "--dist", "worksteal", *coverage, *session.posargs)
 
 
 @nox.session(tags=["dev"])

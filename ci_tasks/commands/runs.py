@@ -28,10 +28,7 @@ def runs(c: Context, json: bool = False, limit: int = 20) -> None:
             print("no runs yet")
         else:
             head = ("RUN", "STATUS", "ROW", "HOST", "STARTED", "REASON")
-            body = [
-                (r["id"], r["status"], r["row"], r["host"], (r["started_at"] or "-")[:19], why(r))
-                for r in found
-            ]
+            body = [(r["id"], r["status"], r["row"], r["host"], (r["started_at"] or "-")[:19], why(r)) for r in found]
             print("\n".join(columns([head, *body])))
         return 0
 
