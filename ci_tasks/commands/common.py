@@ -34,5 +34,14 @@ def finish(flow: Callable[[], int]) -> None:
         raise Exit(code=code)
 
 
+def repetitions(text: str) -> int | None:
+    """The number of --repeat, None where the flag is not given. Raises UsageError."""
+    if text and not (text.isdecimal() and int(text)):
+        from ci_tasks.errors import UsageError
+
+        raise UsageError(f"--repeat is a number of repetitions, not {text!r}", hint="such as --repeat 20")
+    return int(text) if text else None
+
+
 def print_json(value: Any) -> None:
     print(json_module.dumps(value, indent=2, ensure_ascii=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from ci_tasks.commands.common import HOST, JSON, REPO, WORKFLOW, command, finish, print_json
+from ci_tasks.commands.common import HOST, JSON, REPO, WORKFLOW, command, finish, print_json, repetitions
 
 _LOG = "a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)"
 _JOB = "which job, where the log holds several"
@@ -87,8 +87,7 @@ def reproduce(
             )
         if on_my_tree and rev:
             raise UsageError("--on-my-tree and --rev exclude each other: they name two trees")
-        if repeat and not (repeat.isdecimal() and int(repeat)):
-            raise UsageError(f"--repeat is a number of repetitions, not {repeat!r}", hint="such as --repeat 20")
+        repeats = repetitions(repeat) or 1
         config = open_config()
         config.host(host)  # before anything is downloaded
         ask = Ask(
@@ -100,7 +99,7 @@ def reproduce(
             only=only or None,
             image=image or None,
             on_my_tree=on_my_tree,
-            repeats=int(repeat or 1),
+            repeats=repeats,
             keep=keep,
         )
         return reproduce(ci_log.from_url(url) if url else ci_log.from_file(log, job or None), config, ask)

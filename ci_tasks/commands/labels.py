@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from invoke.context import Context
 
-from ci_tasks.commands.common import COMMON, HOST, JSON, LABEL, ONLY, command, finish, print_json
+from ci_tasks.commands.common import COMMON, HOST, JSON, LABEL, ONLY, command, finish, print_json, repetitions
 
 if TYPE_CHECKING:
     from ci_tasks.judge.repeats import Goal
@@ -160,8 +160,7 @@ def _goal(repeat: str, until_fail: bool, *, keep: bool, detach: bool) -> Goal | 
     from ci_tasks.judge.repeats import Goal
 
     flag = "--repeat" if repeat else "--until-fail"
-    if repeat and not (repeat.isdecimal() and int(repeat)):
-        raise UsageError(f"--repeat is a number of repetitions, not {repeat!r}", hint="such as --repeat 20")
+    count = repetitions(repeat)
     if detach:
         raise UsageError(
             f"{flag} and --detach exclude each other: after a repetition, somebody has to decide on the next",
@@ -172,7 +171,7 @@ def _goal(repeat: str, until_fail: bool, *, keep: bool, detach: bool) -> Goal | 
             "--repeat and --keep would keep a container and a workspace of every failure",
             hint="with --until-fail, those of the first failure are kept",
         )
-    return Goal(int(repeat) if repeat else _UNTIL_FAIL_LIMIT, until_fail)
+    return Goal(count or _UNTIL_FAIL_LIMIT, until_fail)
 
 
 _RUN = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from invoke.context import Context
@@ -13,6 +14,7 @@ from ci_tasks.commands.common import HOST, JSON, command, finish, print_json
 
 if TYPE_CHECKING:
     from ci_tasks.flows.verl import Ask
+    from ci_tasks.suites.verl.levels import Wish
 
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.IGNORECASE)
 BRIDGE_ENV, VERL_ENV, IMAGE_ENV = "BRIDGE_REPO", "VERL_REPO", "VERL_IMAGE"
@@ -107,35 +109,77 @@ def verl(
     finish(flow)
 
 
-def _ask(given: dict[str, object]) -> Ask:
+Given = Mapping[str, object]
+
+
+def _ask(given: Given) -> Ask:
     """The flags as an Ask. Raises UsageError."""
     from pathlib import Path
 
-    from ci_tasks.errors import UsageError
     from ci_tasks.flows.verl import Ask
+
+    bridge, verl = _trees(given)
+    image = _text(given, "image") or os.environ.get(IMAGE_ENV, "")
+    return Ask(
+        wish=_wish(given),
+        bridge=Path(bridge),
+        verl=Path(verl),
+        host=_text(given, "host"),
+        command=_again({**given, "bridge": bridge, "verl": verl, "image": image}),
+        image=image or None,
+        data=_text(given, "data") or None,
+        baseline=Path(_text(given, "baseline")).expanduser() if given["baseline"] else None,
+        keep=bool(given["keep"]),
+    )
+
+
+def _trees(given: Given) -> tuple[str, str]:
+    """Where both checkouts are. Raises UsageError."""
+    from pathlib import Path
+
+    from ci_tasks.errors import UsageError
+
+    found = []
+    for name, variable in (("bridge", BRIDGE_ENV), ("verl", VERL_ENV)):
+        named = _text(given, name) or os.environ.get(variable, "")
+        if not named:
+            raise UsageError(
+                f"verl needs --{name} DIR (or {variable})",
+                hint="the sample: --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim",
+            )
+        found.append(str(Path(named).expanduser().absolute()))
+    return found[0], found[1]
+
+
+def _wish(given: Given) -> Wish:
     from ci_tasks.suites.verl.levels import Wish
 
-    def text(name: str) -> str:
-        return str(given[name] or "")
+    return Wish(
+        level=_number(given, "level"),
+        variants=tuple(part.strip() for part in _text(given, "variant").split(",") if part.strip()),
+        model_id=_text(given, "model_id"),
+        model_path=_text(given, "model_path"),
+        train_files=_text(given, "train_files"),
+        val_files=_text(given, "val_files"),
+        reward_model=_text(given, "reward_model"),
+        no_reward_model=bool(given["no_reward_model"]),
+        dummy_config=_text(given, "dummy_config"),
+        enforce_eager=bool(given["enforce_eager"]),
+        steps=_number(given, "steps"),
+        script=_text(given, "script"),
+        proofs=_several(given, "proof"),
+        bridge_tests=_several(given, "test"),
+        env=_environment(given),
+        overrides=_several(given, "override"),
+        gpus=_number(given, "gpus"),
+    )
 
-    def number(name: str) -> int:
-        if not text(name).isdecimal():
-            raise UsageError(f"--{name} is a number, not {text(name)!r}")
-        return int(text(name))
 
-    def several(name: str) -> tuple[str, ...]:
-        values = given[name]
-        return tuple(map(str, values)) if isinstance(values, list) else ()
+def _environment(given: Given) -> dict[str, str]:
+    """The variables of --env. Raises UsageError for one that is none, or is a secret."""
+    from ci_tasks.errors import UsageError
 
-    bridge = text("bridge") or os.environ.get(BRIDGE_ENV, "")
-    checkout = text("verl") or os.environ.get(VERL_ENV, "")
-    if not bridge or not checkout:
-        missing, variable = ("verl", VERL_ENV) if bridge else ("bridge", BRIDGE_ENV)
-        raise UsageError(
-            f"verl needs --{missing} DIR (or {variable})",
-            hint="the sample: --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim",
-        )
-    pairs = [one.partition("=") for one in several("env")]
+    pairs = [one.partition("=") for one in _several(given, "env")]
     if wrong := [name for name, equals, _ in pairs if not equals or not name.isidentifier()]:
         raise UsageError(f"--env takes NAME=VALUE, not {wrong[0]!r}")
     if secret := [name for name, _, _ in pairs if _SECRET.search(name)]:
@@ -143,39 +187,24 @@ def _ask(given: dict[str, object]) -> Ask:
             f"--env {secret[0]} would put a secret into the log and the summary",
             hint="name it under `secrets:` of the host in hosts.yaml; its value comes from your environment",
         )
-    wish = Wish(
-        level=number("level"),
-        variants=tuple(part.strip() for part in text("variant").split(",") if part.strip()),
-        model_id=text("model_id"),
-        model_path=text("model_path"),
-        train_files=text("train_files"),
-        val_files=text("val_files"),
-        reward_model=text("reward_model"),
-        no_reward_model=bool(given["no_reward_model"]),
-        dummy_config=text("dummy_config"),
-        enforce_eager=bool(given["enforce_eager"]),
-        steps=number("steps"),
-        script=text("script"),
-        proofs=several("proof"),
-        bridge_tests=several("test"),
-        env={name: value for name, _, value in pairs},
-        overrides=several("override"),
-        gpus=number("gpus"),
-    )
-    image = text("image") or os.environ.get(IMAGE_ENV, "")
-    trees = [str(Path(name).expanduser().absolute()) for name in (bridge, checkout)]
-    named = {**given, "bridge": trees[0], "verl": trees[1], "image": image}
-    return Ask(
-        wish=wish,
-        bridge=Path(trees[0]),
-        verl=Path(trees[1]),
-        host=text("host"),
-        command=_again(named),
-        image=image or None,
-        data=text("data") or None,
-        baseline=Path(text("baseline")).expanduser() if given["baseline"] else None,
-        keep=bool(given["keep"]),
-    )
+    return {name: value for name, _, value in pairs}
+
+
+def _text(given: Given, name: str) -> str:
+    return str(given[name] or "")
+
+
+def _number(given: Given, name: str) -> int:
+    from ci_tasks.errors import UsageError
+
+    if not _text(given, name).isdecimal():
+        raise UsageError(f"--{name} is a number, not {_text(given, name)!r}")
+    return int(_text(given, name))
+
+
+def _several(given: Given, name: str) -> tuple[str, ...]:
+    values = given[name]
+    return tuple(map(str, values)) if isinstance(values, list) else ()
 
 
 _SAID_ANYWAY = ("level", "bridge", "verl", "host")
@@ -183,7 +212,7 @@ _NOT_AGAIN = ("c", "plan", "markdown", "json", "keep")
 _DEFAULTS = {"gpus": "8", "model_id": _MODEL, "variant": "dense", "steps": "20"}
 
 
-def _again(given: dict[str, object]) -> str:
+def _again(given: Given) -> str:
     """The command that starts the same plan, for a shell."""
     words = ["ci-tasks", "verl"]
     for name, value in given.items():

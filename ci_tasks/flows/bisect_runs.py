@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.flows.interrupts import noticed
 from ci_tasks.flows.prepare import Request
 from ci_tasks.flows.running import perform
 from ci_tasks.flows.source import open_source
@@ -31,10 +30,9 @@ Say = Callable[[str], None]
 
 @dataclass
 class Interrupts:
-    """How often runs in threads are to be interrupted, and whether a person pressed ^C."""
+    """How often runs in threads are to be interrupted."""
 
     pressed: int = 0
-    by_person: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,12 +98,12 @@ def run_all(work: Work, orders: Sequence[Order], tell: Say, take: Callable[[Obse
     """Run `orders` at once and `take` each result as it comes. Raises KeyboardInterrupt after ^C, when all have ended;
     what had a result by then was taken."""
     interrupts = Interrupts()
-    with _noticing(interrupts):
+    with noticed() as by_person:
         if len(orders) == 1:  # here, where ^C needs no help
             problem = _taken(lambda: run_one(work, orders[0], tell, interrupts), take)
         else:
             problem = _side_by_side(work, orders, tell, take, interrupts)
-    if interrupts.by_person or isinstance(problem, Cancelled):  # a run may have come to its end all the same
+    if by_person() or isinstance(problem, Cancelled):  # a run may have come to its end all the same
         raise KeyboardInterrupt from None
     if problem:
         raise problem
@@ -133,24 +131,6 @@ def _side_by_side(
                 interrupts.pressed += 1  # nobody waits for the others
     pool.shutdown()
     return problem
-
-
-@contextmanager
-def _noticing(interrupts: Interrupts) -> Iterator[None]:
-    """Whether it is a person who interrupts: a run that ends at that moment as it would have does not say so."""
-
-    def press(number: int, frame: Any) -> None:
-        interrupts.by_person = True
-        signal.default_int_handler(number, frame)
-
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # not ours to change: nohup, a notebook
-        yield
-        return
-    signal.signal(signal.SIGINT, press)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _taken(result: Callable[[], Observation], take: Callable[[Observation], None]) -> BaseException | None:

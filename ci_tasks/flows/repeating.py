@@ -6,15 +6,14 @@ cloned once, and whoever edits the checkout meanwhile does not change what runs.
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, CiTasksError
+from ci_tasks.flows import interrupts
 from ci_tasks.flows.pinning import pinned
 from ci_tasks.flows.prepare import Request
 from ci_tasks.flows.running import Performed, perform
@@ -129,7 +128,7 @@ def perform_repeatedly(
 
     Raises what `perform` raises; if that is not the first repetition, what came before is told.
     """
-    with pinned(source, request.base) as pin, _noticing_interrupts() as interrupted:
+    with pinned(source, request.base) as pin, interrupts.noticed() as interrupted:
         found = Repetitions(goal, pin.checkout)
         print(report.announcement(goal.repeats, goal.until_fail, pin.checkout), flush=True)
         once = partial(perform, source, config, jobs=jobs, open_site=pin.around(open_site), view=_Reminders())
@@ -142,7 +141,6 @@ def perform_repeatedly(
                     break
                 _take_in(found, done)
                 found.interrupted = interrupted()
-                # Rows are chosen by parts of their names, so this may run a few more than it has to.
                 again = replace(request, rows=tuple(found.wanted))
         except KeyboardInterrupt:
             found.interrupted = True
@@ -194,26 +192,6 @@ def _take_in(found: Repetitions, done: Performed) -> None:
 def _kind(outcome: Outcome) -> str:
     """The status, or of a failure its way."""
     return outcome.way if repeats.tally([outcome]).failed else outcome.status
-
-
-@contextmanager
-def _noticing_interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether ^C was pressed: a repetition that ends its rows because of it is else no different from one that was
-    cancelled by `cancel`, after which the others go on."""
-    pressed = []
-
-    def press(number: int, frame: Any) -> None:
-        pressed.append(number)
-        signal.default_int_handler(number, frame)
-
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # not ours to change: nohup, a notebook
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, press)
-    try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Reminders(PlainView):
