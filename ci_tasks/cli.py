@@ -10,6 +10,7 @@ from ci_tasks.commands.bisect import bisect
 from ci_tasks.commands.failures import reproduce, triage
 from ci_tasks.commands.hosts import clean, doctor, hosts
 from ci_tasks.commands.labels import jobs, plan, remote, run
+from ci_tasks.commands.lint import lint
 from ci_tasks.commands.runs import attach, cancel, fetch, logs, runs, shell
 from ci_tasks.commands.verl import verl
 
@@ -19,6 +20,7 @@ namespace = Collection(
     *(jobs, plan, run, remote),
     *(triage, reproduce, bisect),
     verl,
+    lint,
     *(runs, logs, attach, fetch, cancel, shell),
     *(hosts, doctor, clean),
 )

@@ -88,13 +88,14 @@ def _session(source: Source, name: str, label: str, row: str | None, description
 def _run(session: nox.Session, source: Source, label: str, row: str | None) -> None:
     from ci_tasks import door
     from ci_tasks.flows.prepare import Request
-    from ci_tasks.flows.running import run
+    from ci_tasks.flows.running import How, run
     from ci_tasks.flows.source import open_config
 
     words = _words(label, session.posargs)
     only = ",".join(words.parts) or row
     request = Request(label, only, words.host, words.base)
-    code = door.run(lambda: run(source, open_config(), request, jobs=words.jobs, reuse=_reuses(session)))
+    how = How(jobs=words.jobs, reuse=_reuses(session))
+    code = door.run(lambda: run(source, open_config(), request, how))
     if code:
         _leave(session, code)
 

@@ -13,13 +13,13 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.flows.interrupts import noticed
 from ci_tasks.flows.prepare import Request
-from ci_tasks.flows.running import perform
+from ci_tasks.flows.running import How, perform
 from ci_tasks.flows.source import open_source
 from ci_tasks.judge.bisection.evidence import BLOCKED, FAIL, MISSING, PASS, Observation
 from ci_tasks.model import BLOCKED as WAS_BLOCKED
 from ci_tasks.model import CANCELLED, LOST, PASSED, VACUOUS
 from ci_tasks.report.bisect import duration
-from ci_tasks.report.live import RUNNING, STALLED, WAITING, Lane
+from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostLane, Lane
 
 _REMINDER = 60.0  # seconds after which a run says that it still goes on
 # What varies from one run to the next in a reason that has no signature.
@@ -77,7 +77,7 @@ class Watch:
     def say(self, text: str) -> None:
         self._interrupt()
 
-    def show(self, lanes: Sequence[Lane]) -> None:
+    def show(self, lanes: Sequence[Lane], hosts: Sequence[HostLane] = (), left: float | None = None) -> None:
         self._interrupt()
         for lane in lanes:
             if lane.state in (RUNNING, STALLED, WAITING) and time.monotonic() - self.spoken > _REMINDER:
@@ -148,7 +148,7 @@ def run_one(work: Work, order: Order, tell: Say, interrupts: Interrupts) -> Obse
     try:
         source = open_source(work.repo, order.sha, work.workflow)
         request = Request(work.label, None, order.host, image=work.image, rows=(work.row,))
-        done = perform(source, work.config, request, reuse=work.reuse, view=Watch(name, tell, interrupts))
+        done = perform(source, work.config, request, How(reuse=work.reuse), view=Watch(name, tell, interrupts))
     except KeyboardInterrupt:
         raise Cancelled from None
     except Blocked as problem:

@@ -24,13 +24,19 @@ from ci_tasks.sync.git import Git
 from ci_tasks.sync.snapshot import BASE, materialize
 
 Say = Callable[[str], None]
+Wanted = Callable[[], bool]  # whether anybody still waits for it
 
+_GLANCE = 0.2
 _MINUTES = 60.0  # that install steps may take
 _REMINDER = 20.0  # seconds after which they say how far they are
 
 
+def _always() -> bool:
+    return True
+
+
 @contextmanager
-def held(setup: Setup, say: Say) -> Iterator[None]:
+def held(setup: Setup, say: Say, wanted: Wanted = _always) -> Iterator[None]:
     """Nobody else uses the environment meanwhile; its checkout is gone afterwards."""
     os.makedirs(os.path.dirname(setup.directory), exist_ok=True)
     with open(f"{setup.directory}.lock", "w") as lock:
@@ -38,14 +44,26 @@ def held(setup: Setup, say: Say) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"waiting for another run that uses {setup.directory}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _patiently(lock.fileno(), wanted)
         try:
             yield
         finally:
             shutil.rmtree(setup.workspace, ignore_errors=True)
 
 
-def make_ready(setup: Setup, batch: Batch, host: HostSpec, reuse: bool, say: Say) -> str | None:
+def _patiently(lock: int, wanted: Wanted) -> None:
+    while wanted():
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(_GLANCE)
+    raise KeyboardInterrupt
+
+
+def make_ready(
+    setup: Setup, batch: Batch, host: HostSpec, reuse: bool, say: Say, wanted: Wanted = _always
+) -> str | None:
     """Run the install steps, unless they are done and `reuse` says that will do. Returns why it failed, or None."""
     run = RunDir(setup.directory)
     stamp = hashlib.sha256(setup.script.encode("utf-8", "surrogateescape")).hexdigest()
@@ -60,7 +78,7 @@ def make_ready(setup: Setup, batch: Batch, host: HostSpec, reuse: bool, say: Say
     check_out(setup.workspace, batch)
     say(f"install steps: running, log {run.log}")
     begun = time.monotonic()
-    problem = _execute(run, say)
+    problem = _execute(run, say, wanted)
     if problem is None:
         Path(setup.directory, "stamp").write_text(stamp)
         say(f"install steps: done in {time.monotonic() - begun:.0f} s")
@@ -97,11 +115,13 @@ def failed_steps(run: RunDir, code: int | None) -> str:
     return f"the install steps ended with {code}: {line} (log {run.log})"
 
 
-def _execute(run: RunDir, say: Say) -> str | None:
+def _execute(run: RunDir, say: Say, wanted: Wanted) -> str | None:
     spoken = time.monotonic()
 
     def remind() -> None:
         nonlocal spoken
+        if not wanted():
+            raise KeyboardInterrupt
         if time.monotonic() - spoken > _REMINDER:
             spoken = time.monotonic()
             say(f"install steps: {last_line(run)}")

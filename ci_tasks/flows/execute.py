@@ -1,176 +1,270 @@
-"""Running prepared rows on their site: as many at once as fit, each by the runner, until every one has ended."""
+"""Running rows on the hosts of a command: each as soon as a host has GPUs for it, until every one has ended."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import shutil
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
+from ci_tasks.flows import journal as journals
+from ci_tasks.flows.allotting import Allotment
+from ci_tasks.flows.course import Course, Policy
+from ci_tasks.flows.journal import Begun, Journal
+from ci_tasks.flows.lanes import host_lanes, lanes
 from ci_tasks.flows.prepare import Ready
-from ci_tasks.flows.site import Look, Prepared, Site
-from ci_tasks.flows.view import View, running_lane
-from ci_tasks.model import BLOCKED, CANCELLED
-from ci_tasks.plan.placement import Need, startable
-from ci_tasks.report.live import WAITING, Lane
+from ci_tasks.flows.site import Look, Prepared
+from ci_tasks.flows.stations import Station, Stations
+from ci_tasks.flows.view import View
+from ci_tasks.model import BLOCKED, CANCELLED, FAILED, VACUOUS, Row
+from ci_tasks.runner.layout import END_CANCELLED, RunDir, read_json, write_json
 from ci_tasks.runs.record import not_begun, settle
 
 _GLANCE = 0.05  # seconds between two looks at the rows, where nothing is heard of them
+_SHOWN = 0.2  # seconds between two pictures of many rows
+_MANY = 20
+
+Expected = Callable[[Row], float]  # seconds that a row is expected to take
 
 
-@dataclass
-class _Rows:
-    """The rows by what has become of them, each by its position."""
-
-    site: Site
-    prepared: list[Prepared]
-    waiting: list[int]
-    running: dict[int, float] = field(default_factory=dict)
-    records: dict[int, dict[str, Any]] = field(default_factory=dict)
-
-
-def run_rows(ready: Ready, at_once: int, view: View) -> list[dict[str, Any]]:
-    """The records of all rows, in order. On ^C every running row is cancelled and the others never start; a second ^C
-    kills what is left at once."""
-    rows = _Rows(ready.site, ready.rows, [position for position, row in enumerate(ready.rows) if not row.lacks])
-    for position, row in enumerate(ready.rows):
-        if row.lacks:
-            rows.records[position] = not_begun(row.run, BLOCKED, why_blocked(row))
+def run_rows(
+    ready: Ready,
+    jobs: int | None,
+    view: View,
+    policy: Policy,
+    expected: Expected,
+    hosts: Stations | None = None,
+    resumed: Journal | None = None,
+) -> list[Course]:
+    """Run all rows to their ends, in order; `hosts` are the threads of several hosts. On ^C every running row is
+    cancelled and the others never start; a second ^C kills what is left at once."""
+    run = Execution(ready, jobs, view, policy, expected, hosts)
+    if resumed:
+        run.resume(resumed)
     asked = heard = 0  # how often ^C was pressed, and how much of that was acted on: it may come at any moment
-    while rows.waiting or rows.running:
+    while not run.is_over:
         try:
             if asked > heard:
                 heard = asked
-                _interrupt(rows, view, asked)
-            _start(rows, ready, at_once)
-            ended = _ended(rows)
-            for line in ready.site.told():
-                view.say(line)
-            # Now everything of what has ended is shown: to judge a long log takes a while.
-            view.show(_lanes(rows))
+                run.interrupt(asked)
+            run.start_what_fits()
+            ended = run.ended()
+            run.tell()
             if ended:
-                _settle(rows, ended)
+                run.settle(ended)
             else:
-                ready.site.wait(_GLANCE)
+                run.wait()
         except KeyboardInterrupt:
             asked += 1
         except Exception:  # a closed pipe, a full disk: no row goes on without us
-            ready.site.end(_running(rows), kill=True)
+            run.end_running(kill=True)
             raise
-    view.show(_lanes(rows))
-    return [rows.records[position] for position in range(len(ready.rows))]
+    run.show()
+    return run.courses
 
 
-def let_go(ready: Ready, view: View) -> list[dict[str, Any]]:
-    """Start every row and let it go on by itself: the locks on the host say which waits for which. Returns the records
-    of all rows where one of them could not begin, or ^C came before all had; then those that could are ended again."""
-    rows = _Rows(ready.site, ready.rows, [])
-    lacking = {position: why_blocked(row) for position, row in enumerate(ready.rows) if row.lacks}
-    status, others = BLOCKED, "another row of the command could not begin"
-    try:
-        if not lacking:
-            lacking = _all_begun(rows, view)
-    except KeyboardInterrupt:
-        status, others = CANCELLED, "cancelled before all rows had begun"
-    else:
-        if not lacking:
-            ready.site.leave()
-            return []
-    _wind_up(rows, view)
-    return [not_begun(row.run, status, lacking.get(position, others)) for position, row in enumerate(ready.rows)]
+class Execution:
+    """The rows of a command and its hosts, from moment to moment."""
 
+    def __init__(
+        self,
+        ready: Ready,
+        jobs: int | None,
+        view: View,
+        policy: Policy,
+        expected: Expected,
+        hosts: Stations | None = None,
+    ) -> None:
+        self.ready, self.view, self.policy, self.stations = ready, view, policy, ready.stations
+        self.courses = [Course(at, row, expected(row)) for at, row in enumerate(ready.rows)]
+        self.left: float | None = None
+        self._allotment = Allotment(ready, self.courses, jobs)
+        self._hosts, self._numbers = hosts, itertools.count(len(ready.rows) + 1)
+        self._shown = 0.0
+        self._stopping = False
 
-def _all_begun(rows: _Rows, view: View) -> dict[int, str]:
-    """Begin every row. Returns why, of those that could not."""
-    for position, row in enumerate(rows.prepared):
-        rows.running[position] = time.monotonic()
-        rows.site.begin(row)
-    while True:
-        looks = [rows.site.look(row) for row in rows.prepared]
-        if all(look.begun or look.never for look in looks):
-            return {position: look.never[1] for position, look in enumerate(looks) if look.never}
-        view.show(_lanes(rows))
-        rows.site.wait(_GLANCE)
+    @property
+    def is_over(self) -> bool:
+        return all(course.record is not None for course in self.courses)
 
+    # -- starting ----------------------------------------------------------------------------------------------------
 
-def _wind_up(rows: _Rows, view: View) -> None:
-    """End what was begun, and wait until it has; a further ^C kills it, and one more leaves it."""
-    view.say(f"ending what was begun ({len(rows.running)})")
-    for kill in (False, True, True):
-        rows.site.end(_running(rows), kill=kill)
-        try:
-            while len(_ended(rows)) < len(rows.running):
-                rows.site.wait(_GLANCE)
+    def start_what_fits(self) -> None:
+        waiting = [course for course in self.courses if course.waits]
+        if not waiting or not self._allotment.has_changed():
             return
-        except KeyboardInterrupt:
-            continue
+        for course in [course for course in waiting if self._allotment.is_hopeless(course)]:
+            waiting.remove(course)
+            self._never(course, BLOCKED, self._why_nowhere(course))
+        allotted = self._allotment.decide(waiting)
+        self.left = allotted.left
+        for course, why in allotted.waits:
+            if self.policy.explain and course.why != why:
+                self.view.say(f"{course.row.row} waits: {why}")
+            course.why = why
+        for course, station, why in allotted.starts:
+            if self.policy.explain:
+                self.view.say(f"{course.row.row} goes to {station.name}: {why}")
+            self._begin(course, station)
+            self.tell()
+
+    def _why_nowhere(self, course: Course) -> str:
+        if course.position in self.ready.drafted:
+            return why_blocked(self.ready.drafted[course.position])
+        lacking = (
+            f"{station.name}: {'; '.join(station.lacks(course.row)) or 'an earlier attempt ended there'}"
+            for station in self.stations
+        )
+        return f"no host can run it: {'; '.join(lacking)}"
+
+    def _begin(self, course: Course, station: Station) -> None:
+        drafted = self.ready.drafted.pop(course.position, None)
+        number = course.position + 1 if course.attempt == 1 and not course.moving else next(self._numbers)
+        prepared = drafted or self.ready.drafts.draft(course.row, station, number)
+        journals.note(self.ready.batch, Begun(course.row.row, int(os.path.basename(prepared.run.path)), station.name))
+        course.moving = False
+        course.prepared, course.station, course.since = prepared, station, time.monotonic()
+        station.site.begin(prepared)
+
+    def resume(self, journal: Journal) -> None:
+        """Come back to the attempts of an earlier command: what has a record has ended, what was begun is watched."""
+        from ci_tasks.flows.resuming import come_back
+
+        self._numbers = itertools.count(journal.next_number)
+        come_back(journal, self.courses, self.ready, self.view.say)
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def ended(self) -> list[tuple[Course, Look]]:
+        """The rows whose attempt is over, with how."""
+        over = []
+        for course in self.courses:
+            if course.runs and course.prepared is not None and course.station is not None:
+                look = course.station.site.look(course.prepared)
+                if look.over or look.never:
+                    over.append((course, look))
+                elif not look.begun and not course.moving and self._belongs_elsewhere(course):
+                    course.moving = True
+                    course.station.site.end([course.prepared], kill=False)
+        return over
+
+    def _belongs_elsewhere(self, course: Course) -> bool:
+        """Whether a row on its way to a host that has vanished could run on another one."""
+        here = course.station
+        others = [station for station in self.stations if station is not here and station.is_ready]
+        return (
+            here is not None
+            and not here.site.is_up
+            and any(other.site.is_up and course.may_run_on(other) for other in others)
+        )
+
+    def settle(self, ended: Sequence[tuple[Course, Look]]) -> None:
+        """Judge what has ended. Everything of it is shown by now: to judge a long log takes a while."""
+        self.show()
+        self._allotment.forget()
+        for course, look in ended:
+            prepared = course.prepared
+            assert prepared is not None
+            if course.moving and not self._stopping and _was_taken_back(prepared, look):
+                self._take_back(course, prepared)
+                continue
+            record = not_begun(prepared.run, *look.never) if look.never else settle(prepared.run)
+            if not look.never:
+                prepared.site.settled(prepared)
+            if not self._stopping and course.try_again(record, self.stations, self.policy):
+                last = course.earlier[-1]
+                self.view.say(f"{last['status']:<9} {course.row.row} on {last['host']}: {last['reason']}; trying again")
+                continue
+            course.end(record, prepared.run)
+            if record["status"] in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
+                self._stop_for(course)
+
+    def _take_back(self, course: Course, prepared: Prepared) -> None:
+        """What nobody asked to be cancelled is begun anew."""
+        shutil.rmtree(prepared.run.path, ignore_errors=True)
+        course.prepared = course.station = None
+
+    def _stop_for(self, failed: Course) -> None:
+        self._stopping = True
+        self.view.say(f"{failed.row.row} failed: ending the others (--fail-fast)")
+        for course in self.courses:
+            course.stopped = course.record is None
+            if course.waits:
+                self._never(course, CANCELLED, f"not started, since {failed.row.row} failed (--fail-fast)")
+        self.end_running(kill=False)
+
+    def interrupt(self, patience: int) -> None:
+        """A person pressed ^C for the `patience`-th time."""
+        self._stopping = True
+        if self._hosts:
+            self._hosts.give_up()
+        for course in self.courses:
+            course.stopped = False
+            if course.waits:
+                self._never(course, CANCELLED, "cancelled before it began")
+        if patience == 1:
+            self.view.say(f"cancelling what runs ({len(self._running())}); ^C again kills it")
+        self.end_running(kill=patience > 1)
+
+    def end_running(self, *, kill: bool) -> None:
+        for station in self.stations:
+            there = [prepared for prepared in self._running() if prepared.site is station.site]
+            if there:
+                station.site.end(there, kill=kill)
+
+    def _never(self, course: Course, status: str, reason: str) -> None:
+        """The record of a row that never began."""
+        drafted = self.ready.drafted.pop(course.position, None)
+        run = drafted.run if drafted else self._placeless(course)
+        course.end(not_begun(run, status, reason), run)
+
+    def _placeless(self, course: Course) -> RunDir:
+        """The run directory of a row that no host was given."""
+        number = course.position + 1 if course.attempt == 1 else next(self._numbers)
+        run, row = self.ready.batch.run_dir(number), course.row
+        os.makedirs(run.path, exist_ok=True)
+        known = {"id": self.ready.batch.run_id(number), "host": None, "checkout": asdict(self.ready.checkout)}
+        named = {"label": row.label, "job": row.job, "row": row.row, "test": row.test, "gpus": row.gpus or 0}
+        write_json(run.plan, {**known, **named})
+        journals.note(self.ready.batch, Begun(row.row, number, ""))
+        return run
+
+    def _running(self) -> list[Prepared]:
+        return [course.prepared for course in self.courses if course.runs and course.prepared is not None]
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        for station in self.stations:
+            for line in station.site.told():
+                self.view.say(line)
+        for line in self._hosts.said() if self._hosts else ():
+            self.view.say(line)
+        if len(self.courses) < _MANY or time.monotonic() > self._shown + _SHOWN:
+            self.show()
+
+    def show(self) -> None:
+        self._shown = time.monotonic()
+        hosts = host_lanes(self.stations, self.courses) if len(self.stations) > 1 else ()
+        self.view.show(lanes(self.courses), hosts, self.left)
+
+    def wait(self) -> None:
+        if len(self.stations) == 1:
+            self.stations[0].site.wait(_GLANCE)
+        else:
+            time.sleep(_GLANCE)
+
+
+def _was_taken_back(prepared: Prepared, look: Look) -> bool:
+    """Whether it never reached the host, or had begun there after all, and was ended as soon as the host was back."""
+    if look.never:
+        return look.never[0] == CANCELLED
+    return read_json(prepared.run.status).get("end") == END_CANCELLED
 
 
 def why_blocked(row: Prepared) -> str:
     """What the host lacks, and which other host of hosts.yaml could run the row."""
     could = f"could run on: {', '.join(row.could)}" if row.could else "no other host of hosts.yaml could run it"
     return f"{row.plan.host} lacks {'; '.join(row.lacks)}; {could}"
-
-
-def none_begun(rows: Iterable[Prepared], status: str, reason: str) -> list[dict[str, Any]]:
-    """The records of rows that never began, all for one reason."""
-    return [not_begun(row.run, status, reason) for row in rows]
-
-
-def _start(rows: _Rows, ready: Ready, at_once: int) -> None:
-    wanted = [_need(rows, position) for position in rows.waiting]
-    held = [_need(rows, position) for position in rows.running]
-    for place in reversed(startable(wanted, held, ready.gpus, at_once)):
-        position = rows.waiting.pop(place)
-        rows.running[position] = time.monotonic()
-        rows.site.begin(rows.prepared[position])
-
-
-def _need(rows: _Rows, position: int) -> Need:
-    plan = rows.prepared[position].plan
-    return Need(plan.gpus, plan.exclusive)
-
-
-def _ended(rows: _Rows) -> dict[int, Look]:
-    looks = {position: rows.site.look(rows.prepared[position]) for position in rows.running}
-    return {position: look for position, look in looks.items() if look.over or look.never}
-
-
-def _settle(rows: _Rows, ended: dict[int, Look]) -> None:
-    for position, look in ended.items():
-        row = rows.prepared[position]
-        if look.never:
-            rows.records[position] = not_begun(row.run, *look.never)
-        else:
-            rows.records[position] = settle(row.run)
-            rows.site.settled(row)
-        del rows.running[position]
-
-
-def _running(rows: _Rows) -> list[Prepared]:
-    return [rows.prepared[position] for position in rows.running]
-
-
-def _interrupt(rows: _Rows, view: View, patience: int) -> None:
-    for position in rows.waiting:
-        rows.records[position] = not_begun(rows.prepared[position].run, CANCELLED, "cancelled before it began")
-    rows.waiting = []
-    if patience == 1:
-        view.say(f"cancelling what runs ({len(rows.running)}); ^C again kills it")
-    rows.site.end(_running(rows), kill=patience > 1)
-
-
-def _lanes(rows: _Rows) -> list[Lane]:
-    return [_lane(rows, position) for position in range(len(rows.prepared))]
-
-
-def _lane(rows: _Rows, position: int) -> Lane:
-    prepared = rows.prepared[position]
-    name = prepared.plan.row
-    if position in rows.records:
-        record = rows.records[position]
-        return Lane(name, record["status"], record["timings"]["seconds"], record["reason"] or "")
-    if position in rows.running:
-        seconds = time.monotonic() - rows.running[position]
-        return running_lane(name, prepared.run, seconds, rows.site.look(prepared).note)
-    return Lane(name, WAITING)

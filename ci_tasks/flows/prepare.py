@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError
-from ci_tasks.flows.outputs import Found, find_rows
+from ci_tasks.flows.drafting import Drafts, needs
+from ci_tasks.flows.journal import Journal
+from ci_tasks.flows.outputs import find_rows
 from ci_tasks.flows.site import Code, OpenSite, Prepared, Site
 from ci_tasks.flows.source import Source, given_secrets, situation
-from ci_tasks.judge.verdict import has_entry_point
-from ci_tasks.model import Row
-from ci_tasks.plan.capacity import missing, other_hosts
+from ci_tasks.flows.stations import Station, ask
+from ci_tasks.model import Checkout, Row
 from ci_tasks.plan.machinery import LOCK_DIR_ENV
-from ci_tasks.plan.planner import Place, make_plan, wanted_python
 from ci_tasks.plan.steps import check_overrides
 from ci_tasks.runs import store
 from ci_tasks.runs.store import Batch
 from ci_tasks.suites import slime
-from ci_tasks.suites.ray import starts_ray
 from ci_tasks.sync.git import Git
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for. `out` is where `plan` writes, `shared` says that venvs are those of earlier runs too,
-    `keep` that a failed run leaves its container and workspace. `image` replaces CI's.
+    """What a person asked for. `host` names hosts and pools with commas between them. `out` is where `plan` writes,
+    `shared` says that venvs are those of earlier runs too, `keep` that a failed run leaves its container and
+    workspace. `image` replaces CI's.
     `rows` are whole names, and count instead of `only` where there are any.
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
     `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another."""
@@ -49,37 +48,79 @@ class Request:
 
 @dataclass(frozen=True)
 class Ready:
-    """All rows of one command, and how many GPUs their host has."""
+    """All rows of one command, and the hosts that take part. `drafted` are the plans that there are already, by the
+    row's position: with one host it is clear where each row runs."""
 
     batch: Batch
-    site: Site
-    rows: list[Prepared]
-    gpus: int
+    rows: tuple[Row, ...]
+    stations: tuple[Station, ...]
+    drafts: Drafts
+    drafted: dict[int, Prepared] = field(default_factory=dict)
+
+    @property
+    def checkout(self) -> Checkout:
+        return self.stations[0].code.checkout
+
+    def close(self) -> None:
+        for station in self.stations:
+            station.site.close()
 
 
-def prepare(source: Source, config: Config, request: Request, open_site: OpenSite) -> Ready:
-    """Plan every row that was asked for and write its run directory. Leaves nothing where it raises."""
-    spec = config.host(request.host)
+def prepare(
+    source: Source, config: Config, request: Request, open_site: OpenSite, journal: Journal | None = None
+) -> Ready:
+    """Find every row that was asked for, or those of an earlier command, and its hosts. Leaves nothing where it
+    raises, but for what an earlier command left."""
+    specs = config.chosen(request.host)
     check_overrides(config.overrides, source.workflow.jobs)
     if request.out is None:
         _home_is_elsewhere(source)
-    site = open_site(spec)  # a connection is being made while the rows are found
+    sites = [open_site(spec) for spec in specs]  # connections are being made while the rows are found
     try:
         known = situation(source, secrets=given_secrets(source.workflow))
         found = find_rows(source, request.label, known, request.base)
         chosen = _chosen(found.rows, request)
-        batch = store.new_batch(request.label, request.out)
+        batch = journal.batch if journal else store.new_batch(request.label, request.out)
         try:
-            code = site.take(batch, source.path, rev=source.rev, base=request.base)
+            stations = _stations(sites, source, request, batch)
+            code = stations[0].code
             _tests_exist(chosen, code)
             found = replace(found, situation=replace(found.situation, sha=code.checkout.commit))
-            return _draft(source, config, request, found, chosen, batch, site, code)
+            drafts = Drafts(source, config, request, found, batch, request.by_runner or _simulates(code))
+            ready = Ready(batch, tuple(chosen), stations, drafts)
+            if len(stations) == 1 and chosen:
+                _settle_on(stations[0], ready, journal)
+            return ready
         except BaseException:
-            shutil.rmtree(batch.path, ignore_errors=True)
+            if journal is None:
+                shutil.rmtree(batch.path, ignore_errors=True)
             raise
     except BaseException:
-        site.close()
+        for site in sites:
+            site.close()
         raise
+
+
+def _stations(sites: Sequence[Site], source: Source, request: Request, batch: Batch) -> tuple[Station, ...]:
+    """The hosts, with the code that all of them get: one tree, whatever is edited meanwhile."""
+    stations: list[Station] = []
+    for site in sites:
+        if stations:
+            site.share(stations[0].code)
+        station = Station(site, site.take(batch, source.path, rev=source.rev, base=request.base))
+        if stations and station.code.checkout.tree != stations[0].code.checkout.tree:
+            raise CheckoutError(f"{source.path} changed while it was recorded for several hosts", hint="run it again")
+        stations.append(station)
+    return tuple(stations)
+
+
+def _settle_on(station: Station, ready: Ready, journal: Journal | None) -> None:
+    """With one host, all rows are planned before the first begins, and what the host lacks is known. Raises Blocked."""
+    station.facts = ask(station, needs(ready.drafts, ready.rows))
+    station.is_ready, station.note = True, ""
+    if journal is None:
+        for position, row in enumerate(ready.rows):
+            ready.drafted[position] = ready.drafts.draft(row, station, position + 1)
 
 
 def _chosen(found: list[Row], request: Request) -> list[Row]:
@@ -89,66 +130,6 @@ def _chosen(found: list[Row], request: Request) -> list[Row]:
         if all(row.row != name for row in found):
             raise UnknownName("row", name, [row.row for row in found], where=f"label {request.label}")
     return [row for row in found if row.row in request.rows]
-
-
-def _draft(
-    source: Source,
-    config: Config,
-    request: Request,
-    found: Found,
-    chosen: Sequence[Row],
-    batch: Batch,
-    site: Site,
-    code: Code,
-) -> Ready:
-    spec, simulates = site.spec, request.by_runner or _simulates(code)
-    facts = site.facts(
-        gpus=max((row.gpus or 0 for row in chosen), default=0),
-        container=any(row.image for row in chosen),
-        simulates=simulates,
-    )
-    prepared = []
-    for number, row in enumerate(chosen, 1):
-        run = batch.run_dir(number)
-        directory = site.path(run)
-        known = replace(found.situation, workspace=f"{directory}/workspace")
-        place = Place(
-            id=batch.run_id(number),
-            run_dir=directory,
-            workspace=known.workspace,
-            checkout=replace(code.checkout, sample=source.sample, rev=source.rev),
-            python=site.python(wanted_python(source.workflow, found.job, row, known, config.overrides)),
-            environments=site.environments(shared=request.shared),
-            lock_dir=site.lock_dir,
-            starts_ray=request.by_runner or (bool(row.test and row.gpus) and starts_ray(row.test or "", code.read)),
-            keep=request.keep,
-            image=request.image,
-        )
-        drafted = make_plan(source.workflow, found.job, row, spec, known, config.overrides, place)
-        plan = replace(
-            drafted.plan,
-            deviations=(*drafted.plan.deviations, *found.deviations),
-            exclusive=(*drafted.plan.exclusive, *_slot(request, row, number)),
-            entry_point=has_entry_point(code.read(row.test) or "") if row.test else None,
-        )
-        os.makedirs(run.path)
-        site.write(run, plan)
-        prepared.append(
-            Prepared(
-                row=row,
-                plan=plan,
-                run=run,
-                setup=drafted.setup,
-                lacks=tuple(missing(row, spec, facts)),
-                could=tuple(other_hosts(row, config.hosts, spec.name, simulates)),
-            )
-        )
-    return Ready(batch, site, prepared, facts.gpus)
-
-
-def _slot(request: Request, row: Row, number: int) -> tuple[str, ...]:
-    """The place in which a row without GPUs runs. Detached runs share the places, so that no host is swamped."""
-    return (f"cpu-{number % request.slots}",) if request.slots and not row.gpus else ()
 
 
 def _home_is_elsewhere(source: Source) -> None:

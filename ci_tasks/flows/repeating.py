@@ -16,7 +16,7 @@ from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.flows import interrupts
 from ci_tasks.flows.pinning import pinned
 from ci_tasks.flows.prepare import Request
-from ci_tasks.flows.running import Performed, perform
+from ci_tasks.flows.running import How, Performed, perform
 from ci_tasks.flows.site import OpenSite
 from ci_tasks.flows.sites import open_site
 from ci_tasks.flows.source import Source
@@ -26,7 +26,7 @@ from ci_tasks.judge.repeats import Goal, Outcome
 from ci_tasks.model import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, Checkout, overall
 from ci_tasks.report import repeats as report
 from ci_tasks.report import table
-from ci_tasks.report.live import Lane
+from ci_tasks.report.live import HostLane, Lane
 
 
 class Perform(Protocol):
@@ -37,9 +37,8 @@ class Perform(Protocol):
         source: Source,
         config: Config,
         request: Request,
+        how: How,
         *,
-        jobs: int | None,
-        reuse: bool,
         open_site: OpenSite,
         view: View | None,
     ) -> Performed | None: ...
@@ -96,17 +95,14 @@ def repeat(
     config: Config,
     request: Request,
     goal: Goal,
+    how: How = How(),
     *,
-    jobs: int | None = None,
-    reuse: bool = False,
     open_site: OpenSite = open_site,
     perform: Perform = perform,
 ) -> int:
     """Run a label's rows until `goal` is reached or the answer is clear, and say what it is. Returns the exit code."""
     print(source.headline, flush=True)
-    done = perform_repeatedly(
-        source, config, request, goal, jobs=jobs, reuse=reuse, open_site=open_site, perform=perform
-    )
+    done = perform_repeatedly(source, config, request, goal, how, open_site=open_site, perform=perform)
     if not done.outcomes and not done.interrupted:
         return EXIT_CODES[VACUOUS]  # `perform` has said why
     conclude(done, request.label)
@@ -118,9 +114,8 @@ def perform_repeatedly(
     config: Config,
     request: Request,
     goal: Goal,
+    how: How = How(),
     *,
-    jobs: int | None = None,
-    reuse: bool = False,
     open_site: OpenSite = open_site,
     perform: Perform = perform,
 ) -> Repetitions:
@@ -131,12 +126,12 @@ def perform_repeatedly(
     with pinned(source, request.base) as pin, interrupts.noticed() as interrupted:
         found = Repetitions(goal, pin.checkout)
         print(report.announcement(goal.repeats, goal.until_fail, pin.checkout), flush=True)
-        once = partial(perform, source, config, jobs=jobs, open_site=pin.around(open_site), view=_Reminders())
+        once = partial(perform, source, config, open_site=pin.around(open_site), view=_Reminders())
         again = request
         try:
             while (found.wanted or not found.count) and not found.interrupted:
                 # The venv of the first repetition serves the others; every one has a fresh checkout.
-                done = _one(found, partial(once, again, reuse=reuse or found.count > 0))
+                done = _one(found, partial(once, again, replace(how, reuse=how.reuse or found.count > 0)))
                 if done is None:
                     break
                 _take_in(found, done)
@@ -198,6 +193,6 @@ class _Reminders(PlainView):
     """A line a repetition is enough: of the rows in it, a person hears what is unusual, and now and then that they
     still run. Their logs would bury the lines that count."""
 
-    def show(self, lanes: Sequence[Lane]) -> None:
+    def show(self, lanes: Sequence[Lane], hosts: Sequence[HostLane] = (), left: float | None = None) -> None:
         self._states.update({lane.row: lane.state for lane in lanes})
-        super().show(lanes)
+        super().show(lanes, hosts, left)

@@ -31,9 +31,14 @@ def columns(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def results(records: Sequence[Record], logs: Sequence[str]) -> list[str]:
-    """One line a row: status, row, time, evidence, reason; then the log of each row that did not pass."""
-    head = ("STATUS", "ROW", "TIME", "EVIDENCE", "REASON")
-    body = [(r["status"], r["row"], _seconds(r), _shown(r), why(r)) for r in records]
+    """One line a row: status, row, where there are several its host, time, evidence, reason and what became of earlier
+    attempts; then the log of each row that did not pass."""
+    hosts = len({record.get("host") for record in records}) > 1
+    head = ("STATUS", "ROW", *(("HOST",) if hosts else ()), "TIME", "EVIDENCE", "REASON")
+    body = [
+        (r["status"], r["row"], *((str(r.get("host") or "-"),) if hosts else ()), _seconds(r), _shown(r), _told(r))
+        for r in records
+    ]
     lines = columns([head, *_reasons_once(body)])
     shown = [(r, log) for r, log in zip(records, logs, strict=True) if r["status"] != PASSED and r["started_at"]]
     if shown:
@@ -52,6 +57,27 @@ def why(record: Record) -> str:
     )
 
 
+def attempts(record: Record) -> str:
+    """`attempt 2; blocked on h100a: no space left` of a row that needed several; "" of others."""
+    earlier = record.get("earlier") or ()
+    number = max(int(record.get("attempt") or 1), len(earlier) + 1)
+    if number < 2:
+        return ""
+    return "; ".join([f"attempt {number}", *map(_earlier, earlier)])
+
+
+def _earlier(one: Mapping[str, Any]) -> str:
+    where = f" on {one['host']}" if one.get("host") else ""
+    reason = f": {_short(one['reason'])}" if one.get("reason") else ""
+    return f"{one.get('status', '')}{where}{reason}"
+
+
+def _told(record: Record) -> str:
+    """The reason, and what went before."""
+    reason, before = why(record), attempts(record)
+    return f"{reason} ({before})" if reason and before else reason or before
+
+
 def _at(record: Record) -> str:
     """Where in the log the line is, as editors open it."""
     found = record.get("triage") or {}
@@ -64,7 +90,7 @@ def _shown(record: Record) -> str:
     return "-" if weak else evidence(record["evidence"])
 
 
-def _reasons_once(body: Sequence[tuple[str, str, str, str, str]]) -> list[tuple[str, ...]]:
+def _reasons_once(body: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """A long reason that the row above has too, such as what a machine lacks, is not said again."""
     above = ["", *(line[-1] for line in body)]
     return [

@@ -16,7 +16,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UnknownName
 from ci_tasks.flows.prepare import Request
 from ci_tasks.flows.repeating import repeat
-from ci_tasks.flows.running import Performed
+from ci_tasks.flows.running import How, Performed
 from ci_tasks.flows.source import Source
 from ci_tasks.judge.repeats import Goal
 from ci_tasks.model import Workflow
@@ -34,13 +34,13 @@ class Script:
         self.asked: list[list[str]] = []
         self.reused: list[bool] = []
 
-    def __call__(self, source: Source, config: Config, request: Request, **how: Any) -> Performed | None:
+    def __call__(self, source: Source, config: Config, request: Request, how: How, **more: Any) -> Performed | None:
         rows = list(request.rows or self.rows)
         self.asked.append(rows)
-        self.reused.append(how["reuse"])
-        how["view"].say("told")
-        how["view"].show([Lane(row, RUNNING) for row in rows])
-        how["view"].show([Lane(row, "passed", 1.0) for row in rows])
+        self.reused.append(how.reuse)
+        more["view"].say("told")
+        more["view"].show([Lane(row, RUNNING) for row in rows])
+        more["view"].show([Lane(row, "passed", 1.0) for row in rows])
         records = [self._record(row, self.rows[row].pop(0)) for row in rows if row in self.rows]
         return Performed(f"batch-{len(self.asked)}", records, [self._log(row) for row in rows]) if records else None
 

@@ -1,19 +1,29 @@
-"""The table that changes in place, as a terminal of 60 columns shows it."""
+"""The table that changes in place, as terminals of some widths show it."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from ci_tasks.model import EXIT_CODES
-from ci_tasks.report.live import Lane, live, style
+from ci_tasks.report.live import HostLane, Lane, live, span, style
 
 
-def shown(lanes: list[Lane], height: int = 24) -> list[str]:
+def shown(
+    lanes: Sequence[Lane],
+    height: int = 24,
+    *,
+    hosts: Sequence[HostLane] = (),
+    left: float | None = None,
+    width: int = 60,
+    title: str = "ppo on local",
+) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=60, height=height, color_system=None).print(live("ppo on local", lanes, height))
+    Console(file=out, width=width, height=height, color_system=None).print(live(title, lanes, height, hosts, left))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -68,3 +78,93 @@ def test_every_state_has_a_style(state: str) -> None:
 
 def test_an_unknown_state_has_none_and_is_still_shown() -> None:
     assert style("odd") == "" and shown([Lane("r", "odd")])[2].split() == ["odd", "r"]
+
+
+def test_of_one_host_nothing_more_is_said_than_when_it_is_expected_to_end() -> None:
+    lanes = [Lane("a", "running", 61.4, "step 1", "h100a", 8, left=125.0), Lane("b", "waiting", host="h100a")]
+    assert shown(lanes, hosts=[HostLane("h100a", 8)], left=1530.0) == [
+        "ppo on local: about 26 min left",
+        "STATUS     ROW               TIME   LEFT  LAST",
+        "running    a                 61 s  2 min  step 1",
+        "waiting    b",
+        "1 running, 1 waiting",
+    ]
+
+
+FLEET = [
+    HostLane("h100a", 8, held=1),
+    HostLane("h100b", 8, up=False, note="the link is down\nfor 12 s"),
+    HostLane("h100c", None, note="connecting"),
+    HostLane("cpu", 0),
+]
+ROWS = [
+    Lane("ppo", "running", 700.0, "step 12, reward 0.43", "h100a", 4, (4, 5, 6, 7), left=-130.0),
+    Lane("ckpt", "stalled", 60.0, "no output", "h100a", 2, attempt=2),
+    Lane("gspo", "running", 5.0, "", "h100b", 8, tuple(range(8)), left=95.0),
+    Lane("unit", "running", 5.0, "", "cpu"),
+    Lane("held up", "waiting", 5.0, "GPU 3 of h100a", "h100a", 4),
+    Lane("later", "waiting", gpus=8),
+    Lane("done", "passed", 65.0, "", "h100a", 8),
+]
+
+
+def test_several_hosts_have_a_lane_each_above_the_rows() -> None:
+    assert shown(ROWS, hosts=FLEET, left=-61.0, width=80) == [
+        "ppo on local: 61 s longer than expected",
+        "HOST   GPUS (# others', . free)",
+        "h100a  02 02 .. ## 01 01 01 01   6 ours, 1 others', 1 free; 2 rows",
+        "h100b  03 03 03 03 03 03 03 03   away; the link is down for 12 s; 8 ours; 1 row",
+        "h100c                            connecting; GPUs not known",
+        "cpu                              no GPU; 1 row",
+        "NO  STATUS     ROW             TIME        LEFT  LAST",
+        "01  running    ppo           12 min  2 min over  step 12, reward 0.43",
+        "02  stalled    ckpt            60 s              attempt 2: no output",
+        "03  running    gspo             5 s        95 s",
+        "04  running    unit             5 s",
+        "05  waiting    held up          5 s              GPU 3 of h100a",
+        "06  waiting    later",
+        "07  passed     done            65 s",
+        "1 passed, 3 running, 1 stalled, 2 waiting",
+    ]
+
+
+def test_a_wide_terminal_says_at_each_row_where_it_is() -> None:
+    lines = shown(ROWS, hosts=FLEET, width=120)
+    assert lines[6].split() == ["NO", "STATUS", "ROW", "HOST", "TIME", "LEFT", "LAST"]
+    assert lines[7].split()[:4] == ["01", "running", "ppo", "h100a"] and lines[12].split() == ["06", "waiting", "later"]
+
+
+def test_a_narrow_terminal_keeps_the_ends_of_names_that_begin_alike() -> None:
+    names = [f"test_qwen3_4B_ckpt_megatron[{mode}]" for mode in ("save", "async-save")]
+    lines = shown([Lane(name, "running", 1.0) for name in names], hosts=FLEET, width=80)
+    assert [line.split()[2] for line in lines[-3:-1]] == ["test_qw…gatron[save]", "test_qw…[async-save]"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 12)])
+def test_a_thousand_rows_on_64_hosts_fit_the_terminal(width: int, height: int) -> None:
+    rows = [
+        Lane(f"row{number}", "running" if number < 512 else "waiting", 1.0, "x" * 300, f"h{number % 64}", 1)
+        for number in range(1000)
+    ]
+    hosts = [HostLane(f"h{number}", 8, up=number != 40, note="no answer" * (number == 40)) for number in range(64)]
+    lines = shown(rows, height=height, hosts=hosts, width=width, left=60.0)
+    assert len(lines) < height and all(len(line) <= width for line in lines)
+    text = "\n".join(lines)
+    assert "more hosts" in text and " more\n" in text and "512 running, 488 waiting" in text
+    assert "h40 " in text and "away; no" in text  # what needs a person is never among those that are counted
+
+
+def test_nothing_is_said_by_colour_alone() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=120, height=24, force_terminal=True, color_system="standard")
+    console.print(live("t", ROWS, 24, FLEET))
+    assert "\x1b[" in out.getvalue() and Text.from_ansi(out.getvalue()).plain.split() == [
+        word for line in shown(ROWS, hosts=FLEET, width=120, title="t") for word in line.split()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.2, "0 s"), (99.4, "99 s"), (99.6, "2 min"), (5970, "1 h 40"), (360000, "100 h 00")]
+)
+def test_lengths_of_time_take_little_room(seconds: float, said: str) -> None:
+    assert span(seconds) == said

@@ -170,3 +170,30 @@ def test_the_table_of_jobs() -> None:
 
 def test_a_cell_has_no_control_characters() -> None:
     assert columns([["a", "\x1b[31mimage"]]) == ["a  �[31mimage"]
+
+
+def test_rows_of_several_hosts_say_which() -> None:
+    records = [record("a", host="h100a"), record("b", "blocked", host="h100b", reason="disk full", started_at=None)]
+    assert results(records, [""] * 2) == [
+        "STATUS   ROW  HOST   TIME   EVIDENCE  REASON",
+        "passed   a    h100a  1.3 s  2 tests",
+        "blocked  b    h100b  1.3 s  2 tests   disk full",
+    ]
+
+
+def test_rows_of_one_host_do_not() -> None:
+    records = [record("a", host="h100a", attempt=1, earlier=[])] * 2
+    assert results(records, ["", ""]) == results([record("a")] * 2, ["", ""])
+
+
+def test_a_row_that_needed_several_attempts_says_what_became_of_them() -> None:
+    before = [{"id": "x.01", "host": "h100a", "status": "blocked", "reason": "no space\nleft"}]
+    lost = {"id": "x.02", "host": "h100b", "status": "lost", "reason": None}
+    records = [
+        record("a", attempt=2, earlier=before),
+        record("b", "failed", reason="KeyError", attempt=3, earlier=[*before, lost], started_at=None),
+    ]
+    assert [line.split("2 tests")[1].strip() for line in results(records, [""] * 2)[1:]] == [
+        "attempt 2; blocked on h100a: no space left",
+        "KeyError (attempt 3; blocked on h100a: no space left; lost on h100b)",
+    ]

@@ -57,7 +57,7 @@ class Process:
 
 def facts(answers: Answers) -> list[Fact]:
     """Asks about the processes that the answers to FIRST name."""
-    pids = sorted({app.pid for app in gpus.parse_apps(answers[APPS_QUESTION].out)} | set(_pids(_held(answers))))
+    pids = sorted({app.pid for app in gpus.parse_apps(answers[APPS_QUESTION].out)} | set(_pids(held(answers))))
     questions = dict(FIRST)
     if pids:
         # Not `args`: a command line may have a secret in it.
@@ -85,7 +85,7 @@ def _read(answers: Answers) -> list[Finding]:
 def _memory(answers: Answers, known: Mapping[int, Process]) -> list[Finding]:
     apps = tuple(gpus.parse_apps(answers[APPS_QUESTION].out))
     in_use = gpus.busy(tuple(found(answers)), apps)
-    locked = _held(answers)
+    locked = held(answers)
     said = []
     for gpu, words in in_use.items():
         users = sorted({known[pid].user for pid in _words_pids(words) if pid in known})
@@ -103,7 +103,7 @@ def _locks(answers: Answers, known: Mapping[int, Process]) -> list[Finding]:
     if not looked:
         return unknown(LOCKS, answers[LOCKS_QUESTION])
     by_holder: dict[tuple[int, ...], list[int]] = {}
-    for gpu, pids in _held(answers).items():
+    for gpu, pids in held(answers).items():
         by_holder.setdefault(tuple(pids), []).append(gpu)
     said = [Finding(LOCKS, OK, f"{_gpus(on)}: held by {_people(pids, known)}") for pids, on in by_holder.items()]
     said += [_unopened(file) for file in _files(looked) if file["problem"]]
@@ -139,13 +139,13 @@ def _protected(looked: Mapping[str, Any], wanted: Iterable[int]) -> list[Finding
     return said
 
 
-def _held(answers: Answers) -> dict[int, list[int]]:
+def held(answers: Answers) -> dict[int, list[int]]:
     """GPU id → the pids that hold its lock."""
     looked = loaded(answers[LOCKS_QUESTION])
-    held = locks.parse_locks(str(looked.get("locks", "")))
+    known = locks.parse_locks(str(looked.get("locks", "")))
     by_file = {
         file["gpu"]: sorted(
-            {lock.pid for lock in held if [*lock.device] == file["device"] and lock.inode == file["inode"]}
+            {lock.pid for lock in known if [*lock.device] == file["device"] and lock.inode == file["inode"]}
         )
         for file in _files(looked)
     }

@@ -1,0 +1,114 @@
+"""The plan of a row for a host, and its run directory: made when the row is given to the host, not before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ci_tasks.flows.outputs import Found
+from ci_tasks.flows.site import Prepared
+from ci_tasks.flows.source import Source
+from ci_tasks.flows.stations import Needs, Station
+from ci_tasks.judge.verdict import has_entry_point
+from ci_tasks.model import Row
+from ci_tasks.plan.capacity import other_hosts
+from ci_tasks.plan.planner import Drafted, Place, make_plan, wanted_python
+from ci_tasks.runner.layout import RunDir
+from ci_tasks.runs.store import Batch
+from ci_tasks.suites.ray import starts_ray
+
+if TYPE_CHECKING:
+    from ci_tasks.config import Config
+    from ci_tasks.flows.prepare import Request
+    from ci_tasks.plan.planner import Setup
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Everything that a command's plans have in common."""
+
+    source: Source
+    config: Config
+    request: Request
+    found: Found
+    batch: Batch
+    simulates: bool
+
+    def draft(self, row: Row, station: Station, number: int) -> Prepared:
+        """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""
+        run, site, spec = self.batch.run_dir(number), station.site, station.spec
+        drafted = self._drafted(row, station, number)
+        test = station.code.read(row.test) if row.test else None
+        plan = replace(
+            drafted.plan,
+            deviations=(*drafted.plan.deviations, *self.found.deviations),
+            exclusive=(*drafted.plan.exclusive, *_slot(self.request, row, number)),
+            entry_point=has_entry_point(test or "") if row.test else None,
+        )
+        os.makedirs(run.path, exist_ok=True)
+        site.write(run, plan)
+        return Prepared(
+            row=row,
+            plan=plan,
+            run=run,
+            setup=drafted.setup,
+            site=site,
+            lacks=station.lacks(row),
+            could=tuple(other_hosts(row, self.config.hosts, spec.name, self.simulates)),
+        )
+
+    def exclusive(self, row: Row, station: Station) -> tuple[str, ...]:
+        """What the row cannot share with another row on the host."""
+        return self._drafted(row, station, 0).plan.exclusive
+
+    def setups(self, rows: Sequence[Row], station: Station) -> list[Setup]:
+        """The install steps that rows share on the host, in one order, so that two runs cannot wait for each other."""
+        if not rows or self._drafted(rows[0], station, 1).setup is None:  # rows of one label have one job's steps
+            return []
+        drafted = [self._drafted(row, station, 1) for row in rows if not station.lacks(row)]
+        setups = {one.setup.directory: one.setup for one in drafted if one.setup}
+        return [setup for _, setup in sorted(setups.items())]
+
+    def python(self, row: Row) -> str:
+        """The Python that CI sets up for the row."""
+        return wanted_python(self.source.workflow, self.found.job, row, self.found.situation, self.config.overrides)
+
+    def _drafted(self, row: Row, station: Station, number: int) -> Drafted:
+        site, request = station.site, self.request
+        run: RunDir = self.batch.run_dir(number)
+        directory = site.path(run)
+        known = replace(self.found.situation, workspace=f"{directory}/workspace")
+        ray = bool(row.test and row.gpus) and starts_ray(row.test or "", station.code.read)
+        place = Place(
+            id=self.batch.run_id(number),
+            run_dir=directory,
+            workspace=known.workspace,
+            checkout=replace(station.code.checkout, sample=self.source.sample, rev=self.source.rev),
+            python=site.python(self.python(row)),
+            environments=site.environments(shared=request.shared),
+            lock_dir=site.lock_dir,
+            starts_ray=request.by_runner or ray,
+            keep=request.keep,
+            image=request.image,
+        )
+        return make_plan(self.source.workflow, self.found.job, row, station.spec, known, self.config.overrides, place)
+
+
+def needs(drafts: Drafts, rows: Sequence[Row]) -> Needs:
+    """What the rows want of any host."""
+    image = drafts.request.image
+    return Needs(
+        gpus=max((row.gpus or 0 for row in rows), default=0),
+        container=any(row.image for row in rows),
+        simulates=drafts.simulates,
+        python=drafts.python(rows[0]) if rows else "",
+        images=tuple(dict.fromkeys(image or row.image for row in rows if row.image)),
+        setups=lambda station: drafts.setups(rows, station),
+    )
+
+
+def _slot(request: Request, row: Row, number: int) -> tuple[str, ...]:
+    """The place in which a row without GPUs runs. Detached runs share the places, so that no host is swamped."""
+    return (f"cpu-{number % request.slots}",) if request.slots and not row.gpus else ()

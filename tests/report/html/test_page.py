@@ -1,0 +1,233 @@
+"""The page as text: its parts, what hostile words become in it, and that it asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from ci_tasks import resources
+from ci_tasks.report.html.curves import CI, Curve
+from ci_tasks.report.html.page import Ci, Log, Run, page
+from ci_tasks.report.html.timeline import Bar
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u202e\x1b[31m"
+EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
+TRIAGE = {
+    "cause": "cuda_oom",
+    "verdict": "fail",
+    "line_no": 2,
+    "line": "OutOfMemoryError: no room",
+    "text": "OutOfMemoryError: no room",
+    "signature": "OutOfMemoryError#1",
+    "confidence": 0.9,
+    "context": ["before", "OutOfMemoryError: no room", "after"],
+    "reason": "too little memory",
+    "frames": ["a.py:f"],
+    "second": None,
+}
+
+
+def record(row: str, status: str = "passed", **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"b.{row}",
+        "row": row,
+        "status": status,
+        "reason": "",
+        "host": "h100a",
+        "started_at": "2026-01-01T00:00:00.000+00:00",
+        "timings": {"seconds": 4.0},
+        "gpus": 2,
+        "gpu_ids": [0, 1],
+        "evidence": EVIDENCE,
+        "checkout": {"path": "/c", "commit": "c" * 40, "tree": "d" * 40, "dirty": ["a.py"], "sample": False},
+        "deviations": [{"what": "image", "ci": "a:latest", "here": "a@sha256:1", "why": "pinned"}],
+        "environment": {"runtime": "docker", "image": "a:latest", "driver": "550.1", "packages": {"torch": "2.9"}},
+        "triage": None,
+        **more,
+    }
+
+
+class Reader(HTMLParser):
+    """What a browser would make of it: elements, headings, and what stands in which."""
+
+    VOID = frozenset({"meta", "link", "input", "br"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == [], "every element is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def said(self, tag: str) -> list[str]:
+        return [text for name, text in self.texts if name == tag]
+
+
+def failed_and_passed() -> tuple[str, Reader]:
+    runs = [
+        Run(
+            record("ppo[a]", "failed", triage=TRIAGE, reason="OutOfMemoryError: no room"),
+            Bar("ppo[a]", "failed", "b", "h100a", 0, 9, 3, (0, 1)),
+            [Curve("loss", "train/loss", "here", [[(0, 1.0), (1, 0.5)]])],
+            Log("ppo[a]", 12, [b"one\nOutOfMemoryError: no room\n"], 2),
+        ),
+        Run(record("never", "blocked", started_at=None, timings={"seconds": None}, gpu_ids=[], reason="no GPU")),
+        Run(record("ok"), log=Log("ok", 3, [b"ok\n"])),
+    ]
+    text = "".join(page("my run", runs, made="Made today."))
+    return text, Reader(text)
+
+
+def test_the_page_has_every_section_under_a_heading_and_every_log_as_data() -> None:
+    text, found = failed_and_passed()
+    assert found.said("h1") == ["my run"]
+    assert found.said("h2") == [
+        *("Results", "What failed", "Different from CI", "Timeline", "Metrics over steps", "Environment", "Logs")
+    ]
+    assert [one["data-log"] for one in found.of("script") if one.get("data-log")] == ["0", "1"]
+    assert [one["data-blamed"] for one in found.of("option")] == ["2", ""]
+    assert {"#log-0:2", "#log-1"} <= {one["href"] for one in found.of("a")}
+    assert "cuda_oom: too little memory" in found.said("dd")
+    assert "      2 " in text and "<mark>" in text
+    assert len([one for one in found.of("svg") if one.get("role") == "img"]) == 2
+    assert "Made today." in found.said("footer")
+
+
+def test_links_and_labels_lead_to_elements_that_are_there_once() -> None:
+    _, found = failed_and_passed()
+    ids = [value for _, attributes in found.elements for name, value in attributes.items() if name == "id"]
+    assert len(ids) == len(set(ids))
+    targets = {str(one["href"])[1:] for one in found.of("a") if not str(one["href"]).startswith("#log-")}
+    named = {
+        name
+        for _, attributes in found.elements
+        for key in ("aria-labelledby", "aria-describedby")
+        for name in str(attributes.get(key) or "").split()
+    }
+    assert targets | named <= set(ids)
+    assert all(one.get("scope") in ("col", "row") for one in found.of("th"))
+
+
+def test_hostile_words_anywhere_stay_words() -> None:
+    triage = {
+        **TRIAGE,
+        "line": HOSTILE,
+        "text": HOSTILE,
+        "context": [HOSTILE],
+        "signature": HOSTILE,
+        "frames": [HOSTILE],
+    }
+    deviation = dict.fromkeys(("what", "ci", "here", "why"), HOSTILE)
+    checkout = {"path": HOSTILE, "commit": HOSTILE, "tree": HOSTILE, "dirty": [HOSTILE], "sample": False}
+    environment = {
+        **dict.fromkeys(("runtime", "image", "driver", "python", HOSTILE), HOSTILE),
+        "packages": {HOSTILE: HOSTILE},
+        "direct": {HOSTILE: {"url": HOSTILE}},
+        "gpus": [{"name": HOSTILE}],
+        "docker": {HOSTILE: HOSTILE},
+        "containers": [{**dict.fromkeys(("name", "image", "problem"), HOSTILE), "digests": [HOSTILE]}],
+    }
+    odd = record(
+        HOSTILE, HOSTILE, id=HOSTILE, host=HOSTILE, reason=HOSTILE, triage=triage, deviations=[deviation],
+        checkout=checkout, environment=environment, started_at=HOSTILE,
+    )  # fmt: skip
+    curves = [Curve(HOSTILE, HOSTILE, HOSTILE, [[(0, 1.0)]])]
+    log = Log(HOSTILE, 9, [HOSTILE.encode()], 1)
+    bar = Bar(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 0, 900, 1, (0,), [(2, HOSTILE)])
+    ci = Ci(HOSTILE, [Curve(HOSTILE, HOSTILE, CI, [[(0, 1.0)]])], log)
+    text = "".join(page(HOSTILE, [Run(odd, bar, curves, log)], ci, HOSTILE))
+    found = Reader(text)
+    assert not found.of("img")
+    assert not [name for _, attributes in found.elements for name in attributes if name.startswith("on")]
+    plain = "".join(text for tag, text in found.texts if tag != "script")
+    assert "\x1b" not in text and "\u202e" not in text
+    assert "</script><img src=x" in plain
+    # As many scripts as in any page with two logs.
+    assert len(found.of("script")) == 2 + 1 + 3
+
+
+def test_the_policy_forbids_every_request_and_every_script_but_our_own() -> None:
+    text, found = failed_and_passed()
+    (policy,) = [str(one["content"]) for one in found.of("meta") if one.get("http-equiv")]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert not re.search(r"https?:", policy)
+    run = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    run += re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert len(run) == 4
+    for source in run:
+        digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert not [value for _, one in found.elements for name, value in one.items() if name == "src"]
+    assert not [one for _, one in found.elements if "style" in one], "the policy would drop it"
+
+
+def test_no_script_of_ours_ends_before_its_end_or_sets_html() -> None:
+    for name in ("page.js", "view.js", "viewer.js", "worker.js"):
+        text = resources.text(f"report/html/{name}")
+        assert "</" not in text
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|fetch\(|import\(", text)
+
+
+def test_logs_are_read_one_after_another_while_the_page_is_written() -> None:
+    read: list[str] = []
+
+    def pieces(name: str) -> Any:
+        read.append(name)
+        yield b"x\n"
+
+    runs = [Run(record(name), log=Log(name, 2, pieces(name))) for name in ("a", "b")]
+    written = page("t", runs)
+    for part in written:
+        if 'data-log="0"' in part:
+            break
+    assert read == ["a"]
+    assert 'data-log="1"' in "".join(written)
+
+
+COLOURS = dict(re.findall(r"--([\w-]+): light-dark\(([^)]+)\)", resources.text("report/html/page.css")))
+TEXT_ON = [
+    *((name, "bg", 4.5) for name in ("fg", "muted", "link", "passed", "failed", "blocked", "other")),
+    *((name, "panel", 4.5) for name in ("fg", "muted", "failed")),
+    *((name, f"{name}-bg", 4.5) for name in ("passed", "failed", "blocked", "other")),
+    *(("fg", f"{name}-bg", 4.5) for name in ("passed", "failed", "blocked", "other", "mark")),
+    ("muted", "failed-bg", 4.5),
+    *((name, "bg", 3.0) for name in ("border", "focus", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "ci")),
+]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize(("text", "ground", "least"), TEXT_ON)
+def test_words_and_lines_stand_out_enough_in_both_themes(text: str, ground: str, least: float, theme: int) -> None:
+    def luminance(name: str) -> float:
+        colour = COLOURS[name].split(", ")[theme]
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(text), luminance(ground)))
+    assert (high + 0.05) / (low + 0.05) >= least

@@ -1,0 +1,119 @@
+"""The XML of a run, read back as its readers do."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci_tasks.judge.junit import read_junit
+from ci_tasks.model import EXIT_CODES
+from ci_tasks.report.junit import render
+
+
+def record(row: str = "ppo", status: str = "passed", **more: Any) -> dict[str, Any]:
+    found = {"id": "batch.01", "label": "megatron", "row": row, "host": "h100a", "status": status, "reason": ""}
+    times = {"started_at": "2026-11-21T12:00:01.250+00:00", "timings": {"seconds": 61.2345}}
+    where = {"checkout": {"commit": "c0ffee", "tree": "7ree"}, "environment": {"image": "slimerl/slime:latest"}}
+    return {**found, **times, **where, "triage": None, **more}
+
+
+def case(one: dict[str, Any], log: str = "/runs/01/log") -> ElementTree.Element:
+    found = ElementTree.fromstring(render("batch", [one], [log]).encode()).find("testsuite/testcase")
+    assert found is not None
+    return found
+
+
+def test_the_whole_file() -> None:
+    failed = record("ckpt", "failed", reason="KeyError: 'a' & <b>", attempt=2, timings={"seconds": None})
+    failed |= {"triage": {"cause": "python_error", "line": "KeyError: 'a' & <b>", "line_no": 41}}
+    failed |= {"earlier": [{"id": "batch.02", "host": "h100b", "status": "blocked", "reason": "disk full"}]}
+    assert render("batch", [failed], ["/runs/02/log"]).splitlines() == [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        '<testsuites name="batch" tests="1" failures="1" errors="0" time="0.000">',
+        '  <testsuite name="batch" tests="1" failures="1" errors="0" time="0.000" skipped="0"'
+        ' timestamp="2026-11-21T12:00:01">',
+        '    <testcase classname="megatron" name="ckpt" time="0.000">',
+        "      <properties>",
+        '        <property name="status" value="failed" />',
+        '        <property name="host" value="h100a" />',
+        '        <property name="attempt" value="2" />',
+        '        <property name="run" value="batch.01" />',
+        '        <property name="commit" value="c0ffee" />',
+        '        <property name="tree" value="7ree" />',
+        '        <property name="image" value="slimerl/slime:latest" />',
+        '        <property name="cause" value="python_error" />',
+        '        <property name="attempt 1" value="batch.02 blocked on h100b" />',
+        "      </properties>",
+        '      <failure message="python_error: KeyError: \'a\' &amp; &lt;b&gt;" type="failed">'
+        "KeyError: 'a' &amp; &lt;b&gt;",
+        "attempt 2; blocked on h100b: disk full",
+        "log: /runs/02/log:41</failure>",
+        "    </testcase>",
+        "  </testsuite>",
+        "</testsuites>",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "element"),
+    [
+        ("passed", None),
+        ("failed", "failure"),
+        ("vacuous", "failure"),
+        ("blocked", "error"),
+        ("lost", "error"),
+        ("cancelled", "skipped"),
+        ("running", "error"),  # the file must not be greener than the run
+    ],
+)
+def test_each_status_has_its_element(status: str, element: str | None) -> None:
+    found = [child.tag for child in case(record(status=status)) if child.tag != "properties"]
+    assert found == ([element] if element else [])
+
+
+def test_what_the_suite_counts_is_what_its_cases_are() -> None:
+    suite = ElementTree.fromstring(render("b", [record(status=one) for one in EXIT_CODES], [""] * 6)).find("testsuite")
+    assert suite is not None
+    assert [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["6", "2", "2", "1"]
+
+
+def test_the_line_that_triage_found_is_said_where_the_reason_is_another() -> None:
+    found = case(
+        record(status="failed", reason="exit code 1", triage={"cause": "unknown", "line": "boom", "line_no": 3})
+    )
+    assert found.findtext("failure") == "exit code 1\nboom\nlog: /runs/01/log:3"
+
+
+def test_a_row_that_never_began_has_no_log() -> None:
+    found = case(record(status="blocked", reason="no GPU", started_at=None, checkout=None, environment=None))
+    assert found.findtext("error") == "no GPU"
+
+
+def test_the_digest_of_the_image_that_ran_is_told() -> None:
+    digests = [{"digests": ["slimerl/slime@sha256:12"]}]
+    found = case(record(environment={"image": "slimerl/slime:latest", "containers": digests}))
+    assert {one.get("name"): one.get("value") for one in found.iter("property")}["digest"] == "slimerl/slime@sha256:12"
+
+
+def test_no_row_is_a_file_all_the_same() -> None:
+    assert ElementTree.fromstring(render("b", [], [])).get("tests") == "0"
+
+
+ANY = st.text(st.characters())  # lone surrogates and control characters included
+
+
+@settings(max_examples=60, deadline=None)
+@given(ANY, ANY, ANY, ANY)
+def test_whatever_rows_and_reasons_contain_it_is_xml(name: str, row: str, reason: str, line: str) -> None:
+    one = record(row, "failed", reason=reason, label=name, host=line, triage={"cause": "x", "line": line, "line_no": 1})
+    text = render(name, [one], [line]).encode("utf-8")
+    found = read_junit(text)
+    assert found is not None and (found.tests, found.failures) == (1, 1)
+
+
+def test_what_xml_cannot_say_is_marked() -> None:
+    assert case(record("a\x1b[31m\ud800\ufffe\x00\tb")).get("name") == "a\ufffd[31m\ufffd\ufffd\ufffd\tb"

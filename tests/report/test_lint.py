@@ -1,0 +1,43 @@
+"""Findings for people, for pull requests and for code scanning."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from ci_tasks.judge.lint import RULES, Finding
+from ci_tasks.report.lint import annotations, sarif, summary, text
+
+ONE = Finding("tests/a, b.py", 3, "gpus-differ", "50% of\nthem", "make both 4", "a").public()
+TWO = Finding("docs/ci.md", 7, "unknown-label", "run-ci-x starts no job", "name one", "x").public()
+THREE = Finding("docs/ci.md", 9, "unknown-label", "run-ci-y starts no job", "name one", "y").public()
+
+
+def test_a_rule_says_once_why_it_matters() -> None:
+    said = text([ONE, TWO, THREE])
+    assert sum(RULES["unknown-label"].why in line for line in said) == 1
+    assert "  docs/ci.md:7: run-ci-x starts no job" in said
+    assert said[-1] == "    fix: name one"
+
+
+def test_the_summary_counts_by_rule() -> None:
+    assert summary([ONE, TWO, THREE], 0) == "3 findings: 1 gpus-differ, 2 unknown-label"
+    assert summary([], 4) == "no finding; 4 more in the baseline"
+
+
+def test_annotations_keep_to_githubs_escapes() -> None:
+    assert annotations([ONE])[0].startswith(
+        "::error file=tests/a%2C b.py,line=3,title=gpus-differ::50%25 of%0Athem. the row"
+    )
+
+
+def test_sarif_places_each_finding_and_names_its_rule() -> None:
+    log: dict[str, Any] = json.loads(sarif([ONE, TWO], [asdict(rule) for rule in RULES.values()], "1.0"))
+    (run,) = log["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    first, second = run["results"]
+    assert log["version"] == "2.1.0"
+    assert rules[first["ruleIndex"]]["id"] == first["ruleId"] == "gpus-differ"
+    assert second["locations"][0]["physicalLocation"]["region"] == {"startLine": 7}
+    assert first["partialFingerprints"] != second["partialFingerprints"]

@@ -1,0 +1,116 @@
+"""A run as markdown: what GitHub's job summary shows of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ci_tasks.report.markdown import MOST, cell, render
+
+EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
+TRIAGE = {
+    "cause": "cuda_oom",
+    "verdict": "fail",
+    "line_no": 2,
+    "line": "OutOfMemoryError: no room",
+    "text": "OutOfMemoryError: no room",
+    "signature": "OutOfMemoryError#1",
+    "confidence": 0.9,
+    "context": ["```", "OutOfMemoryError: no room", "after"],
+    "reason": "too little memory",
+    "frames": ["a.py:f"],
+    "second": None,
+}
+
+
+def record(row: str, status: str = "passed", **more: Any) -> dict[str, Any]:
+    return {
+        "row": row,
+        "status": status,
+        "host": "h100a",
+        "reason": "",
+        "started_at": "2026-01-01T00:00:00.000+00:00",
+        "timings": {"seconds": 4.0},
+        "evidence": EVIDENCE,
+        "checkout": {"commit": "c" * 40, "tree": "d" * 40, "dirty": ["a.py"]},
+        "deviations": [{"what": "image", "ci": "a:latest", "here": "a@sha256:1", "why": "pinned"}],
+        "triage": None,
+        **more,
+    }
+
+
+def test_a_summary_has_counts_table_failures_and_differences() -> None:
+    failed = record("ppo[a]", "failed", triage=TRIAGE, reason="OutOfMemoryError: no room")
+    assert render("my run", [record("ok"), failed]).splitlines() == [
+        "## my run: 1 passed, 1 failed",
+        "",
+        "Commit `cccccccccccc`, 1 uncommitted, tree `dddddddddddd`.",
+        "",
+        "| status | row | host | time | evidence | reason |",
+        "|---|---|---|--:|---|---|",
+        "| ✅ passed | ok | h100a | 4.0 s | 2 tests |  |",
+        "| ❌ failed | ppo[a] | h100a | 4.0 s | 2 tests | cuda_oom: OutOfMemoryError: no room |",
+        "",
+        "<details><summary>ppo[a]: cuda_oom</summary>",
+        "",
+        "````text",
+        "failed: the code under test, or its configuration",
+        "cause:      cuda_oom (too little memory)",
+        "line:       OutOfMemoryError: no room",
+        "where:      line 2 in a.py:f, confidence 0.90",
+        "signature:  OutOfMemoryError#1",
+        "",
+        "       1 | ```",
+        ">      2 | OutOfMemoryError: no room",
+        "       3 | after",
+        "````",
+        "",
+        "</details>",
+        "",
+        "<details><summary>Different from CI: 1</summary>",
+        "",
+        "| what | CI | here | why | rows |",
+        "|---|---|---|---|---|",
+        "| image | a:latest | a@\u200bsha256:1 | pinned | all |",
+        "",
+        "</details>",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a|b", "a&#124;b"),
+        ("two\nlines", "two lines"),
+        ("<img>", "&#60;img&#62;"),
+        ("tiny_ckpt[async-save]", "tiny_ckpt[async-save]"),
+        ("_a_ *b* `c` ~d~", "&#95;a&#95; &#42;b&#42; &#96;c&#96; &#126;d&#126;"),
+        ("[text](http://x)", "[text&#93;(http://x)"),
+        ("@somebody #12", "@\u200bsomebody #\u200b12"),
+        (":tada: 12:30", "&#58;tada: 12:30"),
+        ("\x1b[31m", "�[31m"),
+        ("x" * 1000, "x" * 399 + "…"),
+    ],
+)
+def test_what_others_wrote_stays_text_in_a_cell(text: str, shown: str) -> None:
+    assert cell(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("records", "kept"),
+    [
+        ([record(f"r{at}", "failed", triage={**TRIAGE, "context": ["y" * 190] * 99}) for at in range(300)], "r299"),
+        ([record(f"r{at}" + "x" * 300) for at in range(5000)] + [record("bad", "failed", reason="why")], "bad"),
+        ([record("✓" * 300, "failed", reason="✓" * 300) for _ in range(5000)], "further lines did not fit"),
+    ],
+)
+def test_a_summary_stays_below_what_github_takes(records: list[dict[str, Any]], kept: str) -> None:
+    text = render("t", records)
+    assert len(text.encode()) <= MOST
+    assert kept in text
+
+
+def test_no_row_at_all() -> None:
+    assert render("t", []).splitlines()[0] == "## t: no row ran"
