@@ -1,0 +1,151 @@
+"""What holds for any rows on any hosts, and until all of them have ended, whatever was expected of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci_tasks.plan.schedule import Decision, Machine, Running, Task, place
+from ci_tasks.plan.schedule.table import PATIENCE
+
+SECONDS = st.floats(0.1, 5000.0)
+TASK = st.builds(
+    Task,
+    name=st.just("row"),
+    gpus=st.sampled_from([0, 1, 2, 3, 4, 6, 8, 9]),
+    seconds=SECONDS,
+    exclusive=st.sampled_from([(), ("ray",), ("port",), ("ray", "port")]),
+    hosts=st.sampled_from([None, None, ("h0",), ("h1", "h2"), ("gone",)]),
+    image=st.sampled_from([None, "one"]),
+    waited=st.sampled_from([0.0, 0.0, PATIENCE, 3 * PATIENCE]),
+)
+MACHINE = st.builds(
+    Machine,
+    name=st.just(""),
+    gpus=st.sampled_from([0, 4, 8]),
+    slots=st.integers(0, 6),
+    held=st.sampled_from([0, 0, 0, 1, 8]),
+    up=st.sampled_from([True, True, True, False]),
+    images=st.sampled_from([frozenset[str](), frozenset({"one"})]),
+    has_code=st.booleans(),
+)
+MACHINES = st.lists(MACHINE, min_size=1, max_size=3).map(
+    lambda found: [replace(machine, name=f"h{number}") for number, machine in enumerate(found)]
+)
+TASKS = st.lists(TASK, max_size=10)
+COUNTS = settings(max_examples=120, deadline=None)
+
+
+@dataclass
+class World:
+    """Rows that wait, and hosts with what runs there; each row really takes its factor times what is expected."""
+
+    waiting: list[Task]
+    machines: list[Machine]
+    ended: int = 0
+    left: dict[int, list[float]] = field(default_factory=dict)  # of each host, seconds until each row ends
+
+    def __post_init__(self) -> None:
+        self.left = {number: [] for number in range(len(self.machines))}
+
+    def start(self, decision: Decision, factor: float) -> None:
+        for start in decision.starts:
+            number = [machine.name for machine in self.machines].index(start.host)
+            task, machine = self.waiting[start.task], self.machines[number]
+            self.machines[number] = replace(machine, running=(*machine.running, Running(task, 0.0)))
+            self.left[number].append(task.seconds * factor)
+        begun = {start.task for start in decision.starts}
+        self.waiting = [task for position, task in enumerate(self.waiting) if position not in begun]
+
+    def pass_on(self) -> None:
+        """Until the next row ends."""
+        step = min(seconds for left in self.left.values() for seconds in left)
+        for number, machine in enumerate(self.machines):
+            pairs = list(zip(machine.running, self.left[number], strict=True))
+            stay = [(replace(row, since=row.since + step), left - step) for row, left in pairs if left > step]
+            self.ended += len(pairs) - len(stay)
+            self.machines[number] = replace(machine, running=tuple(row for row, _ in stay))
+            self.left[number] = [left for _, left in stay]
+        self.waiting = [replace(task, waited=task.waited + step) for task in self.waiting]
+
+    def busy(self) -> bool:
+        return any(self.left.values())
+
+
+def assert_kept(machine: Machine) -> None:
+    """What no host may be asked for. Where others hold GPUs, rows may wait for them on the host."""
+    rows = [row.task for row in machine.running]
+    names = Counter(name for task in rows for name in set(task.exclusive))
+    assert sum(task.gpus for task in rows) <= machine.gpus
+    assert len(rows) <= machine.slots
+    assert all(times == 1 for times in names.values())
+    assert all(task.hosts is None or machine.name in task.hosts for task in rows)
+    assert machine.up or not rows
+    with_gpus = [task for task in rows if task.gpus]
+    assert sum(task.gpus for task in with_gpus) <= machine.gpus - machine.held or len(with_gpus) <= 1
+
+
+@COUNTS
+@given(TASKS, MACHINES, st.sampled_from([0.2, 1.0, 5.0]))
+def test_no_host_is_overcommitted_and_every_row_that_can_run_ends(
+    waiting: list[Task], machines: list[Machine], factor: float
+) -> None:
+    world = World(list(waiting), list(machines))
+    while True:
+        decision = place(world.waiting, world.machines)
+        told = {start.task for start in decision.starts}
+        assert told.isdisjoint(decision.waits) and told | set(decision.waits) == set(range(len(world.waiting)))
+        assert all(decision.waits.values()) and all(start.why for start in decision.starts)
+        world.start(decision, factor)
+        for machine in world.machines:
+            assert_kept(machine)
+        if not world.busy():
+            break
+        world.pass_on()
+    possible = [task for task in waiting if any(could(task, machine) for machine in machines)]
+    assert world.ended == len(possible)
+
+
+def could(task: Task, machine: Machine) -> bool:
+    allowed = task.hosts is None or machine.name in task.hosts
+    return machine.up and machine.slots > 0 and machine.gpus >= task.gpus and allowed
+
+
+@COUNTS
+@given(TASKS, MACHINES)
+def test_the_same_question_has_the_same_answer(waiting: list[Task], machines: list[Machine]) -> None:
+    assert place(waiting, machines) == place(list(waiting), list(machines))
+
+
+@COUNTS
+@given(TASKS, MACHINES)
+def test_what_is_left_is_never_less_than_the_longest_row(waiting: list[Task], machines: list[Machine]) -> None:
+    able = [task.seconds for task in waiting if any(could(task, machine) for machine in machines)]
+    assert place(waiting, machines).left >= max(able, default=0.0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 7), st.floats(300, 5000)), min_size=2, max_size=5),
+    st.sampled_from([0.5, 1.0, 10.0]),
+)
+def test_a_wide_row_starts_although_narrow_ones_never_stop_coming(
+    narrow: list[tuple[int, float]], factor: float
+) -> None:
+    """Each narrow row that starts is followed by another like it, right estimates or not."""
+    stream = [Task("narrow", gpus, seconds) for gpus, seconds in narrow]
+    world = World(list(stream), [Machine("h0", 8, 8)])
+    world.start(place(world.waiting, world.machines), factor)
+    world.waiting.append(Task("wide", 8, 600.0))
+    for _ in range(300):
+        decision = place(world.waiting, world.machines)
+        begun = [world.waiting[start.task] for start in decision.starts]
+        world.start(decision, factor)
+        if any(task.name == "wide" for task in begun):
+            return
+        world.waiting += [replace(task, waited=0.0) for task in begun]
+        world.pass_on()
+    raise AssertionError("the wide row never started")
