@@ -7,6 +7,7 @@ from invoke.program import Program
 
 from ci_tasks import parser
 from ci_tasks.commands.bisect import bisect
+from ci_tasks.commands.coverage import coverage
 from ci_tasks.commands.failures import reproduce, triage
 from ci_tasks.commands.hosts import clean, doctor, hosts
 from ci_tasks.commands.labels import jobs, plan, remote, run
@@ -20,7 +21,7 @@ namespace = Collection(
     *(jobs, plan, run, remote),
     *(triage, reproduce, bisect),
     verl,
-    lint,
+    *(lint, coverage),
     *(runs, logs, attach, fetch, cancel, shell),
     *(hosts, doctor, clean),
 )
