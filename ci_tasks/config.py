@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ci_tasks import yaml_lines
-from ci_tasks.errors import ConfigError, UnknownName, did_you_mean
+from ci_tasks.errors import ConfigError, UnknownName, UsageError, did_you_mean
 from ci_tasks.model import HostSpec, Override
 from ci_tasks.yaml_lines import Map
 
@@ -23,6 +23,8 @@ PULLS = ("always", "missing", "never")
 NETWORKS = ("bridge",)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_GRES = re.compile(r"[A-Za-z0-9_.-]+(:(?![0-9]+$)[A-Za-z0-9_.-]+)?")  # a type that is a number would be a count
+_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=[^\n\0]*)?")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,20 @@ class Config:
         if name not in self.hosts:
             raise UnknownName("host", name, self.hosts, where=self.file)
         return self.hosts[name]
+
+    def chosen(self, text: str) -> tuple[HostSpec, ...]:
+        """The hosts that `text` means: names of hosts and pools with commas between them, each host once.
+
+        Raises UnknownName, which lists both; UsageError for a text without a name.
+        """
+        names = [name.strip() for name in text.split(",") if name.strip()]
+        for name in names:
+            if name not in self.hosts and name not in self.pools:
+                raise UnknownName("host", name, [*self.hosts, *self.pools], where=self.file)
+        if not names:
+            raise UsageError("--host names no host", hint=f"valid: {', '.join([*self.hosts, *self.pools])}")
+        members = [member for name in names for member in self.pools.get(name, (name,))]
+        return tuple(self.hosts[member] for member in dict.fromkeys(members))
 
 
 def read(text: str, file: str = "hosts.yaml") -> Config:
@@ -79,8 +95,19 @@ _HOST_KEYS: dict[str, tuple[type, ...]] = {
     "artifacts": (list,),
     "partition": (str,),
     "gres": (str,),
+    "account": (str,),
+    "qos": (str,),
+    "sbatch": (list,),
 }
-_OF_ANOTHER_MACHINE = ("address", "workspace", "partition", "gres")  # forgetting `kind` must not run a box's jobs here
+_OF_SLURM = ("partition", "gres", "account", "qos", "sbatch")
+_OF_ANOTHER_MACHINE = ("address", "workspace", *_OF_SLURM)  # forgetting `kind` must not run a box's jobs here
+# Options of sbatch that a job of ours has already, with what says them in its place, if anything does.
+_OURS = dict.fromkeys(("array", "chdir", "container", "dependency", "error", "export", "export-file", "input"), "")
+_OURS |= dict.fromkeys(("job-name", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable"), "")
+_OURS |= dict.fromkeys(("requeue", "signal", "test-only", "wait", "wrap"), "")
+_OURS |= {name: name for name in ("partition", "account", "qos", "gres")}
+_OURS |= dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"), "gres")
+_OURS |= {"time": "timeout_minutes", "nodes": "`invoke plan --nodes`"}
 _SECRETS_HINT = "names only; the values come from the caller's environment"
 _CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS, "network": NETWORKS}
 
@@ -101,6 +128,7 @@ class _Reader:
         elif elsewhere := next((key for key in _OF_ANOTHER_MACHINE if key in found), None):
             message = f"host {name} is this machine (kind local), which has no {elsewhere}"
             raise self.error(message, found.lines[elsewhere], hint="another machine has kind: ssh or kind: slurm")
+        self._sense(name, found)
         return HostSpec(
             name=name,
             kind=found.get("kind", "local"),
@@ -119,7 +147,41 @@ class _Reader:
             artifacts=self._artifacts(name, found),
             partition=found.get("partition"),
             gres=found.get("gres"),
+            account=found.get("account"),
+            qos=found.get("qos"),
+            sbatch=self._sbatch(name, found),
         )
+
+    def _sense(self, host: str, body: Map) -> None:
+        """What one key says must have a meaning beside the others."""
+        runtime, lines = body.get("runtime"), body.lines
+        if body.get("kind") != "slurm":
+            if key := next((key for key in _OF_SLURM if key in body), None):
+                raise self.error(f"host {host} has no Slurm, so no {key}", lines[key], hint="kind: slurm has")
+            if runtime == "pyxis":
+                raise self.error(f"host {host}: pyxis is a part of Slurm", lines["runtime"], hint="kind: slurm has it")
+        if runtime in ("apptainer", "pyxis") and "network" in body:
+            raise self.error(f"host {host}: containers of {runtime} have the host's network", lines["network"])
+        for key in ("partition", "account", "qos"):
+            if key in body and not re.fullmatch(r"\S+", body[key]):
+                raise self.error(f"host {host}: {key} is a name, not {body[key]!r}", lines[key])
+        if "gres" in body and not _GRES.fullmatch(body["gres"]):
+            hint = "such as gpu or gpu:h100; the count is each row's own"
+            raise self.error(f"host {host}: gres is a name and a type, not {body['gres']!r}", lines["gres"], hint=hint)
+
+    def _sbatch(self, host: str, body: Map) -> tuple[str, ...]:
+        words = body.get("sbatch") or []
+        for word in words:
+            option = _OPTION.fullmatch(word) if isinstance(word, str) else None
+            line = getattr(word, "line", 0) or body.lines["sbatch"]
+            if not option:
+                hint = "one word each, such as --exclude=node3"
+                raise self.error(f"host {host}: sbatch lists options of sbatch, not {word!r}", line, hint=hint)
+            # sbatch takes any beginning of an option's name that is clear
+            if name := next((name for name in _OURS if name == option[1] or name.startswith(option[1])), None):
+                hint = f"say it by {_OURS[name]}" if _OURS[name] else ""
+                raise self.error(f"host {host}: sbatch: --{name} is set by ci-tasks", line, hint=hint)
+        return tuple(str(word) for word in words)
 
     def _typed(self, host: str, key: str, value: Any, line: int) -> None:
         types = _HOST_KEYS[key]

@@ -152,7 +152,8 @@ class HostSpec:
     """A host of hosts.yaml. `gpus` is None where it has to be counted on the host itself.
 
     `workspace` is the directory there for everything of ours; `network` replaces CI's `--network host`; `artifacts` are
-    further paths that are brought back after a run.
+    further paths that are brought back after a run. What follows `partition` is Slurm's: `gres` without its count, and
+    `sbatch`, further options of it as words.
     """
 
     name: str
@@ -172,6 +173,9 @@ class HostSpec:
     artifacts: tuple[str, ...] = ()
     partition: str | None = None
     gres: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    sbatch: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

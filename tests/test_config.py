@@ -24,7 +24,9 @@ hosts:
     env: {HF_HUB_OFFLINE: 1, DEBUG: true, EMPTY: , RATIO: 0.5, TEXT: "1.0"}
     timeout_minutes: 90
     stall_minutes: 2.5
-  cluster: {kind: slurm, address: login, partition: h100, gres: "gpu:h100", runtime: pyxis}
+  cluster:
+    {kind: slurm, address: login, partition: h100, gres: "gpu:h100", runtime: pyxis, account: me, qos: high,
+    sbatch: [--exclude=node3, "--comment=a b"]}
 pools:
   both: [h100a, sim]
   one: local
@@ -53,7 +55,17 @@ def test_every_key_reaches_its_record() -> None:
             timeout_minutes=90.0,
             stall_minutes=2.5,
         ),
-        "cluster": HostSpec("cluster", "slurm", "login", runtime="pyxis", partition="h100", gres="gpu:h100"),
+        "cluster": HostSpec(
+            "cluster",
+            "slurm",
+            "login",
+            runtime="pyxis",
+            partition="h100",
+            gres="gpu:h100",
+            account="me",
+            qos="high",
+            sbatch=("--exclude=node3", "--comment=a b"),
+        ),
     }
     assert found.pools == {"both": ("h100a", "sim"), "one": ("local",)}
     assert found.overrides == (
@@ -85,6 +97,7 @@ def test_an_unknown_host_names_the_nearest_and_the_file() -> None:
     )
 
 
+SLURM = "hosts:\n  a: {kind: slurm, address: login,\n    "
 ERRORS = [
     # The file as a whole.
     ("- a\n", 1, "the file is a mapping"),
@@ -110,6 +123,26 @@ ERRORS = [
     ("hosts:\n  a: {kind: slurm, address: ''}\n", 2, "host a has no address"),
     ("hosts:\n  a:\n    address: box\n", 3, "host a is this machine (kind local), which has no address"),
     ("hosts:\n  a: {kind: local}\n  b:\n    gres: gpu\n", 4, "host b is this machine (kind local), which has no gres"),
+    # What only a cluster has, and what its containers have not.
+    ("hosts:\n  a: {kind: ssh, address: b,\n    qos: x}\n", 3, "host a has no Slurm, so no qos\nkind: slurm has"),
+    ("hosts:\n  a: {kind: ssh, address: b,\n    runtime: pyxis}\n", 3, "host a: pyxis is a part of Slurm"),
+    (
+        "hosts:\n  a: {runtime: apptainer,\n    network: bridge}\n",
+        3,
+        "host a: containers of apptainer have the host's network",
+    ),
+    (SLURM + "partition: a b}\n", 3, "host a: partition is a name, not 'a b'"),
+    (SLURM + "account: ''}\n", 3, "host a: account is a name, not ''"),
+    (SLURM + "gres: 'gpu:8'}\n", 3, "gres is a name and a type, not 'gpu:8'\nsuch as gpu or gpu:h100; the count is"),
+    (SLURM + "gres: 'gpu:h100:8'}\n", 3, "host a: gres is a name and a type"),
+    (SLURM + "sbatch: --exclude=a}\n", 3, "host a: sbatch is a list"),
+    (SLURM + "sbatch: [-x]}\n", 3, "sbatch lists options of sbatch, not '-x'\none word each, such as --exclude=node3"),
+    (SLURM + "sbatch: [--exclude node3]}\n", 3, "sbatch lists options of sbatch, not '--exclude node3'"),
+    (SLURM + 'sbatch: ["--comment=a\\nb"]}\n', 3, "sbatch lists options of sbatch"),
+    (SLURM + "sbatch: [--time=5]}\n", 3, "sbatch: --time is set by ci-tasks\nsay it by timeout_minutes"),
+    (SLURM + "sbatch: [--gpus=8]}\n", 3, "sbatch: --gpus is set by ci-tasks\nsay it by gres"),
+    (SLURM + "sbatch: [--array=1-9]}\n", 3, "sbatch: --array is set by ci-tasks"),
+    (SLURM + "sbatch: [--out=x]}\n", 3, "sbatch: --output is set by ci-tasks"),  # sbatch takes that for --output
     ("hosts:\n  a:\n    timeout_minutes: 0\n", 3, "host a: timeout_minutes is more than 0"),
     ("hosts:\n  a:\n    address: 10\n", 3, "host a: address is text, not 10"),
     ("hosts:\n  a:\n    kind:\n", 3, "host a: kind is text, not None"),

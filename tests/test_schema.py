@@ -19,6 +19,8 @@ GOOD = [
     (ROOT / "hosts.yaml").read_text(),
     "hosts: {box: {kind: ssh, address: box.example.com, gpus: 8, mounts: {/a: /b}, secrets: [X], pull: never}}",
     "hosts: {slurm: {kind: slurm, address: login, partition: h100, gres: 'gpu:h100', runtime: pyxis}}",
+    "hosts: {c: {kind: slurm, address: l, account: a, qos: q, gres: gpu, sbatch: [--exclude=n3, --exclusive]}}",
+    "hosts: {a: {runtime: apptainer}, b: {kind: ssh, address: b, runtime: apptainer}}",
     "hosts: {a: {kind: local}, b: {kind: local}}\npools: {both: [a, b]}",
     "overrides: [{job: a, step: b, run: c}, {job: a, step: c, skip: true}, {job: a, step: d, with: {x: 1}}]",
     "hosts: {a: {env: {A: 1, B: true, C: text}, timeout_minutes: 1.5, stall_minutes: 0}}",
@@ -35,6 +37,16 @@ BAD = [
     "hosts: {a: {timeout_minutes: 0}}",
     "hosts: {a: {address: box}}",
     "hosts: {a: {kind: local, partition: h100}}",
+    "hosts: {a: {kind: ssh, address: b, gres: gpu}}",
+    "hosts: {a: {kind: ssh, address: b, runtime: pyxis}}",
+    "hosts: {a: {runtime: pyxis}}",
+    "hosts: {a: {runtime: apptainer, network: bridge}}",
+    "hosts: {c: {kind: slurm, address: l, gres: 'gpu:h100:8'}}",
+    "hosts: {c: {kind: slurm, address: l, gres: 'gpu:8'}}",
+    "hosts: {c: {kind: slurm, address: l, qos: 'a b'}}",
+    "hosts: {c: {kind: slurm, address: l, sbatch: [--array=1-3]}}",
+    "hosts: {c: {kind: slurm, address: l, sbatch: [-x]}}",
+    "hosts: {c: {kind: slurm, address: l, sbatch: --x}}",
     "overrides: [{job: a, run: c}]",
     "overrides: [{job: a, step: b}]",
     "overrides: [{job: a, step: b, run: c, skip: true}]",
@@ -59,3 +71,9 @@ def test_what_the_reader_refuses_the_schema_refuses(text: str) -> None:
 def test_every_key_of_the_schema_is_one_of_the_reader() -> None:
     host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
     assert set(host["properties"]) == set(config._HOST_KEYS)
+
+
+def test_the_schema_knows_every_option_of_sbatch_that_is_ours() -> None:
+    host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
+    refused = host["properties"]["sbatch"]["items"]["pattern"].partition("(?!(")[2].partition(")")[0].split("|")
+    assert set(refused) == set(config._OURS)

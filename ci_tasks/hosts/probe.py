@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ci_tasks.hosts.ask import Answer, LocalAsker
@@ -9,7 +10,14 @@ from ci_tasks.model import HostSpec
 from ci_tasks.plan.capacity import HostFacts
 
 PATIENCE = 20.0  # seconds; a hung driver or daemon must not hang the question
-_USABLE = ("docker", "podman")
+# Whether a runtime works: the question whose good answer says so. srun is where pyxis would be.
+_WORKS = {
+    "docker": ("docker", "version", "--format", "{{.Server.Version}}"),
+    "podman": ("podman", "version", "--format", "{{.Server.Version}}"),
+    "apptainer": ("apptainer", "--version"),
+    "pyxis": ("srun", "--help"),
+}
+_PYXIS = "--container-image"
 
 
 def facts(host: HostSpec, *, gpus: bool, container: bool, simulates: bool) -> HostFacts:
@@ -22,17 +30,19 @@ def questions(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, list[
     """What to ask of `host`."""
     asked = {}
     if gpus and host.gpus is None:
-        asked["gpus"] = ["nvidia-smi", "--list-gpus"]
-    if container and host.runtime != "none":
+        asked["gpus"] = _sinfo(host) if host.kind == "slurm" else ["nvidia-smi", "--list-gpus"]
+    # Of a cluster it is the login node that answers: pyxis shows there, while docker may be on the other nodes only.
+    if container and host.runtime in _WORKS and (host.kind != "slurm" or host.runtime == "pyxis"):
         # The host's own env counts: DOCKER_HOST says which daemon is meant.
         given = ["env", *(f"{name}={value}" for name, value in host.env.items())] if host.env else []
-        asked["container"] = [*given, host.runtime, "version", "--format", "{{.Server.Version}}"]
+        asked["container"] = [*given, *_WORKS[host.runtime]]
     return asked
 
 
 def parse(host: HostSpec, answers: Mapping[str, Answer], *, simulates: bool) -> HostFacts:
     """The facts that the answers hold."""
-    found, problem = (host.gpus, "") if host.gpus is not None else _gpus(answers.get("gpus"))
+    count = _gpus_of_a_node if host.kind == "slurm" else _gpus
+    found, problem = (host.gpus, "") if host.gpus is not None else count(host, answers.get("gpus"))
     return HostFacts(
         gpus=found,
         gpu_problem=problem,
@@ -47,7 +57,35 @@ def parse_gpu_list(text: str) -> int:
     return sum(line.startswith("GPU ") for line in text.splitlines())
 
 
-def _gpus(answer: Answer | None) -> tuple[int, str]:
+def parse_gres(text: str, name: str = "gpu") -> int:
+    """The most GPUs that one node has, in the output of `sinfo --format=%G` (a line `gpu:h100:8(S:0-1),gpu:a100:2` for
+    each kind of node). `name` is the resource with its type, or without one, which then counts all its types."""
+    most = 0
+    for line in text.splitlines():
+        here = 0
+        for item in re.sub(r"\([^)]*\)", "", line).split(","):
+            which, _, count = item.strip().rpartition(":")
+            if count.isdigit() and f"{which}:".startswith(f"{name}:"):
+                here += int(count)
+        most = max(most, here)
+    return most
+
+
+def _sinfo(host: HostSpec) -> list[str]:
+    return ["sinfo", "--noheader", "--format=%G", *([f"--partition={host.partition}"] if host.partition else [])]
+
+
+def _gpus_of_a_node(host: HostSpec, answer: Answer | None) -> tuple[int, str]:
+    if answer is None:
+        return 0, ""
+    if answer.absent:
+        return 0, "no sinfo on PATH"
+    count = parse_gres(answer.out, host.gres or "gpu") if answer.code == 0 else 0
+    where = f"partition {host.partition}" if host.partition else "the cluster"
+    return count, "" if count else f"{where} has no {host.gres or 'gpu'}" if answer.code == 0 else answer.said
+
+
+def _gpus(_: HostSpec, answer: Answer | None) -> tuple[int, str]:
     if answer is None:
         return 0, ""
     if answer.absent:
@@ -58,10 +96,10 @@ def _gpus(answer: Answer | None) -> tuple[int, str]:
 
 def _container_problem(runtime: str, answer: Answer | None) -> str:
     """Why `runtime` cannot start a container; empty when it can, or when nobody asked."""
-    if answer is None or answer.code == 0:
+    if answer is None:
         return ""
-    if runtime not in _USABLE:
-        return f"{runtime}, which this version cannot use"
+    if answer.code == 0:
+        return "pyxis (srun has no --container-image)" if runtime == "pyxis" and _PYXIS not in answer.out else ""
     if answer.absent and "No such file" in answer.err:
-        return f"{runtime} (not on PATH)"
+        return f"{runtime} (no srun on PATH)" if runtime == "pyxis" else f"{runtime} (not on PATH)"
     return f"{runtime} ({answer.said})"

@@ -10,7 +10,8 @@ from ci_tasks.model import HostSpec, Row
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What was found on a host. `container_problem` says why its runtime cannot start one; empty when it can."""
+    """What was found on a host. `gpus` are those of one node, where it is a cluster. `container_problem` says why its
+    runtime cannot start one; empty when it can."""
 
     gpus: int = 0
     gpu_problem: str = ""
@@ -27,7 +28,7 @@ def missing(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
         ]
     if (row.gpus or 0) > facts.gpus:
         found = f"found {facts.gpus}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
-        lacks.append(f"{row.gpus} GPUs ({found})")
+        lacks.append(f"{row.gpus} GPUs{' on one node' if host.kind == 'slurm' else ''} ({found})")
     if row.image and facts.container_problem:
         lacks.append(facts.container_problem)
     return lacks
@@ -48,4 +49,5 @@ def _why(host: HostSpec) -> str:
     if host.simulate:
         return f"{host.gpus} pretend GPUs"
     gpus = f"{host.gpus} GPUs" if host.gpus is not None else "GPUs unknown"
+    gpus += " a node" if host.kind == "slurm" and host.gpus is not None else ""
     return f"{host.kind} {host.address}, {gpus}"

@@ -69,6 +69,6 @@ def exclusive(host: HostSpec, texts: Iterable[str], *, starts_ray: bool) -> tupl
     """What the row cannot share with another on its host. `texts` are the words of its steps and its container."""
     if not starts_ray:
         return ()
-    contained = host.runtime != "none"
-    on_host = not contained or (host.network is None and any(_HOST_NETWORK.search(text) for text in texts))
+    own_network = host.runtime in ("docker", "podman")  # the others' containers have the host's
+    on_host = not own_network or (host.network is None and any(_HOST_NETWORK.search(text) for text in texts))
     return (RAY_ON_HOST,) if on_host else ()

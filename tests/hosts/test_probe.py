@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.hosts import probe
+from ci_tasks.hosts.ask import Answer
 from ci_tasks.model import HostSpec
 from ci_tasks.plan.capacity import HostFacts
 
@@ -73,6 +74,40 @@ def test_gpus_of_this_machine(program: Program, says: str, code: int, found: tup
     facts = probe.facts(HostSpec("local"), gpus=True, container=False, simulates=True)
     expected = found or (0, "Unable to determine the device handle for GPU1: Unknown Error")
     assert (facts.gpus, facts.gpu_problem) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "most"),
+    [
+        ("gpu:h200:8\n", "gpu", 8),
+        ("gpu:8\n(null)\n", "gpu", 8),
+        ("gpu:h100:8(S:0-1),shard:64\ngpu:a100:4(IDX:0,1,2,3)\n", "gpu", 8),
+        ("gpu:h100:2(S:0),gpu:a100:2(S:1)\n", "gpu", 4),
+        ("gpu:h100:8\ngpu:a100:16\n", "gpu:h100", 8),
+        ("gpu:h1000:8\n", "gpu:h100", 0),
+        ("(null)\n", "gpu", 0),
+    ],
+)
+def test_the_gpus_of_a_clusters_widest_node(text: str, name: str, most: int) -> None:
+    assert probe.parse_gres(text, name) == most
+
+
+CLUSTER = HostSpec("c", kind="slurm", address="login", partition="p", gres="gpu:h100", runtime="docker")
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (Answer(0, "gpu:h100:8\n"), HostFacts(gpus=8)),
+        (Answer(0, "gpu:a100:8\n"), HostFacts(gpu_problem="partition p has no gpu:h100")),
+        (Answer(1, "", "sinfo: error: x\n"), HostFacts(gpu_problem="sinfo: error: x")),
+        (Answer(None, "", "sinfo: No such file or directory"), HostFacts(gpu_problem="no sinfo on PATH")),
+    ],
+)
+def test_of_a_cluster_slurm_is_asked_and_its_login_node_needs_no_docker(answer: Answer, found: HostFacts) -> None:
+    asked = probe.questions(CLUSTER, gpus=True, container=True)
+    assert asked == {"gpus": ["sinfo", "--noheader", "--format=%G", "--partition=p"]}
+    assert probe.parse(CLUSTER, {"gpus": answer}, simulates=True) == found
 
 
 def test_a_machine_without_nvidia_smi(program: Program) -> None:
@@ -139,11 +174,28 @@ def test_why_a_runtime_cannot_start_a_container(
         ("none", ""),
         ("docker", "docker (not on PATH)"),
         ("podman", "podman (not on PATH)"),
-        ("apptainer", "apptainer, which this version cannot use"),
-        ("pyxis", "pyxis, which this version cannot use"),
+        ("apptainer", "apptainer (not on PATH)"),
+        ("pyxis", "pyxis (no srun on PATH)"),
     ],
 )
 def test_runtimes_that_are_not_there(program: Program, runtime: str, problem: str) -> None:
+    assert container_problem(runtime) == problem
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words", "says", "code", "problem"),
+    [
+        ("apptainer", "apptainer --version", "apptainer version 1.3.4", 0, ""),
+        ("apptainer", "apptainer --version", "FATAL: no config", 255, "apptainer (FATAL: no config)"),
+        ("pyxis", "srun --help", "  --container-image=[USER@][REGISTRY#]IMAGE", 0, ""),
+        ("pyxis", "srun --help", "Usage: srun [OPTIONS(0)...]", 0, "pyxis (srun has no --container-image)"),
+    ],
+)
+def test_a_runtime_without_a_daemon_is_there_if_its_program_says_so(
+    program: Program, runtime: str, words: str, says: str, code: int, problem: str
+) -> None:
+    name, _, rest = words.partition(" ")
+    program(name, rest, says, code)
     assert container_problem(runtime) == problem
 
 

@@ -13,6 +13,7 @@ ROW = Row("l", "j", None, "r", None, "", 4, "image", {}, "self-hosted", None)
 CPU = replace(ROW, gpus=None, image=None)
 LOCAL = HostSpec("local")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
+CLUSTER = HostSpec("cluster", kind="slurm", address="login.example.com", gpus=2)
 NO_LOCK = "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: pretend GPUs would touch the real locks"
 
 
@@ -25,6 +26,7 @@ NO_LOCK = "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: prete
         (ROW, LOCAL, HostFacts(gpu_problem="no nvidia-smi on PATH"), ["4 GPUs (found 0: no nvidia-smi on PATH)"]),
         (ROW, LOCAL, HostFacts(gpus=8, container_problem="docker (not on PATH)"), ["docker (not on PATH)"]),
         (ROW, LOCAL, HostFacts(container_problem="docker"), ["4 GPUs (found 0)", "docker"]),
+        (ROW, CLUSTER, HostFacts(gpus=2), ["4 GPUs on one node (found 2)"]),
         # A row that names no GPUs and no image needs neither, whatever is broken.
         (CPU, LOCAL, HostFacts(gpu_problem="driver", container_problem="docker"), []),
         (replace(CPU, gpus=0), LOCAL, HostFacts(), []),
@@ -41,10 +43,9 @@ def test_what_a_host_lacks(row: Row, host: HostSpec, facts: HostFacts, lacks: li
 
 H100 = HostSpec("h100", kind="ssh", address="h100.example.com", gpus=8)
 BIG = HostSpec("big", kind="ssh", address="big.example.com")
-SLURM = HostSpec("cluster", kind="slurm", address="login.example.com", gpus=2)
-HOSTS = {host.name: host for host in (LOCAL, SIM, H100, BIG, SLURM)}
+HOSTS = {host.name: host for host in (LOCAL, SIM, H100, BIG, CLUSTER)}
 _H100, _BIG = "h100 (ssh h100.example.com, 8 GPUs)", "big (ssh big.example.com, GPUs unknown)"
-_SIM, _CLUSTER = "sim (8 pretend GPUs)", "cluster (slurm login.example.com, 2 GPUs)"
+_SIM, _CLUSTER = "sim (8 pretend GPUs)", "cluster (slurm login.example.com, 2 GPUs a node)"
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,9 @@ HOST_NETWORK = ["docker run --network host i"]
         (BOX, ["docker run --network hostile i"], True, ()),
         # without containers everything is the host's
         (HostSpec("bare", runtime="none"), [], True, (RAY_ON_HOST,)),
+        # and so is the network of containers without a daemon
+        (HostSpec("c", kind="slurm", runtime="pyxis"), ["docker run i"], True, (RAY_ON_HOST,)),
+        (HostSpec("box", kind="ssh", runtime="apptainer"), ["docker run i"], True, (RAY_ON_HOST,)),
     ],
 )
 def test_what_a_row_cannot_share(host: HostSpec, texts: list[str], starts_ray: bool, needs: tuple[str, ...]) -> None:

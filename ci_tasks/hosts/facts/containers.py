@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ci_tasks.hosts.ask import Answer
-from ci_tasks.hosts.facts import disks
+from ci_tasks.hosts.facts import disks, rootless
 from ci_tasks.hosts.facts.fact import Answers, Fact, gb, listed, loaded, part
 from ci_tasks.hosts.facts.gpus import found as found_gpus
 from ci_tasks.hosts.facts.gpus import wanted as gpus_wanted
@@ -27,8 +27,7 @@ def facts(host: HostSpec, images: Sequence[str]) -> list[Fact]:
     if host.runtime == "none":
         return []
     if host.runtime not in RUNTIMES:
-        step = "say `runtime: docker`, `podman` or `none` in hosts.yaml"
-        return [Fact({}, lambda _: [Finding("runtime", FAULT, f"{host.runtime}, which this version cannot use", step)])]
+        return [rootless.fact(host)]
     name = host.runtime
     questions: dict[str, Sequence[str]] = {INFO: _command(host, "info", "--format", "{{json .}}"), USER: ["id"]}
     questions[SOCKET] = ["stat", "-L", "-c", "%U %G %a", _socket(host)]
@@ -75,7 +74,7 @@ def _problem(answer: Answer, found: Mapping[str, Any]) -> str:
 def _unreachable(host: HostSpec, problem: str, answers: Answers) -> Finding:
     name, answer = host.runtime, answers[INFO]
     if answer.absent:
-        step = f"install {name}, or name another `runtime` in hosts.yaml (docker, podman, none)"
+        step = f"install {name}, or name another `runtime` in hosts.yaml (docker, podman, apptainer, none)"
         return Finding(name, FAULT, "not on PATH", step)
     if answer.timed_out:
         return Finding(name, FAULT, problem, f"`sudo systemctl restart {name}`; `journalctl -u {name}` says why")

@@ -8,24 +8,23 @@ BLOCKED.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
-import json
 import os
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Dict
+from collections.abc import Mapping, Sequence
 
 from ..gpu.claim import visible_devices
-from ..layout import RunDir, read_json, write_json
-from ..words import Deviation, masked
-from .bare import bare_deviations, inner_command, inner_environment
+from ..layout import RunDir, read_json
+from ..words import masked
+from . import apptainer, nodes, pyxis
+from .bare import bare_deviations, given_environment, inner_command, inner_environment
 from .container import client_environment, rewrite
 from .docker_argv import DockerArgvError, DockerRun, is_run, parse_run, render, split_global
+from .journal import Blocked, entry, event, journal
 from .mounts import bind_sources
-from .rules import NONE, Rules, RulesError
+from .rootless import adapted
+from .rules import APPTAINER, DOCKER, NONE, PODMAN, PYXIS, Rules, RulesError
+from .slurm import VISIBLE, slurm_variables
 
 BLOCKED = "ci-tasks: blocked: "
 EXIT_BLOCKED = 125
@@ -33,14 +32,10 @@ EXIT_BLOCKED = 125
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 
-# Without containers there is nothing to pull; a script that begins with these goes on.
+_DAEMONS = (DOCKER, PODMAN)
+_ROOTLESS = {PYXIS: pyxis.call, APPTAINER: apptainer.call}
+# Without a daemon there is nothing to pull ahead; a script that begins with these goes on.
 _IDLE = (["pull"], ["image", "pull"], ["login"], ["logout"])
-
-Entry = Dict[str, Any]
-
-
-class Blocked(Exception):
-    """The run cannot be done here; the message says why and what to do about it."""
 
 
 def main(argv: Sequence[str], run_dir: str) -> int:
@@ -59,6 +54,8 @@ def _main(argv: list[str], run_dir: RunDir) -> int:
     run = parse_run(argv)
     if rules.runtime == NONE:
         return _run_bare(run, rules, run_dir)
+    if rules.runtime in _ROOTLESS:
+        return _run_rootless(run, rules, run_dir)
     return _run_in_container(run, rules, run_dir)
 
 
@@ -70,22 +67,25 @@ def _read_rules(run_dir: RunDir) -> Rules:
     if "container" not in plan:
         raise Blocked(f"{run_dir.plan} has no `container` rules, so docker cannot be adapted to this host")
     rules = Rules.from_plan(plan["container"])
-    return dataclasses.replace(rules, env={**rules.env, **visible_devices()})
+    env = {**rules.env, **slurm_variables(os.environ, rules.runtime in _DAEMONS), **visible_devices()}
+    return dataclasses.replace(rules, env=env)
 
 
 # -- docker and podman -----------------------------------------------------------------------------------------------
 
 
 def _run_in_container(run: DockerRun, rules: Rules, run_dir: RunDir) -> int:
+    if nodes.others(os.environ):
+        raise Blocked(f"{rules.runtime} cannot start the job's other nodes; runtime: pyxis, apptainer or none can")
     program = _real_program(rules.runtime, run_dir)
-    with _journal(run_dir) as entries:
-        nth = 1 + sum(is_run(entry["ci"]) for entry in entries)
+    with journal(run_dir) as entries:
+        nth = 1 + sum(is_run(one["ci"]) for one in entries)
         here, deviations = rewrite(run, rules, nth)
         _check_sources(run, here)
-        entries.append(_entry(render(run), render(here), deviations, rules.runtime, here.last("name")))
+        entries.append(entry(render(run), render(here), deviations, rules.runtime, here.last("name")))
     if here.last("pull") == "always":
-        _event(run_dir, "pull", image=here.image)
-    _event(run_dir, "container", name=here.last("name"))
+        event(run_dir, "pull", image=here.image)
+    event(run_dir, "container", name=here.last("name"))
     return _execute(program, [rules.runtime, *render(here)], {**os.environ, **client_environment(run, rules)})
 
 
@@ -109,14 +109,14 @@ def _check_sources(ci: DockerRun, here: DockerRun) -> None:
 
 
 def _other(argv: list[str], rules: Rules, run_dir: RunDir) -> int:
-    if rules.runtime == NONE:
-        return _idle(argv, run_dir)
+    if rules.runtime not in _DAEMONS:
+        return _idle(argv, rules.runtime, run_dir)
     program = _real_program(rules.runtime, run_dir)
-    with _journal(run_dir) as entries:
-        entries.append(_entry(argv, argv, [], rules.runtime, None))
+    with journal(run_dir) as entries:
+        entries.append(entry(argv, argv, [], rules.runtime, None))
     words = split_global(argv)[1]
     if words[:1] == ["pull"] or words[:2] == ["image", "pull"]:
-        _event(run_dir, "pull", image=words[-1])
+        event(run_dir, "pull", image=words[-1])
     return _execute(program, [rules.runtime, *argv], os.environ)
 
 
@@ -130,6 +130,49 @@ def _real_program(name: str, run_dir: RunDir) -> str:
         if os.access(candidate, os.X_OK):
             return candidate
     raise Blocked(f"no {name} on PATH; install it, or give the host another runtime in hosts.yaml (runtime: none)")
+
+
+# -- pyxis and apptainer ---------------------------------------------------------------------------------------------
+
+
+def _run_rootless(run: DockerRun, rules: Rules, run_dir: RunDir) -> int:
+    here, said = adapted(run, rules)
+    given = given_environment(run, rules, os.environ, _lines)
+    with journal(run_dir) as entries:
+        nth = 1 + sum(is_run(one["ci"]) for one in entries)
+        scratch = os.path.join(run_dir.path, "tmp", f"container-{nth}")
+        call = _ROOTLESS[rules.runtime](here, given, os.environ, scratch)
+        _check_sources(run, here)
+        program = _real_program(call.argv[0], run_dir)
+        _make_scratch(scratch)
+        entries.append(entry(render(run), call.argv, [*said, *call.deviations], rules.runtime, None))
+    event(run_dir, "container", name=None)
+    if nodes.others(os.environ):
+        there = {name: value for name, value in given.items() if name != VISIBLE}  # each node has its own
+        # Ray's sockets of several nodes must not meet in one directory, as on a shared disk they would
+        beside = _ROOTLESS[rules.runtime](nodes.joining(here), there, os.environ, None)
+        _start_others(beside.argv, beside.environment, run_dir)
+    if not run.is_on("interactive"):
+        _close_stdin()
+    return _execute(program, call.argv, call.environment)
+
+
+def _start_others(words: Sequence[str], environment: Mapping[str, str], run_dir: RunDir) -> None:
+    words = nodes.step(words, nodes.others(os.environ))
+    job = {name: value for name, value in os.environ.items() if name.startswith("SLURM")}
+    program, log = _real_program(words[0], run_dir), os.path.join(run_dir.artifacts, "other-nodes.log")
+    try:
+        os.makedirs(run_dir.artifacts, exist_ok=True)
+        nodes.start(program, words, {**job, **environment}, log)
+    except OSError as error:
+        raise Blocked(f"the job's other nodes cannot be started: {error}") from None
+
+
+def _make_scratch(path: str) -> None:
+    """What a container keeps in its own /tmp lies here, so that it can be collected; it goes with the run."""
+    for name in ("ray", "tmp"):
+        os.makedirs(os.path.join(path, name), exist_ok=True)
+        os.chmod(os.path.join(path, name), 0o1777)  # as any /tmp
 
 
 # -- without containers ----------------------------------------------------------------------------------------------
@@ -146,8 +189,10 @@ def _run_bare(run: DockerRun, rules: Rules, run_dir: RunDir) -> int:
         )
     environment = inner_environment(run, rules, os.environ, _lines)
     deviations = bare_deviations(run, rules, os.path.exists)
-    with _journal(run_dir) as entries:
-        entries.append(_entry(render(run), command, deviations, NONE, None))
+    with journal(run_dir) as entries:
+        entries.append(entry(render(run), command, deviations, NONE, None))
+    if nodes.others(os.environ):
+        _start_others(inner_command(nodes.joining(run)), environment, run_dir)
     if directory:
         os.chdir(directory)
     if not run.is_on("interactive"):
@@ -169,82 +214,25 @@ def _close_stdin() -> None:
     os.close(nothing)
 
 
-def _idle(argv: list[str], run_dir: RunDir) -> int:
+def _idle(argv: list[str], runtime: str, run_dir: RunDir) -> int:
     words = split_global(argv)[1]
     asked = next((idle for idle in _IDLE if words[: len(idle)] == idle), None)
     if asked is None:
         raise Blocked(
-            f"docker {' '.join(words[:1]) or '(no subcommand)'} needs docker, and this host's runtime is none"
+            f"docker {' '.join(words[:1]) or '(no subcommand)'} needs docker, and this host's runtime is {runtime}"
         )
     what = "docker " + " ".join(asked)
     if "--password-stdin" in words:
         sys.stdin.buffer.read()  # else the writer of the pipe might die of it
-    why = "hosts.yaml runtime: none"
-    with _journal(run_dir) as entries:
+    why = f"hosts.yaml runtime: {runtime}"
+    with journal(run_dir) as entries:
         deviation = {"what": what, "ci": " ".join(masked(argv)), "here": "nothing done", "why": why}
-        entries.append(_entry(argv, [], [deviation], NONE, None))
-    _say(f"ci-tasks: {what}: nothing to do, this host's runtime is none")
+        entries.append(entry(argv, [], [deviation], runtime, None))
+    _say(f"ci-tasks: {what}: nothing to do, this host's runtime is {runtime}")
     return 0
 
 
-# -- docker.json and exec --------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _journal(run_dir: RunDir) -> Iterator[list[Entry]]:
-    """docker.json's entries, held by us alone; what was appended is written when the block ends well.
-
-    A container that is not on record would be left behind, so without a record there is none.
-    """
-    try:
-        with open(run_dir.docker + ".lock", "a", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            entries = _read_entries(run_dir.docker)
-            yield entries
-            write_json(run_dir.docker, entries)
-    except OSError as error:
-        raise Blocked(f"{run_dir.docker} cannot be written: {error.strerror}") from None
-
-
-def _event(run_dir: RunDir, event: str, **more: str | None) -> None:
-    """One line beside the runner's own. It is for people who watch; a full disk is no reason to stop here."""
-    shown = {key: value and _showable([value])[0] for key, value in more.items()}
-    line = json.dumps({"t": round(time.time(), 3), "event": event, **shown}) + "\n"
-    try:
-        with open(run_dir.events, "a", encoding="utf-8") as out:
-            out.write(line)
-    except OSError:
-        pass
-
-
-def _read_entries(path: str) -> list[Entry]:
-    try:
-        with open(path, encoding="utf-8") as source:
-            entries = json.load(source)
-    except FileNotFoundError:
-        return []
-    except ValueError as error:
-        raise Blocked(f"{path} is not JSON: {error}") from None
-    if not isinstance(entries, list):
-        raise Blocked(f"{path} is not a list of docker calls")
-    return entries
-
-
-def _entry(
-    ci: Sequence[str], here: Sequence[str], deviations: Sequence[Deviation], runtime: str, name: str | None
-) -> Entry:
-    return {
-        "ci": _showable(ci),
-        "here": _showable(here),
-        "deviations": [{key: _showable([text])[0] for key, text in one.items()} for one in deviations],
-        "name": name,
-        "runtime": runtime,
-    }
-
-
-def _showable(words: Sequence[str]) -> list[str]:
-    """Secrets masked, and bytes that are no UTF-8 as `\\xNN`, since JSON cannot hold them."""
-    return [word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for word in masked(words)]
+# -- exec ------------------------------------------------------------------------------------------------------------
 
 
 def _execute(program: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -30,8 +30,7 @@ _NO_LOSS = frozenset(
 
 def inner_command(run: DockerRun) -> list[str]:
     """What would run inside the container, as far as it can be known without the image."""
-    entrypoint = run.last("entrypoint")
-    words = ([entrypoint] if entrypoint else []) + list(run.command)
+    words = named_command(run)
     if not words:
         raise DockerArgvError(
             f"the command of {run.image} is unknown without the image; docker run names none, "
@@ -40,19 +39,33 @@ def inner_command(run: DockerRun) -> list[str]:
     return words
 
 
+def named_command(run: DockerRun) -> list[str]:
+    """The words that the run itself names: its entrypoint and command, empty where both are the image's own."""
+    entrypoint = run.last("entrypoint")
+    return ([entrypoint] if entrypoint else []) + list(run.command)
+
+
 def inner_environment(
     run: DockerRun, rules: Rules, environ: Mapping[str, str], env_file: Callable[[str], Iterable[str]]
 ) -> dict[str, str]:
     """As in a container: a base, and exactly what `--env-file` (lines from `env_file`), `-e` and the rules give."""
     base = {name: value for name, value in environ.items() if name in _BASE_NAMES or name.startswith(_BASE_PREFIXES)}
+    return {**base, **given_environment(run, rules, environ, env_file)}
+
+
+def given_environment(
+    run: DockerRun, rules: Rules, environ: Mapping[str, str], env_file: Callable[[str], Iterable[str]]
+) -> dict[str, str]:
+    """What `--env-file` (its lines from `env_file`), `-e` and the rules give, on top of the image's own."""
+    found: dict[str, str] = {}
     given = [line for path in run.values("env-file") for line in _entries(path, env_file(path))]
     for entry in given + run.values("env"):  # Docker too lets `-e` win over the files, whatever the order
         name, equals, value = entry.partition("=")
         if equals:
-            base[name] = value
+            found[name] = value
         elif name in environ:
-            base[name] = environ[name]
-    return {**base, **rules.env}
+            found[name] = environ[name]
+    return {**found, **rules.env}
 
 
 def bare_deviations(run: DockerRun, rules: Rules, exists: Callable[[str], bool]) -> list[Deviation]:

@@ -9,8 +9,10 @@ from typing import Any
 
 DOCKER = "docker"
 PODMAN = "podman"
+APPTAINER = "apptainer"
+PYXIS = "pyxis"
 NONE = "none"
-RUNTIMES = (DOCKER, PODMAN, NONE)
+RUNTIMES = (DOCKER, PODMAN, APPTAINER, PYXIS, NONE)
 PULLS = ("always", "missing", "never")
 BRIDGE = "bridge"
 

@@ -263,7 +263,7 @@ def test_a_value_that_docker_could_not_read_either_is_an_error(words: list[str])
 
 BAD_RULES: list[tuple[Any, str]] = [
     ({"mount": {}}, "unknown key 'mount'; the nearest is 'mounts'"),
-    ({"runtime": "apptainer"}, "runtime: 'apptainer' is not one of docker, podman, none"),
+    ({"runtime": "lxc"}, "runtime: 'lxc' is not one of docker, podman, apptainer, pyxis, none"),
     ({"pull": "sometimes"}, "pull: 'sometimes' is not one of null, always, missing, never"),
     ({"network": "host"}, "network: 'host' is not one of null, bridge"),
     ({"mounts": {"rel": "/a"}}, "mounts: 'rel' is not an absolute path"),
