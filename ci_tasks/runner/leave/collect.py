@@ -11,7 +11,7 @@ import os
 import stat
 import tarfile
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from .. import layout
 from ..docker.containers import Container
@@ -24,6 +24,7 @@ RAY_LOGS = "/tmp/ray/session_latest/logs"  # session_latest is a link to the new
 SECONDS = 60.0  # for everything that is copied
 SLACK = 2.0  # seconds by which a file system's clock may lag behind ours
 HOST = "host"
+_File = Tuple[str, str, int]
 _SLOW = "not all of it came within %.0f s" % SECONDS
 
 
@@ -53,9 +54,12 @@ def _copy(intake: Intake, paths: layout.RunDir, plan: Dict[str, Any], found: Lis
     for container in found:
         for path in _wanted(plan):
             _from_container(intake, container, path, until)
-    if (plan.get("container") or {}).get("runtime") == "none":
+    runtime = (plan.get("container") or {}).get("runtime")
+    if runtime == "none":
         for path in _wanted(plan):
             _from_host(intake, paths, path, began - SLACK, until)
+    elif runtime in ("pyxis", "apptainer"):
+        _from_scratch(intake, paths, until)
 
 
 def _wanted(plan: Dict[str, Any]) -> List[str]:
@@ -93,15 +97,44 @@ def _take(intake: Intake, where: str, inner: str, entry: tarfile.TarInfo, archiv
         intake.add(where, inner, entry.size, content.read)
 
 
+def _from_scratch(intake: Intake, paths: layout.RunDir, until: float) -> None:
+    """Ray's logs of containers without a daemon, whose /tmp is in the run directory."""
+    scratch = os.path.join(paths.path, "tmp")
+    for where in sorted(os.listdir(scratch) if os.path.isdir(scratch) else []):
+        for below in ("ray", os.path.join("tmp", "ray")):
+            session = _newest_session(os.path.join(scratch, where, below))
+            if where.startswith("container-") and session:
+                logs = _files(os.path.join(session, "logs"), os.path.realpath(paths.artifacts))
+                _take_files(intake, where, os.path.join(session, "logs"), RAY_LOGS, logs, 0.0, until)
+
+
+def _newest_session(ray: str) -> Optional[str]:
+    """The link to it leads to a path inside of the container."""
+    try:
+        found = [entry for entry in os.scandir(ray) if entry.name.startswith("session_") and not entry.is_symlink()]
+    except OSError:
+        return None
+    sessions = [entry for entry in found if entry.is_dir(follow_symlinks=False)]
+    return max(sessions, key=lambda entry: entry.stat().st_mtime).path if sessions else None
+
+
 # -- from the host itself --------------------------------------------------------------------------------------------
 
 
 def _from_host(intake: Intake, paths: layout.RunDir, path: str, since: float, until: float) -> None:
     top = os.path.realpath(path)
+    # The run directory holds the artifacts themselves.
+    _take_files(intake, HOST, top, path, _files(top, os.path.realpath(paths.path)), since, until)
+
+
+def _take_files(
+    intake: Intake, where: str, top: str, path: str, files: Iterable[_File], since: float, until: float
+) -> None:
+    """The plain files in `top` that changed since, under the names that they have below `path`."""
     only_ours = path == RAY_LOGS  # whoever started Ray last has the link
-    for name, directory, held in _files(top, os.path.realpath(paths.path)):
+    for name, directory, held in files:
         if time.monotonic() > until:
-            intake.leave(HOST, path, None, _SLOW)
+            intake.leave(where, path, None, _SLOW)
             return
         handle = _open(name, held)
         if handle is None:
@@ -111,14 +144,13 @@ def _from_host(intake: Intake, paths: layout.RunDir, path: str, since: float, un
             if not stat.S_ISREG(fact.st_mode) or fact.st_mtime < since or (only_ours and fact.st_uid != os.geteuid()):
                 continue
             inner = path + os.path.join(directory, name)[len(top) :]
-            intake.add(HOST, inner, fact.st_size, _at_most(source, fact.st_size))
+            intake.add(where, inner, fact.st_size, _at_most(source, fact.st_size))
 
 
-def _files(top: str, apart: str) -> Iterator[Tuple[str, str, int]]:
-    """Names, the directory they are in, and that directory held open, so that nobody can put a link in the way."""
+def _files(top: str, apart: str) -> Iterator[_File]:
+    """Without what is in `apart`: names, the directory they are in, and that directory held open, so that nobody can put a link in the way."""
     if os.path.isdir(top):
         for directory, subdirectories, names, held in os.fwalk(top):
-            # The run directory holds the artifacts themselves.
             subdirectories[:] = sorted(name for name in subdirectories if os.path.join(directory, name) != apart)
             for name in sorted(names):
                 yield name, directory, held

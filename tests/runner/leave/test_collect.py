@@ -245,6 +245,22 @@ def test_a_path_that_the_host_lacks_is_nothing(bare: Callable[[Path], set[str]],
     assert bare(tmp_path / "absent") == set()
 
 
+@pytest.mark.parametrize(("kind", "ray"), [("pyxis", "ray"), ("apptainer", "tmp/ray")])
+def test_rays_newest_logs_come_out_of_a_container_without_a_daemon(run: Run, kind: str, ray: str) -> None:
+    """Its /tmp lies in the run directory, and the link to the newest session leads to a path inside of it."""
+    for age, session in enumerate(("session_new", "session_old")):
+        logs = Path(run.paths.path, "tmp/container-1", ray, session, "logs")
+        logs.mkdir(parents=True)
+        (logs / "worker.out").write_text(session)
+        os.utime(logs.parent, (time.time() - age * 60,) * 2)
+    Path(run.paths.path, "tmp/container-1", ray, "session_latest").symlink_to("/tmp/ray/session_new")
+    top = Path(run.paths.artifacts)
+    top.mkdir(exist_ok=True)
+    assert collect.collect(run.paths, {"container": {"runtime": kind}}, [], time.time(), False) == []
+    found = {str(path.relative_to(top)): path.read_text() for path in top.rglob("*") if path.suffix == ".out"}
+    assert found == {"container-1/tmp/ray/session_latest/logs/worker.out": "session_new"}
+
+
 def test_the_runs_own_directory_is_not_collected_into_itself(bare: Callable[[Path], set[str]], run: Run) -> None:
     (run.path / "artifacts").mkdir()
     (run.path / "artifacts" / "junit.xml").write_text("x")
