@@ -148,7 +148,8 @@ def _take_files(
 
 
 def _files(top: str, apart: str) -> Iterator[_File]:
-    """Without what is in `apart`: names, the directory they are in, and that directory held open, so that nobody can put a link in the way."""
+    """Names, the directory they are in, and that directory held open, so that nobody can put a link in the way;
+    without what is in `apart`."""
     if os.path.isdir(top):
         for directory, subdirectories, names, held in os.fwalk(top):
             subdirectories[:] = sorted(name for name in subdirectories if os.path.join(directory, name) != apart)

@@ -9,6 +9,7 @@ import time
 
 from .. import layout, process, supervise
 from ..docker import containers
+from ..slurm import job as slurm_job
 
 HEARING = 1.0  # seconds that a runner gets to notice that its job is to be killed
 _GLANCE = 0.02
@@ -20,6 +21,8 @@ class EndingError(Exception):
 
 def cancel(run_dir: str) -> None:
     """Ask the runner to end its job. A runner that is gone cannot: then what it left is ended here."""
+    if _is_slurms(run_dir, kill=False):
+        return
     paths = layout.RunDir(run_dir)
     status = layout.read_json(paths.status)
     if process.alive(status):
@@ -41,6 +44,8 @@ def cancel(run_dir: str) -> None:
 def kill(run_dir: str) -> None:
     """End everything of the run now, without patience. Its runner hears of it first: else it would take the job's death
     for an end of its own, and the row for failed."""
+    if _is_slurms(run_dir, kill=True):
+        return
     paths = layout.RunDir(run_dir)
     status = layout.read_json(paths.status)
     if not process.alive(status):
@@ -54,6 +59,23 @@ def kill(run_dir: str) -> None:
     while not _is_cancelling(paths) and process.alive(status) and time.monotonic() < deadline:
         time.sleep(_GLANCE)
     process.kill_all(paths.path, status.get("group"))
+
+
+def _is_slurms(run_dir: str, kill: bool) -> bool:
+    """Whether the run is a job of Slurm's, which then is told."""
+    job = slurm_job.read(run_dir)
+    if job is None:
+        return False
+    from ..slurm import ending
+
+    try:
+        if kill:
+            ending.kill(run_dir, job)
+        else:
+            ending.cancel(run_dir, job, supervise.patience(layout.read_json(layout.RunDir(run_dir).plan)))
+    except ending.SlurmRefused as refusal:
+        raise EndingError("Slurm does not end it: %s" % refusal) from None
+    return True
 
 
 def _is_cancelling(run: layout.RunDir) -> bool:
