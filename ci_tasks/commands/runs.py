@@ -4,33 +4,55 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from ci_tasks.commands.common import HOST, JSON, RUN, command, finish, print_json
+from ci_tasks.commands.common import HOST, JSON, ONLY, RUN, command, finish
 
 _ON_HOST = f"{HOST}, for a run that was begun elsewhere"
 
 
-@command(help={"json": JSON, "limit": "how many, newest first"})
-def runs(c: Context, json: bool = False, limit: int = 20) -> None:
+@command(
+    help={
+        "label": "only runs of this label",
+        "row": ONLY,
+        "status": "only these, with commas: passed, failed, vacuous, blocked, cancelled, lost, running, planned",
+        "host": "only runs on these hosts, with commas",
+        "commit": "only runs of the commit whose hash begins so",
+        "since": "a date, a time, or how long ago: 2026-11-01, 2026-11-01T18:30, 12h, 3d",
+        "until": "the same; a date means the end of that day",
+        "limit": "how many, newest first (else 20)",
+        "flakes": "count how each row ended on each host, over all such runs",
+        "json": JSON,
+    }
+)
+def runs(
+    c: Context,
+    label: str = "",
+    row: str = "",
+    status: str = "",
+    host: str = "",
+    commit: str = "",
+    since: str = "",
+    until: str = "",
+    limit: str = "",
+    flakes: bool = False,
+    json: bool = False,
+) -> None:
     """List runs, newest first: status, time, reason.
 
     invoke runs --limit 5
-    invoke runs --json                their records, for programs
+    invoke runs --label ckpt --status failed,lost --since 3d
+    invoke runs --row async --host h100a --commit 25740fd8
+    invoke runs --flakes --label ckpt      how often each row passed and failed, how long it took and waited
+    invoke runs --json                     their records, for programs
     """
 
     def flow() -> int:
-        from ci_tasks.flows.looking import list_runs
-        from ci_tasks.report.table import columns, why
+        from ci_tasks.errors import UsageError
+        from ci_tasks.flows.looking import Words, show_flakes, show_runs
 
-        found = list_runs(limit)
-        if json:
-            print_json(found)
-        elif not found:
-            print("no runs yet")
-        else:
-            head = ("RUN", "STATUS", "ROW", "HOST", "STARTED", "REASON")
-            body = [(r["id"], r["status"], r["row"], r["host"], (r["started_at"] or "-")[:19], why(r)) for r in found]
-            print("\n".join(columns([head, *body])))
-        return 0
+        words = Words(label, row, status, host, commit, since, until, limit)
+        if flakes and limit:
+            raise UsageError("--flakes counts all runs that are meant, so --limit has no meaning", hint="use --since")
+        return show_flakes(words, json=json) if flakes else show_runs(words, json=json)
 
     finish(flow)
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
+from ci_tasks.errors import Blocked
 from ci_tasks.judge.junit import Junit, read_junit
 from ci_tasks.judge.log import LogFacts, read_log
 from ci_tasks.judge.triage import Triage, triage
@@ -18,6 +19,7 @@ from ci_tasks.judge.verdict import Ended, judge, read_as, wants_triage, weigh
 from ci_tasks.model import PASSED, Evidence, Verdict
 from ci_tasks.runner import layout, process
 from ci_tasks.runner.layout import RunDir, read_json, write_json
+from ci_tasks.runs.waits import queued
 
 _LONGEST_LINE = 1 << 16
 _PIECE = 1 << 18
@@ -40,16 +42,17 @@ def settle(run: RunDir) -> dict[str, Any]:
     found = read_as(ended, log_triage(run, ended.exit_code)) if wants_triage(ended) else None
     contained = any(_contained(call) for call in calls)
     verdict = judge(ended, evidence, facts, test=plan["test"], containers=contained, triage=found)
-    record = {**_record(plan, status, verdict, facts, calls, _environment(run)), "triage": _public(found, verdict)}
-    write_json(run.record, record)
-    return record
+    record = {
+        **_record(plan, status, verdict, facts, calls, _environment(run), queued(run)),
+        "triage": _public(found, verdict),
+    }
+    return _keep(run, record)
 
 
 def not_begun(run: RunDir, status: str, reason: str) -> dict[str, Any]:
     """The record of a run that never began: blocked, or cancelled while it waited."""
     record = _record(read_json(run.plan), {}, Verdict(status, reason, Evidence("none")), LogFacts(), [])
-    write_json(run.record, record)
-    return record
+    return _keep(run, record)
 
 
 def load(run: RunDir) -> dict[str, Any]:
@@ -72,6 +75,17 @@ def is_over(run: RunDir) -> bool:
     return status.get("state") == layout.STATE_ENDED or not process.alive(status)
 
 
+def _keep(run: RunDir, record: dict[str, Any]) -> dict[str, Any]:
+    """Write record.json, which is the truth, and then tell the history, which may fail."""
+    write_json(run.record, record)
+    try:
+        from ci_tasks.runs.history.index import note
+    except Blocked:  # a Python that was built without SQLite
+        return record
+    note(run, record)
+    return record
+
+
 def _record(
     plan: dict[str, Any],
     status: dict[str, Any],
@@ -79,6 +93,7 @@ def _record(
     facts: LogFacts,
     calls: list[Any],
     environment: dict[str, Any] | None = None,
+    waited: float | None = None,
 ) -> dict[str, Any]:
     started, ended = status.get("started_at"), status.get("ended_at")
     seen = [item for call in calls for item in call.get("deviations", [])]
@@ -95,7 +110,7 @@ def _record(
         "exit_code": status.get("exit_code"),
         "started_at": _iso(started),
         "ended_at": _iso(ended),
-        "timings": {"seconds": round(ended - started, 3) if started and ended else None},
+        "timings": {"seconds": round(ended - started, 3) if started and ended else None, "queued": waited},
         "checkout": plan.get("checkout"),
         "gpus": plan.get("gpus"),
         "gpu_ids": list(facts.gpu_ids) or list(status.get("gpu_ids") or []),

@@ -3,6 +3,7 @@
 HOME/runs/BATCH/NN/     one row's run directory; its id is BATCH.NN
 HOME/runs/BATCH/source  the tree that every row of the batch gets, gone at its end
 HOME/environments/      venvs that rows of a job share
+HOME/history.db         an index of all runs' records, made again where it is missing
 HOME/pretend-gpus/      the lock files of pretend GPUs
 """
 
@@ -13,7 +14,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,12 +111,31 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
 
 
 def run_dirs() -> Iterator[tuple[str, RunDir]]:
-    """(id, directory) of every run kept here, newest first."""
-    runs = home() / "runs"
-    for batch in sorted(_directories(runs), key=_age, reverse=True):
-        rows = [row for row in _directories(batch) if row.name.isdigit()]
-        for row in sorted(rows, key=lambda row: int(row.name), reverse=True):
-            yield f"{batch.name}.{row.name}", RunDir(str(row))
+    """(id, directory) of every run kept here, newest first. What is not asked for is not looked at."""
+    for batch in _newest_first(batches()):
+        yield from _rows_of(batch)
+
+
+def batches() -> list[str]:
+    """The names of all batches kept here, in no order."""
+    return directories(home() / "runs")
+
+
+def directories(path: Path) -> list[str]:
+    """The names of the directories in `path`; another command may remove it at any moment."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except OSError:
+        return []
+
+
+def planned_at(batch: str) -> int:
+    """When the first row of a batch was planned, in nanoseconds since 1970; 0 where that is not known."""
+    try:
+        return os.stat(home() / "runs" / batch / "01" / "plan.json").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def find(name: str) -> list[tuple[str, RunDir]]:
@@ -123,10 +143,9 @@ def find(name: str) -> list[tuple[str, RunDir]]:
 
     Raises UnknownName where there is none.
     """
-    known = list(run_dirs()) if name else []
+    known = list(_runs_like(name)) if name else []
     if name == "last" and known:
-        newest = batch_of(known[0][0])
-        return [(id, run) for id, run in reversed(known) if batch_of(id) == newest]
+        return list(reversed(known))
     exact = [(id, run) for id, run in known if id == name or batch_of(id) == name]
     found = exact or [(id, run) for id, run in known if id.startswith(name)]
     if not found:
@@ -134,23 +153,39 @@ def find(name: str) -> list[tuple[str, RunDir]]:
     return list(reversed(found))
 
 
+def _runs_like(name: str) -> Iterator[tuple[str, RunDir]]:
+    """The runs of which one may be meant, newest first: only their batches' directories are looked at."""
+    if name == "last":
+        newest = next((rows for batch in _newest_first(batches()) if (rows := list(_rows_of(batch)))), [])
+        yield from newest
+        return
+    for batch in _newest_first(
+        batch for batch in batches() if f"{batch}.".startswith(name) or name.startswith(f"{batch}.")
+    ):
+        yield from _rows_of(batch)
+
+
+def _rows_of(batch: str) -> Iterator[tuple[str, RunDir]]:
+    path = home() / "runs" / batch
+    for number in sorted(filter(_is_row, directories(path)), key=int, reverse=True):
+        yield f"{batch}.{number}", RunDir(str(path / number))
+
+
+def _is_row(name: str) -> bool:
+    return name.isascii() and name.isdecimal()
+
+
 def batch_of(id: str) -> str:
     matched = _ID.fullmatch(id)
     return matched["batch"] if matched else id
 
 
-def _directories(path: Path) -> list[Path]:
-    """The directories in `path`; another command may remove it at any moment."""
-    try:
-        return [entry for entry in path.iterdir() if entry.is_dir()]
-    except OSError:
-        return []
+def _newest_first(names: Iterable[str]) -> Iterator[str]:
+    """By the second in the name, and within it by when the first row was planned."""
+    by_second = itertools.groupby(sorted(names, key=_stamp, reverse=True), key=_stamp)
+    for _, together in by_second:
+        yield from sorted(together, key=lambda name: (planned_at(name), name), reverse=True)
 
 
-def _age(batch: Path) -> tuple[str, int]:
-    """What orders batches in time: the second in the name, and within it when the first row was planned."""
-    try:
-        planned = os.stat(batch / "01" / "plan.json").st_mtime_ns
-    except OSError:
-        planned = 0
-    return batch.name[: len("20260101-120000")], planned
+def _stamp(batch: str) -> str:
+    return batch[: len("20260101-120000")]

@@ -49,7 +49,7 @@ def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
     assert set(found) >= FIELDS
     assert (found["status"], found["exit_code"], found["gpu_ids"]) == ("passed", 0, [1, 3])
     assert found["log"] == {"bytes": 7, "sha256": "abc"}
-    assert found["timings"] == {"seconds": 2.5}
+    assert found["timings"] == {"seconds": 2.5, "queued": None}
     assert found["started_at"] == "1970-01-01T00:01:40.000+00:00"
     assert set(found["checkout"]) == {"path", "commit", "tree", "dirty"}
     assert json.loads(Path(run.record).read_text()) == found == record.load(run)

@@ -1,0 +1,80 @@
+"""A home of its own, and runs in it as they lie there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.runner import process
+from ci_tasks.runner.layout import RunDir, write_json
+from ci_tasks.runs import store
+from ci_tasks.runs.history import database, index
+
+Make = Callable[..., RunDir]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "home"))
+    database._said.clear()
+    index._given_up.clear()
+    yield tmp_path / "home"
+    database._let_go()
+
+
+@pytest.fixture
+def make(home: Path) -> Make:
+    """A run directory; `status` is that of its record, or `running` and `planned`, which have none."""
+
+    def run(
+        batch: str = "20260101-120000-ckpt",
+        number: int = 1,
+        *,
+        status: str = "passed",
+        seconds: float = 10.0,
+        queued: float | None = 0.0,
+        simulated: bool = False,
+        commit: str = "abc0",
+        tree: str = "t1",
+        path: str = "/home/somebody/slime",
+        **known: Any,
+    ) -> RunDir:
+        made = RunDir(str(home / "runs" / batch / f"{number:02d}"))
+        os.makedirs(made.path, exist_ok=True)
+        day = f"{batch[:4]}-{batch[4:6]}-{batch[6:8]}"
+        plan = {
+            "id": f"{batch}.{number:02d}",
+            "label": "ckpt",
+            "row": f"row-{number}",
+            "host": "h100a",
+            "gpus": 8,
+            "checkout": {"path": path, "commit": commit, "tree": tree, "dirty": []},
+            **known,
+        }
+        write_json(made.plan, {**plan, "gpu_locks": {"count": 8, "simulated": 8 if simulated else None}})
+        if status == "running":
+            write_json(made.status, {"state": "running", "started_at": 1.0, **process.identity()})
+        elif status != "planned":
+            began = None if status == "blocked" else f"{day}T12:00:00.000+00:00"
+            write_json(
+                made.record,
+                {
+                    **plan,
+                    "status": status,
+                    "reason": known.get("reason", ""),
+                    "exit_code": 0,
+                    "started_at": began,
+                    "ended_at": began,
+                    "timings": {"seconds": seconds, "queued": queued},
+                    "evidence": {"kind": "script"},
+                    "triage": None,
+                    "deviations": [],
+                },
+            )
+        return made
+
+    return run
