@@ -12,6 +12,7 @@ from ci_tasks.commands.failures import reproduce, triage
 from ci_tasks.commands.hosts import clean, doctor, hosts
 from ci_tasks.commands.labels import jobs, plan, remote, run
 from ci_tasks.commands.lint import lint
+from ci_tasks.commands.report import report
 from ci_tasks.commands.runs import attach, cancel, fetch, logs, runs, shell
 from ci_tasks.commands.verl import verl
 
@@ -22,7 +23,7 @@ namespace = Collection(
     *(triage, reproduce, bisect),
     verl,
     *(lint, coverage),
-    *(runs, logs, attach, fetch, cancel, shell),
+    *(runs, logs, attach, fetch, cancel, shell, report),
     *(hosts, doctor, clean),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ci_tasks.flows.outputs import Found
@@ -12,7 +12,7 @@ from ci_tasks.flows.site import Prepared
 from ci_tasks.flows.source import Source
 from ci_tasks.flows.stations import Needs, Station
 from ci_tasks.judge.verdict import has_entry_point
-from ci_tasks.model import Row
+from ci_tasks.model import Checkout, Row
 from ci_tasks.plan.capacity import other_hosts
 from ci_tasks.plan.planner import Drafted, Place, make_plan, wanted_python
 from ci_tasks.runner.layout import RunDir
@@ -35,6 +35,7 @@ class Drafts:
     found: Found
     batch: Batch
     simulates: bool
+    _with_ray: dict[str, bool] = field(default_factory=dict)  # by test: its modes are rows of their own
 
     def draft(self, row: Row, station: Station, number: int) -> Prepared:
         """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""
@@ -59,9 +60,13 @@ class Drafts:
             could=tuple(other_hosts(row, self.config.hosts, spec.name, self.simulates)),
         )
 
+    def checkout(self, station: Station) -> Checkout:
+        """The tree that runs there, as records name it."""
+        return replace(station.code.checkout, sample=self.source.sample, rev=self.source.rev)
+
     def exclusive(self, row: Row, station: Station) -> tuple[str, ...]:
-        """What the row cannot share with another row on the host."""
-        return self._drafted(row, station, 0).plan.exclusive
+        """What the row cannot share with another row on the host: nothing, unless it starts Ray."""
+        return self._drafted(row, station, 0).plan.exclusive if self._starts_ray(row, station) else ()
 
     def setups(self, rows: Sequence[Row], station: Station) -> list[Setup]:
         """The install steps that rows share on the host, in one order, so that two runs cannot wait for each other."""
@@ -80,20 +85,28 @@ class Drafts:
         run: RunDir = self.batch.run_dir(number)
         directory = site.path(run)
         known = replace(self.found.situation, workspace=f"{directory}/workspace")
-        ray = bool(row.test and row.gpus) and starts_ray(row.test or "", station.code.read)
         place = Place(
             id=self.batch.run_id(number),
             run_dir=directory,
             workspace=known.workspace,
-            checkout=replace(station.code.checkout, sample=self.source.sample, rev=self.source.rev),
+            checkout=self.checkout(station),
             python=site.python(self.python(row)),
             environments=site.environments(shared=request.shared),
             lock_dir=site.lock_dir,
-            starts_ray=request.by_runner or ray,
+            starts_ray=self._starts_ray(row, station),
             keep=request.keep,
             image=request.image,
         )
         return make_plan(self.source.workflow, self.found.job, row, station.spec, known, self.config.overrides, place)
+
+    def _starts_ray(self, row: Row, station: Station) -> bool:
+        if self.request.by_runner:
+            return True
+        if not row.test or not row.gpus:
+            return False
+        if row.test not in self._with_ray:
+            self._with_ray[row.test] = starts_ray(row.test, station.code.read)
+        return self._with_ray[row.test]
 
 
 def needs(drafts: Drafts, rows: Sequence[Row]) -> Needs:

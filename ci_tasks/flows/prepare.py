@@ -59,7 +59,7 @@ class Ready:
 
     @property
     def checkout(self) -> Checkout:
-        return self.stations[0].code.checkout
+        return self.drafts.checkout(self.stations[0])
 
     def close(self) -> None:
         for station in self.stations:

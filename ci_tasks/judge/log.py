@@ -16,8 +16,8 @@ _COUNT = re.compile(rb"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)\b")
 _UNITTEST = re.compile(rb"^Ran (\d+) tests? in [\d.]+s")
 _UNITTEST_END = re.compile(rb"^(?:OK|FAILED) \(((?:[a-z ]+=\d+(?:, )?)+)\)$")
 # slime's trainers log `step 3: {'train/loss': …}` and `rollout 3: {…}`, behind a logger's and an actor's prefix.
-_METRICS = re.compile(rb"(?:^|[ \]])(?:step|rollout|eval) (\d+): ?\{")
-_VALUE = re.compile(rb"'([^'\n]{1,100})': (?:np\.float\d+\()?([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))")
+SLIME_LINE = re.compile(rb"(?:^|[ \]])(?:step|rollout|eval) (\d+): ?\{")
+SLIME_VALUE = re.compile(rb"'([^'\n]{1,100})': (?:np\.float\d+\()?([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))")
 _KEPT_METRICS = 200  # names; a trainer that makes up new ones has no end of them
 _ACQUIRED = re.compile(rb"Acquired GPUs: ([\d,]+)")
 _BLOCKED = re.compile(rb"^ci-tasks: blocked: (.*)")
@@ -65,9 +65,9 @@ def shown(line: bytes) -> str:
 
 
 def _evidence(facts: LogFacts, line: bytes) -> None:
-    if b"{" in line and _METRICS.search(line):  # few lines have one, and the search is slow
+    if b"{" in line and SLIME_LINE.search(line):  # few lines have one, and the search is slow
         facts.metrics += 1
-        for name, value in _VALUE.findall(line):
+        for name, value in SLIME_VALUE.findall(line):
             if len(facts.values) < _KEPT_METRICS or name.decode("utf-8", "replace") in facts.values:
                 facts.values[name.decode("utf-8", "replace")] = float(value)
     if found := _PYTEST.match(line):

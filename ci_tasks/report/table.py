@@ -36,7 +36,7 @@ def results(records: Sequence[Record], logs: Sequence[str]) -> list[str]:
     hosts = len({record.get("host") for record in records}) > 1
     head = ("STATUS", "ROW", *(("HOST",) if hosts else ()), "TIME", "EVIDENCE", "REASON")
     body = [
-        (r["status"], r["row"], *((str(r.get("host") or "-"),) if hosts else ()), _seconds(r), _shown(r), _told(r))
+        (r["status"], r["row"], *((str(r.get("host") or "-"),) if hosts else ()), took(r), evidence_of(r), told(r))
         for r in records
     ]
     lines = columns([head, *_reasons_once(body)])
@@ -72,7 +72,7 @@ def _earlier(one: Mapping[str, Any]) -> str:
     return f"{one.get('status', '')}{where}{reason}"
 
 
-def _told(record: Record) -> str:
+def told(record: Record) -> str:
     """The reason, and what went before."""
     reason, before = why(record), attempts(record)
     return f"{reason} ({before})" if reason and before else reason or before
@@ -84,7 +84,7 @@ def _at(record: Record) -> str:
     return f":{found['line_no']}" if found.get("line_no") else ""
 
 
-def _shown(record: Record) -> str:
+def evidence_of(record: Record) -> str:
     """That a script ran shows something only where it ran to a good end."""
     weak = record["evidence"]["kind"] == "script" and record["status"] != PASSED
     return "-" if weak else evidence(record["evidence"])
@@ -156,7 +156,7 @@ def evidence(found: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "-"
 
 
-def _seconds(record: Record) -> str:
+def took(record: Record) -> str:
     seconds = record["timings"]["seconds"]
     if seconds is None:
         return "-"

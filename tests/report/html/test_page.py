@@ -130,6 +130,14 @@ def test_links_and_labels_lead_to_elements_that_are_there_once() -> None:
     }
     assert targets | named <= set(ids)
     assert all(one.get("scope") in ("col", "row") for one in found.of("th"))
+    scrolling = [*found.of("pre"), *(one for one in found.of("div") if one.get("class") == "wide")]
+    assert all(one.get("tabindex") == "0" and one.get("id", one.get("aria-label")) for one in scrolling)
+    assert {"context", None} == {one.get("class") for one in found.of("pre")}
+
+
+def test_a_row_that_goes_on_has_not_failed() -> None:
+    going = record("a", "running", timings={"seconds": None})
+    assert "Nothing failed." in Reader("".join(page("t", [Run(going)]))).said("p")
 
 
 def test_hostile_words_anywhere_stay_words() -> None:
@@ -152,14 +160,14 @@ def test_hostile_words_anywhere_stay_words() -> None:
         "containers": [{**dict.fromkeys(("name", "image", "problem"), HOSTILE), "digests": [HOSTILE]}],
     }
     odd = record(
-        HOSTILE, HOSTILE, id=HOSTILE, host=HOSTILE, reason=HOSTILE, triage=triage, deviations=[deviation],
+        HOSTILE, "failed", id=HOSTILE, host=HOSTILE, reason=HOSTILE, triage=triage, deviations=[deviation],
         checkout=checkout, environment=environment, started_at=HOSTILE,
     )  # fmt: skip
     curves = [Curve(HOSTILE, HOSTILE, HOSTILE, [[(0, 1.0)]])]
     log = Log(HOSTILE, 9, [HOSTILE.encode()], 1)
     bar = Bar(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 0, 900, 1, (0,), [(2, HOSTILE)])
     ci = Ci(HOSTILE, [Curve(HOSTILE, HOSTILE, CI, [[(0, 1.0)]])], log)
-    text = "".join(page(HOSTILE, [Run(odd, bar, curves, log)], ci, HOSTILE))
+    text = "".join(page(HOSTILE, [Run(odd, bar, curves, log), Run({**odd, "status": HOSTILE})], ci, HOSTILE))
     found = Reader(text)
     assert not found.of("img")
     assert not [name for _, attributes in found.elements for name in attributes if name.startswith("on")]

@@ -1,0 +1,283 @@
+"""`report` as a person uses it: one page in a real browser with a log of 100 MB, and what goes to other programs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+from ci_tasks.runner.layout import RunDir, write_json
+
+support = sys.modules["ci_tasks_tests_conftest"]
+until = support.until
+_spec = importlib.util.spec_from_file_location("ci_tasks_tests_browser", Path(__file__).with_name("browser.py"))
+assert _spec is not None
+assert _spec.loader is not None
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+browser = _module.browser
+
+BATCH = "20260101-120000-ppo"
+HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u202e\x07"
+BLAMED = 620_001
+STEPS = b"".join(
+    b"(Actor pid=7) step %d: {'train/loss': %f, 'train/kl_loss': 0.0}\n" % (s, 1 / (s + 1)) for s in range(9)
+)
+
+
+def keep(person: Any, number: int, row: str, status: str, log: bytes, **more: Any) -> RunDir:
+    """A run that ended, as its directory tells of it."""
+    run = RunDir(str(person.home / "runs" / BATCH / f"{number:02d}"))
+    os.makedirs(run.path)
+    began = 1_767_268_800.0 + number
+    record = {
+        "id": f"{BATCH}.{number:02d}",
+        "label": "ppo",
+        "row": row,
+        "host": "h100a",
+        "status": status,
+        "reason": "",
+        "exit_code": 0 if status == "passed" else 1,
+        "started_at": "2026-01-01T12:00:00.000+00:00",
+        "ended_at": "2026-01-01T12:01:00.000+00:00",
+        "timings": {"seconds": 60.0},
+        "checkout": {"path": "/c", "commit": "c" * 40, "tree": "d" * 40, "dirty": [], "sample": False, "rev": None},
+        "gpus": 1,
+        "gpu_ids": [number],
+        "log": {"bytes": len(log), "sha256": None},
+        "evidence": {"kind": "metrics", "tests": 0, "failures": 0, "skipped": 0, "steps": 9, "detail": ""},
+        "triage": None,
+        "deviations": [{"what": "code", "ci": "merge", "here": "tree", "why": "yours"}],
+        "environment": {"runtime": "docker", "image": "slime:1", "packages": {"torch": "2.9"}},
+        **more,
+    }
+    write_json(run.plan, {"id": record["id"], "row": row})
+    write_json(run.status, {"state": "ended", "started_at": began, "ended_at": began + 60})
+    write_json(run.record, record)
+    Path(run.events).write_text(
+        "".join(json.dumps({"t": began + at, "event": what}) + "\n" for at, what in ((0, "started"), (20, "gpus")))
+    )
+    Path(run.log).write_bytes(log)
+    return run
+
+
+def keep_large(person: Any) -> None:
+    """A failed row with 100 MB of log, mostly the same lines again and again."""
+    blame = {
+        **dict.fromkeys(("line", "text"), "AssertionError: the needle"),
+        "cause": "test_assertion",
+        "verdict": "fail",
+        "line_no": BLAMED,
+        "signature": "AssertionError#1",
+        "confidence": 0.9,
+        "context": ["before", "AssertionError: the needle"],
+        "reason": "it does not hold",
+        "frames": [],
+        "second": None,
+    }
+    run = keep(person, 1, "large", "failed", b"", triage=blame, reason="AssertionError: the needle")
+    some = b"".join(b"\x1b[36m(Engine pid=%d)\x1b[0m %s request %d\n" % (at, b"-" * 115, at) for at in range(1000))
+    with open(run.log, "wb") as log:
+        log.writelines(some for _ in range(620))
+        log.write(b"AssertionError: the needle\n" + STEPS)
+        log.write(b"x" * 1_000_000 + b" needle at the end of a long line\n")
+        log.writelines(some for _ in range(30))
+    assert os.path.getsize(run.log) > 100_000_000
+
+
+def memory_of(person: Any, *words: str) -> int:
+    """Run a command in a process of its own, and say how many bytes it had in memory at most."""
+    started = subprocess.Popen(person.command(*words), cwd=person.checkout, env=person.environment())
+    _, status, usage = os.wait4(started.pid, 0)
+    started.returncode = os.waitstatus_to_exitcode(status)
+    assert started.returncode == 0
+    return int(usage.ru_maxrss) * 1024
+
+
+class Page:
+    """What a person sees of the page and does in it."""
+
+    def __init__(self, browser: Any, path: Path) -> None:
+        self.browser = browser
+        browser.get(path.as_uri())
+
+    def find(self, selector: str) -> Any:
+        return self.browser.find_element("css selector", selector)
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.browser.find_elements("css selector", selector))
+
+    def script(self, text: str) -> Any:
+        return self.browser.execute_script(text)
+
+    @property
+    def said(self) -> str:
+        return str(self.find("#found").text)
+
+    def shows(self, text: str) -> None:
+        """Wait until the log's view has `text`."""
+        until(lambda: text in self.script("return document.getElementById('pane').textContent"), f"view with {text!r}")
+
+    def stands_at(self, number: int) -> None:
+        """Wait until line `number` is the current one."""
+        current = "return document.querySelector('#pane .current .no')?.textContent"
+        until(lambda: self.script(current) == str(number), f"the current line to be {number}")
+
+    def says(self, pattern: str) -> None:
+        until(lambda: re.search(pattern, self.said), f"status like {pattern!r}")
+
+    def search(self, text: str) -> None:
+        field = self.find("#query")
+        field.clear()
+        field.send_keys(text, "\ue007")  # Enter
+
+    def press(self, key: str) -> None:
+        self.find("#view").send_keys(key)
+
+
+def test_a_person_reads_a_log_of_100_mb_in_one_page_without_network(person: Any, browser: Any, tmp_path: Path) -> None:
+    keep_large(person)
+    keep(person, 2, HOSTILE, "passed", f"{HOSTILE}\nplain\n".encode())
+    path = tmp_path / "report.html"
+    assert memory_of(person, "report", BATCH, "--html", str(path)) < 90_000_000, "it streams"
+    page = Page(browser, path)
+    shows_what_ran(page)
+    finds_its_way_in_the_large_log(page)
+    survives_what_logs_and_people_write(page)
+    follows_the_theme(page)
+    assert page.script("return performance.getEntriesByType('resource').length") == 0
+    assert page.browser.get_log("browser") == []
+
+
+def shows_what_ran(page: Page) -> None:
+    assert [one.text for one in page.all(".results tbody .badge")] == ["✗ failed", "✓ passed"]
+    assert len(page.all(".timeline rect.bar")) == 2
+    assert len(page.all(".chart polyline")) == 2
+    assert "code" in page.find("#deviations").text
+    assert "torch" in page.find("#environment").get_attribute("textContent")
+
+
+def finds_its_way_in_the_large_log(page: Page) -> None:
+    page.says(f"line {BLAMED:,} explains the failure; 650,011 lines")
+    page.shows(f"{BLAMED}AssertionError: the needle")
+    page.find("body").send_keys("/")
+    assert page.script("return document.activeElement.id") == "query"
+    page.search("NEEDLE")
+    page.says(r"^hit 1 of 2 matching lines; searched in [\d.]+ s$")
+    page.press("n")
+    page.says("^hit 2 of 2")
+    page.stands_at(BLAMED + 10)
+    page.shows(" needle at the end of a long line… all 1,000,033 characters")
+    page.press("\ue007")  # Enter: the whole line
+    until(lambda: page.find("#whole-says").text.endswith("1 to 100,000 of 1,000,033"), "the line's beginning")
+    page.press("n")
+    page.says("^hit 1 of 2")
+    page.press("\ue010")  # End
+    page.shows("650011(Engine pid=999) ---")
+    page.press("\ue011")  # Home
+    page.shows("1(Engine pid=0) ---")
+    page.press("b")
+    page.stands_at(BLAMED)
+    page.search("train/loss")
+    page.says("^hit 1 of 9 ")
+    page.press("nn")
+    page.stands_at(BLAMED + 3)
+    page.script("const view = document.getElementById('view'); view.scrollTop = view.scrollHeight / 2")
+    first = "return Number(document.querySelector('#pane .no').textContent)"
+    until(lambda: 320_000 < page.script(first) < 330_000, "the middle of the log")
+    page.find("#regex").click()
+    page.search(r"^Assertion\w+: the n.{5}$")
+    page.says("^hit 1 of 1 ")
+    page.stands_at(BLAMED)
+
+
+def survives_what_logs_and_people_write(page: Page) -> None:
+    page.search("(")
+    page.says("no regular expression")
+    page.search("(x+x+)+y")  # on a line of a million x, this takes for ever
+    until(lambda: page.find("#stop").is_displayed(), "a search that goes on")
+    page.find("#query").send_keys("\ue00c")  # Escape
+    page.says("stopped")
+    page.press("\ue011")  # Home
+    page.shows("1(Engine pid=0) ---")
+    page.search("(x+x+)+z")  # a person does not wait until the first is over
+    until(lambda: page.find("#stop").is_displayed(), "another search that goes on")
+    page.find("#regex").click()
+    page.search("the needle")
+    page.says("^hit 1 of 1 ")
+    page.find('a.to-log[href="#log-1"]').click()
+    page.shows("2plain")
+    page.shows("1</script><script>document.title='taken'</script><img")
+    page.shows("'taken'\">\ufffd\ufffd2plain")
+    assert page.browser.title == BATCH
+    assert not page.all("img")
+
+
+def follows_the_theme(page: Page) -> None:
+    def ground() -> Any:
+        return page.script("return getComputedStyle(document.body).backgroundColor")
+
+    def prefer(theme: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": theme}]
+        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    prefer("light")
+    assert ground() == "rgb(255, 255, 255)"
+    prefer("dark")
+    assert ground() == "rgb(13, 17, 23)"
+    page.find("#theme").click()
+    assert ground() == "rgb(255, 255, 255)", "a person's choice goes before the system's"
+
+
+def test_other_programs_and_the_terminal_get_the_same_runs(person: Any, tmp_path: Path) -> None:
+    keep(person, 1, "ppo", "passed", STEPS)
+    keep(person, 2, "never", "blocked", b"", reason="no GPU", started_at=None, timings={"seconds": None})
+    said = person.ci_tasks("report", f"{BATCH}.01,{BATCH}.02")
+    assert said.code == 0, said.err
+    assert "Different from CI" in said.out
+    assert said.out.splitlines()[-1] == f"{BATCH}: 1 passed, 1 blocked"
+    junit = tmp_path / "out.xml"
+    said = person.ci_tasks("report", "last", "--markdown", "--junit", str(junit))
+    assert said.code == 0, said.err
+    assert said.out.startswith(f"## {BATCH}: 1 passed, 1 blocked\n")
+    assert said.err.startswith(f"{junit}: "), "what is no markdown stays out of it"
+    assert len(list(ElementTree.parse(junit).iter("testcase"))) == 2
+
+
+def test_ci_s_log_of_the_row_is_drawn_beside_ours(person: Any, tmp_path: Path) -> None:
+    keep(person, 1, "ppo", "passed", STEPS)
+    log, path = tmp_path / "ci.log", tmp_path / "report.html"
+    log.write_bytes(b"".join(b"2026-01-02T03:04:05.1234567Z " + line for line in STEPS.splitlines(keepends=True)))
+    said = person.ci_tasks("report", "last", "--html", str(path), "--ci-log", str(log))
+    assert (said.code, said.err) == (0, "")
+    text = path.read_text()
+    assert text.count('<polyline class="curve ci"') == text.count('<polyline class="curve s0"') == 2
+    assert f">CI: {log}</option>" in text
+
+
+WRONG = [
+    (["report", "nothing"], "no run 'nothing'"),
+    (["report", ","], "report needs a run"),
+    (["report", "last", "--html", "."], "is a directory"),
+    (["report", "last", "--html", "not/there/report.html"], "there is no directory"),
+    (["report", "last", "--ci-log", "ci.log"], "--ci-log draws CI's metrics"),
+    (["report", "last", "--html", "r.html", "--ci-log", "ci.log"], "is one row's log, and these runs are of 2 rows"),
+    (["report", f"{BATCH}.01", "--html", "r.html", "--ci-log", "ci.log"], "no such file: 'ci.log'"),
+]
+
+
+def test_what_cannot_be_reported_is_said_and_leaves_no_file(person: Any) -> None:
+    keep(person, 1, "ppo", "passed", b"x\n")
+    keep(person, 2, "other", "passed", b"")
+    before = sorted(person.checkout.iterdir())
+    for words, message in WRONG:
+        said = person.ci_tasks(*words)
+        assert said.code == 2, words
+        assert message in said.err
+    assert sorted(person.checkout.iterdir()) == before
