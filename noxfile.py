@@ -31,6 +31,13 @@ def typecheck(session: nox.Session) -> None:
     session.run("mypy")
 
 
+@nox.session(tags=["dev"])
+def docs(session: nox.Session) -> None:
+    """the pages of docs/ as a site in site/; a link or an anchor that leads nowhere fails"""
+    session.install("-e", ".[docs]")
+    session.run("sphinx-build", "-nW", "--keep-going", "-q", "docs", "site", *session.posargs)
+
+
 @nox.session(tags=["dev"], default=False)
 def bench(session: nox.Session) -> None:
     """side-by-side measurements, one JSON line a figure"""

@@ -5,27 +5,32 @@ from __future__ import annotations
 from invoke.collection import Collection
 from invoke.program import Program
 
-from ci_tasks import parser
+from ci_tasks import completion, manual, parser
 from ci_tasks.commands.bisect import bisect
 from ci_tasks.commands.coverage import coverage
 from ci_tasks.commands.failures import reproduce, triage
 from ci_tasks.commands.hosts import clean, doctor, hosts
 from ci_tasks.commands.labels import jobs, plan, remote, run
 from ci_tasks.commands.lint import lint
+from ci_tasks.commands.prefetch import prefetch
 from ci_tasks.commands.report import report
 from ci_tasks.commands.runs import attach, cancel, fetch, logs, runs, shell
 from ci_tasks.commands.verl import verl
 
-parser.install()
+GROUPS = {
+    "Run a CI label": (jobs, plan, run, remote),
+    "What ran": (runs, logs, attach, fetch, cancel, shell, report),
+    "When a job failed": (triage, reproduce, bisect),
+    "Before a run": (lint, coverage, prefetch),
+    "Hosts": (hosts, doctor, clean),
+    "Megatron-Bridge": (verl,),
+}
 
-namespace = Collection(
-    *(jobs, plan, run, remote),
-    *(triage, reproduce, bisect),
-    verl,
-    *(lint, coverage),
-    *(runs, logs, attach, fetch, cancel, shell, report),
-    *(hosts, doctor, clean),
-)
+parser.install()
+manual.install({heading: [task.name for task in tasks] for heading, tasks in GROUPS.items()})
+completion.install()
+
+namespace = Collection(*(task for tasks in GROUPS.values() for task in tasks))
 
 
 def main() -> None:

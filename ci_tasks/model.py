@@ -197,7 +197,8 @@ class Plan:
 
     `owned` are the directories that go with the run, `exclusive` the host-wide locks that it needs for itself, and
     `gpu_locks` says who takes the locks of its GPUs: the job's own script, or the runner. `entry_point` is whether the
-    test file does anything when it is run, None where the row names no test file.
+    test file does anything when it is run, None where the row names no test file. `nodes` are
+    those of a cluster, each with the row's GPUs.
     """
 
     id: str
@@ -227,6 +228,7 @@ class Plan:
     gpu_locks: Mapping[str, Any] | None = None
     artifacts: tuple[str, ...] = ()
     entry_point: bool | None = None
+    nodes: int = 1
 
     def public(self) -> dict[str, Any]:
         """The content of plan.json; the script stands beside it, in run.sh."""

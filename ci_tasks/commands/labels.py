@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ci_tasks.judge.repeats import Goal
 
 
+_NODES = "over so many nodes of a Slurm cluster each row runs, with its GPUs on each"
+
+
 @command(positional=["label"], help={**COMMON, "label": "only this label", "json": JSON})
 def jobs(
     c: Context,
@@ -59,6 +62,7 @@ def jobs(
         "host": HOST,
         "json": JSON,
         "out": "a new directory for the run directories",
+        "nodes": _NODES,
     },
 )
 def plan(
@@ -68,6 +72,7 @@ def plan(
     host: str = "local",
     json: bool = False,
     out: str = "",
+    nodes: str = "",
     repo: str = "",
     rev: str = "",
     workflow: str = "",
@@ -76,6 +81,7 @@ def plan(
     """Write what `run` would execute, and what differs from CI.
 
     invoke plan ckpt --only async-save --host sim --out /tmp/plan
+    invoke plan megatron --only qwen3_30B --host cluster --nodes 2
     bash /tmp/plan/01/run.sh
     """
 
@@ -88,7 +94,8 @@ def plan(
         from ci_tasks.report.plan import describe
 
         source = open_source(repo, rev or None, workflow or None)
-        request = Request(label, only or None, host, base or None, Path(out) if out else None)
+        directory = Path(out) if out else None
+        request = Request(label, only or None, host, base or None, directory, nodes=_nodes(nodes))
         plans = plan(source, open_config(), request)
         if json:
             print_json(plans)
@@ -123,6 +130,8 @@ class _Flags:
     retry_failed: bool = False
     resume: bool = False
     explain: bool = False
+    prefetch: bool = False
+    nodes: str = ""
     repo: str = ""
     rev: str = ""
     workflow: str = ""
@@ -170,6 +179,7 @@ def _once(flags: _Flags, config: Config) -> int:
             image=flags.image or None,
             rows=_last_failed(flags, source),
             slots=(how.jobs or _SLOTS) if flags.detach else 0,
+            nodes=_nodes(flags.nodes),
         )
         return run(source, config, request, how, open_site=lambda spec: sites[spec.name])
 
@@ -187,6 +197,14 @@ def _repeat(flags: _Flags, config: Config, goal: Goal) -> int:
         flags.label, flags.only or None, flags.host, flags.base or None, keep=flags.keep, image=image, rows=rows
     )
     return repeating.repeat(source, config, request, goal, How(_jobs(flags), flags.reuse))
+
+
+def _nodes(text: str) -> int:
+    if text and not (text.isdecimal() and int(text)):
+        from ci_tasks.errors import UsageError
+
+        raise UsageError(f"--nodes is a number of nodes for each row, not {text!r}", hint="such as --nodes 2")
+    return int(text) if text else 1
 
 
 def _jobs(flags: _Flags) -> int | None:
@@ -234,6 +252,7 @@ _EXCLUDE = (
     ("retry_failed", "repeat", "--repeat says how often a row fails"),
     ("retry_failed", "until_fail", "--until-fail ends with the first failure"),
     ("fail_fast", "repeat", "--repeat ends when its answer is clear"),
+    ("nodes", "repeat", "a row over several nodes is not repeated yet"),
 )
 
 
@@ -321,6 +340,8 @@ def run(
         "retry-failed": "a row that failed gets one more attempt; both are told",
         "resume": "go on with the last command of the label that was left before its end",
         "explain": "say of every row where it goes, or why it waits",
+        "prefetch": "first the models and data sets that the rows will ask for, as `prefetch` does",
+        "nodes": _NODES,
     },
 )
 def remote(
@@ -340,6 +361,8 @@ def remote(
     retry_failed: bool = False,
     resume: bool = False,
     explain: bool = False,
+    prefetch: bool = False,
+    nodes: str = "",
     repo: str = "",
     rev: str = "",
     workflow: str = "",

@@ -30,12 +30,14 @@ def lint(
     rev: str = "",
     workflow: str = "",
 ) -> None:
-    """Say what is wrong with the checkout's CI before anything runs. Leaves with 1 where there is a finding.
+    """Say what is wrong with the checkout's CI before anything runs.
 
     invoke lint
     invoke lint --rev v0.2.2 --json
     invoke lint --write-baseline lint.json          today's findings, to live with
     invoke lint --baseline lint.json --format github
+
+    Ends with 0 where nothing is wrong, 1 where there is a finding.
     """
 
     def flow() -> int:

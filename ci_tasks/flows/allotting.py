@@ -35,7 +35,9 @@ class Allotment:
     def __init__(self, ready: Ready, courses: Sequence[Course], jobs: int | None) -> None:
         self._ready, self._courses, self._stations = ready, courses, ready.stations
         self._slots = jobs or (len(ready.rows) if any(row.gpus for row in ready.rows) else os.cpu_count() or 1)
-        self._exclusive: dict[tuple[str | None, bool, str], tuple[str, ...]] = {}
+        self._exclusive: dict[tuple[str | None, str, str | None], tuple[str, ...]] = {}
+        self._hosts: dict[tuple[Any, ...], tuple[str, ...]] = {}  # of one decision, as is `kinds`
+        self._kinds: dict[tuple[str, str | None], Station] = {}
         self._seen: list[tuple[Any, ...]] = []
         self._planned = -_REPLAN
 
@@ -60,7 +62,14 @@ class Allotment:
         usable = {one.name: one for one in self._stations if one.is_ready and not one.problem}
         if not usable or not waiting:
             return Allotted()
-        decision = place([self._task(course) for course in waiting], [self._machine(one) for one in usable.values()])
+        self._hosts = {}
+        self._kinds = {(one.spec.runtime, one.spec.network): one for one in usable.values() if not one.site.queues}
+        there: dict[str, list[Course]] = {}
+        for course in self._courses:
+            if course.station is not None:
+                there.setdefault(course.station.name, []).append(course)
+        tasks = [self._task(course) for course in waiting]
+        decision = place(tasks, [self._machine(one, there.get(one.name, [])) for one in usable.values()])
         return Allotted(
             starts=[(waiting[start.task], usable[start.host], start.why) for start in decision.starts],
             waits=[(waiting[at], why) for at, why in decision.waits.items()],
@@ -73,25 +82,35 @@ class Allotment:
             gpus=course.row.gpus or 0,
             seconds=course.seconds,
             exclusive=self._exclusive_of(course),
-            hosts=tuple(one.name for one in self._stations if course.may_run_on(one)),
+            hosts=self._hosts_of(course),
             image=self._ready.drafts.request.image or course.row.image,
         )
 
+    def _hosts_of(self, course: Course) -> tuple[str, ...]:
+        """Where it may run. Rows that want the same and were nowhere yet are many, and hosts may be."""
+        row = course.row
+        key = (row.gpus or 0, bool(row.image), *((one["host"], one.get("again")) for one in course.earlier))
+        if key not in self._hosts:
+            self._hosts[key] = tuple(one.name for one in self._stations if course.may_run_on(one))
+        return self._hosts[key]
+
     def _exclusive_of(self, course: Course) -> tuple[str, ...]:
-        """What the row cannot share with another one, on some host: rows of one test are alike in that."""
+        """What the row cannot share with another one, on some host."""
         if not course.row.gpus:
             return ()
-        usable = [one for one in self._stations if one.is_ready and not one.problem and not one.site.queues]
-        return tuple(dict.fromkeys(name for one in usable for name in self._names(course.row, one)))
+        names = (name for station in self._kinds.values() for name in self._names(course.row, station))
+        return tuple(dict.fromkeys(names))
 
     def _names(self, row: Row, station: Station) -> tuple[str, ...]:
-        key = (row.test, bool(row.gpus), station.name)
+        """Rows of one test are alike in that, and so are hosts with one kind of containers."""
+        key = (row.test, station.spec.runtime, station.spec.network)
         if key not in self._exclusive:
             self._exclusive[key] = self._ready.drafts.exclusive(row, station)
         return self._exclusive[key]
 
-    def _machine(self, station: Station) -> Machine:
-        there = [course for course in self._courses if course.runs and course.station is station]
+    def _machine(self, station: Station, had: Sequence[Course]) -> Machine:
+        """`had` are the rows that were begun there last."""
+        there = [course for course in had if course.runs]
         running = tuple(Running(self._task(course), time.monotonic() - course.since) for course in there)
         if station.site.queues:
             return Machine(station.name, _ALL, _ALL, up=station.site.is_up, running=running)
@@ -104,6 +123,6 @@ class Allotment:
             held=max(0, len(station.locked) - ours),
             up=station.site.is_up or len(self._stations) == 1,  # with one host, rows wait for it where they are
             images=station.images,
-            has_code=any(course.station is station for course in self._courses),
+            has_code=bool(had),
             running=running,
         )

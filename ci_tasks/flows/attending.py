@@ -235,7 +235,8 @@ def _host_of(run: RunDir) -> str:
 
 def _spec(remote: dict[str, Any]) -> HostSpec:
     """The host where the run is, as it was called then: hosts.yaml may say something else by now."""
-    return HostSpec(name=remote["host"], kind="ssh", address=remote["address"], workspace=remote["workspace"])
+    kind = remote.get("kind", "ssh")
+    return HostSpec(name=remote["host"], kind=kind, address=remote["address"], workspace=remote["workspace"])
 
 
 def _only(name: str, found: list[tuple[str, RunDir]]) -> RunDir:
@@ -247,7 +248,7 @@ def _only(name: str, found: list[tuple[str, RunDir]]) -> RunDir:
 def _runs_on(spec: HostSpec) -> list[dict[str, Any]]:
     from ci_tasks.flows.there import open_box
 
-    if spec.kind != "ssh":
+    if spec.kind == "local":
         raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")
     here = open_box(spec)
     try:

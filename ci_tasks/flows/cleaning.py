@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_tasks.config import Config
-from ci_tasks.errors import EXIT_BLOCKED, UsageError
+from ci_tasks.errors import EXIT_BLOCKED
 from ci_tasks.runner.layout import RunDir, read_json
 from ci_tasks.runner.leave.remove import remove_left
 from ci_tasks.runner.link import listing
@@ -29,8 +29,6 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     spec = config.host(host)
     if spec.kind == "local":
         return _report(_clean_here(days, everything))
-    if spec.kind != "ssh":
-        raise UsageError(f"host {host} is of kind {spec.kind}, which this version cannot clean yet")
     from ci_tasks.flows.there import OLD_DAYS, open_box
 
     days = OLD_DAYS if days is None else days

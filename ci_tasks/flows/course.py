@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ci_tasks.flows.site import Prepared
+from ci_tasks.flows.site import Look, Prepared
 from ci_tasks.flows.stations import Station
 from ci_tasks.model import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Row
-from ci_tasks.runner.layout import RunDir, write_json
+from ci_tasks.runner.layout import END_CANCELLED, RunDir, read_json, write_json
 
 STOPPED = "stopped"  # key of a record: the row ended because another one had failed
 
@@ -27,7 +27,8 @@ class Policy:
 @dataclass
 class Course:
     """One row. `prepared` and `station` are those of its present attempt; `earlier` tells how former ones ended, and
-    `why` what it waits for. `moving`: it is being taken back from a host that it never reached."""
+    `why` what it waits for. `moving`: it is being taken back from a host that it never reached. `resumed`: its attempt
+    was begun by an earlier command."""
 
     position: int
     row: Row
@@ -39,6 +40,7 @@ class Course:
     log: str = ""
     why: str = ""
     moving: bool = False
+    resumed: bool = False
     stopped: bool = False
     earlier: list[dict[str, Any]] = field(default_factory=list)
 
@@ -61,6 +63,17 @@ class Course:
             and not station.lacks(self.row)
             and all(one["host"] != station.name or one.get("again") for one in self.earlier)
         )
+
+    def is_void(self, look: Look) -> bool:
+        """Whether its attempt, which is over, was none: it was taken back from a host that had vanished, in time or
+        just after it had begun there; or it was on its way when an earlier command was left."""
+        assert self.prepared is not None
+        run = self.prepared.run
+        if self.moving:
+            ended = look.never[0] if look.never else read_json(run.status).get("end")
+            return ended in (CANCELLED, END_CANCELLED)
+        nothing_there = bool(look.never) and bool(read_json(run.remote).get("complete"))
+        return self.resumed and nothing_there and not read_json(run.status)
 
     def end(self, record: dict[str, Any], run: RunDir) -> None:
         """Its record, with what came before."""

@@ -45,7 +45,7 @@ class Drafts:
         plan = replace(
             drafted.plan,
             deviations=(*drafted.plan.deviations, *self.found.deviations),
-            exclusive=(*drafted.plan.exclusive, *_slot(self.request, row, number)),
+            exclusive=(*drafted.plan.exclusive, *_slot(self.request, row, station, number)),
             entry_point=has_entry_point(test or "") if row.test else None,
         )
         os.makedirs(run.path, exist_ok=True)
@@ -96,6 +96,7 @@ class Drafts:
             starts_ray=self._starts_ray(row, station),
             keep=request.keep,
             image=request.image,
+            nodes=request.nodes,
         )
         return make_plan(self.source.workflow, self.found.job, row, station.spec, known, self.config.overrides, place)
 
@@ -122,6 +123,7 @@ def needs(drafts: Drafts, rows: Sequence[Row]) -> Needs:
     )
 
 
-def _slot(request: Request, row: Row, number: int) -> tuple[str, ...]:
+def _slot(request: Request, row: Row, station: Station, number: int) -> tuple[str, ...]:
     """The place in which a row without GPUs runs. Detached runs share the places, so that no host is swamped."""
-    return (f"cpu-{number % request.slots}",) if request.slots and not row.gpus else ()
+    counts = request.slots and not row.gpus and not station.site.queues
+    return (f"cpu-{number % request.slots}",) if counts else ()

@@ -8,7 +8,9 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
+from ci_tasks.errors import CiTasksError
 from ci_tasks.flows import journal as journals
 from ci_tasks.flows.allotting import Allotment
 from ci_tasks.flows.course import Course, Policy
@@ -19,12 +21,13 @@ from ci_tasks.flows.site import Look, Prepared
 from ci_tasks.flows.stations import Station, Stations
 from ci_tasks.flows.view import View
 from ci_tasks.model import BLOCKED, CANCELLED, FAILED, VACUOUS, Row
-from ci_tasks.runner.layout import END_CANCELLED, RunDir, read_json, write_json
+from ci_tasks.runner.layout import RunDir, write_json
 from ci_tasks.runs.record import not_begun, settle
 
 _GLANCE = 0.05  # seconds between two looks at the rows, where nothing is heard of them
 _SHOWN = 0.2  # seconds between two pictures of many rows
 _MANY = 20
+_ENOUGH = 0.2  # seconds of beginning or judging rows, after which those that run are looked at again
 
 Expected = Callable[[Row], float]  # seconds that a row is expected to take
 
@@ -44,18 +47,21 @@ def run_rows(
     if resumed:
         run.resume(resumed)
     asked = heard = 0  # how often ^C was pressed, and how much of that was acted on: it may come at any moment
-    while not run.is_over:
+    over = False
+    while not over:
         try:
-            if asked > heard:
-                heard = asked
-                run.interrupt(asked)
-            run.start_what_fits()
-            ended = run.ended()
-            run.tell()
-            if ended:
-                run.settle(ended)
-            else:
-                run.wait()
+            while not run.is_over:  # inside, or ^C at this very point would be nobody's
+                if asked > heard:
+                    heard = asked
+                    run.interrupt(asked)
+                run.start_what_fits()
+                ended = run.ended()
+                run.tell()
+                if ended:
+                    run.settle(ended)
+                else:
+                    run.wait()
+            over = True
         except KeyboardInterrupt:
             asked += 1
         except Exception:  # a closed pipe, a full disk: no row goes on without us
@@ -98,7 +104,7 @@ class Execution:
         for course in [course for course in waiting if self._allotment.is_hopeless(course)]:
             waiting.remove(course)
             self._never(course, BLOCKED, self._why_nowhere(course))
-        allotted = self._allotment.decide(waiting)
+        allotted, enough = self._allotment.decide(waiting), time.monotonic() + _ENOUGH
         self.left = allotted.left
         for course, why in allotted.waits:
             if self.policy.explain and course.why != why:
@@ -109,6 +115,9 @@ class Execution:
                 self.view.say(f"{course.row.row} goes to {station.name}: {why}")
             self._begin(course, station)
             self.tell()
+            if time.monotonic() > enough:
+                self._allotment.forget()  # the others are placed anew, after a look at what runs
+                break
 
     def _why_nowhere(self, course: Course) -> str:
         if course.position in self.ready.drafted:
@@ -122,8 +131,14 @@ class Execution:
     def _begin(self, course: Course, station: Station) -> None:
         drafted = self.ready.drafted.pop(course.position, None)
         number = course.position + 1 if course.attempt == 1 and not course.moving else next(self._numbers)
-        prepared = drafted or self.ready.drafts.draft(course.row, station, number)
-        journals.note(self.ready.batch, Begun(course.row.row, int(os.path.basename(prepared.run.path)), station.name))
+        try:
+            prepared = drafted or self.ready.drafts.draft(course.row, station, number)
+        except CiTasksError as problem:
+            self._allotment.forget()
+            run = self._placeless(course, station.name)
+            self._conclude(course, not_begun(run, BLOCKED, problem.message), run)
+            return
+        self._note(Begun(course.row.row, int(os.path.basename(prepared.run.path)), station.name))
         course.moving = False
         course.prepared, course.station, course.since = prepared, station, time.monotonic()
         station.site.begin(prepared)
@@ -161,30 +176,37 @@ class Execution:
         )
 
     def settle(self, ended: Sequence[tuple[Course, Look]]) -> None:
-        """Judge what has ended. Everything of it is shown by now: to judge a long log takes a while."""
-        self.show()
+        """Judge what has ended, as far as there is time. All of it is shown by now: to judge a log takes a while."""
         self._allotment.forget()
+        enough = time.monotonic() + _ENOUGH
         for course, look in ended:
             prepared = course.prepared
             assert prepared is not None
-            if course.moving and not self._stopping and _was_taken_back(prepared, look):
+            if not self._stopping and course.is_void(look):
                 self._take_back(course, prepared)
-                continue
-            record = not_begun(prepared.run, *look.never) if look.never else settle(prepared.run)
-            if not look.never:
-                prepared.site.settled(prepared)
-            if not self._stopping and course.try_again(record, self.stations, self.policy):
-                last = course.earlier[-1]
-                self.view.say(f"{last['status']:<9} {course.row.row} on {last['host']}: {last['reason']}; trying again")
-                continue
-            course.end(record, prepared.run)
-            if record["status"] in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
-                self._stop_for(course)
+            else:
+                record = not_begun(prepared.run, *look.never) if look.never else settle(prepared.run)
+                if not look.never:
+                    prepared.site.settled(prepared)
+                self._conclude(course, record, prepared.run)
+            if time.monotonic() > enough:
+                break
+
+    def _conclude(self, course: Course, record: dict[str, Any], run: RunDir) -> None:
+        """An attempt has its record: another one follows, or it was the last."""
+        if not self._stopping and course.try_again(record, self.stations, self.policy):
+            last = course.earlier[-1]
+            self.view.say(f"{last['status']:<9} {course.row.row} on {last['host']}: {last['reason']}; trying again")
+            return
+        course.end(record, run)
+        if record["status"] in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
+            self._stop_for(course)
 
     def _take_back(self, course: Course, prepared: Prepared) -> None:
-        """What nobody asked to be cancelled is begun anew."""
+        """The attempt never was; the row waits for the next one."""
         shutil.rmtree(prepared.run.path, ignore_errors=True)
         course.prepared = course.station = None
+        course.moving, course.resumed = True, False
 
     def _stop_for(self, failed: Course) -> None:
         self._stopping = True
@@ -220,16 +242,23 @@ class Execution:
         run = drafted.run if drafted else self._placeless(course)
         course.end(not_begun(run, status, reason), run)
 
-    def _placeless(self, course: Course) -> RunDir:
-        """The run directory of a row that no host was given."""
+    def _placeless(self, course: Course, host: str | None = None) -> RunDir:
+        """The run directory of a row that has no plan: no host was given it, or `host` cannot say what it would run."""
         number = course.position + 1 if course.attempt == 1 else next(self._numbers)
         run, row = self.ready.batch.run_dir(number), course.row
         os.makedirs(run.path, exist_ok=True)
-        known = {"id": self.ready.batch.run_id(number), "host": None, "checkout": asdict(self.ready.checkout)}
+        known = {"id": self.ready.batch.run_id(number), "host": host, "checkout": asdict(self.ready.checkout)}
         named = {"label": row.label, "job": row.job, "row": row.row, "test": row.test, "gpus": row.gpus or 0}
         write_json(run.plan, {**known, **named})
-        journals.note(self.ready.batch, Begun(row.row, number, ""))
+        self._note(Begun(row.row, number, host or ""))
         return run
+
+    def _note(self, begun: Begun) -> None:
+        """A full disk here ends no row."""
+        try:
+            journals.note(self.ready.batch, begun)
+        except OSError as error:
+            self.view.say(f"{self.ready.batch.path}: {error.strerror}; --resume will not find {begun.row}")
 
     def _running(self) -> list[Prepared]:
         return [course.prepared for course in self.courses if course.runs and course.prepared is not None]
@@ -255,13 +284,6 @@ class Execution:
             self.stations[0].site.wait(_GLANCE)
         else:
             time.sleep(_GLANCE)
-
-
-def _was_taken_back(prepared: Prepared, look: Look) -> bool:
-    """Whether it never reached the host, or had begun there after all, and was ended as soon as the host was back."""
-    if look.never:
-        return look.never[0] == CANCELLED
-    return read_json(prepared.run.status).get("end") == END_CANCELLED
 
 
 def why_blocked(row: Prepared) -> str:

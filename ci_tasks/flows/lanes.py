@@ -18,7 +18,11 @@ def lanes(courses: Sequence[Course]) -> list[Lane]:
 
 def host_lanes(stations: Sequence[Station], courses: Sequence[Course]) -> list[HostLane]:
     """A lane for each host."""
-    return [_host_lane(station, [one for one in courses if one.station is station]) for station in stations]
+    ours = dict.fromkeys((station.name for station in stations), 0)
+    for course in courses:
+        if course.runs and course.station is not None:
+            ours[course.station.name] += course.row.gpus or 0
+    return [_host_lane(station, ours[station.name]) for station in stations]
 
 
 def _lane(course: Course) -> Lane:
@@ -50,8 +54,8 @@ def _lane(course: Course) -> Lane:
     )
 
 
-def _host_lane(station: Station, there: Sequence[Course]) -> HostLane:
-    facts, ours = station.facts, sum(one.row.gpus or 0 for one in there if one.runs)
+def _host_lane(station: Station, ours: int) -> HostLane:
+    facts = station.facts
     is_away = bool(station.problem) or (station.is_ready and not station.site.is_up)
     note = station.problem or station.note or ("the link is down" if is_away else "")
     return HostLane(

@@ -105,7 +105,7 @@ def _print(source: Source, ask: Ask, compared: Compared) -> None:
     elif ask.form == SARIF:
         print(report.sarif(shown, [asdict(rule) for rule in RULES.values()], __version__))
     elif ask.form == GITHUB:
-        print("\n".join(report.annotations(shown)), end="\n" if shown else "")
+        print("\n".join(report.github(shown)), end="\n" if shown else "")
     else:
         print("\n".join([source.headline, *report.text(shown)]))
     if ask.form == TEXT:

@@ -31,7 +31,8 @@ class Request:
     workspace. `image` replaces CI's.
     `rows` are whole names, and count instead of `only` where there are any.
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
-    `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another."""
+    `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
+    `nodes` over how many nodes of a cluster each row runs."""
 
     label: str
     only: str | None = None
@@ -44,6 +45,7 @@ class Request:
     rows: tuple[str, ...] = ()
     by_runner: bool = False
     slots: int = 0
+    nodes: int = 1
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ def come_back(journal: Journal, courses: Sequence[Course], ready: Ready, say: Ca
     stations = {station.name: station for station in ready.stations}
     ended = watched = 0
     for course in courses:
-        attempts = [one for one in journal.begun if one.row == course.row.row]
+        # What never left this machine was begun anew under the same number.
+        attempts = list({one.number: one for one in journal.begun if one.row == course.row.row}.values())
         for earlier in attempts[:-1]:
             _ended_earlier(course, ready.batch.run_dir(earlier.number))
         if not attempts:
@@ -65,7 +66,7 @@ def _watch(course: Course, run: RunDir, begun: Begun, stations: dict[str, Statio
         raise UsageError(
             f"{course.row.row} runs on {begun.host}, which --host does not name", hint=f"add {begun.host} to --host"
         )
-    course.prepared, course.station = _prepared(course, run, station), station
+    course.prepared, course.station, course.resumed = _prepared(course, run, station), station, True
     course.since = time.monotonic() - max(0.0, time.time() - read_json(run.status).get("started_at", time.time()))
     station.site.rejoin(course.prepared)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from ci_tasks.hosts.ask import Answer
     from ci_tasks.model import Checkout, HostSpec, Plan, Row
     from ci_tasks.plan.capacity import HostFacts
     from ci_tasks.plan.planner import Setup
@@ -26,6 +27,7 @@ class Prepared:
     plan: Plan
     run: RunDir
     setup: Setup | None
+    site: Site
     lacks: tuple[str, ...] = ()
     could: tuple[str, ...] = ()
 
@@ -66,8 +68,22 @@ class Site(Protocol):
         """The directory there of pretend GPUs' locks."""
         ...
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the host can be spoken to just now."""
+        ...
+
+    @property
+    def queues(self) -> bool:
+        """Whether the host has a scheduler of its own, which decides when a row that was begun starts."""
+        ...
+
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         """What the host offers; `gpus` is how many the widest row wants, 0 where nobody does."""
+        ...
+
+    def ask(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, Answer]:
+        """The answers of programs of the host."""
         ...
 
     def python(self, wanted: str) -> tuple[str, str]:
@@ -76,6 +92,10 @@ class Site(Protocol):
 
     def expect(self, source: Path, *, rev: str | None, base: str | None) -> None:
         """`take` will ask for these: what can begin while the rows are found does. Its problems are `take`'s."""
+        ...
+
+    def share(self, code: Code) -> None:
+        """`take` may use what another host of the command took."""
         ...
 
     def take(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> Code:
@@ -98,12 +118,20 @@ class Site(Protocol):
         """Make what `run.sh` needs to be run by hand, where that is here; the site itself is done."""
         ...
 
-    def ready(self, setups: Sequence[Setup], reuse: bool, say: Say) -> AbstractContextManager[str | None]:
-        """Run the install steps that rows share. Gives why they failed; the rows run inside of the block."""
+    def ready(
+        self, setups: Sequence[Setup], reuse: bool, say: Say, wanted: Callable[[], bool] = lambda: True
+    ) -> AbstractContextManager[str | None]:
+        """Run the install steps that rows share. Gives why they failed; the rows run inside of the block.
+
+        Raises KeyboardInterrupt once nobody wants it any more, which a thread hears of only so."""
         ...
 
     def begin(self, row: Prepared) -> None:
         """Start a row."""
+        ...
+
+    def rejoin(self, row: Prepared) -> None:
+        """Come back to a row that an earlier command began."""
         ...
 
     def look(self, row: Prepared) -> Look: ...

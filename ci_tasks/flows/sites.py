@@ -8,7 +8,7 @@ from ci_tasks.model import HostSpec
 
 
 def open_site(spec: HostSpec) -> Site:
-    """Raises UsageError for a kind of host that nothing can run on yet."""
+    """Raises UsageError for a kind of host that there is none of."""
     if spec.kind == "local":
         from ci_tasks.flows.here import Here
 
@@ -17,6 +17,10 @@ def open_site(spec: HostSpec) -> Site:
         from ci_tasks.flows.there import There
 
         return There(spec)
+    if spec.kind == "slurm":
+        from ci_tasks.flows.cluster import Cluster
+
+        return Cluster(spec)
     raise UsageError(
-        f"host {spec.name} is of kind {spec.kind}, which this version cannot run on yet", hint="here: local and ssh"
+        f"host {spec.name} is of kind {spec.kind}, which there is none of", hint="valid: local, ssh, slurm"
     )

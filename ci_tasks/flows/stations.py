@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from ci_tasks.plan.planner import Setup
 
 _EVERY = 20.0  # seconds between two looks at what others hold there
-_LAST_WORDS = 30.0  # seconds that a thread may take to let go of what it holds
+GIVE_UP = 3600.0  # seconds without a link after which no row waits for the host any longer
+_LAST_WORDS = 30.0  # seconds that the threads may take to let go of what they hold
 
 
 @dataclass
@@ -101,8 +103,10 @@ class Stations:
     ) -> None:
         self._over.set()
         self._given_up.set()
+        until = time.monotonic() + _LAST_WORDS
         for thread, station in zip(self._threads, self.stations, strict=True):
-            thread.join(_LAST_WORDS if station.facts is not None else 0.0)  # nobody waits for one that never answered
+            answers = station.facts is not None and station.site.is_up  # nobody waits for one that does not
+            thread.join(max(0.0, until - time.monotonic()) if answers else 0.0)
 
     def give_up(self) -> None:
         """Nobody waits for install steps any more."""
@@ -125,8 +129,7 @@ class Stations:
                 if why:
                     raise CiTasksError(why)
                 station.is_ready, station.note = True, ""
-                while not self._over.wait(_EVERY):
-                    self._look(station)
+                self._keep_an_eye_on(station)
         except KeyboardInterrupt:
             station.problem = "cancelled"
         except CiTasksError as problem:
@@ -135,6 +138,15 @@ class Stations:
             self._lose(station, str(error))
         except Exception as bug:  # the others go on
             self._lose(station, repr(bug))
+
+    def _keep_an_eye_on(self, station: Station) -> None:
+        seen = time.monotonic()
+        while not self._over.wait(_EVERY):
+            self._look(station)
+            if station.site.is_up:
+                seen = time.monotonic()
+            elif time.monotonic() > seen + GIVE_UP:
+                raise CiTasksError(f"no link for {GIVE_UP / 60:g} minutes")
 
     def _lose(self, station: Station, why: str) -> None:
         station.problem = why

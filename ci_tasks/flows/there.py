@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.errors import Blocked
-from ci_tasks.flows.site import Look, Prepared, Say, secrets_of
+from ci_tasks.flows.site import Code, Look, Prepared, Say, secrets_of
 from ci_tasks.hosts import box, memory
-from ci_tasks.hosts.ask import Asker, LocalAsker
+from ci_tasks.hosts.ask import Answer, Asker, LocalAsker
 from ci_tasks.hosts.box import Box, Errand, Pack
 from ci_tasks.hosts.errand import CANCEL, KILL
 from ci_tasks.hosts.line import Line
@@ -75,8 +75,6 @@ def open_asker(spec: HostSpec) -> Iterator[Asker]:
     if spec.kind == "local":
         yield LocalAsker()
         return
-    if spec.kind != "ssh":
-        raise Blocked(f"hosts of kind {spec.kind} cannot be asked yet")
     asked = open_box(spec)
     try:
         yield asked.line
@@ -102,6 +100,14 @@ class There:
     def lock_dir(self) -> str:
         return f"{self._home()}/pretend-gpus"
 
+    @property
+    def is_up(self) -> bool:
+        return self._line.is_up
+
+    @property
+    def queues(self) -> bool:
+        return False
+
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         """From memory where that is enough for the rows; what became wrong meanwhile, the runner notices in time."""
         known, spec = self._line.memory, self.spec
@@ -119,6 +125,9 @@ class There:
         found_gpus = spec.gpus if spec.gpus is not None else known.gpus
         return HostFacts(gpus=found_gpus or 0, simulates=simulates)
 
+    def ask(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, Answer]:
+        return self._line.ask(questions, timeout)
+
     def python(self, wanted: str) -> tuple[str, str]:
         known = self._line.memory.pythons
         if wanted not in known:
@@ -132,6 +141,11 @@ class There:
     def expect(self, source: Path, *, rev: str | None, base: str | None) -> None:
         if not store.home().is_relative_to(source):  # else `prepare` complains, and nothing may be written there
             self._early = ThreadPoolExecutor(1).submit(_take, source, rev, base)
+
+    def share(self, code: Code) -> None:
+        if isinstance(code, SentCode):
+            self._early = Future()
+            self._early.set_result(code.snapshot)
 
     def take(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> SentCode:
         from ci_tasks.sync import pack as packs
@@ -170,11 +184,13 @@ class There:
         self.close()
 
     @contextmanager
-    def ready(self, setups: Sequence[Setup], reuse: bool, say: Say) -> Iterator[str | None]:
+    def ready(
+        self, setups: Sequence[Setup], reuse: bool, say: Say, wanted: Callable[[], bool] = lambda: True
+    ) -> Iterator[str | None]:
         if setups and reuse:
             say(f"install steps: run anew, since {self.spec.name} keeps no venvs between runs")
         for setup in setups:
-            problem = self._make_ready(setup, say)
+            problem = self._make_ready(setup, say, wanted)
             if problem:
                 break
         else:
@@ -189,6 +205,7 @@ class There:
             script=row.plan.script,
             parts=self._parts() if row.setup is None else (),
             secrets=secrets_of(row.plan.secrets, os.environ),
+            shares=bool(self._setups),
         )
         self._errands[row.run.path] = errand
         self._begin(errand)
@@ -202,6 +219,14 @@ class There:
             errand.never = (BLOCKED, f"cannot write {errand.run.path}: {error.strerror}")
         else:
             self._box.begin(errand)
+
+    def rejoin(self, row: Prepared) -> None:
+        held = hold(row.run)
+        if held is None:
+            raise Blocked(f"{row.run.path} is being brought home by another command", hint="wait for it, or end it")
+        errand = Errand(run=row.run, directory=self.path(row.run), held=held, shares=bool(self._setups))
+        self._errands[row.run.path] = errand
+        self._box.attach(errand)
 
     def look(self, row: Prepared) -> Look:
         errand = self._errands.get(row.run.path)
@@ -257,7 +282,7 @@ class There:
         assert self._snapshot is not None
         return [{"path": part.path, "commit": part.commit, "tree": part.tree} for part in self._snapshot.parts]
 
-    def _make_ready(self, setup: Setup, say: Say) -> str | None:
+    def _make_ready(self, setup: Setup, say: Say, wanted: Callable[[], bool]) -> str | None:
         from ci_tasks.flows.environment import failed_steps, setup_plan
         from ci_tasks.flows.view import last_line
 
@@ -281,6 +306,8 @@ class There:
         try:
             while not (look(errand).over or errand.never):
                 time.sleep(_GLANCE)
+                if not wanted():
+                    raise KeyboardInterrupt
                 for line in self.told():
                     say(line)
                 if time.monotonic() - spoken > _REMINDER:

@@ -5,10 +5,12 @@ Every run has a thread that tells its whole story, `_live`. The host owns the tr
 
 from __future__ import annotations
 
+import queue
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ci_tasks.errors import CiTasksError
@@ -36,7 +38,8 @@ class Box:
         self._errands: dict[int, Errand] = {}
         self._sender = Sender()
         self._threads: list[threading.Thread] = []
-        self._heard = threading.Event()
+        # No Event: ^C in the middle of its wait can leave its lock held, or have it let go of twice.
+        self._heard: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.line = open_line(self._news, self._log)
 
     def load(self, packs: list[Pack]) -> None:
@@ -65,8 +68,8 @@ class Box:
 
     def wait(self, seconds: float) -> None:
         """Until something is heard of the runs, at most so long."""
-        self._heard.wait(seconds)
-        self._heard.clear()
+        with suppress(queue.Empty):
+            self._heard.get(timeout=seconds)
 
     def leave(self) -> None:
         """Stop watching; the runs go on."""
@@ -125,7 +128,7 @@ class Box:
                 self._stop(errand, f"{errand.run.path}: {error.strerror}", BLOCKED)
             except Exception as bug:
                 self._stop(errand, f"{errand.run.path}: {bug!r}")
-        self._heard.set()
+        self._wake()
 
     def _go_on(self, errand: Errand, channel: Channel) -> None:
         if errand.step == SENDING:
@@ -147,7 +150,7 @@ class Box:
             self._fetch(errand, channel)
         if errand.step == CLEARING:
             if not errand.stays and not (errand.mirror and errand.mirror.status.get("kept")):
-                channel.post("clear", dir=errand.directory).wait()
+                self._clear(errand, channel)
             errand.step = DONE
 
     def _take_back(self, errand: Errand, channel: Channel) -> None:
@@ -157,8 +160,11 @@ class Box:
                 self._watch(errand, channel)
                 return
             except HostRefused:
-                channel.post("clear", dir=errand.directory).wait()
+                self._clear(errand, channel)
         self._nothing_there(errand, CANCELLED, "cancelled")
+
+    def _clear(self, errand: Errand, channel: Channel) -> None:
+        channel.post("clear", dir=errand.directory, shared=not errand.shares).wait()
 
     def _watch(self, errand: Errand, channel: Channel) -> None:
         post_watch(errand, channel).wait()
@@ -196,7 +202,7 @@ class Box:
         if errand.never is None:
             mirror.finish()
             errand.step = CLEARING
-            self._heard.set()
+            self._wake()
 
     def _collect(self, errand: Errand, channel: Channel, mirror: Mirror) -> None:
         with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=errand.run.path) as spool:
@@ -235,7 +241,7 @@ class Box:
             self.line.memory.forget_facts()
             self._stop(errand, refusal.message, BLOCKED if errand.step == SENDING else LOST)
         elif errand.step == SENDING:
-            channel.post("clear", dir=errand.directory).wait()  # half of it may be there
+            self._clear(errand, channel)  # half of it may be there
             self._nothing_there(errand, BLOCKED, refusal.message)
         elif errand.step == WATCHING and refusal.code == "missing":
             self._missing(errand, channel, refusal)
@@ -249,7 +255,7 @@ class Box:
             self._nothing_there(errand, LOST, refusal.message)
             return
         if not errand.stays:
-            channel.post("clear", dir=errand.directory).wait()
+            self._clear(errand, channel)
         self._nothing_there(errand, LOST, f"it never began on {name}: the command that sent it went away before")
 
     def _stop(self, errand: Errand, why: str, status: str = "") -> None:
@@ -281,7 +287,12 @@ class Box:
 
     def _give_up(self, errand: Errand, status: str, reason: str) -> None:
         errand.never = (status, reason)
-        self._heard.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Whoever waits looks again; one word is enough, however much is heard meanwhile."""
+        if self._heard.empty():
+            self._heard.put(None)
 
     # -- the line's thread -------------------------------------------------------------------------------------------
 
@@ -301,4 +312,4 @@ class Box:
             tell(errand.mirror)
         except Exception as error:
             errand.mirror.fail(f"cannot take what came: {error!r}")
-        self._heard.set()
+        self._wake()

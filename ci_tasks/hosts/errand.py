@@ -28,15 +28,18 @@ class Pack:
 
 @dataclass
 class Errand:
-    """One run on the host. `directory` is its run directory there; `parts` name its checkout."""
+    """One run on the host. `directory` is its run directory there; `parts` name its checkout; `batch` is the script
+    that a cluster gets for it, empty on a box."""
 
     run: RunDir
     directory: str
     plan: Mapping[str, Any] = field(default_factory=dict)
     script: str = ""
+    batch: str = ""
     parts: Sequence[Mapping[str, str]] = ()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     stays: bool = False  # its directory there is not cleared away at the end
+    shares: bool = False  # with rows that may be yet to come; whoever began them clears that away
     step: str = SENDING
     never: tuple[str, str] | None = None  # status and reason of a run that has no end of its own here
     remark: str = ""  # what a person should know although the run has its end
@@ -60,5 +63,5 @@ def remember(run: RunDir, spec: HostSpec, directory: str, *, adopted: bool = Fal
     """Note in the mirror where the run is, before anything is sent: whoever comes later finds it. An adopted one was
     begun by somebody else, who will want to bring it home as well."""
     os.makedirs(run.path, exist_ok=True)
-    where = {"host": spec.name, "address": spec.address, "workspace": spec.workspace, "directory": directory}
-    note(run, **where, adopted=adopted, complete=False)
+    where = {"host": spec.name, "kind": spec.kind, "address": spec.address, "workspace": spec.workspace}
+    note(run, **where, directory=directory, adopted=adopted, complete=False)

@@ -47,7 +47,7 @@ class Sender:
                     parts=list(errand.parts),
                     workspace=errand.plan.get("workspace"),
                 ),
-                channel.post("start", dir=errand.directory, secrets=dict(errand.secrets)),
+                _post_begin(errand, channel),
                 post_watch(errand, channel),
             ]
         _all(asked)
@@ -68,6 +68,15 @@ class Sender:
                 return True
             again, errand.sent_again = not errand.sent_again, True
             return again  # another run of ours has sent everything meanwhile
+
+
+def _post_begin(errand: Errand, channel: Channel) -> Pending:
+    """On a box it begins at once, on a cluster when that has room for it."""
+    secrets = dict(errand.secrets)
+    if not errand.batch:
+        return channel.post("start", dir=errand.directory, secrets=secrets)
+    parts = list(errand.parts)
+    return channel.post("submit", dir=errand.directory, secrets=secrets, script=errand.batch, parts=parts)
 
 
 def post_watch(errand: Errand, channel: Channel) -> Pending:

@@ -106,15 +106,16 @@ def judge(
 ) -> Verdict:
     """The row's status and its reason. `triage` is what the log says of a failure."""
     if ended.end is None:
-        return Verdict(LOST, "the runner vanished before the job ended", evidence)
+        return Verdict(LOST, ended.error or "the runner vanished before the job ended", evidence)
     if ended.end == layout.END_CANCELLED:
-        return Verdict(CANCELLED, "cancelled", evidence)
+        return Verdict(CANCELLED, ended.error or "cancelled", evidence)
     if ended.end == layout.END_ERROR:
         return Verdict(BLOCKED, f"the job could not be started: {ended.error}", evidence)
     if ended.log_error:
         return Verdict(BLOCKED, ended.log_error, evidence)
     if ended.end == layout.END_TIMEOUT:
-        return _at_last_line(FAILED, f"timeout after {ended.timeout_minutes:g} min", evidence, log)
+        said = ended.error or f"timeout after {ended.timeout_minutes:g} min"
+        return _at_last_line(FAILED, said, evidence, log)
     if ended.exit_code in _ADAPTERS_CODES and log.blocked:
         return Verdict(BLOCKED, log.blocked, evidence)
     if ended.exit_code == _DOCKERS_CODE and containers and log.daemon:

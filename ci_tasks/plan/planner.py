@@ -11,7 +11,9 @@ from ci_tasks.errors import WorkflowError
 from ci_tasks.model import Checkout, HostSpec, Job, Override, Plan, Row, Workflow
 from ci_tasks.plan.deviations import deviations
 from ci_tasks.plan.machinery import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks, lock_deviation
+from ci_tasks.plan.nodes import node_lines
 from ci_tasks.plan.reads import referenced, varies
+from ci_tasks.plan.sbatch import on_slurm
 from ci_tasks.plan.script import Script, Venv, render
 from ci_tasks.plan.steps import PlannedStep, PlannedSteps, plan_steps
 from ci_tasks.workflow import rows, secrets
@@ -25,7 +27,8 @@ class Place:
 
     `python` is (path, version) of the interpreter for a venv; `environments` is the directory of the venvs that rows
     share; `lock_dir` holds the locks of pretend GPUs; `starts_ray` says what the row's test does, `keep` that a failed
-    run leaves its container and workspace, `image` what runs in the place of CI's image.
+    run leaves its container and workspace, `image` what runs in the place of CI's image, `nodes` over how many nodes of
+    a cluster the row runs.
     """
 
     id: str
@@ -38,6 +41,7 @@ class Place:
     starts_ray: bool = False
     keep: bool = False
     image: str | None = None
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -119,8 +123,11 @@ def make_plan(
         exclusive=exclusive(host, texts, starts_ray=place.starts_ray),
         gpu_locks=locks,
         artifacts=host.artifacts,
+        nodes=place.nodes,
     )
-    return Drafted(plan, setup)
+    if place.nodes != 1:
+        plan = replace(plan, deviations=(*plan.deviations, *node_lines(place.nodes, plan.gpus, host).deviations))
+    return Drafted(on_slurm(plan) if host.kind == "slurm" else plan, setup)
 
 
 def _images(row: Row, place: Place) -> dict[str, str]:

@@ -30,7 +30,7 @@ def summary(findings: Sequence[Shown], known: int) -> str:
     return f"{said}; {known} more in the baseline" if known else said
 
 
-def annotations(findings: Sequence[Shown]) -> list[str]:
+def github(findings: Sequence[Shown]) -> list[str]:
     """Workflow commands of GitHub Actions, which show each finding at its line of the pull request."""
     return [
         f"::{one['level']} file={_property(one['file'])},line={one['line']},title={_property(one['rule'])}::"

@@ -76,7 +76,13 @@ def _table(records: Sequence[Record]) -> list[str]:
 
 def _line(record: Record) -> str:
     status = str(record["status"])
-    cells = (cell(record["row"]), cell(record["host"] or "–"), took(record), cell(evidence_of(record)), cell(told(record)))
+    cells = (
+        cell(record["row"]),
+        cell(record["host"] or "–"),
+        took(record),
+        cell(evidence_of(record)),
+        cell(told(record)),
+    )
     return f"| {_SYMBOLS.get(status, '⏳')} {status} | {' | '.join(cells)} |"
 
 

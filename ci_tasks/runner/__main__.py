@@ -1,4 +1,5 @@
-"""`python runner.pyz start RUN_DIR`, `… cancel …`, `… shell …`, and `… docker RUN_DIR -- WORDS` of `bin/docker`."""
+"""`python runner.pyz start RUN_DIR`, `… cancel …`, `… shell …`, `… batch …` as a batch job, and `… docker RUN_DIR --
+WORDS` of `bin/docker`."""
 
 from __future__ import annotations
 
@@ -22,11 +23,15 @@ def main(argv: List[str]) -> int:
             return start(run_dir)
         if command == "cancel":
             return cancel(run_dir)
+        if command == "batch":
+            from .slurm.batch import batch
+
+            return batch(run_dir)
         if command == "shell":
             return shell.main(run_dir)
         if command == "docker":
             return adapter.main(argv[3:], run_dir)
-    _say("start RUN_DIR | cancel RUN_DIR | shell RUN_DIR | docker RUN_DIR -- WORDS; not %r" % (argv,))
+    _say("start RUN_DIR | cancel RUN_DIR | shell RUN_DIR | batch RUN_DIR | docker RUN_DIR -- WORDS; not %r" % (argv,))
     return 2
 
 

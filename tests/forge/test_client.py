@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
 from ci_tasks.forge import client, patience
@@ -277,6 +278,7 @@ def test_the_proxy_of_the_environment_is_asked(
 def test_a_proxy_that_does_not_work(
     api: Serving, waiting: Waiting, monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str, step: str
 ) -> None:
+    monkeypatch.setattr("requests.adapters.SOCKSProxyManager", no_socks)
     monkeypatch.setenv(name, value.format(port=unused_port()))
     error = refused(waiting, CiTasksError)
     assert (words in error.message, step in error.hint) == (True, True), error
@@ -288,6 +290,11 @@ def test_a_file_of_certificates_that_is_not_there(
     monkeypatch.setenv("GITHUB_API_URL", f"https://127.0.0.1:{api.port}")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nonexistent.pem")
     assert "/nonexistent.pem" in refused(waiting, UsageError).message
+
+
+def no_socks(*_words: Any, **_options: Any) -> None:
+    """What requests has in that place where PySocks is not installed."""
+    raise requests.exceptions.InvalidSchema("Missing dependencies for SOCKS support.")
 
 
 def unused_port() -> int:

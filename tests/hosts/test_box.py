@@ -200,7 +200,10 @@ def test_a_greeting_of_the_login_shell_does_no_harm(room: NextRoom) -> None:
         ("yes hello | head -c 300000; exit 1; ", "does not answer as ci-tasks does"),
     ],
 )
-def test_a_host_that_cannot_be_used_says_why(room: NextRoom, before: str, said: str) -> None:
+def test_a_host_that_cannot_be_used_says_why(
+    room: NextRoom, monkeypatch: pytest.MonkeyPatch, before: str, said: str
+) -> None:
+    monkeypatch.setattr("ci_tasks.hosts.link._STATUS_WAIT", 0.5)  # one that talks for ever has no exit status
     room.before = before
     errand = room.errand("true")
     box = room.open()
@@ -654,3 +657,18 @@ def test_what_was_said_of_a_run_before_it_was_home_is_not_its_end(room: NextRoom
     room.open().begin(errand)
     done(errand)
     assert not Path(errand.run.record).exists()
+
+
+@pytest.mark.parametrize("more", [True, False], ids=["more rows may come", "no more rows"])
+def test_what_rows_share_goes_with_the_last_row_unless_more_may_come(room: NextRoom, more: bool) -> None:
+    """One row may be cleared away before the next one is there: it would find the venv of its batch gone."""
+    venv = room.home / ".ci-tasks/runs/batch/environments/venv"
+    venv.mkdir(parents=True)
+    errand = room.errand("echo hello", shares=more)
+    box = room.open()
+    box.begin(errand)
+    done(errand)
+    assert not Path(errand.directory).exists()
+    assert venv.exists() == more
+    box.line.request("clear", dir=str(venv))
+    assert room.left() == []

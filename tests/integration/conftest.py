@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ def _neighbour(name: str) -> Any:
 docker_host = _neighbour("dockerd").docker_host
 sshd = _neighbour("sshd").sshd
 _neighbour("tcp_proxy")
+warm = _neighbour("warm").Warm()
 
 PATIENCE = 60.0
 
@@ -73,22 +74,32 @@ class Person:
     home: Path
     checkout: Path
     env: dict[str, str] = field(default_factory=dict)
+    first: str = ""  # Python that runs before each command, as to give it less patience
+    said: list[Said] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _PERSONS.append(self)
 
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_", "NOX"))}
         return {**kept, "CI_TASKS_HOME": str(self.home), "TINY_STEP_SECONDS": "0.05", **self.env}
 
     def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-c", "from ci_tasks.cli import main; main()", *words]
+        return [sys.executable, "-c", f"{self.first}\nfrom ci_tasks.cli import main; main()", *words]
 
-    def start(self, *words: str, stdin: str = "") -> subprocess.Popen[str]:
+    def start(self, *words: str, stdin: str = "") -> Any:
+        """What subprocess.Popen gives for it, or what behaves like that."""
+        environ = self.environment()
         with tempfile.TemporaryFile("w+") as typed:
             typed.write(stdin)
             typed.seek(0)
+            if warm.can(environ):
+                handle = typed.fileno()
+                return warm.start(words, first=self.first, cwd=self.checkout, env=environ, stdin=handle)
             return subprocess.Popen(
                 self.command(*words),
                 cwd=self.checkout,
-                env=self.environment(),
+                env=environ,
                 stdin=typed,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -99,7 +110,8 @@ class Person:
     def ci_tasks(self, *words: str) -> Said:
         started = self.start(*words)
         out, err = started.communicate(timeout=180)
-        return Said(started.returncode, out, err)
+        self.said.append(Said(started.returncode, out, err))
+        return self.said[-1]
 
     def nox(self, *words: str) -> Said:
         done = subprocess.run(
@@ -110,7 +122,8 @@ class Person:
             text=True,
             timeout=180,
         )
-        return Said(done.returncode, done.stdout, done.stderr)
+        self.said.append(Said(done.returncode, done.stdout, done.stderr))
+        return self.said[-1]
 
     def git(self, *words: str) -> str:
         done = subprocess.run(["git", *words], cwd=self.checkout, check=True, capture_output=True, text=True)
@@ -139,6 +152,19 @@ class Person:
         runs = sorted(path for path in batches[-1].iterdir() if (path / "log").exists())
         return {json.loads((run / "plan.json").read_text())["row"]: (run / "log").read_text() for run in runs}
 
+    def told(self) -> str:
+        """How every run stands, with the end of its log, and what the last command said: for a test that fails."""
+        lines = []
+        for record in sorted(self.home.glob("runs/**/record.json")):
+            found = json.loads(record.read_text())
+            lines.append(f"{found.get('id')} {found.get('row')}: {found.get('status')}, {found.get('reason')}")
+        for log in sorted(self.home.glob("**/log")):
+            if log.is_file():
+                lines += [f"{log}:", *(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-8:])]
+        for said in self.said[-1:]:
+            lines.append(f"the last command, exit code {said.code}:\n{said.out[-4000:]}{said.err[-4000:]}")
+        return "\n".join(lines)
+
     def processes(self) -> list[int]:
         """Every process that belongs to a run of this home."""
         mark = f"CI_TASKS_RUN_DIR={self.home}/".encode()
@@ -153,22 +179,48 @@ class Person:
         return found
 
 
+_PERSONS: list[Person] = []  # those of the test at hand
+
+
+def pytest_runtest_setup() -> None:
+    _PERSONS.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections += [(f"runs below {person.home}", person.told()) for person in _PERSONS]
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cooled() -> Iterator[None]:
+    yield
+    warm.close()
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
 @pytest.fixture
-def person(tmp_path: Path, home: Path) -> Iterator[Person]:
-    """In a checkout of their own: the sample, committed, with `origin/main` at that commit."""
-    someone = Person(home, new_checkout(tmp_path / "tiny slime's checkout"))
+def person(tmp_path: Path, home: Path, sample_repository: Path) -> Iterator[Person]:
+    """In a checkout of their own: the sample, committed, with `origin/main` at that commit. Its path has a space and a
+    quote, as a person's may."""
+    someone = Person(home, shutil.copytree(sample_repository, tmp_path / "tiny slime's checkout"))
+    # Copied files have times of their own, which git would take for edits until it has looked.
+    someone.git("update-index", "-q", "--refresh")
     yield someone
     for pid in someone.processes():
         os.kill(pid, signal.SIGKILL)
 
 
-def new_checkout(path: Path) -> Path:
-    """The sample as a git repository. Its path has a space and a quote, as a person's may."""
+@pytest.fixture(scope="session")
+def sample_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample as a git repository, to be copied."""
+    path = tmp_path_factory.mktemp("sample") / "checkout"
     shutil.copytree(SAMPLE, path, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
     for words in (

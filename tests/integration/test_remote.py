@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -66,10 +67,10 @@ def running_log(person: Any) -> bytes:
 def test_a_label_runs_on_the_box_on_exactly_this_tree(far_person: Any, box: Any) -> None:
     say(far_person, "edited here")
     far_person.write("notes.txt", "untracked\n")
-    said = far_person.ci_tasks("remote", "--host", "box", "ckpt")
+    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async,gpu-load-optimizer-gpu")
     assert said.code == 0, said.out + said.err
     records = far_person.records()
-    assert [record["status"] for record in records] == ["passed"] * 5
+    assert [record["status"] for record in records] == ["passed"] * 2
     assert {record["host"] for record in records} == {"box"}
     assert set(records[0]["checkout"]["dirty"]) == {"notes.txt", "tests/test_tiny_ckpt.py"}
     for log in far_person.logs().values():
@@ -79,18 +80,15 @@ def test_a_label_runs_on_the_box_on_exactly_this_tree(far_person: Any, box: Any)
     assert far_person.git("status", "--porcelain").split() == ["M", "tests/test_tiny_ckpt.py", "??", "notes.txt"]
 
 
-def test_the_log_here_is_the_log_there(far_person: Any) -> None:
+def test_a_second_run_sends_what_changed_and_to_a_host_that_forgot_everything_all_of_it(
+    far_person: Any, box: Any
+) -> None:
+    far_person.write("large.bin", os.urandom(3 << 20).hex())
     said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async")
     assert said.code == 0, said.out + said.err
-    (record,) = far_person.records()
     log = running_log(far_person)
-    assert record["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()}
+    assert far_person.records()[0]["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()}
     assert log.decode() in said.out, "a single row's log is shown as it comes"
-
-
-def test_a_second_run_sends_what_changed_and_nothing_else(far_person: Any, box: Any) -> None:
-    far_person.write("large.bin", os.urandom(3 << 20).hex())
-    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async").code == 0
     before = {path: path.stat().st_size for path in (box.home / ".ci-tasks/store.git").rglob("*.pack")}
     say(far_person, "once more")
     assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async").code == 0
@@ -98,22 +96,18 @@ def test_a_second_run_sends_what_changed_and_nothing_else(far_person: Any, box: 
     assert 0 < sum(after.values()) - sum(before.values()) < 200_000
     assert "once more" in running_log(far_person).decode()
 
-
-def test_a_host_that_forgot_everything_gets_everything_again(far_person: Any, box: Any) -> None:
-    import shutil
-
-    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async").code == 0
     shutil.rmtree(box.home / ".ci-tasks")
-    say(far_person, "once more")
+    say(far_person, "from nothing")
     said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async")
     assert said.code == 0, said.out + said.err
-    assert "once more" in running_log(far_person).decode()
+    assert "from nothing" in running_log(far_person).decode()
 
 
 def test_a_label_with_install_steps_shares_one_venv_there(far_person: Any, box: Any) -> None:
-    said = far_person.ci_tasks("remote", "--host", "box", "cpu-unittest", "--jobs", "2")
+    """The next row begins when the one before is being cleared away, or is gone."""
+    said = far_person.ci_tasks("remote", "--host", "box", "agent-test", "--jobs", "1")
     assert "install steps: done" in said.out, said.out + said.err
-    assert {record["status"] for record in far_person.records()} <= {"passed", "vacuous"}
+    assert [record["status"] for record in far_person.records()] == ["passed"] * 2
     assert left(box) == []
 
 
@@ -154,7 +148,7 @@ def test_a_run_that_nobody_has_is_unknown_and_those_of_the_host_are_named(far_pe
 
 
 def test_a_killed_client_loses_nothing(far_person: Any, box: Any) -> None:
-    far_person.env["TINY_STEP_SECONDS"] = "0.4"
+    far_person.env["TINY_STEP_SECONDS"] = "0.2"
     client = far_person.start("remote", "--host", "box", "ckpt", "--only", "async")
     until(lambda: b"rollout 0" in running_log(far_person), "the job has begun")
     client.kill()

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ci_tasks.judge.lint import RULES, Finding
-from ci_tasks.report.lint import annotations, sarif, summary, text
+from ci_tasks.report.lint import github, sarif, summary, text
 
 ONE = Finding("tests/a, b.py", 3, "gpus-differ", "50% of\nthem", "make both 4", "a").public()
 TWO = Finding("docs/ci.md", 7, "unknown-label", "run-ci-x starts no job", "name one", "x").public()
@@ -27,7 +27,7 @@ def test_the_summary_counts_by_rule() -> None:
 
 
 def test_annotations_keep_to_githubs_escapes() -> None:
-    assert annotations([ONE])[0].startswith(
+    assert github([ONE])[0].startswith(
         "::error file=tests/a%2C b.py,line=3,title=gpus-differ::50%25 of%0Athem. the row"
     )
 

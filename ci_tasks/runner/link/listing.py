@@ -6,12 +6,31 @@ import os
 from typing import Any, Dict, Iterator, List
 
 from .. import layout, process
+from ..slurm import job as slurm_job
 
 
 def runs(home: str) -> List[Dict[str, Any]]:
     """Every run of the host's home: {dir, id, label, row, state, alive, kept, started_at, ended_at}; its state is
     `planned` before it has begun."""
-    return [_told(path) for path in sorted(_run_dirs(os.path.join(home, "runs")))]
+    found = [_told(path) for path in sorted(_run_dirs(os.path.join(home, "runs")))]
+    _ask_slurm([run for run in found if run["state"] == layout.STATE_RUNNING])
+    return found
+
+
+def _ask_slurm(running: List[Dict[str, Any]]) -> None:
+    """Whether those that are Slurm's jobs are alive, only Slurm can say; while it does not, they are."""
+    jobs = {run["dir"]: slurm_job.read(run["dir"]) for run in running}
+    ids = [job.id for job in jobs.values() if job is not None and job.id]
+    if not ids:
+        return
+    from ..slurm.squeue import Queue
+
+    queue = Queue()
+    known = queue.look(ids)
+    for run in running:
+        job = jobs[run["dir"]]
+        if job is not None and job.id:
+            run["alive"] = bool(queue.problem) or (job.id in known and not known[job.id].is_over)
 
 
 def _run_dirs(top: str) -> Iterator[str]:

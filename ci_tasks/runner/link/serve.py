@@ -40,6 +40,7 @@ def main(home: str, runner: str, code: str) -> None:
     until = time.monotonic() + LAST_WORK
     for thread in unfinished:  # half of it would be worse than none: nobody may come to ask once more
         thread.join(max(0.0, until - time.monotonic()))
+    session.slurm.finish(until)
     os._exit(0)
 
 

@@ -9,13 +9,15 @@ import sys
 import time
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List
 
 from .. import layout, setting
 from ..code.objects import SHA1, SHA256, Busy, form_of, locked
 from ..code.store import MissingBase, Store, StoreError
 from ..leave import ending, remove
+from ..slurm import job as slurm_job
+from ..slurm.desk import Desk
 from . import ask, bundle, frames, listing
 from .tail import Tail
 
@@ -43,6 +45,7 @@ class Session:
     send: Callable[[bytes], None]
     chunks: Callable[[], Iterator[bytes]]
     is_gone: Callable[[], bool]
+    slurm: Desk = field(default_factory=Desk)
 
     def store(self, form: str = SHA1) -> Store:
         """Objects of one repository have names of one form."""
@@ -85,7 +88,7 @@ def receive(session: Session, request: Request) -> Any:
 def create(session: Session, request: Request) -> Any:
     """Make a run directory, and its checkout where `parts` name one."""
     path = session.run_dir(request)
-    with _alone(session, path):
+    with session.slurm.waits(), _alone(session, path):
         if not os.path.exists(layout.RunDir(path).plan):
             _create(session, request, layout.RunDir(path))
 
@@ -129,6 +132,18 @@ def _start(session: Session, request: Request, run: layout.RunDir) -> None:
         raise Refused("start", "the runner did not start: %s" % (said[-1] if said else "it said nothing"))
 
 
+def submit(session: Session, request: Request) -> Any:
+    """Put a run in line for Slurm, once. What becomes of that, its status says."""
+    run = layout.RunDir(session.run_dir(request))
+    with _alone(session, run.path):
+        if not os.path.exists(run.plan):
+            raise Refused("missing", "there is no run %s" % run.path)
+        parts = request.get("parts") or []
+        store = session.store(form_of(parts[0]["tree"]) if parts else SHA1).path
+        job = slurm_job.Job(home=session.home, store=store, parts=tuple(parts))
+        session.slurm.submit(run.path, job, str(request["script"]), request.get("secrets") or {})
+
+
 @contextmanager
 def _alone(session: Session, path: str) -> Iterator[None]:
     """Nobody else makes or begins the run meanwhile. A client whose link died asks once more over the next, while what
@@ -151,7 +166,7 @@ def watch(session: Session, request: Request) -> Any:
         begun = os.path.lexists(layout.RunDir(path).status)
     if not begun:
         raise Refused("missing", "there is no run %s on the host any more" % path)
-    session.tail.watch(int(request["key"]), path, int(request["offset"]))
+    session.tail.watch(int(request["key"]), path, int(request["offset"]), session.slurm.look(path))
 
 
 def forget(session: Session, request: Request) -> Any:
@@ -180,11 +195,13 @@ def collect(session: Session, request: Request) -> Any:
 
 
 def clear(session: Session, request: Request) -> Any:
-    """Remove a run that its client has whole, with whatever it left; then its batch's directory, if that is empty."""
+    """Remove a run that its client has whole, with whatever it left; then its batch's directory, if that is empty.
+    What rows share goes with the last that is here, unless the client says that more may come: `shared` is false."""
     run = session.run_dir(request)
-    left = remove.remove_run(run)
+    left = _remove(run)
     directory = os.path.dirname(run)
-    left += _clear_environments(directory)
+    if request.get("shared", True):
+        left += _clear_environments(directory)
     while directory != os.path.join(session.home, "runs"):
         for name in (os.path.join(directory, "environments"), directory):
             try:
@@ -196,13 +213,18 @@ def clear(session: Session, request: Request) -> Any:
 
 
 def _clear_environments(batch: str) -> List[str]:
-    """The venvs that rows of a batch share go with its last row."""
+    """The venvs that rows of a batch share, where none of its rows is left."""
     try:
         names = os.listdir(batch)
         shared = [] if any(name.isdigit() for name in names) else os.listdir(os.path.join(batch, "environments"))
     except OSError:
         return []
-    return [line for name in shared for line in remove.remove_run(os.path.join(batch, "environments", name))]
+    return [line for name in shared for line in _remove(os.path.join(batch, "environments", name))]
+
+
+def _remove(run: str) -> List[str]:
+    with slurm_job.leaving(run):
+        return remove.remove_run(run)
 
 
 def plan(session: Session, request: Request) -> Any:
@@ -234,6 +256,7 @@ REQUESTS = {
     "receive": Known(receive),
     "create": Known(create),
     "start": Known(start),
+    "submit": Known(submit),
     "watch": Known(watch),
     "forget": Known(forget),
     "cancel": Known(cancel, aside=True, ends=True),

@@ -16,6 +16,8 @@ _RECENT = 0.5
 BEAT = 2.0  # seconds after which the client hears that the host lives
 _CHUNK = 1 << 18
 _ALIVE = 1.0  # seconds between two looks at a runner's life
+_LATE = 60.0  # seconds that the end of a log may come later than its status, on a file system that caches
+_SHARED = 0.5  # seconds between two looks at the status of a run on another machine
 
 
 class Tail(threading.Thread):
@@ -27,9 +29,10 @@ class Tail(threading.Thread):
         self._watched: Dict[int, _Watched] = {}
         self._change = threading.Lock()
 
-    def watch(self, key: int, run_dir: str, offset: int) -> None:
+    def watch(self, key: int, run_dir: str, offset: int, job: Optional[Any] = None) -> None:
+        """`job`: how it stands with Slurm, for a run that is a job of it: see ci_tasks.runner.slurm.look.Look."""
         with self._change:
-            self._watched[key] = _Watched(key, run_dir, offset)
+            self._watched[key] = _Watched(key, run_dir, offset) if job is None else _OnNode(key, run_dir, offset, job)
 
     def forget(self, key: int) -> None:
         with self._change:
@@ -135,3 +138,41 @@ class _Watched:
         status = layout.read_json(self._paths.status)  # it may have ended between the two looks
         self._looked = 0.0
         return status, status.get("state") != layout.STATE_ENDED
+
+
+class _OnNode(_Watched):
+    """A run of another machine, on a file system that both share. What is known of its job is told with its status."""
+
+    def __init__(self, key: int, run_dir: str, offset: int, job: Any) -> None:
+        super().__init__(key, run_dir, offset)
+        self._job = job
+        self._told: Dict[str, Any] = {}
+        self._opened = 0.0
+        self._over_at: Optional[float] = None
+
+    def _tell_log(self, send: Callable[[bytes], None]) -> bool:
+        told = super()._tell_log(send)
+        if not told and self._log is not None and time.monotonic() - self._opened > _ALIVE:
+            # A file that another machine writes may grow unseen until it is opened anew.
+            os.close(self._log)
+            self._log, self._opened = None, time.monotonic()
+        return told
+
+    def _news(self, send: Callable[[bytes], None]) -> "tuple[Optional[Dict[str, Any]], bool]":
+        if time.monotonic() - self._looked < _SHARED:
+            return None, False
+        self._looked = time.monotonic()
+        status, over = self._job.told(layout.read_json(self._paths.status))
+        if over and not self._is_late(status):
+            self._looked = 0.0  # so that it is read again, until the log is told
+            return status, False
+        if not over and status != self._told:
+            self._told = status
+            send(frames.message({"key": self.key, "status": status}))
+        return None, False
+
+    def _is_late(self, status: Dict[str, Any]) -> bool:
+        """Whether the status is here, and the log that it speaks of is not yet."""
+        now = time.monotonic()
+        self._over_at = now if self._over_at is None else self._over_at
+        return self._offset < (status.get("log_bytes") or 0) and now - self._over_at < _LATE

@@ -17,7 +17,7 @@ from ci_tasks.judge.triage import triage
 
 SAMPLE = Path(__file__).parents[3] / "examples/tiny-slime"
 FAILURES = ["oom", "nccl-timeout", "engine", "kl", "hang", "disk", "import", "port", "hub", "flaky"]
-RUNS = 4
+RUNS = 2
 
 
 def run(failure: str) -> tuple[int, bytes]:

@@ -1,0 +1,91 @@
+"""A label over two pretend hosts of this machine, as a person runs it: one table, one journal, whoever is killed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+support = sys.modules["ci_tasks_tests_conftest"]
+until = support.until
+
+HOSTS = """\
+hosts:
+  one: {kind: local, runtime: none, gpus: 8, simulate: true}
+  two: {kind: local, runtime: none, gpus: 4, simulate: true}
+pools: {both: [one, two]}
+"""
+ROWS = {"tiny_dense_grpo": 1, "tiny_ppo": 2, "tiny_moe_r3": 8, "tiny_ckpt[async-save]": 4}
+ONLY = "tiny_dense,tiny_ppo,tiny_moe,async"
+
+
+@pytest.fixture
+def fleet(person: Any) -> Any:
+    """Their hosts.yaml names two hosts and a pool of them."""
+    file = person.home.with_name("hosts.yaml")
+    file.write_text(HOSTS)
+    person.env["CI_TASKS_HOSTS"] = str(file)
+    return person
+
+
+def test_a_command_whose_client_was_killed_is_resumed_and_what_failed_runs_again(fleet: Any) -> None:
+    fleet.edit("tests/test_tiny_ppo.py", "\n\n", "\n\nassert 1 == 2, 'never'\n\n")
+    client = fleet.start("remote", "--host", "both", "image", "--only", ONLY)
+    until(lambda: any(fleet.home.glob("runs/*/*/record.json")), "a row has ended")
+    client.kill()
+    client.communicate()
+    before = {path: path.read_text() for path in fleet.home.glob("runs/*/*/record.json")}
+    assert len(before) < len(ROWS)
+    said = fleet.ci_tasks("remote", "--host", "one,two", "image", "--resume")
+    assert said.code == 1, said.out + said.err
+    assert "resuming " in said.out
+    records = fleet.records()
+    assert [(record["row"], record["gpus"]) for record in records] == list(ROWS.items())
+    assert {path: path.read_text() for path in before} == before, "what had ended keeps its record"
+    assert {record["row"]: record["status"] for record in records if record["status"] != "passed"} == {
+        "tiny_ppo": "failed"
+    }
+    assert {record["host"] for record in records} == {"one", "two"}
+    assert "image: 3 passed, 1 failed" in said.out
+    for row, log in fleet.logs().items():
+        assert ("never" in log) == (row == "tiny_ppo")
+        assert log.count("[gpu_lock_exec] Acquired GPUs") == 1, "it ran once"
+    assert not fleet.processes()
+    assert not list(fleet.home.glob("runs/*/source"))
+    _only_what_failed(fleet)
+
+
+def _only_what_failed(fleet: Any) -> None:
+    fleet.git("checkout", "--quiet", "--", "tests/test_tiny_ppo.py")
+    said = fleet.ci_tasks("remote", "--host", "both", "image", "--last-failed", "--explain")
+    assert said.code == 0, said.out + said.err
+    assert "tiny_ppo goes to " in said.out
+    assert [(record["row"], record["status"]) for record in fleet.records()] == [("tiny_ppo", "passed")]
+    said = fleet.ci_tasks("remote", "--host", "both", "image", "--last-failed")
+    assert (said.code, "passed" in said.err) == (2, True), said.out + said.err
+    said = fleet.ci_tasks("remote", "--host", "both", "image", "--resume")
+    assert (said.code, "no command of label image" in said.err) == (2, True), said.out + said.err
+
+
+# words → what the message says
+REFUSED = {
+    "--host one,nowhere ckpt": "no host 'nowhere'",
+    "--host , ckpt": "--host names no host",
+    "--host both ckpt --detach": "--detach",
+    "--host both ckpt --resume --only async": "--resume and --only exclude each other",
+    "--host both ckpt --resume --last-failed": "--resume and --last-failed exclude each other",
+    "--host both ckpt --last-failed --only async": "--last-failed and --only exclude each other",
+    "--host one ckpt --fail-fast --detach": "--fail-fast and --detach exclude each other",
+    "--host one ckpt --retry-failed --repeat 3": "--retry-failed and --repeat exclude each other",
+    "--host both ckpt --resume": "no command of label ckpt on this checkout was left unfinished",
+    "--host both ckpt --last-failed": "no run of label ckpt on this checkout is known",
+}
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED.items(), ids=REFUSED)
+def test_what_has_no_meaning_is_refused_before_anything_runs(fleet: Any, words: str, message: str) -> None:
+    said = fleet.ci_tasks("remote", *words.split())
+    assert (said.code, message in said.err) == (2, True), said.out + said.err
+    assert not list(Path(fleet.home).glob("runs/*"))
