@@ -180,6 +180,7 @@ def _once(flags: _Flags, config: Config) -> int:
             rows=_last_failed(flags, source),
             slots=(how.jobs or _SLOTS) if flags.detach else 0,
             nodes=_nodes(flags.nodes),
+            prefetch=flags.prefetch,
         )
         return run(source, config, request, how, open_site=lambda spec: sites[spec.name])
 

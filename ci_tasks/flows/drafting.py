@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ci_tasks.flows.outputs import Found
-from ci_tasks.flows.site import Prepared
+from ci_tasks.flows.site import Prepared, Say
 from ci_tasks.flows.source import Source
 from ci_tasks.flows.stations import Needs, Station
 from ci_tasks.judge.verdict import has_entry_point
@@ -120,7 +121,15 @@ def needs(drafts: Drafts, rows: Sequence[Row]) -> Needs:
         python=drafts.python(rows[0]) if rows else "",
         images=tuple(dict.fromkeys(image or row.image for row in rows if row.image)),
         setups=lambda station: drafts.setups(rows, station),
+        stock=partial(_stock, drafts, rows) if drafts.request.prefetch else None,
     )
+
+
+def _stock(drafts: Drafts, rows: Sequence[Row], station: Station, say: Say) -> Mapping[str, str]:
+    """Bring what the rows will download to the host; which of them would lack something, and why."""
+    from ci_tasks.flows.prefetching import problems
+
+    return problems(drafts.source, drafts.config, drafts.found, rows, station.spec, station.code.read, say)
 
 
 def _slot(request: Request, row: Row, station: Station, number: int) -> tuple[str, ...]:

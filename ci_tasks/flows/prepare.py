@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from ci_tasks.config import Config
@@ -32,7 +33,7 @@ class Request:
     `rows` are whole names, and count instead of `only` where there are any.
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
     `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
-    `nodes` over how many nodes of a cluster each row runs."""
+    `nodes` over how many nodes of a cluster each row runs. `prefetch`: what they will download comes first."""
 
     label: str
     only: str | None = None
@@ -46,6 +47,7 @@ class Request:
     by_runner: bool = False
     slots: int = 0
     nodes: int = 1
+    prefetch: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,10 @@ def _stations(sites: Sequence[Site], source: Source, request: Request, batch: Ba
 
 def _settle_on(station: Station, ready: Ready, journal: Journal | None) -> None:
     """With one host, all rows are planned before the first begins, and what the host lacks is known. Raises Blocked."""
-    station.facts = ask(station, needs(ready.drafts, ready.rows))
+    wanted = needs(ready.drafts, ready.rows)
+    station.facts = ask(station, wanted)
+    if wanted.stock:
+        station.without = wanted.stock(station, partial(print, flush=True))
     station.is_ready, station.note = True, ""
     if journal is None:
         for position, row in enumerate(ready.rows):

@@ -69,10 +69,8 @@ def run(source: Source, config: Config, request: Request, how: How, *, open_site
     if how.detach and not done.records:
         print(f"{done.batch}: the rows go on on {request.host}; `ci-tasks attach {done.batch}` brings them home")
         return 0
-    code = conclude(done.records, done.logs, done.batch, done.sites)
-    if len(done.records) > 1:
-        print(f"JUnit of all rows: {_write_junit(done)}", flush=True)
-    return code
+    also = [f"JUnit of all rows: {_write_junit(done)}"] if len(done.records) > 1 else []
+    return conclude(done.records, done.logs, done.batch, done.sites, also)
 
 
 def perform(
@@ -86,6 +84,11 @@ def perform(
 ) -> Performed | None:
     """Run a label's rows, telling how it goes, through `view` where one is given. None where there is no row, which it
     says."""
+    if how.detach and len(config.chosen(request.host)) > 1:
+        raise UsageError(
+            f"--detach is for one host, and {request.host} is several",
+            hint="without it, the terminal may be closed at any time: `--resume` comes back to all rows",
+        )
     journal = unfinished(request.label, str(source.path)) if how.resume else None
     if journal:
         request = replace(request, rows=journal.rows, only=None)
@@ -124,12 +127,15 @@ def _perform(ready: Ready, how: How, view: View, journal: Journal | None) -> tup
     station = ready.stations[0]
     try:
         with station.site.ready(ready.drafts.setups(ready.rows, station), how.reuse, view.say) as problem:
-            if problem:
+            if problem and journal is None:
                 return _none_begun(ready, BLOCKED, problem)
+            station.problem = problem or ""  # rows that an earlier command began go on
             if how.detach:
                 return let_go(ready, view), [ready.drafted[at].run.log for at in range(len(ready.rows))]
             return _results(run_rows(ready, how.jobs, view, how.policy, expected, None, journal))
     except KeyboardInterrupt:
+        if journal:
+            raise
         return _none_begun(ready, CANCELLED, "cancelled during the install steps")
 
 
@@ -176,12 +182,25 @@ def _announcement(ready: Ready) -> str:
 
 
 def conclude(
-    records: list[dict[str, Any]], logs: Sequence[str], name: str, sites: Mapping[str, int] | None = None
+    records: list[dict[str, Any]],
+    logs: Sequence[str],
+    name: str,
+    sites: Mapping[str, int] | None = None,
+    also: Sequence[str] = (),
 ) -> int:
-    """Print the table that ends a run. Returns its exit code."""
+    """Print the table that ends a run, then what is `also` to be said. Returns its exit code."""
     counts = any(record["gpus"] for record in records) or len(sites or {}) > 1
     times = timeline.closing(records, sites or {}) if counts else []
-    lines = ["", *table.results(records, logs), "", *table.deviations(records), "", *times, *([""] if times else [])]
+    lines = [
+        "",
+        *table.results(records, logs),
+        "",
+        *table.deviations(records),
+        "",
+        *times,
+        *([""] if times else []),
+        *also,
+    ]
     print("\n".join(lines))
     print(f"{name}: {table.summary(records)}", flush=True)
     return EXIT_CODES[overall(statuses(records))]

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ci_tasks.errors import CiTasksError
-from ci_tasks.flows.site import Code, Site
+from ci_tasks.flows.site import Code, Say, Site
 from ci_tasks.model import HostSpec, Row
 from ci_tasks.plan.capacity import HostFacts, missing
 
@@ -32,7 +32,7 @@ _LAST_WORDS = 30.0  # seconds that the threads may take to let go of what they h
 @dataclass
 class Station:
     """A host that takes part. `facts` are None until it has answered; `problem` says why nothing can run there;
-    `note` what it does before its rows begin."""
+    `note` what it does before its rows begin; `without` which rows lack a download there, and why."""
 
     site: Site
     code: Code
@@ -42,6 +42,7 @@ class Station:
     is_ready: bool = False
     locked: frozenset[int] = frozenset()
     images: frozenset[str] = frozenset()
+    without: Mapping[str, str] = field(default_factory=dict)
     _lacking: dict[tuple[int, bool], tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -64,13 +65,13 @@ class Station:
         wants = (row.gpus or 0, bool(row.image))
         if wants not in self._lacking:
             self._lacking[wants] = tuple(missing(row, self.spec, self.facts))
-        return self._lacking[wants]
+        return (*self._lacking[wants], *((self.without[row.row],) if row.row in self.without else ()))
 
 
 @dataclass(frozen=True)
 class Needs:
     """What the rows of a command want of a host: see Site.facts. `setups` are the install steps that they share there,
-    `images` what they run in."""
+    `images` what they run in. `stock` brings what they will download, and says which rows would lack something."""
 
     gpus: int
     container: bool
@@ -78,6 +79,7 @@ class Needs:
     python: str
     images: tuple[str, ...]
     setups: Callable[[Station], Sequence[Setup]]
+    stock: Callable[[Station, Say], Mapping[str, str]] | None = None
 
 
 class Stations:
@@ -122,7 +124,9 @@ class Stations:
     def _attend(self, station: Station) -> None:
         """A host's whole story beside its rows."""
         try:
-            station.facts = ask(station, self._needs)
+            facts = ask(station, self._needs)
+            self._bring_stock(station)
+            station.facts = facts
             self._look(station)
             station.note = "install steps"
             with station.site.ready(self._needs.setups(station), self._reuse, self._say(station), self._wanted) as why:
@@ -138,6 +142,11 @@ class Stations:
             self._lose(station, str(error))
         except Exception as bug:  # the others go on
             self._lose(station, repr(bug))
+
+    def _bring_stock(self, station: Station) -> None:
+        if self._needs.stock:
+            station.note = "prefetching"
+            station.without = self._needs.stock(station, self._say(station))
 
     def _keep_an_eye_on(self, station: Station) -> None:
         seen = time.monotonic()

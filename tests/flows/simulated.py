@@ -323,6 +323,7 @@ class World:
         on: str = "",
         rows: tuple[str, ...] = (),
         resume: bool = False,
+        detach: bool = False,
         watched: bool = True,
     ) -> Performed:
         """Run the label on these hosts, or all of them. Its exceptions are the caller's. Who is not `watched` has the
@@ -334,7 +335,7 @@ class World:
             self._source(),
             Config(specs, {}, ()),
             Request(LABEL, host=on or ",".join(specs), rows=rows),
-            How(policy=policy, resume=resume),
+            How(policy=policy, resume=resume, detach=detach),
             open_site=self._open,
             view=self.view if watched else None,
         )

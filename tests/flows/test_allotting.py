@@ -12,6 +12,7 @@ import pytest
 from ci_tasks.flows import allotting
 from ci_tasks.flows.allotting import Allotment
 from ci_tasks.flows.course import Course
+from ci_tasks.flows.lanes import host_lanes
 from ci_tasks.flows.stations import Station
 from ci_tasks.model import HostSpec, Row
 from ci_tasks.plan.capacity import HostFacts
@@ -129,3 +130,15 @@ def test_a_row_is_hopeless_when_no_host_is_left_and_not_while_one_has_not_answer
     assert not allotted.is_hopeless(courses[0])
     late.problem = "cannot be reached"
     assert allotted.is_hopeless(courses[0])
+
+
+def test_the_lane_of_a_host_shows_gpus_that_others_hold_and_not_our_own() -> None:
+    hosts = [station("a", 8), station("b", 8)]
+    _, courses = allotment(hosts, [4, 2])
+    hosts[0].locked = hosts[1].locked = frozenset(range(6))
+    prepared: Any = object()
+    courses[0].prepared, courses[0].station = prepared, hosts[0]
+    assert [(lane.name, lane.gpus, lane.held, lane.up) for lane in host_lanes(hosts, courses)] == [
+        ("a", 8, 2, True),
+        ("b", 8, 6, True),
+    ]

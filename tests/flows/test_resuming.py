@@ -133,6 +133,19 @@ def test_a_row_whose_host_is_away_is_waited_for(left: World) -> None:
     assert done.records[1]["host"] == "b"
 
 
+def test_with_one_host_whose_install_steps_fail_what_ran_is_brought_home_and_the_rest_is_blocked(played: Make) -> None:
+    world = played({"a": 8}, {"long": 8, "late": 8})
+    world.acts["long", "a"] = Act(seconds=ENDLESS)
+    world.when((world.runs("long"), die))
+    with pytest.raises(Killed):
+        world.perform()
+    world.end_all()
+    world.hosts["a"].problem = "pip ended with 1"
+    done = world.perform(resume=True)
+    assert [record["status"] for record in done.records] == ["passed", "blocked"]
+    assert done.exit_code == 125
+
+
 def test_a_client_may_die_twice(left: World) -> None:
     left.acts["late", "*"] = Act(seconds=ENDLESS)
     left.when((left.runs("late", on="a"), die))

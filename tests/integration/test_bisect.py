@@ -134,7 +134,6 @@ def test_a_host_that_can_run_nothing_ends_it_as_blocked(bisecting: Any) -> None:
         (("--good", "c0", "--bad", "c3", "--resume"), "there is nothing to resume"),
         (("--good", "c3", "--bad", "c0"), "are they swapped?"),
         (("--bad", "c3"), "bisect needs --good REV"),
-        (("--good", "c0", "--host", "nowhere"), "nowhere"),
         (("--good", "c0", "--repeat", "often"), "--repeat is a number of runs"),
     ],
 )
@@ -142,6 +141,12 @@ def test_what_cannot_be_bisected_is_bad_input(bisecting: Any, words: tuple[str, 
     said = bisecting.ci_tasks("bisect", "quick", "--only", "quick", "--host", "one", *words)
     assert said.code == 2, said.out + said.err
     assert message in said.err
+
+
+def test_a_host_that_nobody_knows_is_bad_input(bisecting: Any) -> None:
+    said = bisecting.ci_tasks("bisect", "quick", "--only", "quick", "--good", "c0", "--host", "one,nowhere")
+    assert said.code == 2, said.out + said.err
+    assert "nowhere" in said.err
 
 
 def test_a_part_of_a_name_has_to_mean_one_row(person: Any) -> None:

@@ -29,8 +29,9 @@ def endless(person: Any) -> Any:
     return person
 
 
-def started(person: Any, until: Any, rows: str = "ppo,moe") -> Any:
-    client = person.start("remote", "--host", "sim", "megatron", "--only", rows)
+def started(person: Any, until: Any, rows: str = "ppo,dense") -> Any:
+    """The wider row begins first, and with one row at once the other waits."""
+    client = person.start("remote", "--host", "sim", "megatron", "--only", rows, "--jobs", "1")
     until(lambda: any(b"here" in log.read_bytes() for log in person.home.glob("runs/*/*/log")), "the row runs")
     return client
 
@@ -136,7 +137,7 @@ def test_logs_follow_shows_every_byte_until_the_end(person: Any, until: Any) -> 
 
 def test_a_silent_row_is_said_to_have_stalled_and_goes_on(person: Any, until: Any) -> None:
     person.write("hosts.yaml", "hosts: {sim: {runtime: none, gpus: 8, simulate: true, stall_minutes: 0.01}}\n")
-    person.edit("tests/test_tiny_ppo.py", 'if __name__ == "__main__":', "import time\ntime.sleep(1.5)\nif True:")
+    person.edit("tests/test_tiny_ppo.py", 'if __name__ == "__main__":', "import time\ntime.sleep(3)\nif True:")
     several = person.ci_tasks("remote", "--host", "sim", "megatron", "--only", "ppo,dense")
     assert several.code == 0
     assert "stalled   tiny_ppo after" in several.out
@@ -151,7 +152,7 @@ def test_a_silent_row_is_said_to_have_stalled_and_goes_on(person: Any, until: An
 def test_ctrl_c_during_the_install_steps_cancels_every_row(person: Any, until: Any) -> None:
     person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", "echo here; sleep 600\n")
     client = person.start("run", "agent-test")
-    until(lambda: any(b"here\n" in log.read_bytes() for log in person.home.glob("environments/*/log")), "they run")
+    until(lambda: any(b"here\n" in log.read_bytes() for log in person.home.glob("environments/*/*/log")), "they run")
     client.send_signal(signal.SIGINT)
     out, err = client.communicate(timeout=60)
     assert client.returncode == 130, out + err
@@ -171,7 +172,7 @@ time.sleep(600)
 
 def test_a_row_that_waits_for_gpus_says_who_holds_them(person: Any, tmp_path: Path) -> None:
     """The lock of a pretend GPU, held by somebody who is no run of ours."""
-    locks = person.home / "pretend-gpus"
+    locks = person.home / "pretend-gpus/sim"
     locks.mkdir(parents=True)
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(locks)], stdout=subprocess.PIPE, text=True)
     try:

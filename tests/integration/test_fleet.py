@@ -73,7 +73,6 @@ def _only_what_failed(fleet: Any) -> None:
 REFUSED = {
     "--host one,nowhere ckpt": "no host 'nowhere'",
     "--host , ckpt": "--host names no host",
-    "--host both ckpt --detach": "--detach",
     "--host both ckpt --resume --only async": "--resume and --only exclude each other",
     "--host both ckpt --resume --last-failed": "--resume and --last-failed exclude each other",
     "--host both ckpt --last-failed --only async": "--last-failed and --only exclude each other",

@@ -159,13 +159,6 @@ def test_a_base_that_is_not_there_is_an_error_that_says_what_to_pass(person: Any
     assert "pass --base REV; branches here: main" in said.err
 
 
-def test_a_host_of_another_kind_is_refused_before_anything_begins(person: Any) -> None:
-    person.write("hosts.yaml", "hosts: {box: {kind: slurm, address: box.example.com}, local: {kind: local}}\n")
-    said = person.ci_tasks("remote", "--host", "box", "ckpt")
-    assert said.code == 2
-    assert "host box is of kind slurm, which this version cannot run on yet" in said.err
-
-
 def test_pretend_gpus_are_refused_to_a_checkout_that_would_touch_the_real_locks(person: Any) -> None:
     person.edit("tests/ci/gpu_lock_exec.py", "CI_TASKS_GPU_LOCK_DIR", "SOMETHING_ELSE")
     said = person.ci_tasks("remote", "--host", "sim", "ckpt")

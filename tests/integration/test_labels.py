@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -250,13 +249,3 @@ def test_the_sample_is_used_where_there_is_no_checkout_and_says_so(person: Any, 
     assert said.code == 0, said.out + said.err
     assert said.out.startswith("checkout: the embedded sample examples/tiny-slime (no checkout was named")
     assert person.records()[0]["checkout"]["sample"] is True
-
-
-def test_invoke_lists_the_commands_of_the_program() -> None:
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "invoke", "--list"], cwd=root, capture_output=True, text=True, check=True
-    )
-    listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
-    about = ["jobs", "plan", "run", "remote", "triage", "reproduce", "bisect", "verl", "hosts", "doctor", "clean"]
-    assert listed == sorted([*about, "runs", "logs", "attach", "fetch", "cancel", "shell"])

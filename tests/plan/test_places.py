@@ -67,6 +67,12 @@ def test_a_jobs_own_container_mounts_by_options_and_volumes() -> None:
     assert place("/root/datasets/q", run, host, {}).path == "/d/q"
 
 
+def test_of_mounts_within_mounts_the_innermost_holds_it() -> None:
+    run = container(job(container=Container("image", "-v /outer:/root -v /inner:/root/models -v /later:/root/mod")))
+    assert place("/root/models/q", run, HostSpec("box"), {}).path == "/inner/q"
+    assert place("/root/other", run, HostSpec("box"), {}).path == "/outer/other"
+
+
 def test_without_a_container_a_path_is_the_hosts_own() -> None:
     assert place("/root/models/q", container(job()), HostSpec("box"), {}) == Place("/root/models/q")
     inside = HostSpec("box", runtime="none")  # a person who is inside the image already

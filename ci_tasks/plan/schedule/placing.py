@@ -31,14 +31,18 @@ def place(waiting: Sequence[Task], machines: Sequence[Machine]) -> Decision:
     table = Table(waiting, machines)
     layout = best(table.jobs, table.lines, table.ends, table.bound, table.room)
     reasons = Reasons(table, layout)
-    now = [place for place, start in enumerate(layout.starts) if start == 0 and _passed(layout, place) is None]
+    soon = [place for place, start in enumerate(layout.starts) if start == 0]
+    now = [place for place in soon if _passed(layout, place) is None]
+    # Nothing of ours will let go of anything, so a row that yields would wait for the sake of what others hold.
+    yields = bool(now) or any(machine.running for machine in machines)
+    now = now if yields else soon
     starts = [_start(table, layout, place, reasons.begins(place)) for place in now]
     starts += _queued(table, layout, now)
     begun = {start.task for start in starts}
     waits = {position: wording.never(waiting[position], machines) for position in table.never}
     for position, job in enumerate(layout.order):
         if job.position not in begun:
-            passed = _passed(layout, position)
+            passed = _passed(layout, position) if yields else None
             waits[job.position] = reasons.waits(position) if passed is None else reasons.yields(passed)
     # Where the plan does not reach all rows, they take no less than their work does on all hosts together.
     return Decision(tuple(starts), waits, max(layout.end, table.bound))

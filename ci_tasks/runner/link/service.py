@@ -18,7 +18,7 @@ from ..code.store import MissingBase, Store, StoreError
 from ..leave import ending, remove
 from ..slurm import job as slurm_job
 from ..slurm.desk import Desk
-from . import ask, bundle, frames, listing
+from . import ask, bundle, frames, listing, prefetching
 from .tail import Tail
 
 Request = Dict[str, Any]
@@ -267,4 +267,6 @@ REQUESTS = {
     "plan": Known(plan, aside=True),
     "runs": Known(runs, aside=True),
     "prune": Known(prune, aside=True),
+    "hub-look": Known(prefetching.look, aside=True),
+    "hub-fetch": Known(prefetching.fetch, aside=True),
 }

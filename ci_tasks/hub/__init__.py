@@ -1,0 +1,1 @@
+"""What a model hub says of its repositories, asked through huggingface_hub. Nothing is downloaded here."""
