@@ -88,12 +88,12 @@ def test_cancel_ends_a_run_whose_client_is_gone(endless: Any, until: Any) -> Non
     client = started(endless, until)
     client.kill()
     client.communicate()
-    assert endless.ci_tasks("runs", "--json").json[-1]["status"] == "running"
+    assert [one["row"] for one in endless.ci_tasks("runs", "--status", "running", "--json").json] == ["tiny_ppo"]
     said = endless.ci_tasks("cancel", "last")
     assert said.code == 0
     assert said.out.startswith("cancelled ")
     assert not endless.processes()
-    assert endless.ci_tasks("runs", "--json").json[-1]["status"] == "cancelled"
+    assert [one["row"] for one in endless.ci_tasks("runs", "--status", "cancelled", "--json").json] == ["tiny_ppo"]
 
 
 def test_a_killed_runner_is_lost_and_what_it_started_is_ended(endless: Any, until: Any) -> None:

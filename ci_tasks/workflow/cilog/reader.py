@@ -20,7 +20,7 @@ from ci_tasks.workflow.cilog.recovered import CANCELLED, FAILURE, LOST, TIMED_OU
 from ci_tasks.workflow.cilog.step import StepReader
 from ci_tasks.workflow.cilog.text import shown
 
-_AFTER_STEPS = (
+AFTER_STEPS = (
     b"Post job cleanup.",
     b"Evaluate and set job outputs",
     b"Cleaning up orphan processes",
@@ -139,7 +139,7 @@ class Reader:
     def _said(self, line: LogLine, own: bool) -> None:
         """A line outside of a step's group: the runner's or, once steps have begun, mostly the program's."""
         text, steps = line.text, self.heard.steps
-        if own and text.startswith(_AFTER_STEPS):
+        if own and text.startswith(AFTER_STEPS):
             self.heard.whole = self.heard.whole or text.startswith(_LAST_WORDS)
             if steps:
                 self._after = True
