@@ -22,7 +22,7 @@ SCRIPTS = st.lists(LINE | st.sampled_from(["shell: x", "env:", "##[endgroup]", "
 # A script of blanks alone is none that GitHub runs.
 SCRIPT = SCRIPTS.map("\n".join).filter(lambda text: text.strip() != "")
 ENV = st.dictionaries(NAMES, st.lists(LINE, min_size=1, max_size=3).map("\n".join), max_size=3)
-# What programs print, with much that looks like the runner's words; but what it says after the last step, it alone says.
+# What programs print, with much that looks like the runner's words; what comes after the last step, it alone says.
 SPOKEN = (
     LINE.map(str.encode) | st.binary(max_size=20).map(lambda raw: raw.replace(b"\n", b"").replace(b"\r", b""))
 ).filter(lambda line: not line.startswith(AFTER_STEPS))
