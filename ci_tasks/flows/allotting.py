@@ -84,12 +84,14 @@ class Allotment:
             exclusive=self._exclusive_of(course),
             hosts=self._hosts_of(course),
             image=self._ready.drafts.request.image or course.row.image,
+            waited=time.monotonic() - course.asked,
         )
 
     def _hosts_of(self, course: Course) -> tuple[str, ...]:
         """Where it may run. Rows that want the same and were nowhere yet are many, and hosts may be."""
         row = course.row
-        key = (row.gpus or 0, bool(row.image), *((one["host"], one.get("again")) for one in course.earlier))
+        own = row.row if any(one.without for one in self._stations) else ""
+        key = (row.gpus or 0, bool(row.image), own, *((one["host"], one.get("again")) for one in course.earlier))
         if key not in self._hosts:
             self._hosts[key] = tuple(one.name for one in self._stations if course.may_run_on(one))
         return self._hosts[key]

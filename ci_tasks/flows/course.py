@@ -26,9 +26,9 @@ class Policy:
 
 @dataclass
 class Course:
-    """One row. `prepared` and `station` are those of its present attempt; `earlier` tells how former ones ended, and
-    `why` what it waits for. `moving`: it is being taken back from a host that it never reached. `resumed`: its attempt
-    was begun by an earlier command."""
+    """One row. `prepared` and `station` are those of its present attempt, `since` when it began there, `asked` when
+    it began to wait; `earlier` tells how former ones ended, and `why` what it waits for. `moving`: it is being taken
+    back from a host that it never reached. `resumed`: its attempt is an earlier command's."""
 
     position: int
     row: Row
@@ -36,6 +36,7 @@ class Course:
     prepared: Prepared | None = None
     station: Station | None = None
     since: float = 0.0
+    asked: float = 0.0
     record: dict[str, Any] | None = None
     log: str = ""
     why: str = ""

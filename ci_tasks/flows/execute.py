@@ -84,7 +84,8 @@ class Execution:
         hosts: Stations | None = None,
     ) -> None:
         self.ready, self.view, self.policy, self.stations = ready, view, policy, ready.stations
-        self.courses = [Course(at, row, expected(row)) for at, row in enumerate(ready.rows)]
+        now = time.monotonic()
+        self.courses = [Course(at, row, expected(row), asked=now) for at, row in enumerate(ready.rows)]
         self.left: float | None = None
         self._allotment = Allotment(ready, self.courses, jobs)
         self._hosts, self._numbers = hosts, itertools.count(len(ready.rows) + 1)
@@ -197,6 +198,7 @@ class Execution:
         if not self._stopping and course.try_again(record, self.stations, self.policy):
             last = course.earlier[-1]
             self.view.say(f"{last['status']:<9} {course.row.row} on {last['host']}: {last['reason']}; trying again")
+            course.asked = time.monotonic()
             return
         course.end(record, run)
         if record["status"] in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
