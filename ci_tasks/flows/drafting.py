@@ -119,10 +119,20 @@ def needs(drafts: Drafts, rows: Sequence[Row]) -> Needs:
         container=any(row.image for row in rows),
         simulates=drafts.simulates,
         python=drafts.python(rows[0]) if rows else "",
-        images=tuple(dict.fromkeys(image or row.image for row in rows if row.image)),
+        images=_by_image(rows, image),
         setups=lambda station: drafts.setups(rows, station),
         stock=partial(_stock, drafts, rows) if drafts.request.prefetch else None,
     )
+
+
+def _by_image(rows: Sequence[Row], given: str | None) -> dict[str, tuple[str, ...]]:
+    """What rows run in, with their names; `given` replaces CI's images."""
+    found: dict[str, tuple[str, ...]] = {}
+    for row in rows:
+        if row.image:
+            image = given or row.image
+            found[image] = (*found.get(image, ()), row.row)
+    return found
 
 
 def _stock(drafts: Drafts, rows: Sequence[Row], station: Station, say: Say) -> Mapping[str, str]:

@@ -32,7 +32,8 @@ _LAST_WORDS = 30.0  # seconds that the threads may take to let go of what they h
 @dataclass
 class Station:
     """A host that takes part. `facts` are None until it has answered; `problem` says why nothing can run there;
-    `note` what it does before its rows begin; `without` which rows lack a download there, and why."""
+    `note` what it does before its rows begin; `without` which rows lack a download there, and why. While
+    it `holds` something for its rows, such as their venv, its thread is waited for."""
 
     site: Site
     code: Code
@@ -40,6 +41,7 @@ class Station:
     problem: str = ""
     note: str = "connecting"
     is_ready: bool = False
+    holds: bool = False
     locked: frozenset[int] = frozenset()
     images: frozenset[str] = frozenset()
     without: Mapping[str, str] = field(default_factory=dict)
@@ -71,13 +73,14 @@ class Station:
 @dataclass(frozen=True)
 class Needs:
     """What the rows of a command want of a host: see Site.facts. `setups` are the install steps that they share there,
-    `images` what they run in. `stock` brings what they will download, and says which rows would lack something."""
+    `images` what they run in, each with the names of its rows. `stock` brings what they will download, and says which
+    rows would lack something."""
 
     gpus: int
     container: bool
     simulates: bool
     python: str
-    images: tuple[str, ...]
+    images: Mapping[str, tuple[str, ...]]
     setups: Callable[[Station], Sequence[Setup]]
     stock: Callable[[Station, Say], Mapping[str, str]] | None = None
 
@@ -107,8 +110,8 @@ class Stations:
         self._given_up.set()
         until = time.monotonic() + _LAST_WORDS
         for thread, station in zip(self._threads, self.stations, strict=True):
-            answers = station.facts is not None and station.site.is_up  # nobody waits for one that does not
-            thread.join(max(0.0, until - time.monotonic()) if answers else 0.0)
+            worth = station.holds and station.site.is_up
+            thread.join(max(0.0, until - time.monotonic()) if worth else 0.0)
 
     def give_up(self) -> None:
         """Nobody waits for install steps any more."""
@@ -128,7 +131,8 @@ class Stations:
             self._bring_stock(station)
             station.facts = facts
             self._look(station)
-            station.note = "install steps"
+            self._pull(station)
+            station.note, station.holds = "install steps", True
             with station.site.ready(self._needs.setups(station), self._reuse, self._say(station), self._wanted) as why:
                 if why:
                     raise CiTasksError(why)
@@ -147,6 +151,22 @@ class Stations:
         if self._needs.stock:
             station.note = "prefetching"
             station.without = self._needs.stock(station, self._say(station))
+
+    def _pull(self, station: Station) -> None:
+        """The images that the host lacks, once for all rows. Rows whose image cannot be had need not go there."""
+        from ci_tasks.hosts import survey as surveys
+
+        absent = [image for image in self._needs.images if image not in station.images]
+        asked = surveys.pulls(station.spec, absent) if not station.site.queues else {}
+        if not asked:
+            return
+        station.note = f"pulling {', '.join(asked)}"
+        self._say(station)(station.note)
+        answers = station.site.ask(asked, surveys.PULL_PATIENCE)
+        refused = {image: answer.said for image, answer in answers.items() if answer.code != 0}
+        lost = {row: f"image {image}: {said}" for image, said in refused.items() for row in self._needs.images[image]}
+        station.without = {**station.without, **lost}
+        station.images |= {image for image in answers if image not in refused}
 
     def _keep_an_eye_on(self, station: Station) -> None:
         seen = time.monotonic()
@@ -167,7 +187,7 @@ class Stations:
         if not station.site.is_up:
             return
         try:
-            found = survey(station, self._needs.images)
+            found = survey(station, list(self._needs.images))
         except CiTasksError:
             return
         station.locked, station.images = found.locked, found.images

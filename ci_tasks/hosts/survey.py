@@ -13,6 +13,7 @@ from ci_tasks.hosts.facts import holders
 from ci_tasks.model import HostSpec
 
 PATIENCE = 20.0  # seconds
+PULL_PATIENCE = 2 * 3600.0  # an image of 30 GB over a slow line
 _CONTAINERS = ("docker", "podman")
 _IMAGE = "image "
 
@@ -31,10 +32,21 @@ def questions(spec: HostSpec, images: Sequence[str]) -> dict[str, Sequence[str]]
     if not spec.simulate:
         asked[holders.LOCKS_QUESTION] = holders.FIRST[holders.LOCKS_QUESTION]
     if spec.runtime in _CONTAINERS:
-        given = ["env", *(f"{name}={value}" for name, value in spec.env.items())] if spec.env else []
         for image in images:
-            asked[_IMAGE + image] = [*given, spec.runtime, "image", "inspect", "--format", "{{.Id}}", image]
+            asked[_IMAGE + image] = _runtime(spec, "image", "inspect", "--format", "{{.Id}}", image)
     return asked
+
+
+def pulls(spec: HostSpec, absent: Sequence[str]) -> dict[str, Sequence[str]]:
+    """What brings the images that a host lacks, by image; nothing where it is not to pull any."""
+    may = spec.runtime in _CONTAINERS and spec.pull != "never"
+    return {image: _runtime(spec, "pull", "--quiet", image) for image in absent} if may else {}
+
+
+def _runtime(spec: HostSpec, *words: str) -> list[str]:
+    """A call of the host's runtime; its own env counts: DOCKER_HOST says which daemon is meant."""
+    given = ["env", *(f"{name}={value}" for name, value in spec.env.items())] if spec.env else []
+    return [*given, spec.runtime, *words]
 
 
 def parse(answers: Mapping[str, Answer]) -> Survey:

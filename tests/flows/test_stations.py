@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.flows import stations as module
-from ci_tasks.flows.stations import Station, survey
+from ci_tasks.flows.stations import Needs, Station, Stations, survey
 from ci_tasks.hosts.ask import Answer
 from ci_tasks.hosts.facts import holders
 from ci_tasks.model import HostSpec
+from ci_tasks.plan.capacity import HostFacts
 
 simulated = sys.modules["ci_tasks_tests_simulated"]
 Act = simulated.Act
@@ -145,6 +148,56 @@ class Asked:
     def ask(self, questions: Any, timeout: float) -> dict[str, Answer]:
         self.asked += questions
         return {name: answer for name, answer in self.answers.items() if name in questions}
+
+
+class Docker(Asked):
+    """A host with docker, to which nothing of a run comes."""
+
+    is_up = True
+
+    def facts(self, **wanted: Any) -> HostFacts:
+        return HostFacts(gpus=8)
+
+    def python(self, wanted: str) -> tuple[str, str]:
+        return "python3", "3.11"
+
+    @contextmanager
+    def ready(self, *given: Any) -> Iterator[None]:
+        yield None
+
+
+def brought(pull: str | None, answers: dict[str, Answer]) -> tuple[Station, list[str], list[str]]:
+    """The station when it is ready, what it was asked, and what was said."""
+    site: Any = Docker(HostSpec("a", runtime="docker", pull=pull, simulate=True), answers)
+    station = Station(site, code=site)
+    images = {"x:1": ("one", "two"), "y:2": ("three",)}
+    needs = Needs(gpus=8, container=True, simulates=True, python="", images=images, setups=lambda station: [])
+    with Stations([station], needs, False) as hosts:
+        while not station.is_ready:
+            time.sleep(0.001)
+        return station, site.asked, hosts.said()
+
+
+HERE, ABSENT = Answer(0, "sha256:1"), Answer(1, "", "No such image")
+
+
+def test_an_image_that_a_host_lacks_is_pulled_once_before_its_rows_come() -> None:
+    station, asked, said = brought(None, {"image x:1": HERE, "image y:2": ABSENT, "y:2": Answer(0)})
+    assert asked == ["image x:1", "image y:2", "y:2"]
+    assert said == ["a: pulling y:2"]
+    assert station.images == {"x:1", "y:2"}
+    assert not station.without
+
+
+def test_rows_whose_image_cannot_be_had_need_not_go_there() -> None:
+    refused = Answer(1, "", "manifest unknown")
+    station, _, _ = brought("always", {"image x:1": ABSENT, "image y:2": ABSENT, "x:1": refused, "y:2": Answer(0)})
+    assert station.without == dict.fromkeys(("one", "two"), "image x:1: manifest unknown")
+
+
+def test_a_host_that_is_not_to_pull_does_not() -> None:
+    _, asked, _ = brought("never", {"image x:1": ABSENT, "image y:2": ABSENT})
+    assert asked == ["image x:1", "image y:2"]
 
 
 @pytest.mark.parametrize(
