@@ -89,8 +89,9 @@ def test_ending_asks_first_and_kills_what_stays(tmp_path: Path, spawn: Spawn, un
     assert not process.of_run(str(tmp_path), None)
 
 
-def test_ending_does_not_wait_for_what_is_gone(tmp_path: Path, spawn: Spawn) -> None:
+def test_ending_does_not_wait_for_what_is_gone(tmp_path: Path, spawn: Spawn, until: Callable[..., Any]) -> None:
     spawn(mark=tmp_path)
+    until(lambda: process.of_run(str(tmp_path), None))  # a new process has no environment for a moment
     assert process.end_all(str(tmp_path), None, 600) == 0
 
 
