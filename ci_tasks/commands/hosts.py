@@ -49,10 +49,10 @@ def doctor(c: Context, host: str = "", repo: str = "", json: bool = False) -> No
     """
 
     def flow() -> int:
+        from ci_tasks.flows.boxes import open_asker
         from ci_tasks.flows.doctor import doctor
         from ci_tasks.flows.listing import images
         from ci_tasks.flows.source import open_config, open_source
-        from ci_tasks.flows.there import open_asker
 
         found = images(open_source(repo or None))
         return doctor(open_config(), host or None, as_json=json, images=found, open_asker=open_asker)

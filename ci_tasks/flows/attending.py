@@ -43,7 +43,7 @@ class Attended:
     take: Callable[[Attended], None] = lambda one: None
 
     def look(self) -> Look:
-        from ci_tasks.flows.there import look
+        from ci_tasks.flows.boxes import look
 
         if self.errand is None:
             self.take(self)
@@ -127,7 +127,7 @@ def attended(
     runs: Sequence[tuple[str, RunDir]],
 ) -> Iterator[tuple[list[Attended], dict[str, Box]]]:
     """The runs, each growing here while the block lasts. Runs of other hosts that nobody brings home yet are ours."""
-    from ci_tasks.flows.there import open_box
+    from ci_tasks.flows.boxes import open_box
 
     boxes: dict[str, Box] = {}
 
@@ -214,7 +214,7 @@ def _say_all(boxes: dict[str, Box]) -> None:
 
 
 def _ask_to_cancel(run: RunDir) -> None:
-    from ci_tasks.flows.there import open_box
+    from ci_tasks.flows.boxes import open_box
 
     remote = read_json(run.remote)
     one_box = open_box(_spec(remote))
@@ -246,7 +246,7 @@ def _only(name: str, found: list[tuple[str, RunDir]]) -> RunDir:
 
 
 def _runs_on(spec: HostSpec) -> list[dict[str, Any]]:
-    from ci_tasks.flows.there import open_box
+    from ci_tasks.flows.boxes import open_box
 
     if spec.kind == "local":
         raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")
@@ -260,7 +260,7 @@ def _runs_on(spec: HostSpec) -> list[dict[str, Any]]:
 
 def _adopted(name: str, spec: HostSpec) -> Iterator[tuple[str, RunDir]]:
     """Runs of the host by that name, somebody else's perhaps, each with a directory here from now on."""
-    from ci_tasks.flows.there import open_box
+    from ci_tasks.flows.boxes import open_box
 
     one_box = open_box(spec)
     try:

@@ -29,7 +29,8 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     spec = config.host(host)
     if spec.kind == "local":
         return _report(_clean_here(days, everything))
-    from ci_tasks.flows.there import OLD_DAYS, open_box
+    from ci_tasks.flows.boxes import open_box
+    from ci_tasks.flows.there import OLD_DAYS
 
     days = OLD_DAYS if days is None else days
     box = open_box(spec)

@@ -62,7 +62,7 @@ class There:
     """A host over SSH, or the login node of a cluster: compute nodes see what is brought there if they share it."""
 
     def __init__(self, spec: HostSpec) -> None:
-        from ci_tasks.flows.there import open_box
+        from ci_tasks.flows.boxes import open_box
 
         self._box = open_box(spec)
         self._line = self._box.line

@@ -6,28 +6,25 @@ needed for that is imported where it serves.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.errors import Blocked
+from ci_tasks.flows.boxes import SentCode, look, open_box, recorded
 from ci_tasks.flows.site import Code, Look, Prepared, Say, secrets_of
 from ci_tasks.hosts import box, memory
-from ci_tasks.hosts.ask import Answer, Asker, LocalAsker
-from ci_tasks.hosts.box import Box, Errand, Pack
+from ci_tasks.hosts.ask import Answer
+from ci_tasks.hosts.box import Errand, Pack
 from ci_tasks.hosts.errand import CANCEL, KILL
-from ci_tasks.hosts.line import Line
 from ci_tasks.hosts.mirror import hold
-from ci_tasks.hosts.ssh import connect
-from ci_tasks.model import BLOCKED, CANCELLED, Checkout, HostSpec, Plan
+from ci_tasks.model import BLOCKED, CANCELLED, HostSpec, Plan
 from ci_tasks.plan.capacity import HostFacts
 from ci_tasks.runner.layout import RunDir, write_json
 from ci_tasks.runs import store
@@ -42,44 +39,6 @@ _DAY = 24 * 3600.0
 _GLANCE = 0.05
 _REMINDER = 20.0
 _PATIENCE = 20.0  # seconds that a program of the host gets to answer
-
-
-@dataclass(frozen=True)
-class SentCode:
-    """A snapshot that goes to the host as a pack."""
-
-    checkout: Checkout
-    snapshot: Snapshot
-
-    def read(self, path: str) -> str | None:
-        found = self.snapshot.read(path)
-        return None if found is None else found.decode(errors="replace")
-
-    def texts(self, directory: str, suffix: str) -> Iterator[str]:
-        for name in self.snapshot.names(directory, suffix):
-            yield self.read(name) or ""
-
-
-def open_box(spec: HostSpec) -> Box:
-    """The host, being connected to in the background."""
-    # Not in the background as well: two threads that load modules at once only keep each other from it.
-    import fabric  # type: ignore[import-untyped]  # noqa: F401
-
-    memory_file = store.home() / "hosts" / f"{memory.key(spec)}.json"
-    return Box(lambda news, log: Line(spec, partial(connect, spec.address or spec.name), memory_file, news, log))
-
-
-@contextmanager
-def open_asker(spec: HostSpec) -> Iterator[Asker]:
-    """The host, to be asked; this machine too."""
-    if spec.kind == "local":
-        yield LocalAsker()
-        return
-    asked = open_box(spec)
-    try:
-        yield asked.line
-    finally:
-        asked.close()
 
 
 class There:
@@ -140,7 +99,7 @@ class There:
 
     def expect(self, source: Path, *, rev: str | None, base: str | None) -> None:
         if not store.home().is_relative_to(source):  # else `prepare` complains, and nothing may be written there
-            self._early = ThreadPoolExecutor(1).submit(_take, source, rev, base)
+            self._early = ThreadPoolExecutor(1).submit(recorded, source, rev, base)
 
     def share(self, code: Code) -> None:
         if isinstance(code, SentCode):
@@ -152,7 +111,7 @@ class There:
 
         self._batch = batch
         known, self._early = self._early, None
-        snapshot = self._snapshot = known.result() if known else _take(source, rev, base)
+        snapshot = self._snapshot = known.result() if known else recorded(source, rev, base)
         key = memory.key(self.spec)
         self._box.load(
             [
@@ -335,19 +294,3 @@ class There:
                 return
             except KeyboardInterrupt:
                 continue
-
-
-def _take(source: Path, rev: str | None, base: str | None) -> Snapshot:
-    from ci_tasks.sync.snapshot import take
-
-    name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
-    return take(source, store.home() / "sync" / name, rev=rev, base=base)
-
-
-def look(errand: Errand) -> Look:
-    """How a run on a host stands, in the words of a site."""
-    if errand.never:
-        return Look(never=errand.never)
-    if errand.is_home:
-        return Look(over=True, note=errand.remark)
-    return Look(begun=errand.step != box.SENDING, note="" if errand.step == box.WATCHING else errand.step)
