@@ -16,7 +16,7 @@ from ci_tasks.hosts.facts import basics
 from ci_tasks.hosts.facts.fact import Fact
 from ci_tasks.model import HostSpec
 from ci_tasks.report import doctor as report
-from ci_tasks.report.doctor import FAULT, OK, UNKNOWN, Finding
+from ci_tasks.report.doctor import FAULT, OK, Finding
 from ci_tasks.runs import store
 
 OpenAsker = Callable[[HostSpec], AbstractContextManager[Asker]]
@@ -58,9 +58,6 @@ def doctor(
 
 def examine(host: HostSpec, images: Sequence[str], open_asker: OpenAsker) -> list[Shown]:
     """Everything that is found about one host. That it cannot be reached is a finding too."""
-    if host.kind == "slurm":
-        text = "not examined yet: its facts are those of the compute nodes, which only a job can see"
-        return [(Finding("Slurm", UNKNOWN, text, f"`sinfo` on {host.address} shows partitions and their state"), {})]
     found: list[Shown] = []
     try:
         with open_asker(host) as asker:
@@ -72,7 +69,7 @@ def examine(host: HostSpec, images: Sequence[str], open_asker: OpenAsker) -> lis
 
 
 def _asked(host: HostSpec, images: Sequence[str], asker: Asker) -> Iterator[Shown]:
-    if host.kind == "ssh":
+    if host.kind != "local":
         yield Finding("SSH", OK, f"connected to {host.address}"), {}
     # Alone: beside slow programs the time of its answer would say little.
     before = time.time()

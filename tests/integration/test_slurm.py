@@ -253,3 +253,11 @@ def test_a_verl_level_runs_on_the_cluster(person: Any, cluster: Any, tmp_path: P
     (record,) = person.records()
     assert (record["status"], len(record["gpu_ids"])) == ("passed", record["gpus"])
     assert cluster.left() == []
+
+
+def test_doctor_shows_the_partition_and_its_gpus(far: Any) -> None:
+    said = far.ci_tasks("doctor", "--host", "cluster", "--json")
+    found = {one["topic"]: (one["status"], one["text"]) for one in said.json}
+    assert found["Slurm"][0] == "ok"
+    assert found["GPUs"][0] == "ok", found
+    assert "a node, nodes: 2 " in found["GPUs"][1]
