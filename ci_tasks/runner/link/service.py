@@ -18,7 +18,7 @@ from ..code.store import MissingBase, Store, StoreError
 from ..leave import ending, remove
 from ..slurm import job as slurm_job
 from ..slurm.desk import Desk
-from . import ask, bundle, frames, listing, prefetching
+from . import ask, bundle, frames, listing
 from .tail import Tail
 
 Request = Dict[str, Any]
@@ -252,6 +252,18 @@ def prune(session: Session, request: Request) -> Any:
     return session.store().prune(days) and session.store(SHA256).prune(days)
 
 
+def hub_look(session: Session, request: Request) -> Any:
+    from . import prefetching  # what speaks HTTP takes as long to load as all the rest
+
+    return prefetching.look(session, request)
+
+
+def hub_fetch(session: Session, request: Request) -> Any:
+    from . import prefetching
+
+    return prefetching.fetch(session, request)
+
+
 REQUESTS = {
     "receive": Known(receive),
     "create": Known(create),
@@ -267,6 +279,6 @@ REQUESTS = {
     "plan": Known(plan, aside=True),
     "runs": Known(runs, aside=True),
     "prune": Known(prune, aside=True),
-    "hub-look": Known(prefetching.look, aside=True),
-    "hub-fetch": Known(prefetching.fetch, aside=True),
+    "hub-look": Known(hub_look, aside=True),
+    "hub-fetch": Known(hub_fetch, aside=True),
 }
