@@ -109,3 +109,37 @@ def _commands() -> list[str]:
             except OSError:
                 continue
     return found
+
+
+TWO = """
+jobs:
+  e2e-test-short:
+    runs-on: self-hosted
+    strategy: {matrix: {info: [{test_file: test_open.py, num_gpus: 0}, {test_file: test_gated.py, num_gpus: 0}]}}
+    steps:
+      - {name: Execute, run: "MODELS=DISK python3 tests/${{ matrix.info.test_file }}"}
+"""
+
+
+def test_before_a_run_what_is_asked_for_comes_and_a_row_that_would_lack_something_is_blocked(
+    person: Any, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    person.write(".github/workflows/pr-test.yml", TWO.replace("DISK", str(disk)))
+    for name in ("open", "gated"):
+        text = TEST.replace("org/m", f"org/{name}").replace("/root/models/m", f"{disk}/{name}")
+        # As careful tests do: what is there is not asked for again.
+        text = text.replace("    subprocess.run(", f"    os.path.isdir({str(disk / name)!r}) or subprocess.run(")
+        person.write(f"tests/test_{name}.py", f"import os\n{text}")
+    with hubs.serving() as hub:
+        person.env["HF_ENDPOINT"] = hub.url
+        hub.add("org/open", {"config.json": b"{}"})
+        hub.add("org/gated", {"config.json": b"{}"}, gated="manual")
+        said = person.ci_tasks("remote", "--host", "sim", "short", "--prefetch")
+    assert said.code == 125, said.out + said.err
+    found = {record["row"]: (record["status"], record["reason"]) for record in person.records()}
+    assert found["open"][0] == "passed", said.out
+    assert found["gated"][0] == "blocked"
+    assert "org/gated" in found["gated"][1]
+    assert (disk / "open/config.json").read_bytes() == b"{}"
