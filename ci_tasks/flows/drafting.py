@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -70,12 +70,10 @@ class Drafts:
         return self._drafted(row, station, 0).plan.exclusive if self._starts_ray(row, station) else ()
 
     def setups(self, rows: Sequence[Row], station: Station) -> list[Setup]:
-        """The install steps that rows share on the host, in one order, so that two runs cannot wait for each other."""
+        """The install steps that rows share on the host."""
         if not rows or self._drafted(rows[0], station, 1).setup is None:  # rows of one label have one job's steps
             return []
-        drafted = [self._drafted(row, station, 1) for row in rows if not station.lacks(row)]
-        setups = {one.setup.directory: one.setup for one in drafted if one.setup}
-        return [setup for _, setup in sorted(setups.items())]
+        return in_one_order(self._drafted(row, station, 1).setup for row in rows if not station.lacks(row))
 
     def python(self, row: Row) -> str:
         """The Python that CI sets up for the row."""
@@ -109,6 +107,12 @@ class Drafts:
         if row.test not in self._with_ray:
             self._with_ray[row.test] = starts_ray(row.test, station.code.read)
         return self._with_ray[row.test]
+
+
+def in_one_order(setups: Iterable[Setup | None]) -> list[Setup]:
+    """Each of them once, so that two runs cannot wait for each other."""
+    found = {setup.directory: setup for setup in setups if setup}
+    return [setup for _, setup in sorted(found.items())]
 
 
 def needs(drafts: Drafts, rows: Sequence[Row]) -> Needs:

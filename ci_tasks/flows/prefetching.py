@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ci_tasks.config import Config
-from ci_tasks.errors import EXIT_BLOCKED, Blocked, UsageError
+from ci_tasks.errors import EXIT_BLOCKED, UsageError
 from ci_tasks.flows.outputs import Found as FoundRows
 from ci_tasks.flows.outputs import find_rows
 from ci_tasks.flows.source import Source, given_secrets, situation
@@ -90,19 +90,6 @@ def problems(
         for row in path.rows if path.there is False else ():
             lacks.setdefault(row, []).append(f"{path.path} is missing, and no download of the test makes it")
     return {row: "; ".join(dict.fromkeys(said)) for row, said in lacks.items()}
-
-
-def ensure(
-    source: Source, config: Config, found: FoundRows, rows: Sequence[Row], spec: HostSpec, read: Read, say: Say
-) -> None:
-    """The same for a command that runs all rows or none. Raises Blocked with what is wrong."""
-    lacks = problems(source, config, found, rows, spec, read, say)
-    if lacks:
-        reasons = dict.fromkeys(lacks.values())
-        raise Blocked(
-            f"{len(lacks)} of {len(rows)} rows would lack what they download: {'; '.join(reasons)}",
-            hint=f"`ci-tasks prefetch {rows[0].label} --host {spec.name} --dry-run` shows all of it",
-        )
 
 
 # -- the story, in its order -----------------------------------------------------------------------------------------

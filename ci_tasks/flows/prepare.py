@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError
-from ci_tasks.flows.drafting import Drafts, needs
+from ci_tasks.flows.drafting import Drafts, in_one_order, needs
 from ci_tasks.flows.journal import Journal
 from ci_tasks.flows.outputs import find_rows
 from ci_tasks.flows.site import Code, OpenSite, Prepared, Site
@@ -18,6 +18,7 @@ from ci_tasks.flows.source import Source, given_secrets, situation
 from ci_tasks.flows.stations import Station, ask
 from ci_tasks.model import Checkout, Row
 from ci_tasks.plan.machinery import LOCK_DIR_ENV
+from ci_tasks.plan.planner import Setup
 from ci_tasks.plan.steps import check_overrides
 from ci_tasks.runs import store
 from ci_tasks.runs.store import Batch
@@ -64,6 +65,12 @@ class Ready:
     @property
     def checkout(self) -> Checkout:
         return self.drafts.checkout(self.stations[0])
+
+    def setups(self) -> list[Setup]:
+        """The install steps that rows share on the one host. Plans that there are already need not be made again."""
+        if self.drafted:
+            return in_one_order(row.setup for row in self.drafted.values() if not row.lacks)
+        return self.drafts.setups(self.rows, self.stations[0])
 
     def close(self) -> None:
         for station in self.stations:

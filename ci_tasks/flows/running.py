@@ -129,7 +129,7 @@ def _perform(ready: Ready, how: How, view: View, journal: Journal | None) -> tup
         return _results(courses)
     station = ready.stations[0]
     try:
-        with station.site.ready(ready.drafts.setups(ready.rows, station), how.reuse, view.say) as problem:
+        with station.site.ready(ready.setups(), how.reuse, view.say) as problem:
             if problem and journal is None:
                 return _none_begun(ready, BLOCKED, problem)
             station.problem = problem or ""  # rows that an earlier command began go on

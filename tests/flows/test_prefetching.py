@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks import config
-from ci_tasks.errors import Blocked, UnknownName, UsageError
+from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.flows import prefetching, stocktaking
 from ci_tasks.flows.outputs import find_rows
 from ci_tasks.flows.prefetching import Ask
@@ -229,14 +229,6 @@ def test_before_a_run_everything_is_brought_and_rows_that_lack_something_are_nam
     assert "/root/models/converted is missing" in next(text for name, text in found.items() if "two" in name)
     assert (world.disk / "models/m/config.json").exists()
     assert any(text.startswith("fetching org/m (100.0 kB) to ") for text in world.said)
-
-
-def test_before_a_run_of_all_rows_or_none(world: World) -> None:
-    source = open_source(str(world.repo))
-    found = find_rows(source, "short", situation(source, secrets=()), None)
-    read = prefetching._reader(source)
-    with pytest.raises(Blocked, match=r"1 of 3 rows would lack .*converted is missing"):
-        prefetching.ensure(source, world.config, found, found.rows, world.config.hosts["box"], read, world.said.append)
 
 
 def test_a_gate_is_no_harm_where_everything_is_behind_it_already(

@@ -59,10 +59,6 @@ def read(run_dir: str) -> Optional[Job]:
     return Job(**{**values, "parts": tuple(values.get("parts") or ())})
 
 
-def is_job(run_dir: str) -> bool:
-    return os.path.exists(os.path.join(run_dir, _JOB))
-
-
 def write(run_dir: str, job: Job) -> Job:
     layout.write_json(os.path.join(run_dir, _JOB), dataclasses.asdict(job))
     return job
