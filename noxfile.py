@@ -1,8 +1,13 @@
 """The checkout's CI jobs as sessions (tag `ci`), and our own development sessions (tag `dev`)."""
 
+import glob
+import os
+import shutil
+import sys
+
 import nox
 
-from ci_tasks import sessions
+from ci_tasks.cli import sessions
 
 nox.options.default_venv_backend = "venv"
 sessions.register()
@@ -14,6 +19,53 @@ def tests(session: nox.Session) -> None:
     session.install("-e", ".[dev]")
     coverage = ["--cov", "--cov-report=term:skip-covered"]
     session.run("pytest", "-n", "auto", "--dist", "worksteal", *coverage, *session.posargs)
+
+
+# The tests that depend most on Python's version and on our dependencies. `.ci/run` runs only these on other versions.
+FAST = ["tests/report", "tests/workflow", "tests/executors", "tests/cli", "tests/test_debug_log.py"]
+FAST += ["tests/features/ci_logs", "tests/features/prefetch/test_hub.py", "tests/features/prefetch/test_hub_errors.py"]
+
+
+def _pythons() -> dict[str, str]:
+    """Every CPython from 3.10 up on PATH or of pyenv: version → program."""
+    pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    directories = glob.glob(f"{pyenv}/versions/*/bin") + os.environ.get("PATH", "").split(os.pathsep)
+    programs = {}
+    for minor in range(10, 30):
+        paths = (shutil.which(f"python3.{minor}", path=directory) for directory in directories)
+        if program := next(filter(None, paths), None):
+            programs[f"3.{minor}"] = program
+    return programs or {f"3.{sys.version_info.minor}": sys.executable}
+
+
+PYTHONS = _pythons()
+
+
+def _run_tests(session: nox.Session, python: str, constraints: str = "") -> None:
+    """Our tests on another Python: all of them, those named after `--`, or the fast part."""
+    venv = os.path.join(session.create_tmp(), "venv")
+    session.run(python, "-m", "venv", "--clear", venv, external=True)
+    limits = ["-c", constraints] if constraints else []
+    session.run(f"{venv}/bin/python", "-m", "pip", "install", "-q", *limits, "-e", ".[dev]", external=True)
+    selected = [path for argument in session.posargs for path in (FAST if argument == "fast" else [argument])]
+    workers = ["-n", "auto", "--dist", "worksteal"]
+    session.run(f"{venv}/bin/python", "-m", "pytest", "-q", *workers, *selected, external=True)
+
+
+@nox.session(tags=["dev"], default=False, venv_backend="none")
+@nox.parametrize("program", list(PYTHONS.values()), ids=list(PYTHONS))
+def versions(session: nox.Session, program: str) -> None:
+    """our tests on each CPython of this machine; `-- fast` for the part that CI runs"""
+    _run_tests(session, program)
+
+
+@nox.session(tags=["dev"], default=False, venv_backend="none")
+def lowest(session: nox.Session) -> None:
+    """our tests with the lowest versions that pyproject.toml allows; `-- fast` for the part that CI runs"""
+    constraints = os.path.join(session.create_tmp(), "constraints.txt")
+    with open(constraints, "w", encoding="utf-8") as out:
+        session.run(sys.executable, "bench/lowest.py", stdout=out, external=True)
+    _run_tests(session, next(iter(PYTHONS.values())), constraints)
 
 
 @nox.session(tags=["dev"])
@@ -33,13 +85,13 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session(tags=["dev"])
 def docs(session: nox.Session) -> None:
-    """the pages of docs/ as a site in site/; a link or an anchor that leads nowhere fails"""
+    """build docs/ as a site in site/; a broken link or anchor fails"""
     session.install("-e", ".[docs]")
     session.run("sphinx-build", "-nW", "--keep-going", "-q", "docs", "site", *session.posargs)
 
 
 @nox.session(tags=["dev"], default=False)
 def bench(session: nox.Session) -> None:
-    """side-by-side measurements, one JSON line a figure"""
+    """side-by-side measurements, one JSON line for each figure"""
     session.install("-e", ".")
     session.run("python", "bench/startup.py", *session.posargs)

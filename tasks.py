@@ -1,5 +1,6 @@
-"""The commands: `invoke --list` here, `ci-tasks --list` anywhere. Thin: arguments → a flow → an exit code."""
+"""The commands for `invoke`: `invoke --list` here, `ci-tasks --list` anywhere."""
 
-from ci_tasks.cli import namespace
+from ci_tasks.cli.program import namespace, replace_invoke
 
 ns = namespace
+replace_invoke()

@@ -29,9 +29,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.judge.bisection.decide import Found, Question, Run, decide
-from ci_tasks.judge.bisection.evidence import FAIL, PASS, Observation
-from ci_tasks.judge.bisection.lineage import Lineage
+from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
+from ci_tasks.features.failures.bisection.observations import FAIL, PASS, Observation
+from ci_tasks.features.failures.bisection.strategy import BisectionGoal, CulpritFound, RunCommits, next_decision
 
 SIGNATURE = "AssertionError"
 Fails = Callable[[int], bool]  # whether a run of the commit at a position fails
@@ -98,13 +98,13 @@ def ours(commits: int, hosts: int) -> Callable[[Fails], Answer]:
     """What `ci-tasks bisect` would do."""
 
     def search(fails: Fails) -> Answer:
-        question, rounds = Question(Lineage.line(commits)), 0
+        goal, rounds = BisectionGoal(CommitGraph.linear(commits)), 0
         seen: list[Observation] = []
-        while isinstance(decision := decide(question, seen, hosts), Run):
+        while isinstance(decision := next_decision(goal, seen, hosts), RunCommits):
             rounds += 1
             for at in decision.positions:
                 seen.append(Observation(at, FAIL, SIGNATURE) if fails(at) else Observation(at, PASS))
-        return (decision.position if isinstance(decision, Found) else None), len(seen), rounds
+        return (decision.position if isinstance(decision, CulpritFound) else None), len(seen), rounds
 
     return search
 
@@ -174,30 +174,31 @@ def real(words: argparse.Namespace) -> int:
 
 def one_try(scratch: Path, seed: int, commits: int, hosts: int) -> dict[str, Any]:
     from ci_tasks.config import read
-    from ci_tasks.flows import bisecting
+    from ci_tasks.features.failures.bisection import bisect as bisecting
+    from ci_tasks.features.failures.command import BisectOptions
 
     culprit = random.Random(seed).randint(1, commits)
     repo = history(scratch / f"history-{seed}", commits, culprit)
     os.environ["CI_TASKS_HOME"] = str(scratch / f"home-{seed}")
     names = tuple(f"sim{number}" for number in range(hosts))
     config = read("hosts:\n" + "".join(f"  {name}: {{kind: local, runtime: none}}\n" for name in names), "hosts.yaml")
-    rounds, run_all = [], bisecting.run_all
+    rounds, run_commits = [], bisecting.run_commits
 
-    def counted(work: Any, orders: Any, *more: Any) -> None:
-        rounds.append(len(orders))
-        run_all(work, orders, *more)
+    def counted(work: Any, commit_runs: Any, *more: Any) -> None:
+        rounds.append(len(commit_runs))
+        run_commits(work, commit_runs, *more)
 
-    bisecting.run_all = counted
+    bisecting.run_commits = counted
     begun = time.monotonic()
     try:
         with open(scratch / f"log-{seed}", "w+") as log:
             with redirect_stdout(log):
-                asked = bisecting.Asked("c0", f"c{commits}", "flaky", "flaky", names, repo=str(repo))
-                code = bisecting.bisect(asked, config)
+                options = BisectOptions(good="c0", bad=f"c{commits}", label="flaky", only="flaky", repo=str(repo))
+                code = bisecting.bisect(options, names, config)
             log.seek(0)
             named = [line.split()[-1] for line in log if line.startswith("the culprit: ")]
     finally:
-        bisecting.run_all = run_all
+        bisecting.run_commits = run_commits
     figure = {
         "try": seed,
         "culprit": culprit,

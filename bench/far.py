@@ -1,12 +1,11 @@
 """What `bench/remote.py` measures on: a checkout, a host that is near or far, and both ways of running a job there.
 
-The host is OpenSSH's sshd of tests/integration, on this machine; a proxy of the same tests makes it far. By hand means
+The host is OpenSSH's sshd of tests/parts, on this machine; a proxy of the same tests makes it far. By hand means
 Debian's rsync and ssh, with the same key and the same settings.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import queue
 import shlex
@@ -17,10 +16,13 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.parts import proxy
+from tests.parts.sshd import Sshd
+
 TOKEN = "the tree is as of edit"
 WORKFLOW = """\
 name: PR Test
@@ -46,19 +48,7 @@ for number in range(count):
 """
 
 
-def _neighbour(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"tests/integration/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_sshd, _tcp_proxy = _neighbour("sshd"), _neighbour("tcp_proxy")
-
-
-class CountingProxy(_tcp_proxy.TcpProxy):  # type: ignore[misc, name-defined]  # loaded by its path
+class CountingProxy(proxy.TcpProxy):
     """Says how long the chain of messages has become, of which each was sent after the one before it had arrived.
 
     A message is one longer than the longest that its sender had received by then. Half of it is round trips; what
@@ -81,7 +71,7 @@ class CountingProxy(_tcp_proxy.TcpProxy):  # type: ignore[misc, name-defined]  #
     def _carry(self, near: socket.socket, far: socket.socket) -> None:
         for direction, (source, sink) in enumerate(((near, far), (far, near))):
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            on_its_way: queue.Queue[tuple[float, bytes]] = queue.Queue(_tcp_proxy._HELD)
+            on_its_way: queue.Queue[tuple[float, bytes]] = queue.Queue(proxy._HELD)
             lengths: queue.Queue[int] = queue.Queue()
             self._start(self._stamped, source, on_its_way, lengths, direction)
             self._start(self._arriving, sink, on_its_way, lengths, direction)
@@ -145,7 +135,7 @@ class World:
         self.directory = directory
         # A host's own programs, as a session over SSH finds them, and not what a developer has put before them.
         os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        self.sshd = _sshd.Sshd(directory / "ssh")
+        self.sshd = Sshd(directory / "ssh")
         self.box = self.sshd.start("near")
         self.proxy = CountingProxy((self.box.ip, self.box.port), delay)
         self.sshd.alias("far", self.box, HostName="127.0.0.1", Port=str(self.proxy.port))
@@ -162,7 +152,7 @@ class World:
 
     def end(self) -> None:
         self.proxy.close()
-        self.sshd.end()
+        self.sshd.stop()
 
     def checkout(self, files: int) -> Path:
         """A repository of so many small files, packed as a clone's is."""

@@ -88,7 +88,7 @@ def clean(case: Case, world: World) -> list[str]:
     if case.stays:
         problems += [f"left after clean --all: {what}" for what in left(world)]
     incoming = [path.name for path in world.there.glob("store.git/incoming-*")]
-    partial = [path.name for path in world.there.glob("runners/*") if path.suffix != ".pyz"]
+    partial = [path.name for path in world.there.glob("agents/*") if path.suffix != ".pyz"]
     return problems + [f"left after clean: {name}" for name in [*incoming, *partial]]
 
 

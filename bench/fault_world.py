@@ -1,7 +1,7 @@
 """Where a trial of `bench/faults.py` happens: a sshd and the road to it, a checkout, a home, a client; and one Docker
 daemon for all trials.
 
-The parts are those of the tests, `tests/integration/`. What a trial has is below one directory, so that what is left
+The parts are those of the tests, `tests/parts/`. What a trial has is below one directory, so that what is left
 can be seen.
 """
 
@@ -22,7 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fault_daemon import PATIENCE, ROOT, STOP, Daemon, Unreached, sshd, tcp_proxy, until
+from fault_daemon import PATIENCE, ROOT, STOP, Daemon, Unreached, until
+
+from tests.parts.proxy import TcpProxy
+from tests.parts.sshd import Sshd
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 LINES = 150
@@ -129,10 +132,10 @@ class World:
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> World:
-        self.ssh = sshd.Sshd(self.path / "ssh")
+        self.ssh = Sshd(self.path / "ssh")
         self.clock = self.path / "clock"
         self.box = self.ssh.start("box", more=self._with_a_clock())
-        self.road = tcp_proxy.TcpProxy((self.box.ip, self.box.port))
+        self.road = TcpProxy((self.box.ip, self.box.port))
         self.ssh.alias("far", self.box, HostName="127.0.0.1", Port=str(self.road.port))
         self.home, self.there = self.path / "home", self.path / "there"
         for small in (self.home, self.there):
@@ -146,13 +149,13 @@ class World:
             self.client.kill()
             self.client.wait()
         self.road.close()
-        self.ssh.end()
+        self.ssh.stop()
         for pid in self.processes():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self._stack.close()
         if self.daemon is not None:
-            self.daemon.forget()
+            self.daemon.reset()
 
     def _with_a_clock(self) -> str:
         if not self.steps_clock:
@@ -217,7 +220,7 @@ class World:
             out.write(f"$ ci-tasks {' '.join(words)}\n".encode())
             out.flush()
             self.client = subprocess.Popen(
-                [sys.executable, "-c", "from ci_tasks.cli import main; main()", *words],
+                [sys.executable, "-c", "from ci_tasks.cli.program import main; main()", *words],
                 cwd=self.checkout,
                 env={**kept, **self.ssh.env, "CI_TASKS_HOME": str(self.home), "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,

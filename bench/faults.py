@@ -33,13 +33,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from _pytest.outcomes import Skipped  # how the parts of the tests say what they lack
 from fault_cases import CASES, NOT_APPLICABLE, Case
 from fault_daemon import STOP, Daemon, Unreached, until
 from fault_look import clean, look, wanted, words_of
 from fault_world import COMPILER, World
 
-from ci_tasks.model import EXIT_CODES
+from ci_tasks.records import EXIT_CODES
+from tests.parts import Missing
 
 AT_ONCE = 2
 RETRIES = 5  # of a trial whose run was quicker than its fault
@@ -77,7 +77,7 @@ def main() -> int:
         perform(cases, words, seed, daemon, lines)
     finally:
         if daemon is not None:
-            daemon.end()
+            daemon.stop()
     for key in sorted(lines):
         line = lines[key]
         print(json.dumps(told(line)), flush=True)
@@ -112,12 +112,11 @@ def what_is_missing(words: argparse.Namespace) -> tuple[dict[str, str], Daemon |
     left_out = {} if COMPILER else {"clock_step": "not exercised: no C compiler for the library that steps the clock"}
     if words.docker is False:
         return {**left_out, "docker": "not exercised: --no-docker"}, None
-    missing = [name for name in ("docker", "dockerd", "containerd", "runc") if shutil.which(name) is None]
-    if missing:
-        return {**left_out, "docker": f"not exercised: not installed: {', '.join(missing)}"}, None
     try:
-        return left_out, Daemon()
-    except (Exception, Skipped) as problem:
+        daemon = Daemon()
+        daemon.start()
+        return left_out, daemon
+    except Missing as problem:
         return {**left_out, "docker": f"not exercised: {problem}"}, None
 
 
@@ -196,7 +195,7 @@ def one(case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], 
                     line.missed += 1
             else:
                 problems = [f"the phase was missed {RETRIES} times"]
-    except (Exception, Skipped) as error:
+    except Exception as error:
         problems = [f"{type(error).__name__}: {error}"]
     if STOP.is_set():
         shutil.rmtree(path, ignore_errors=True)
@@ -243,7 +242,7 @@ def trial(case: Case, world: World) -> tuple[list[str], list[str]]:
         problems += look(case, world)
         problems += clean(case, world)
         world.road.restore()
-        world.ssh.end()
+        world.ssh.stop()
         with contextlib.suppress(Unreached):
             until(lambda: not world.processes(), "everything of the box ends", 10)
         problems += [f"still alive on the box: {words_of(pid)}" for pid in world.processes()]

@@ -3,7 +3,7 @@
     python bench/fleet.py [--sizes 100x4,300x16,1000x64] [--seconds 3] [--plain] [--profile FILE]
 
 One JSON line a size, and one with the goals; exit code 1 where a goal is missed. The story is the real one from the
-workflow to the records: placement, plans, journal, view, settling, history. The hosts are played (tests/flows): rows of
+workflow to the records: placement, plans, journal, view, settling, history. The hosts are played (tests/run): rows of
 two GPUs each, four at once on a host, which run for `--seconds` on the average and write one line. The view draws on a
 terminal that nobody looks at, four times a second whatever runs; with `--plain` it writes lines.
 

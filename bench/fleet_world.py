@@ -25,7 +25,7 @@ _WHILE = 100  # looks at the rows
 
 
 def _simulated() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("simulated", ROOT / "tests/flows/simulated.py")
+    spec = importlib.util.spec_from_file_location("simulated", ROOT / "tests/run/simulated.py")
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules["simulated"] = importlib.util.module_from_spec(spec)
@@ -35,7 +35,7 @@ def _simulated() -> ModuleType:
 
 simulated = _simulated()
 
-from ci_tasks.flows import execute  # noqa: E402
+from ci_tasks.run import execute  # noqa: E402
 
 
 class Terminal:
@@ -68,7 +68,7 @@ class Clock:
 
     def watch(self, steady: int, end: Callable[[], None]) -> None:
         """`end` comes when so many rows have run for a while, unless that is 0."""
-        start = execute.Execution.start_what_fits
+        start = execute.LabelExecution.start_what_fits
 
         def timed(run: Any) -> None:
             self.wall.append(time.perf_counter())
@@ -78,7 +78,7 @@ class Clock:
                 end()
             start(run)
 
-        execute.Execution.start_what_fits = timed  # type: ignore[method-assign]
+        execute.LabelExecution.start_what_fits = timed  # type: ignore[method-assign]
 
     def longest(self, times: list[float]) -> float:
         return round(max((later - sooner for sooner, later in pairwise(times)), default=0.0), 3)

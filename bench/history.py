@@ -30,16 +30,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ci_tasks.runner.layout import RunDir, write_json  # noqa: E402
-from ci_tasks.runs import history, store  # noqa: E402
-from ci_tasks.runs.history import database, index  # noqa: E402
-from ci_tasks.runs.history.catchup import catch_up  # noqa: E402
-from ci_tasks.runs.history.entry import entry  # noqa: E402
+
+from ci_tasks.agent.codec import decode  # noqa: E402
+from ci_tasks.agent.run_directory import RunDir, write_json  # noqa: E402
+from ci_tasks.records import RunRecord  # noqa: E402
+from ci_tasks.results import history, store  # noqa: E402
+from ci_tasks.results.history import database, writer  # noqa: E402
+from ci_tasks.results.history.run_row import RunRow, run_row  # noqa: E402
+from ci_tasks.results.history.sync_index import sync_index  # noqa: E402
 
 LIMIT = 1.0
 ROWS = 10  # of a batch
 LABELS = ["ckpt", "megatron", "image", "sglang-config", "precision", "cpu-unittest"]
-START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ci_tasks.cli import main; main()"
+START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ci_tasks.cli.program import main; main()"
 PROGRAM = [sys.executable, "-c", START]
 COMMANDS = {
     "bare": "--version",
@@ -102,6 +105,7 @@ def record_of(number: int) -> dict[str, Any]:
         "gpu_ids": list(range(8)),
         "log": {"bytes": 5901, "sha256": "0" * 64},
         "evidence": {"kind": "metrics", "tests": 0, "failures": 0, "skipped": 0, "steps": 12, "detail": ""},
+        "attempts": [{"id": f"{batch_of(number)}.01", "host": "h100a", "status": status}],
         "metrics": {},
         "triage": None,
         "deviations": [{"what": f"what {at}", "ci": "c" * 40, "here": "h" * 40, "why": "w" * 40} for at in range(9)],
@@ -122,6 +126,11 @@ def _make_files(home: Path, count: int) -> None:
         write_json(run.record, record_of(number))
 
 
+def _entry(number: int) -> RunRow:
+    record = decode(RunRecord, record_of(number), where="bench")
+    return run_row(batch_of(number), number % ROWS + 1, record, planned=1)
+
+
 def _fill(count: int) -> None:
     """As many newer runs, each batch with a directory that has one row's in it."""
     first = 10_000_000
@@ -130,12 +139,11 @@ def _fill(count: int) -> None:
         for at in range(first, first + count, 5000):
             found = range(at, min(at + 5000, first + count))
             with database.writing(connection):
-                lines = [entry(batch_of(number), number % ROWS + 1, record_of(number), planned=1) for number in found]
-                index.put(connection, lines)
+                writer.put(connection, [_entry(number) for number in found])
                 names = {batch_of(number) for number in found}
                 connection.executemany("INSERT OR REPLACE INTO batches VALUES (?, 0, 0)", [(name,) for name in names])
 
-    database.ask(put)
+    database.with_connection(put)
     for at in range(first, first + count, ROWS):
         os.makedirs(store.home() / "runs" / batch_of(at) / "01")
 
@@ -144,8 +152,8 @@ def _fill(count: int) -> None:
 
 
 def _rebuild(files: int) -> None:
-    taken = timed(lambda: database.ask(catch_up))
-    known = len(history.search(history.Filter(limit=files)))
+    taken = timed(lambda: database.with_connection(sync_index))
+    known = len(history.search(history.RunQuery(limit=files)))
     assert known == files, f"{known} of {files} runs were found"
     tell("rebuild", runs=files, seconds=taken, ms_per_1000_runs=1e6 * taken / files)
 
@@ -210,8 +218,8 @@ def _inserts() -> None:
 def _paid(count: int) -> Iterator[float]:
     for number in range(20_000_000, 20_000_000 + count):
         run_dir = RunDir(str(store.home() / "runs" / batch_of(number) / f"{number % ROWS + 1:02d}"))
-        record = record_of(number)
-        yield timed(lambda run_dir=run_dir, record=record: index.note(run_dir, record))  # type: ignore[misc]
+        record = decode(RunRecord, record_of(number), where="bench")
+        yield timed(lambda run_dir=run_dir, record=record: writer.add_run(run_dir, record))  # type: ignore[misc]
 
 
 def run(typed: list[str]) -> None:

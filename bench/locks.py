@@ -1,13 +1,13 @@
-"""GPU locks under contention: our fence with the sample's lock script, GPUs that the runner itself takes, and a
+"""GPU locks under contention: our fence with the sample's lock script, GPUs that the agent itself takes, and a
 stand-in for CI's script (all or nothing, files opened with a+, random sleeps), for 1, 2, 4 and 8 of eight pretend GPUs
-in a directory of their own, while runners, scripts and stand-ins are killed at random. All times are a hundredth of the
-real ones: the script sleeps up to 0.05 s instead of 5, a turn comes after 0.6 s instead of 60.
+in a directory of their own, while agents, scripts and stand-ins are killed at random. All times are a hundredth of the
+real ones: the script sleeps up to 0.05 s instead of 5, a reservation starts after 0.6 s instead of 60.
 
     python bench/locks.py [--acquisitions N] [--seconds S]      one JSON line a figure
     contention: `held_twice` and `leaked` have to be 0. Whoever has a GPU puts its name into a file that must not exist.
     eight behind fours: how long one waiter for eight GPUs waits, at most and in the median, behind three that take four
-    each, with our turn and without it, in S seconds of each. A wait that was not over counts as far as it got.
-    Exit code 1 where a GPU was held twice or a lock was leaked, or no waiter for eight got any with our turn.
+    each, with our reservation and without it, in S seconds of each. A wait that was not over counts as far as it got.
+    Exit code 1 where a GPU was held twice or a lock was leaked, or no waiter for eight got any with our reservation.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ci_tasks.runner import process  # noqa: E402
-from ci_tasks.runner.gpu import gpus, locks  # noqa: E402
-from ci_tasks.runner.gpu.claim import Claim  # noqa: E402
-from ci_tasks.runner.gpu.fence import Fence  # noqa: E402
-from ci_tasks.runner.gpu.request import JOB, RUNNER, Request  # noqa: E402
-from ci_tasks.runner.gpu.turn import Pace  # noqa: E402
+from ci_tasks.agent import processes  # noqa: E402
+from ci_tasks.agent.gpus import lock_files, nvidia_smi  # noqa: E402
+from ci_tasks.agent.gpus.claim import GpuClaim  # noqa: E402
+from ci_tasks.agent.gpus.fence import Fence  # noqa: E402
+from ci_tasks.agent.gpus.request import AGENT, JOB, GpuRequest  # noqa: E402
+from ci_tasks.agent.gpus.reservation import LockTimings  # noqa: E402
 
 SAMPLE = ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
 GPUS = 8
 SLEEP = 0.05
 HOLD = (0.002, 0.02)
-PACE = Pace(tick=0.01, refresh=0.1, turn_after=0.6, sleep=0.1)
-WITHOUT_TURN = Pace(tick=0.01, refresh=0.1, turn_after=math.inf)
+TIMINGS = LockTimings(poll=0.01, refresh=0.1, reserve_after=0.6, sleep=0.1)
+WITHOUT_RESERVATION = LockTimings(poll=0.01, refresh=0.1, reserve_after=math.inf)
 
 # What the sample's script runs: put our name on each GPU, hold, look whether it is still there.
 COMMAND = """
@@ -67,11 +67,11 @@ done
 """
 
 
-class Looking:
+class FreeGpus:
     problem = ""
 
     def __init__(self) -> None:
-        self.latest: gpus.Sight | None = gpus.pretended(GPUS)
+        self.latest: nvidia_smi.GpuSnapshot | None = nvidia_smi.simulated_gpus(GPUS)
 
 
 @dataclass
@@ -94,8 +94,8 @@ class Arena:
         self.script = self.path / "gpu_lock_exec.py"
         self.script.write_text(quick)
 
-    def request(self, count: int, by: str) -> Request:
-        return Request(count, by, str(self.path / "locks" / "custom_gpu_lock_{gpu_id}.lock"), GPUS, GPUS)
+    def request(self, count: int, by: str) -> GpuRequest:
+        return GpuRequest(count, by, str(self.path / "locks" / "custom_gpu_lock_{gpu_id}.lock"), GPUS, GPUS)
 
     def tell(self, kind: str, waited: float) -> None:
         os.write(self.write, f"{kind} {waited:.4f}\n".encode())  # short enough to arrive whole
@@ -119,7 +119,7 @@ class Arena:
     def leaked(self) -> int:
         """How many locks cannot be taken now that nobody is left."""
         request = self.request(1, JOB)
-        taken = [locks.try_lock(path) for path in [*request.paths().values(), request.turn]]
+        taken = [lock_files.try_lock(path) for path in [*request.paths().values(), request.reservation_lock]]
         return sum(descriptor is None for descriptor in taken)
 
     def count_twice(self) -> int:
@@ -172,27 +172,27 @@ def _all_or_nothing(paths: dict[int, str], count: int) -> dict[int, IO[str]]:
     return {}
 
 
-def by_runner(arena: Arena, token: str, count: int, pace: Pace) -> None:
+def by_agent(arena: Arena, token: str, count: int, timings: LockTimings) -> None:
     while True:
         begun = time.monotonic()
-        claim = Claim(arena.request(count, RUNNER), Looking(), pace)
+        claim = GpuClaim(arena.request(count, AGENT), FreeGpus(), timings)
         while claim.gpu_ids is None:
-            claim.tick()
-            time.sleep(pace.tick if claim.gpu_ids is None else 0)
-        arena.tell(f"runner {count}", time.monotonic() - begun)
+            claim.poll()
+            time.sleep(timings.poll if claim.gpu_ids is None else 0)
+        arena.tell(f"agent {count}", time.monotonic() - begun)
         arena.hold(token, claim.gpu_ids, random.uniform(*HOLD))
         claim.close()
         time.sleep(SLEEP * random.random())
 
 
-def fenced(arena: Arena, token: str, count: int, pace: Pace) -> None:
+def fenced(arena: Arena, token: str, count: int, timings: LockTimings) -> None:
     """Our fence, and the sample's script as the job."""
     run_dir = arena.path / token
     run_dir.mkdir()
     while True:
         begun = time.monotonic()
-        fence = Fence(arena.request(count, JOB), str(run_dir), Looking(), pace)
-        fence.tick()
+        fence = Fence(arena.request(count, JOB), str(run_dir), FreeGpus(), timings)
+        fence.poll()
         job = subprocess.Popen(
             [sys.executable, "-IS", str(arena.script), "--count", str(count), "--", "sh", "-c", COMMAND],
             stdout=subprocess.PIPE,
@@ -208,10 +208,10 @@ def fenced(arena: Arena, token: str, count: int, pace: Pace) -> None:
         )
         assert job.stdout is not None
         told = False
-        while chunk := _output(job.stdout, pace.tick):
-            fence.hear(chunk.strip(b"\0"))
-            fence.tick()
-            if fence.done and not told:
+        while chunk := _output(job.stdout, timings.poll):
+            fence.read_output(chunk.strip(b"\0"))
+            fence.poll()
+            if fence.is_done and not told:
                 told = True
                 arena.tell(f"fence {count}", time.monotonic() - begun)
         fence.close()
@@ -251,23 +251,23 @@ class Contender:
                 os._exit(code)
 
     def kill(self, arena: Arena) -> None:
-        """As a person ends a run whose runner was killed: what is left of it goes too."""
+        """As a person ends a run whose agent was killed: what is left of it goes too."""
         (arena.path / "killed" / self.token).touch()
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        process.kill_all(str((arena.path / self.token).resolve()), None)
+        processes.kill_all(str((arena.path / self.token).resolve()), None)
 
     def kill_script(self, arena: Arena) -> None:
         """The job of a fence, its script first, while the fence lives."""
         (arena.path / "killed" / self.token).touch()
-        process.kill_all(str((arena.path / self.token).resolve()), None)
+        processes.kill_all(str((arena.path / self.token).resolve()), None)
 
 
 def contention(path: Path, wanted: int) -> dict[str, float | str | int]:
     arena, numbers, begun = Arena(path), itertools.count(), time.monotonic()
     contenders = [Contender(f"script{count}", _bind(stand_in, count, HOLD)) for count in (1, 1, 2, 2, 4)]
-    contenders += [Contender(f"runner{count}", _bind(by_runner, count, PACE)) for count in (1, 2, 4, 8)]
-    contenders += [Contender(f"fence{count}", _bind(fenced, count, PACE)) for count in (2, 8)]
+    contenders += [Contender(f"agent{count}", _bind(by_agent, count, TIMINGS)) for count in (1, 2, 4, 8)]
+    contenders += [Contender(f"fence{count}", _bind(fenced, count, TIMINGS)) for count in (2, 8)]
     for contender in contenders:
         contender.start(arena, numbers)
     waits: dict[str, list[float]] = {}
@@ -297,11 +297,11 @@ def contention(path: Path, wanted: int) -> dict[str, float | str | int]:
     }
 
 
-def eight_behind_fours(path: Path, kind: str, pace: Pace, seconds: float) -> dict[str, float | str | int]:
+def eight_behind_fours(path: Path, kind: str, timings: LockTimings, seconds: float) -> dict[str, float | str | int]:
     arena, numbers = Arena(path), itertools.count()
-    work = fenced if kind == "fence" else by_runner
+    work = fenced if kind == "fence" else by_agent
     contenders = [Contender(f"script{number}", _bind(stand_in, 4, (0.05, 0.1))) for number in range(3)]
-    contenders.append(Contender(kind, _bind(work, 8, pace)))
+    contenders.append(Contender(kind, _bind(work, 8, timings)))
     for contender in contenders:
         contender.start(arena, numbers)
     waits: dict[str, list[float]] = {}
@@ -319,7 +319,7 @@ def eight_behind_fours(path: Path, kind: str, pace: Pace, seconds: float) -> dic
     return {
         "figure": "eight behind fours",
         "waiter": kind,
-        "turn": "no" if math.isinf(pace.turn_after) else "yes",
+        "reservation": "no" if math.isinf(timings.reserve_after) else "yes",
         "got_eight": len(got),
         "others_got_four": len(waits.get("script 4", [])),
         "longest_wait_s": round(max(found), 2),
@@ -330,7 +330,7 @@ def eight_behind_fours(path: Path, kind: str, pace: Pace, seconds: float) -> dic
     }
 
 
-def _bind(work: Callable[..., None], count: int, how: Pace | tuple[float, float]) -> Work:
+def _bind(work: Callable[..., None], count: int, how: LockTimings | tuple[float, float]) -> Work:
     return lambda arena, token: work(arena, token, count, how)
 
 
@@ -354,11 +354,15 @@ def main() -> int:
         figure = contention(Path(directory, "contention"), given.acquisitions)
         print(json.dumps(figure), flush=True)
         bad = bool(figure["held_twice"] or figure["leaked"])
-        for kind, pace in itertools.product(("fence", "runner"), (PACE, WITHOUT_TURN)):
-            name = f"{kind}-{pace.turn_after}"
-            figure = eight_behind_fours(Path(directory, name), kind, pace, given.seconds)
+        for kind, timings in itertools.product(("fence", "agent"), (TIMINGS, WITHOUT_RESERVATION)):
+            name = f"{kind}-{timings.reserve_after}"
+            figure = eight_behind_fours(Path(directory, name), kind, timings, given.seconds)
             print(json.dumps(figure), flush=True)
-            bad = bad or bool(figure["held_twice"] or figure["leaked"]) or (pace is PACE and not figure["got_eight"])
+            bad = (
+                bad
+                or bool(figure["held_twice"] or figure["leaked"])
+                or (timings is TIMINGS and not figure["got_eight"])
+            )
     return int(bad)
 
 

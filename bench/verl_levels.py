@@ -62,7 +62,7 @@ def run(name: str, home: Path) -> bool:
     command = [
         sys.executable,
         "-c",
-        "from ci_tasks.cli import main; main()",
+        "from ci_tasks.cli.program import main; main()",
         "verl",
         "--level",
         str(level),

@@ -1,7 +1,7 @@
-"""hosts.yaml text → hosts, pools and overrides. The border where raw mappings stop.
+"""hosts.yaml: text → hosts, pools and overrides as records.
 
-An unknown key is an error with its line and the nearest valid one: a setting that is silently ignored runs the wrong
-thing. No message repeats what stands under `secrets`: someone may have written a value there.
+An unknown key is an error with its line and the nearest valid key, since an ignored setting would run the wrong thing.
+No message repeats what is under `secrets`: someone may have written a value there.
 """
 
 from __future__ import annotations
@@ -9,22 +9,63 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ci_tasks import yaml_lines
 from ci_tasks.errors import ConfigError, UnknownName, UsageError, did_you_mean
-from ci_tasks.model import HostSpec, Override
 from ci_tasks.yaml_lines import Map
 
 KINDS = ("local", "ssh", "slurm")
 RUNTIMES = ("docker", "podman", "apptainer", "pyxis", "none")
-PULLS = ("always", "missing", "never")
+PULL_POLICIES = ("always", "missing", "never")
 NETWORKS = ("bridge",)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GRES = re.compile(r"[A-Za-z0-9_.-]+(:(?![0-9]+$)[A-Za-z0-9_.-]+)?")  # a type that is a number would be a count
-_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=[^\n\0]*)?")
+_SBATCH_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=[^\n\0]*)?")
+
+
+@dataclass(frozen=True)
+class Override:
+    """An entry of hosts.yaml's `overrides`: a step replaced (`run`, `with_`) or skipped."""
+
+    job: str
+    step: str
+    run: str | None = None
+    skip: bool = False
+    with_: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """A host of hosts.yaml. `gpus` is None where it has to be counted on the host itself.
+
+    `workspace` is the directory there for everything of ours; `network` replaces CI's `--network host`; `artifacts` are
+    further paths that are brought back after a run. What follows `partition` is Slurm's: `gres` without its count, and
+    `sbatch`, further options of it as words.
+    """
+
+    name: str
+    kind: str = "local"
+    address: str | None = None
+    runtime: str = "docker"
+    gpus: int | None = None
+    simulate: bool = False
+    pull: str | None = None
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout_minutes: float = 24 * 60
+    stall_minutes: float = 10
+    workspace: str = "~/.ci-tasks"
+    network: str | None = None
+    artifacts: tuple[str, ...] = ()
+    partition: str | None = None
+    gres: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    sbatch: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,8 +83,8 @@ class Config:
             raise UnknownName("host", name, self.hosts, where=self.file)
         return self.hosts[name]
 
-    def chosen(self, text: str) -> tuple[HostSpec, ...]:
-        """The hosts that `text` means: names of hosts and pools with commas between them, each host once.
+    def select_hosts(self, text: str) -> tuple[HostSpec, ...]:
+        """The hosts of `text`, which is names of hosts and pools separated by commas; each host once.
 
         Raises UnknownName, which lists both; UsageError for a text without a name.
         """
@@ -52,32 +93,35 @@ class Config:
             if name not in self.hosts and name not in self.pools:
                 raise UnknownName("host", name, [*self.hosts, *self.pools], where=self.file)
         if not names:
-            raise UsageError("--host names no host", hint=f"valid: {', '.join([*self.hosts, *self.pools])}")
+            raise UsageError(
+                "--host needs the name of a host or a pool", hint=f"valid: {', '.join([*self.hosts, *self.pools])}"
+            )
         members = [member for name in names for member in self.pools.get(name, (name,))]
         return tuple(self.hosts[member] for member in dict.fromkeys(members))
 
 
 def read(text: str, file: str = "hosts.yaml") -> Config:
-    """Raises ConfigError with the line of what has no meaning."""
+    """The records of a hosts.yaml. Raises ConfigError, which names the line."""
     try:
         tree = yaml_lines.load(text)
     except yaml_lines.YamlError as error:
-        raise ConfigError(f"not YAML: {error.message}", file=file, line=error.line, hint=error.text) from None
-    reader = _Reader(file)
+        raise ConfigError(f"invalid YAML: {error.message}", file=file, line=error.line, hint=error.text) from None
+    reader = _HostsFileReader(file)
     top = reader.mapping(tree if tree is not None else Map(1), "the file", 1)
-    reader.known(top, ("hosts", "pools", "overrides"), "the file")
-    hosts = reader.part(top, "hosts")
+    reader.check_keys(top, ("hosts", "pools", "overrides"), "")
+    hosts = reader.section(top, "hosts")
     specs = {name: reader.host(name, hosts[name], hosts.lines[name]) for name in hosts}
-    pools = reader.part(top, "pools")
+    pools = reader.section(top, "pools")
+    overrides = reader.entries(top, "overrides")
     return Config(
         hosts=specs,
         pools={name: reader.pool(name, pools[name], specs, pools.lines[name]) for name in pools},
-        overrides=tuple(reader.override(item, top.lines["overrides"]) for item in reader.items(top, "overrides")),
+        overrides=tuple(reader.override(entry, top.lines["overrides"]) for entry in overrides),
         file=file,
     )
 
 
-# key of a host → the type its value has
+# key of a host → the type of its value
 _HOST_KEYS: dict[str, tuple[type, ...]] = {
     "kind": (str,),
     "address": (str,),
@@ -99,192 +143,218 @@ _HOST_KEYS: dict[str, tuple[type, ...]] = {
     "qos": (str,),
     "sbatch": (list,),
 }
-_OF_SLURM = ("partition", "gres", "account", "qos", "sbatch")
-_OF_ANOTHER_MACHINE = ("address", "workspace", *_OF_SLURM)  # forgetting `kind` must not run a box's jobs here
-# Options of sbatch that a job of ours has already, with what says them in its place, if anything does.
-_OURS = dict.fromkeys(("array", "chdir", "container", "dependency", "error", "export", "export-file", "input"), "")
-_OURS |= dict.fromkeys(("job-name", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable"), "")
-_OURS |= dict.fromkeys(("requeue", "signal", "test-only", "wait", "wrap"), "")
-_OURS |= {name: name for name in ("partition", "account", "qos", "gres")}
-_OURS |= dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"), "gres")
-_OURS |= {"time": "timeout_minutes", "nodes": "`invoke plan --nodes`"}
+_TYPE_NAMES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    Map: "a mapping",
+}
+_SLURM_KEYS = ("partition", "gres", "account", "qos", "sbatch")
+_REMOTE_KEYS = ("address", "workspace", *_SLURM_KEYS)  # a forgotten `kind` must not run another host's jobs here
+# Options of sbatch that ci-tasks sets itself → the key of hosts.yaml or the option to use instead, "" for none.
+_RESERVED_OPTIONS = {
+    **dict.fromkeys(("array", "chdir", "container", "dependency", "error", "export", "export-file", "input"), ""),
+    **dict.fromkeys(("job-name", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable"), ""),
+    **dict.fromkeys(("requeue", "signal", "test-only", "wait", "wrap"), ""),
+    **{name: name for name in ("partition", "account", "qos", "gres")},
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"), "gres"),
+    "time": "timeout_minutes",
+    "nodes": "--nodes of `ci-tasks remote`",
+}
 _SECRETS_HINT = "names only; the values come from the caller's environment"
-_CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS, "network": NETWORKS}
+_CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULL_POLICIES, "network": NETWORKS}
 
 
-class _Reader:
+class _HostsFileReader:
+    """Reads the parts of one file. All methods raise ConfigError."""
+
     def __init__(self, file: str) -> None:
         self.file = file
 
-    def host(self, name: str, body: Any, line: int) -> HostSpec:
-        self._named("host", name, line)
-        found = self.mapping(body if body is not None else Map(line), f"host {name}", line)
-        self.known(found, tuple(_HOST_KEYS), f"host {name}")
-        for key, value in found.items():
-            self._typed(name, key, value, found.lines[key])
-        if found.get("kind", "local") != "local":
-            if not found.get("address"):
-                raise self.error(f"host {name} has no address", line)
-        elif elsewhere := next((key for key in _OF_ANOTHER_MACHINE if key in found), None):
-            message = f"host {name} is this machine (kind local), which has no {elsewhere}"
-            raise self.error(message, found.lines[elsewhere], hint="another machine has kind: ssh or kind: slurm")
-        self._sense(name, found)
+    def host(self, name: str, value: Any, line: int) -> HostSpec:
+        self._check_name("host", name, line)
+        body = self.mapping(value if value is not None else Map(line), f"host {name}", line)
+        self.check_keys(body, tuple(_HOST_KEYS), f"host {name}: ")
+        for key in body:
+            self._check_type(name, body, key)
+            self._check_value(name, body, key)
+        self._check_kind(name, body, line)
+        self._check_runtime(name, body)
+        self._check_slurm_names(name, body)
         return HostSpec(
             name=name,
-            kind=found.get("kind", "local"),
-            address=found.get("address"),
-            runtime=found.get("runtime", "docker"),
-            gpus=found.get("gpus"),
-            simulate=found.get("simulate", False),
-            pull=found.get("pull"),
-            mounts=self._texts(name, found, "mounts"),
-            secrets=self._secrets(name, found),
-            env=self._texts(name, found, "env"),
-            timeout_minutes=float(found.get("timeout_minutes", HostSpec.timeout_minutes)),
-            stall_minutes=float(found.get("stall_minutes", HostSpec.stall_minutes)),
-            workspace=self._workspace(name, found),
-            network=found.get("network"),
-            artifacts=self._artifacts(name, found),
-            partition=found.get("partition"),
-            gres=found.get("gres"),
-            account=found.get("account"),
-            qos=found.get("qos"),
-            sbatch=self._sbatch(name, found),
+            kind=body.get("kind", "local"),
+            address=body.get("address"),
+            runtime=body.get("runtime", "docker"),
+            gpus=body.get("gpus"),
+            simulate=body.get("simulate", False),
+            pull=body.get("pull"),
+            mounts=self._text_mapping(name, body, "mounts"),
+            secrets=self._secrets(name, body),
+            env=self._text_mapping(name, body, "env"),
+            timeout_minutes=float(body.get("timeout_minutes", HostSpec.timeout_minutes)),
+            stall_minutes=float(body.get("stall_minutes", HostSpec.stall_minutes)),
+            workspace=self._workspace(name, body),
+            network=body.get("network"),
+            artifacts=self._artifacts(name, body),
+            partition=body.get("partition"),
+            gres=body.get("gres"),
+            account=body.get("account"),
+            qos=body.get("qos"),
+            sbatch=self._sbatch(name, body),
         )
 
-    def _sense(self, host: str, body: Map) -> None:
-        """What one key says must have a meaning beside the others."""
-        runtime, lines = body.get("runtime"), body.lines
-        if body.get("kind") != "slurm":
-            if key := next((key for key in _OF_SLURM if key in body), None):
-                raise self.error(f"host {host} has no Slurm, so no {key}", lines[key], hint="kind: slurm has")
-            if runtime == "pyxis":
-                raise self.error(f"host {host}: pyxis is a part of Slurm", lines["runtime"], hint="kind: slurm has it")
+    def _check_type(self, host: str, body: Map, key: str) -> None:
+        types, value, line = _HOST_KEYS[key], body[key], body.lines[key]
+        if isinstance(value, types) and not (isinstance(value, bool) and bool not in types):
+            return
+        if key == "secrets":
+            message = f"host {host}: secrets must be a list of names of environment variables"
+            raise self.error(message, line, hint=_SECRETS_HINT)
+        raise self.error(f"host {host}: {key} must be {_TYPE_NAMES[types[-1]]}, not {value!r}", line)
+
+    def _check_value(self, host: str, body: Map, key: str) -> None:
+        value, line = body[key], body.lines[key]
+        if key in _CHOICES and value not in _CHOICES[key]:
+            guess = did_you_mean(value, _CHOICES[key])
+            message = f"host {host}: unknown {key} {str(value)!r}{guess}"
+            raise self.error(message, line, hint=f"valid: {', '.join(_CHOICES[key])}")
+        if key in ("gpus", "timeout_minutes", "stall_minutes") and (value < 0 or math.isnan(value)):
+            raise self.error(f"host {host}: {key} must not be negative", line)
+        if key == "timeout_minutes" and not value:
+            raise self.error(f"host {host}: timeout_minutes must be more than 0", line)
+
+    def _check_kind(self, host: str, body: Map, line: int) -> None:
+        """The address, and the keys that only some kinds have."""
+        kind = body.get("kind", "local")
+        if kind == "local":
+            if key := next((key for key in _REMOTE_KEYS if key in body), None):
+                message = f"host {host}: {key} is not valid with kind local, which is this machine"
+                raise self.error(message, body.lines[key], hint="use kind: ssh or kind: slurm for another machine")
+        elif not body.get("address"):
+            raise self.error(f"host {host}: kind {kind} requires an address", line)
+        if kind != "slurm" and (key := next((key for key in _SLURM_KEYS if key in body), None)):
+            raise self.error(f"host {host}: {key} is only valid with kind slurm", body.lines[key])
+
+    def _check_runtime(self, host: str, body: Map) -> None:
+        runtime = body.get("runtime")
+        if runtime == "pyxis" and body.get("kind") != "slurm":
+            raise self.error(f"host {host}: runtime pyxis is only valid with kind slurm", body.lines["runtime"])
         if runtime in ("apptainer", "pyxis") and "network" in body:
-            raise self.error(f"host {host}: containers of {runtime} have the host's network", lines["network"])
+            message = f"host {host}: network is not valid with runtime {runtime}"
+            raise self.error(message, body.lines["network"], hint=f"containers of {runtime} use the host's network")
+
+    def _check_slurm_names(self, host: str, body: Map) -> None:
         for key in ("partition", "account", "qos"):
             if key in body and not re.fullmatch(r"\S+", body[key]):
-                raise self.error(f"host {host}: {key} is a name, not {body[key]!r}", lines[key])
+                message = f"host {host}: invalid {key} {body[key]!r}"
+                raise self.error(message, body.lines[key], hint="a name without spaces")
         if "gres" in body and not _GRES.fullmatch(body["gres"]):
-            hint = "such as gpu or gpu:h100; the count is each row's own"
-            raise self.error(f"host {host}: gres is a name and a type, not {body['gres']!r}", lines["gres"], hint=hint)
+            hint = "a name and perhaps a type, such as gpu or gpu:h100; the count comes from each row"
+            raise self.error(f"host {host}: invalid gres {body['gres']!r}", body.lines["gres"], hint=hint)
 
     def _sbatch(self, host: str, body: Map) -> tuple[str, ...]:
-        words = body.get("sbatch") or []
-        for word in words:
-            option = _OPTION.fullmatch(word) if isinstance(word, str) else None
+        options = body.get("sbatch") or []
+        for word in options:
+            option = _SBATCH_OPTION.fullmatch(word) if isinstance(word, str) else None
             line = getattr(word, "line", 0) or body.lines["sbatch"]
             if not option:
-                hint = "one word each, such as --exclude=node3"
-                raise self.error(f"host {host}: sbatch lists options of sbatch, not {word!r}", line, hint=hint)
-            # sbatch takes any beginning of an option's name that is clear
-            if name := next((name for name in _OURS if name == option[1] or name.startswith(option[1])), None):
-                hint = f"say it by {_OURS[name]}" if _OURS[name] else ""
-                raise self.error(f"host {host}: sbatch: --{name} is set by ci-tasks", line, hint=hint)
-        return tuple(str(word) for word in words)
+                hint = "one word for each option, such as --exclude=node3"
+                raise self.error(f"host {host}: invalid sbatch option {word!r}", line, hint=hint)
+            # sbatch accepts any unambiguous beginning of an option's name
+            reserved = (name for name in _RESERVED_OPTIONS if name == option[1] or name.startswith(option[1]))
+            if name := next(reserved, None):
+                hint = f"use {_RESERVED_OPTIONS[name]} instead" if _RESERVED_OPTIONS[name] else ""
+                raise self.error(f"host {host}: sbatch option --{name} is set by ci-tasks", line, hint=hint)
+        return tuple(str(word) for word in options)
 
-    def _typed(self, host: str, key: str, value: Any, line: int) -> None:
-        types = _HOST_KEYS[key]
-        right = isinstance(value, types) and not (isinstance(value, bool) and bool not in types)
-        if not right:
-            if key == "secrets":
-                raise self.error(f"host {host}: secrets is a list of names", line, hint=_SECRETS_HINT)
-            names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list"}
-            raise self.error(f"host {host}: {key} is {names.get(types[-1], 'a mapping')}, not {value!r}", line)
-        if key in _CHOICES and value not in _CHOICES[key]:
-            valid = f"valid: {', '.join(_CHOICES[key])}"
-            guess = did_you_mean(value, _CHOICES[key])
-            raise self.error(f"host {host}: no {key} {str(value)!r}{guess}", line, hint=valid)
-        if key in ("gpus", "timeout_minutes", "stall_minutes") and (value < 0 or math.isnan(value)):
-            raise self.error(f"host {host}: {key} is not negative", line)
-        if key == "timeout_minutes" and not value:
-            raise self.error(f"host {host}: timeout_minutes is more than 0, which would end every job at once", line)
-
-    def _texts(self, host: str, body: Map, key: str) -> dict[str, str]:
-        found: Map = body.get(key) or Map(body.line)
-        for name, value in found.items():
+    def _text_mapping(self, host: str, body: Map, key: str) -> dict[str, str]:
+        values: Map = body.get(key) or Map(body.line)
+        for name, value in values.items():
             if isinstance(value, list | Map):
-                raise self.error(f"host {host}: {key}: {name} is text, not {value!r}", found.lines[name])
-        return {name: _scalar(value) for name, value in found.items()}
+                raise self.error(f"host {host}: {key}: {name} must be text, not {value!r}", values.lines[name])
+        return {name: _scalar(value) for name, value in values.items()}
 
     def _workspace(self, host: str, body: Map) -> str:
-        found = str(body.get("workspace", HostSpec.workspace))
-        if not found.startswith(("/", "~/")):
-            message = f"host {host}: workspace is a directory on the host, from / or ~/, not {found!r}"
+        path = str(body.get("workspace", HostSpec.workspace))
+        if not path.startswith(("/", "~/")):
+            message = f"host {host}: workspace must begin with / or ~/, not {path!r}"
             raise self.error(message, body.lines["workspace"])
-        return found
+        return path
 
     def _artifacts(self, host: str, body: Map) -> tuple[str, ...]:
         paths = body.get("artifacts") or []
         if not all(isinstance(path, str) and path.startswith("/") for path in paths):
-            message = f"host {host}: artifacts lists paths from /, as the job sees them"
+            message = f"host {host}: artifacts must be a list of absolute paths, as the job sees them"
             raise self.error(message, body.lines["artifacts"])
         return tuple(str(path) for path in paths)
 
     def _secrets(self, host: str, body: Map) -> tuple[str, ...]:
         names = body.get("secrets") or []
         if not all(isinstance(name, str) and _VARIABLE.fullmatch(name) for name in names):
-            message = f"host {host}: secrets lists names of environment variables"
+            message = f"host {host}: secrets must be a list of names of environment variables"
             raise self.error(message, body.lines["secrets"], hint=_SECRETS_HINT)
         return tuple(str(name) for name in names)
 
-    def pool(self, name: str, body: Any, hosts: Mapping[str, HostSpec], line: int) -> tuple[str, ...]:
-        self._named("pool", name, line)
+    def pool(self, name: str, value: Any, hosts: Mapping[str, HostSpec], line: int) -> tuple[str, ...]:
+        self._check_name("pool", name, line)
         if name in hosts:
-            raise self.error(f"{name} is a host; a pool has a name of its own", line)
-        members = body if isinstance(body, list) else [body]
+            raise self.error(f"pool {name} has the same name as a host", line)
+        members = value if isinstance(value, list) else [value]
+        valid = f"valid: {', '.join(sorted(hosts))}"
         if not members or not all(isinstance(member, str) for member in members):
-            raise self.error(f"pool {name} is a list of hosts", line, hint=_valid(hosts))
+            raise self.error(f"pool {name} must be a list of hosts", line, hint=valid)
         for member in members:
             if member not in hosts:
-                place = getattr(member, "line", 0) or line
-                message = f"pool {name}: no host {str(member)!r}{did_you_mean(member, hosts)}"
-                raise self.error(message, place, hint=_valid(hosts))
+                message = f"pool {name}: unknown host {str(member)!r}{did_you_mean(member, hosts)}"
+                raise self.error(message, getattr(member, "line", 0) or line, hint=valid)
         return tuple(str(member) for member in members)
 
-    def override(self, body: Any, line: int) -> Override:
-        found = self.mapping(body, "an override", line)
-        self.known(found, ("job", "step", "run", "skip", "with"), "an override")
+    def override(self, value: Any, line: int) -> Override:
+        body = self.mapping(value, "an override", line)
+        self.check_keys(body, ("job", "step", "run", "skip", "with"), "override: ")
         for key in ("job", "step"):
-            if not isinstance(found.get(key), str) or not found[key]:
-                raise self.error(f"an override names its {key}", found.line)
-        for key, kind, wanted in (("run", str, "text"), ("skip", bool, "true"), ("with", Map, "a mapping")):
-            if found.get(key) is not None and not isinstance(found[key], kind):
-                raise self.error(f"an override's {key} is {wanted}, not {found[key]!r}", found.lines[key])
-        if sum(bool(found.get(key)) for key in ("run", "skip", "with")) != 1:
-            raise self.error("an override has one of `run`, `with` and `skip: true`", found.line)
+            if not isinstance(body.get(key), str) or not body[key]:
+                raise self.error(f"override: missing {key}", body.line)
+        for key, kind, expected in (("run", str, "text"), ("skip", bool, "true"), ("with", Map, "a mapping")):
+            if body.get(key) is not None and not isinstance(body[key], kind):
+                raise self.error(f"override: {key} must be {expected}, not {body[key]!r}", body.lines[key])
+        if sum(bool(body.get(key)) for key in ("run", "skip", "with")) != 1:
+            raise self.error("override: exactly one of `run`, `with` and `skip: true` is required", body.line)
         return Override(
-            job=str(found["job"]),
-            step=str(found["step"]),
-            run=str(found["run"]) if found.get("run") else None,
-            skip=bool(found.get("skip")),
-            with_=dict(found["with"]) if found.get("with") else None,
+            job=str(body["job"]),
+            step=str(body["step"]),
+            run=str(body["run"]) if body.get("run") else None,
+            skip=bool(body.get("skip")),
+            with_=dict(body["with"]) if body.get("with") else None,
         )
 
-    def _named(self, kind: str, name: str, line: int) -> None:
+    def _check_name(self, kind: str, name: str, line: int) -> None:
         if not _NAME.fullmatch(name):
-            raise self.error(f"the {kind} {name!r}: a name is letters, digits, `.`, `_` and `-`", line)
+            raise self.error(f"invalid {kind} name {name!r}", line, hint="letters, digits, `.`, `_` and `-`")
 
-    def part(self, top: Map, key: str) -> Map:
-        found = top.get(key)
-        return Map(top.line) if found is None else self.mapping(found, key, top.lines[key])
+    def section(self, top: Map, key: str) -> Map:
+        value = top.get(key)
+        return Map(top.line) if value is None else self.mapping(value, key, top.lines[key])
 
-    def items(self, body: Map, key: str) -> list[Any]:
-        found = body.get(key)
-        if found is not None and not isinstance(found, list):
-            raise self.error(f"{key} is a list", body.lines[key])
-        return found or []
+    def entries(self, top: Map, key: str) -> list[Any]:
+        value = top.get(key)
+        if value is not None and not isinstance(value, list):
+            raise self.error(f"{key} must be a list", top.lines[key])
+        return value or []
 
-    def mapping(self, body: Any, what: str, line: int) -> Map:
-        if not isinstance(body, Map):
-            raise self.error(f"{what} is a mapping, not {body!r}", line)
-        return body
+    def mapping(self, value: Any, name: str, line: int) -> Map:
+        if not isinstance(value, Map):
+            raise self.error(f"{name} must be a mapping, not {value!r}", line)
+        return value
 
-    def known(self, body: Map, valid: tuple[str, ...], what: str) -> None:
+    def check_keys(self, body: Map, valid: tuple[str, ...], where: str) -> None:
         for key in body:
             if key not in valid:
-                hint = f"valid: {', '.join(valid)}"
-                raise self.error(f"{what} has no key {key!r}{did_you_mean(key, valid)}", body.lines[key], hint=hint)
+                message = f"{where}unknown key {key!r}{did_you_mean(key, valid)}"
+                raise self.error(message, body.lines[key], hint=f"valid: {', '.join(valid)}")
 
     def error(self, message: str, line: int, *, hint: str = "") -> ConfigError:
         return ConfigError(message, file=self.file, line=line, hint=hint)
@@ -294,7 +364,3 @@ def _scalar(value: Any) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _valid(names: Mapping[str, Any]) -> str:
-    return f"valid: {', '.join(sorted(names))}"

@@ -1,14 +1,15 @@
-"""Everything that is expected to go wrong, as one tree; `ci_tasks.door` turns it into words and an exit code.
+"""The expected errors. `ci_tasks.cli.exit_handler` turns each into a message and an exit code.
 
     CiTasksError                    what happened, where, and the next step
-    ├── UsageError             2    the question cannot be answered as it was asked
-    │   ├── UnknownName        2    no such label, row, host, run: names the nearest and the valid ones
+    ├── UsageError             2    a wrong command line or configuration
+    │   ├── UnknownName        2    no such label, row, host or run: the nearest and the valid names
     │   ├── ConfigError        2    hosts.yaml: file, line, nearest valid key
-    │   ├── WorkflowError      2    a workflow that is not understood: job, step, line and the text
+    │   ├── WorkflowError      2    an invalid or unsupported workflow: job, step, line and text
     │   └── CheckoutError      2    no git, no checkout, no such revision
-    └── Blocked              125    the environment cannot do it; says nothing about the code under test
+    ├── Blocked              125    the environment cannot do it; nothing is known about the code under test
+    └── InternalError         70    a bug of ci-tasks in another thread; its traceback is in the log
 
-Anything else that escapes is a bug of ours and leaves with exit code 3.
+Any other exception is a bug of ci-tasks: exit code 70 (EX_SOFTWARE of sysexits.h), with the traceback in the log.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import textwrap
 from collections.abc import Iterable
 
 EXIT_USAGE = 2
-EXIT_BUG = 3
+EXIT_BUG = 70
 EXIT_BLOCKED = 125
 EXIT_CANCELLED = 130
 
@@ -44,23 +45,23 @@ class UsageError(CiTasksError):
 
 
 class UnknownName(UsageError):
-    """A name that does not exist among `valid`; the message has the nearest one and the hint lists them all."""
+    """A name that is not in `valid`: the message suggests the nearest one and the hint lists all."""
 
     def __init__(self, kind: str, name: str, valid: Iterable[str], *, where: str = "") -> None:
         names = sorted(set(valid))
-        message = f"no {kind} {name!r}{f' in {where}' if where else ''}{did_you_mean(name, names)}"
-        super().__init__(message, hint=f"valid: {', '.join(names)}" if names else f"there is no {kind} at all")
+        message = f"unknown {kind} {name!r}{f' in {where}' if where else ''}{did_you_mean(name, names)}"
+        super().__init__(message, hint=f"valid: {', '.join(names)}" if names else f"there are no {kind}s")
 
 
 class ConfigError(UsageError):
-    """hosts.yaml says something that has no meaning."""
+    """An error in hosts.yaml."""
 
     def __init__(self, message: str, *, file: str = "hosts.yaml", line: int | None = None, hint: str = "") -> None:
         super().__init__(f"{file}{f':{line}' if line else ''}: {message}", hint=hint)
 
 
 class WorkflowError(UsageError):
-    """A workflow, or a part of it, that would have to be guessed at."""
+    """An invalid or unsupported part of a workflow. `text` are the lines that the message quotes."""
 
     def __init__(
         self,
@@ -73,11 +74,11 @@ class WorkflowError(UsageError):
         text: str = "",
         hint: str = "",
     ) -> None:
-        place = f"{file}{f':{line}' if line else ''}"
+        location = f"{file}{f':{line}' if line else ''}"
         names = ", ".join(part for part in (f"job {job}" if job else "", f"step {step!r}" if step else "") if part)
-        head = ": ".join(part for part in (place, names, message) if part)
-        shown = textwrap.indent(textwrap.dedent(text.strip("\n")).rstrip(), "    ")
-        super().__init__(f"{head}\n{shown}" if shown else head, hint=hint)
+        head = ": ".join(part for part in (location, names, message) if part)
+        quoted = textwrap.indent(textwrap.dedent(text.strip("\n")).rstrip(), "    ")
+        super().__init__(f"{head}\n{quoted}" if quoted else head, hint=hint)
         self.job, self.step, self.line, self.text = job, step, line, text
 
 
@@ -89,21 +90,25 @@ class Blocked(CiTasksError):
     exit_code = EXIT_BLOCKED
 
 
+class InternalError(CiTasksError):
+    exit_code = EXIT_BUG
+
+
 def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name that was probably meant, or None."""
+    """The valid name closest to `name`, upper and lower case aside; None if none is close."""
     import difflib
 
     by_lower = {option.lower(): option for option in valid}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-    return by_lower[found[0]] if found else None
+    matches = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[matches[0]] if matches else None
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """The end of a message about `name`; empty where none of `valid` is near."""
-    near = nearest(name, valid)
-    return f"; did you mean {near!r}?" if near else ""
+    """`; did you mean '…'?` for the end of a message about `name`, or "" if no valid name is close."""
+    match = nearest(name, valid)
+    return f"; did you mean {match!r}?" if match else ""
 
 
 def printable(text: str) -> str:
-    """`text` as a terminal may have it: what others wrote, such as a job's name, must not move its cursor."""
+    """`text` without control characters: text from elsewhere, such as a job's name, must not move the cursor."""
     return _CONTROL.sub("�", text)

@@ -1,18 +1,30 @@
-"""Files that ship with the project, the embedded sample and hosts.yaml: in a clone or in an installed wheel."""
+"""Paths of what ships with the project (the embedded sample, hosts.yaml), in a clone or an installed wheel, and of the
+program's own state."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+HOME_ENV = "CI_TASKS_HOME"
 _PACKAGE = Path(__file__).resolve().parent
 
 
 def path(name: str) -> Path:
-    """Where `name` (`hosts.yaml`, `examples/tiny-slime`) is: beside the package in a clone, inside it in a wheel."""
-    beside = _PACKAGE.parent / name
-    return beside if beside.exists() else _PACKAGE / "_shipped" / name
+    """The path of `name` (`hosts.yaml`, `examples/tiny-slime`): beside the package in a clone, inside it in a wheel."""
+    in_clone = _PACKAGE.parent / name
+    return in_clone if in_clone.exists() else _PACKAGE / "_shipped" / name
 
 
 def text(name: str) -> str:
-    """The text of a file of the package itself (`judge/triage/rules.yaml`): data that is as fixed as code."""
+    """The text of a file of the package itself, such as `report/html/page.css`."""
     return (_PACKAGE / name).read_text(encoding="utf-8")
+
+
+def home() -> Path:
+    """The directory of runs, history and logs: CI_TASKS_HOME, else the user's state directory."""
+    if directory := os.environ.get(HOME_ENV):
+        return Path(directory).expanduser().resolve()
+    from platformdirs import user_state_path
+
+    return user_state_path("ci-tasks")

@@ -1,8 +1,8 @@
 """YAML text → plain values that remember their lines, so that every error can name one.
 
 What differs from `yaml.safe_load` is what GitHub does, which reads workflows as YAML 1.2: `on`, `off`, `yes` and `no`
-are words, a key that stands twice is an error instead of a silent replacement, anchors are followed but nothing is
-merged by `<<`, and a text whose aliases grow beyond all measure is refused.
+are strings, a duplicate key is an error instead of a silent replacement, anchors are followed but nothing is
+merged by `<<`, and a text with too many values, counting aliases, is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SAFE_DEPTH = 5_000
 
 
 class YamlError(Exception):
-    """Text that is not YAML: `line` is 1-based, `text` is that line."""
+    """Text that is invalid YAML: `line` is 1-based, `text` is that line."""
 
     def __init__(self, message: str, line: int, text: str) -> None:
         super().__init__(message)
@@ -67,9 +67,9 @@ def load(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        blamed = _line_of(text, line)
-        tab = "; YAML indents with spaces, not with tabs" if re.match(r" *\t", blamed) else ""
-        raise YamlError(f"{error.problem or error}{tab}", line, blamed) from None
+        context = _line_of(text, line)
+        tab = "; YAML is indented with spaces, not tabs" if re.match(r" *\t", context) else ""
+        raise YamlError(f"{error.problem or error}{tab}", line, context) from None
     except yaml.YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         raise YamlError(str(error).splitlines()[0], line, _line_of(text, line)) from None
@@ -77,7 +77,7 @@ def load(text: str) -> Any:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what would exhaust the C composer's stack and so end the process. Ordinary text is not looked at."""
+    """Refuse nesting that would overflow the C composer's stack. Ordinary text is not parsed for it."""
     if text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0) < _SAFE_DEPTH:
         return
     depth = 0
@@ -85,7 +85,7 @@ def _check_depth(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             line = event.start_mark.line + 1 if event.start_mark else 1
-            raise YamlError(f"nested more than {MAX_DEPTH} deep", line, _line_of(text, line))
+            raise YamlError(f"nested more than {MAX_DEPTH} levels deep", line, _line_of(text, line))
 
 
 class _Document:
@@ -99,40 +99,40 @@ class _Document:
     def value(self, node: yaml.Node, depth: int) -> Any:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise self.error(f"more than {MAX_NODES} values, aliases counted", node)
+            raise self.error(f"more than {MAX_NODES} values, counting aliases", node)
         if depth > MAX_DEPTH:
-            raise self.error(f"nested more than {MAX_DEPTH} deep", node)
+            raise self.error(f"nested more than {MAX_DEPTH} levels deep", node)
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, depth)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, depth + 1) for item in node.value]
-        assert isinstance(node, yaml.ScalarNode), "there are three kinds of nodes"
+        assert isinstance(node, yaml.ScalarNode), "YAML has three kinds of nodes"
         if node.style:  # plain: "" from the C parser, None from the Python one
             return self.scalar(node)
         plain = _plain(node.value)
         return self.scalar(node) if isinstance(plain, str) else plain
 
     def mapping(self, node: yaml.MappingNode, depth: int) -> Map:
-        found = Map(node.start_mark.line + 1)
+        mapping = Map(node.start_mark.line + 1)
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise self.error("a key is a word, not a list or a mapping", key_node)
+                raise self.error("a key must be a scalar, not a list or a mapping", key_node)
             key = str(key_node.value)
-            if key in found:
-                raise self.error(f"the key {key!r} stands twice", key_node)
+            if key in mapping:
+                raise self.error(f"duplicate key {key!r}", key_node)
             if key == "<<" and not key_node.style:
-                raise self.error("`<<` does not merge; GitHub has no merge keys", key_node)
-            found[key] = self.value(value_node, depth + 1)
-            found.lines[key] = key_node.start_mark.line + 1
-        return found
+                raise self.error("merge keys (`<<`) are not supported, as in GitHub's workflows", key_node)
+            mapping[key] = self.value(value_node, depth + 1)
+            mapping.lines[key] = key_node.start_mark.line + 1
+        return mapping
 
     def scalar(self, node: yaml.ScalarNode) -> Text:
         text = Text(node.value)
         first = node.start_mark.line + (1 if node.style in ("|", ">") else 0)
         text.line = first + 1
-        behind = node.end_mark.line + (1 if node.end_mark.column else 0)
-        if behind - first > 1:
-            text.source = tuple(self.lines[first:behind])
+        end = node.end_mark.line + (1 if node.end_mark.column else 0)
+        if end - first > 1:
+            text.source = tuple(self.lines[first:end])
         return text
 
     def error(self, message: str, node: yaml.Node) -> YamlError:

@@ -1,90 +1,287 @@
-"""The house's rules about its rooms: imports go one way, pure rooms stay pure, the runner stands alone."""
+"""The layout's rules: the core's folders import one way, no folder and no file imports in a circle, the core imports no
+feature, a feature only what it declares, what is pure stays pure, and the agent stands alone."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import fields
+from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "ci_tasks"
-# From the ground up; a room imports only rooms before it. Rooms on one line do not import each other.
+from ci_tasks.registry import Feature, features, load
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "ci_tasks"
+AGENT = ("agent",)  # may be imported by anyone, and imports nothing of ours
+# From the ground up: a folder of the core imports only folders before it. Those of one line do not import each other.
 LEVELS = [
-    ["errors", "model", "resources", "__init__"],
-    ["yaml_lines", "door", "parser", "manual"],
-    ["config"],
+    ["errors", "resources", "__init__"],
+    ["yaml_lines"],
+    ["records"],
+    ["debug_log", "config"],
     ["workflow"],
-    ["suites"],
-    ["plan"],
-    ["judge", "report"],
-    ["hosts", "sync", "runs", "forge", "hub"],
-    ["flows"],
-    ["sessions", "commands", "completion"],
+    ["registry"],
+    ["planning"],
+    ["results"],
+    ["report"],
+    ["checkout"],
+    ["recorder"],
+    ["executors"],
+    ["run"],
     ["cli"],
 ]
-LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
-PURE = ["model", "yaml_lines", "config", "workflow", "suites", "plan", "judge", "report"]
-# What touches the world. `time` and `datetime` are clocks.
-WORLD = {
-    "subprocess",
-    "socket",
-    "time",
-    "datetime",
-    "shutil",
-    "tempfile",
-    "pathlib",
-    "os",
-    "fabric",
-    "requests",
-    "huggingface_hub",
-    "random",
-}
+LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
+# Modules that touch no process, socket, file or clock, as dotted names below ci_tasks, and the rim of theirs that does.
+PURE = [
+    *("records", "yaml_lines", "config", "workflow.*", "planning.*", "report.*"),
+    *("results.triage", "results.log_lines", "results.log_scanner", "results.metric_lines", "results.verdict"),
+    *(
+        "results.log_facts",
+        "results.junit",
+        "results.progress",
+        "results.metrics",
+        "recorder.records",
+        "recorder.syntax",
+    ),
+    *("features.suites.*", "features.ci_logs.parse.*", "features.lint.*", "features.doctor.check_results"),
+    *(
+        "features.coverage.*",
+        "features.failures.triage.*",
+        "features.failures.bisection.*",
+        "features.failures.*.report",
+    ),
+    *("features.failures.repeats.outcomes", "features.failures.reproduction.verdicts"),
+    *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines", "features.verl.report"),
+]
+RIM = [
+    *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),
+    *(f"features.failures.bisection.{name}" for name in ("bisect", "run_commits", "bisection_state")),
+]
+# `time` is a clock, and so are some of datetime's methods.
+CLOCKS = {"now", "utcnow", "today"}
+WORLD = {"subprocess", "socket", "time", "shutil", "tempfile", "pathlib", "os", "random"}
+WORLD |= {"fabric", "requests", "huggingface_hub"}
 
 
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+# -- modules and what they import --------------------------------------------------------------------------------------
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Dotted names of everything a module imports, at its top or inside a function; relative ones made absolute."""
-    package = ["ci_tasks", *path.relative_to(PACKAGE).parts[:-1]]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+MODULES: Mapping[str, Path] = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+NAMES = sorted(MODULES)
+
+
+def below(module: str) -> str:
+    """The module's name without that of the package."""
+    return module.partition(".")[2] or "__init__"
+
+
+def folder_of(module: str) -> str:
+    return below(module).partition(".")[0]
+
+
+def is_in(module: str, rooms: Set[str] | tuple[str, ...]) -> bool:
+    return folder_of(module) in rooms
+
+
+def feature_of(module: str) -> str:
+    """The name of the feature whose folder the module is in; "" for the core."""
+    parts = module.split(".")
+    return parts[2] if parts[1:2] == ["features"] and len(parts) > 2 else ""
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@cache
+def imports(module: str, annotations: bool = True) -> frozenset[str]:
+    """Dotted names of everything that a module imports, at its top or inside a function; relative ones made absolute.
+
+    Without `annotations`, what only a type checker imports is left out: it is never loaded, and a module may have to
+    name the type of something that it is given from above."""
+    return frozenset(_imports(module, tree_of(module), annotations))
+
+
+def _imports(module: str, tree: ast.AST, annotations: bool) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not annotations:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        yield from _imports(module, node, annotations)
 
 
-def our_rooms(path: Path) -> set[str]:
-    names = (name.split(".") for name in imports(path))
-    return {parts[1] for parts in names if parts[0] == "ci_tasks" and len(parts) > 1} - {room_of(path), "__version__"}
+def ours(module: str, annotations: bool = True) -> set[str]:
+    """The modules of ours that it imports: a name of a module means that module."""
+    imported = imports(module, annotations)
+    return {target for name in imported if (target := name if name in MODULES else name.rpartition(".")[0]) in MODULES}
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_imports_only_rooms_below_its_own(path: Path) -> None:
-    room = room_of(path)
-    if room == "runner":
-        assert our_rooms(path) == set(), "the runner travels alone"
-        return
-    above = {other for other in our_rooms(path) - {"runner"} if LEVEL[other] >= LEVEL[room]}
-    assert not above, f"{room} may not import {above}"
+def circle(graph: Mapping[str, Set[str]]) -> list[str]:
+    """Some circle of a graph, as the names along it; none where it has no circle."""
+    done: set[str] = set()
+
+    def follow(name: str, way: list[str]) -> list[str]:
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph.get(name, ())):
+            if cycle := follow(other, [*way, name]):
+                return cycle
+        done.add(name)
+        return []
+
+    return next((cycle for name in sorted(graph) if (cycle := follow(name, []))), [])
 
 
-@pytest.mark.parametrize("path", [path for path in modules() if room_of(path) in PURE], ids=lambda path: path.name)
-def test_a_pure_room_has_no_process_socket_file_or_clock(path: Path) -> None:
-    touched = {name.split(".")[0] for name in imports(path)} & WORLD
-    calls = [node.func for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+# -- the core ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", [name for name in NAMES if not is_in(name, ("features", *AGENT))])
+def test_a_module_of_the_core_imports_only_folders_below_its_own(module: str) -> None:
+    folder = folder_of(module)
+    folders = {folder_of(other) for other in ours(module, annotations=False)} - {folder, "__init__", "features", *AGENT}
+    assert {other for other in folders if LEVEL[other] >= LEVEL[folder]} == set(), f"{folder} is below them"
+
+
+@pytest.mark.parametrize("module", [name for name in NAMES if not is_in(name, ("features",))])
+def test_the_core_imports_no_feature_and_names_none(module: str) -> None:
+    assert {other for other in ours(module) if is_in(other, ("features",))} == set()
+    if module != "ci_tasks.registry":
+        assert "ci_tasks.features." not in MODULES[module].read_text(encoding="utf-8"), "the registry finds features"
+
+
+@pytest.mark.parametrize("module", [name for name in NAMES if is_in(name, AGENT)])
+def test_the_agent_imports_nothing_but_itself(module: str) -> None:
+    assert {folder_of(other) for other in ours(module)} <= {folder_of(module)}, "it is sent to hosts alone"
+
+
+# -- circles -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert circle({name: ours(name, annotations=False) - {name} for name in NAMES}) == []
+
+
+@pytest.mark.parametrize("package", [name for name in NAMES if MODULES[name].name == "__init__.py"])
+def test_no_folders_beside_each_other_import_in_a_circle(package: str) -> None:
+    depth = len(package.split("."))
+    graph: dict[str, set[str]] = {}
+    for name in NAMES:
+        if _folder(name, package, depth):
+            others = {_folder(other, package, depth) for other in ours(name, annotations=False)}
+            graph.setdefault(_folder(name, package, depth), set()).update(others - {"", _folder(name, package, depth)})
+    assert circle(graph) == []
+
+
+def _folder(module: str, package: str, depth: int) -> str:
+    """The folder of `package` that the module is in; "" where it is elsewhere, or a file of `package` itself."""
+    if not module.startswith(f"{package}."):
+        return ""
+    folder = ".".join(module.split(".")[: depth + 1])
+    return folder if MODULES[folder].name == "__init__.py" else ""
+
+
+# -- features ----------------------------------------------------------------------------------------------------------
+
+
+def references(feature: Feature) -> list[str]:
+    plain = [getattr(feature, field.name) for field in fields(feature) if field.name != "name"]
+    commands = [command.function for command in feature.commands]
+    return [*(text for text in plain if isinstance(text, str) and ":" in text), *commands]
+
+
+FEATURES = [pytest.param(feature, id=feature.name) for feature in features()]
+
+
+def test_every_folder_with_modules_is_a_feature() -> None:
+    folders = {feature_of(name) for name in NAMES} - {""}
+    assert {feature.name for feature in features()} == folders
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_declares_itself_and_nothing_else(feature: Feature) -> None:
+    package = f"ci_tasks.features.{feature.name}"
+    body = tree_of(package).body
+    assert ast.get_docstring(tree_of(package))
+    rest = [node for node in body[1:] if not isinstance(node, ast.ImportFrom)]
+    names = [ast.unparse(node.targets[0]) for node in rest if isinstance(node, ast.Assign)]
+    assert len(names) == len(rest)
+    assert [name for name in names if not name.startswith("_")] == ["FEATURE"]
+    assert {other.name for other in features()} >= set(feature.needs)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_what_a_feature_refers_to_is_its_own_and_is_there(feature: Feature) -> None:
+    for reference in references(feature):
+        assert reference.startswith(f"ci_tasks.features.{feature.name}."), "another folder may be deleted"
+        assert load(reference) is not None
+
+
+@pytest.mark.parametrize("module", [name for name in NAMES if feature_of(name)])
+def test_a_feature_imports_other_features_only_as_it_declares(module: str) -> None:
+    needs = next(feature.needs for feature in features() if feature.name == feature_of(module))
+    others = {feature_of(other) for other in ours(module)} - {"", feature_of(module)}
+    assert others <= set(needs)
+
+
+@pytest.mark.parametrize("module", [name for name in NAMES if feature_of(name)])
+def test_a_feature_uses_public_names_only(module: str) -> None:
+    inside = f"ci_tasks.features.{feature_of(module)}"
+    foreign = {name for name in imports(module) if name.startswith("ci_tasks.") and not name.startswith(inside)}
+    assert {name for name in foreign if name.rpartition(".")[2].startswith("_")} - {"ci_tasks.__version__"} == set()
+    called = {name.rpartition(".")[2] for name in foreign if name in MODULES}
+    private = [
+        ast.unparse(node)
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in called
+        if node.attr.startswith("_")
+    ]
+    assert private == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_features_tests_lie_beside_each_other_and_go_with_it(path: Path) -> None:
+    parts = path.relative_to(ROOT / "tests").parts
+    own = parts[1] if parts[0] == "features" else ""
+    may = {own, *(need for feature in features() if feature.name == own for need in feature.needs)}
+    named = set(re.findall(r"\bci_tasks\.features\.(\w+)", path.read_text(encoding="utf-8")))
+    assert named <= may or path == Path(__file__)
+
+
+# -- what every module keeps -------------------------------------------------------------------------------------------
+
+
+def is_pure(module: str) -> bool:
+    name = below(module)
+    return any(fnmatch(name, pattern) for pattern in PURE) and not any(fnmatch(name, pattern) for pattern in RIM)
+
+
+@pytest.mark.parametrize("module", [name for name in NAMES if is_pure(name)])
+def test_a_pure_module_has_no_process_socket_file_or_clock(module: str) -> None:
+    touched = {name.split(".")[0] for name in imports(module)} & WORLD
+    calls = [node.func for node in ast.walk(tree_of(module)) if isinstance(node, ast.Call)]
     opened = {call.id for call in calls if isinstance(call, ast.Name) and call.id in ("open", "print", "input", "exec")}
-    assert not touched | opened
+    clocks = {call.attr for call in calls if isinstance(call, ast.Attribute)} & CLOCKS
+    assert not touched | opened | clocks
 
 
 def test_every_module_opens_by_saying_what_it_knows() -> None:
-    silent = [str(path) for path in modules() if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
-    assert not silent
+    assert [name for name in NAMES if not ast.get_docstring(tree_of(name))] == []

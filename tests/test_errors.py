@@ -37,10 +37,10 @@ def test_every_error_has_the_exit_code_of_its_kind(error: CiTasksError, code: in
     ("error", "text"),
     [
         (CiTasksError("it broke"), "it broke"),
-        (CiTasksError("it broke", hint="mend it"), "it broke\nmend it"),
-        (UnknownName("label", "ckpr", ["ppo", "ckpt"]), "no label 'ckpr'; did you mean 'ckpt'?\nvalid: ckpt, ppo"),
-        (UnknownName("host", "zzz", ["a"], where="hosts.yaml"), "no host 'zzz' in hosts.yaml\nvalid: a"),
-        (UnknownName("run", "1", []), "no run '1'\nthere is no run at all"),
+        (CiTasksError("it broke", hint="repair it"), "it broke\nrepair it"),
+        (UnknownName("label", "ckpr", ["ppo", "ckpt"]), "unknown label 'ckpr'; did you mean 'ckpt'?\nvalid: ckpt, ppo"),
+        (UnknownName("host", "zzz", ["a"], where="hosts.yaml"), "unknown host 'zzz' in hosts.yaml\nvalid: a"),
+        (UnknownName("run", "1", []), "unknown run '1'\nthere are no runs"),
         (ConfigError("bad", line=3), "hosts.yaml:3: bad"),
         (ConfigError("bad", file="/etc/h.yaml"), "/etc/h.yaml: bad"),
         (WorkflowError("bad"), "bad"),
@@ -54,7 +54,7 @@ def test_every_error_has_the_exit_code_of_its_kind(error: CiTasksError, code: in
         (WorkflowError("bad", text="   \n"), "bad"),
     ],
 )
-def test_a_message_says_what_where_and_the_next_step(error: CiTasksError, text: str) -> None:
+def test_a_message_has_what_where_and_the_next_step(error: CiTasksError, text: str) -> None:
     assert str(error) == text
 
 
@@ -70,9 +70,9 @@ def test_a_message_says_what_where_and_the_next_step(error: CiTasksError, text: 
         ("x", [], None),
     ],
 )
-def test_the_nearest_name_is_the_one_that_was_probably_meant(name: str, valid: list[str], near: str | None) -> None:
+def test_nearest_suggests_the_closest_valid_name(name: str, valid: list[str], near: str | None) -> None:
     assert nearest(name, valid) == near
 
 
-def test_what_others_wrote_cannot_move_the_cursor() -> None:
+def test_control_characters_are_replaced() -> None:
     assert str(CiTasksError("job \x1b[31mred\x9b\r", hint="a\tb")) == "job �[31mred��\na\tb"

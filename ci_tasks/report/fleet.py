@@ -20,19 +20,19 @@ class Holder:
 def cells(gpus: int, holders: Sequence[Holder], others: int) -> list[str]:
     """One cell a GPU, in the order of their ids. What has no id yet, a row that just starts or others' GPUs, of which
     only the number is known, takes free places: rows the lowest, others the highest."""
-    found = [""] * max(gpus, 0)
+    labels = [""] * max(gpus, 0)
     left: list[str] = []
     for holder in holders:
-        placed = [id for id in dict.fromkeys(holder.ids) if 0 <= id < gpus and not found[id]]
+        placed = [id for id in dict.fromkeys(holder.ids) if 0 <= id < gpus and not labels[id]]
         for id in placed:
-            found[id] = holder.label
+            labels[id] = holder.label
         left += [holder.label] * (max(holder.gpus, len(holder.ids)) - len(placed))
-    free = [at for at, cell in enumerate(found) if not cell]
+    free = [at for at, cell in enumerate(labels) if not cell]
     for at, label in zip(free, left, strict=False):
-        found[at] = label
-    for at in [at for at in reversed(free) if not found[at]][: max(others, 0)]:
-        found[at] = OTHERS
-    return [cell or FREE for cell in found]
+        labels[at] = label
+    for at in [at for at in reversed(free) if not labels[at]][: max(others, 0)]:
+        labels[at] = OTHERS
+    return [cell or FREE for cell in labels]
 
 
 def share(drawn: Sequence[str]) -> str:

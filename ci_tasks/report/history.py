@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from ci_tasks.model import BLOCKED, FAILED, PASSED
-from ci_tasks.report.table import Record, columns, why
+from ci_tasks.records import BLOCKED, FAILED, PASSED, RowTally, RunRecord
+from ci_tasks.report.table import cause_and_reason, columns
 
 _SHOWN = (PASSED, FAILED, BLOCKED)
 
 
-def listed(records: Sequence[Record]) -> list[str]:
-    """One line a run; `started` is when, in words."""
+def listed(records: Sequence[RunRecord], started: Sequence[str]) -> list[str]:
+    """One line a run; `started` is when each did, in words."""
     head = ("RUN", "STATUS", "ROW", "HOST", "STARTED", "REASON")
-    return columns([head, *([_word(cell) for cell in _line(record)] for record in records)])
+    body = [(r.id, r.status, r.row, r.host, at, _reason(r)) for r, at in zip(records, started, strict=True)]
+    return columns([head, *([_word(cell) for cell in line] for line in body)])
 
 
-def tallied(tallies: Sequence[Mapping[str, Any]]) -> list[str]:
+def tallied(tallies: Sequence[RowTally]) -> list[str]:
     """One line for a row on a host. Ends without a column of their own are in OTHER; TOOK and WAITED are
     medians."""
     head = ("LABEL", "ROW", "HOST", "RUNS", "PASSED", "FAILED", "BLOCKED", "OTHER", "TOOK", "WAITED", "")
     return columns([head, *map(_tally, tallies)])
 
 
-def _line(record: Record) -> tuple[Any, ...]:
-    said = why(record)
-    reason = f"{said}; its files are gone" if said else "its files are gone"
-    return (
-        record["id"],
-        record["status"],
-        record["row"],
-        record["host"],
-        record["started"],
-        reason if record.get("files_gone") else said,
-    )
+def _reason(record: RunRecord) -> str:
+    return "; ".join(filter(None, [cause_and_reason(record), "its files are gone" if record.files_gone else ""]))
 
 
-def _tally(tally: Mapping[str, Any]) -> tuple[str, ...]:
-    counts = tally["counts"]
+def _tally(tally: RowTally) -> tuple[str, ...]:
+    counts = tally.counts
     other = sum(count for status, count in counts.items() if status not in _SHOWN)
     return (
-        tally["label"],
-        tally["row"],
-        tally["host"],
-        str(tally["runs"]),
+        tally.label,
+        tally.row,
+        tally.host,
+        str(tally.runs),
         *(str(counts.get(status, 0)) for status in _SHOWN),
         str(other),
-        _seconds(tally["seconds"]),
-        _seconds(tally["queued"]),
-        "flaky" if tally["flaky"] else "",
+        _seconds(tally.seconds),
+        _seconds(tally.queued),
+        "flaky" if tally.flaky else "",
     )
 
 
@@ -57,6 +48,6 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} s"
 
 
-def _word(value: Any) -> str:
+def _word(value: str | None) -> str:
     """Names may hold line breaks, and what is unknown has none."""
-    return " ".join(str(value).split()) if value is not None else "-"
+    return " ".join(value.split()) if value is not None else "-"

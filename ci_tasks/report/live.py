@@ -33,13 +33,13 @@ _STYLES = {
 _ORDER = ("failed", "vacuous", "blocked", "lost", STALLED, RUNNING, "cancelled", WAITING, "passed")
 _URGENCY = {state: at for at, state in enumerate(_ORDER)}
 _COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
-_GOING = (RUNNING, STALLED)
+_STARTED = (RUNNING, STALLED)
 _HOSTS_PART = 3  # of a low terminal's lines, hosts take one in so many
-_WIDE = 100  # columns from which on there is room for what the hosts' lanes say too
+_WIDE_COLUMNS = 100  # columns from which on there is room for what the hosts' lanes say too
 
 
 @dataclass(frozen=True)
-class Lane:
+class RowProgress:
     """A row as it stands: `seconds` since its start, and its last line or the reason of its end. `host` is empty while
     it waits for one; `gpus` is how many it wants, `gpu_ids` which it has, as soon as that is known. `left` is how many
     seconds it should still take, negative where it runs longer than expected. `log` is the path of this attempt's."""
@@ -51,13 +51,13 @@ class Lane:
     host: str = ""
     gpus: int = 0
     gpu_ids: tuple[int, ...] = ()
-    left: float | None = None
+    seconds_left: float | None = None
     attempt: int = 1
     log: str = ""
 
 
 @dataclass(frozen=True)
-class HostLane:
+class HostProgress:
     """A host as it stands: its GPUs, None where they are not known (yet), and how many of them others hold."""
 
     name: str
@@ -71,15 +71,19 @@ def style(state: str) -> str:
     return _STYLES.get(state, "")
 
 
-def live(
-    title: str, lanes: Sequence[Lane], height: int, hosts: Sequence[HostLane] = (), left: float | None = None
+def progress_table(
+    title: str,
+    rows: Sequence[RowProgress],
+    height: int,
+    hosts: Sequence[HostProgress] = (),
+    left: float | None = None,
 ) -> RenderableType:
     """The table for a terminal of `height` lines: what runs and what went wrong first, what does not fit as a count.
     With more than one host a lane each is above it. `left` is how many seconds all of it should still take."""
     head = title if left is None else f"{title}: {remaining(left)}"
     if len(hosts) < 2:
-        return _rows(lanes, max(3, height - 6), title=head)
-    return _Fleet(head, tuple(lanes), tuple(hosts), height)
+        return _rows(rows, max(3, height - 6), title=head)
+    return _Fleet(head, tuple(rows), tuple(hosts), height)
 
 
 @dataclass(frozen=True)
@@ -87,17 +91,17 @@ class _Fleet:
     """Hosts above rows: how much of a row is said depends on the terminal's width, which is known when it is drawn."""
 
     head: str
-    lanes: tuple[Lane, ...]
-    hosts: tuple[HostLane, ...]
+    rows: tuple[RowProgress, ...]
+    hosts: tuple[HostProgress, ...]
     height: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        above = _hosts(self.lanes, self.hosts, max(2, (self.height - 6) // _HOSTS_PART))
+        above = _hosts(self.rows, self.hosts, max(2, (self.height - 6) // _HOSTS_PART))
         yield Text(self.head, "italic", no_wrap=True, overflow="ellipsis")
         yield above
-        yield _rows(self.lanes, max(3, self.height - 7 - above.row_count), width=options.max_width)
+        yield _rows(self.rows, max(3, self.height - 7 - above.row_count), width=options.max_width)
 
 
 def remaining(left: float) -> str:
@@ -113,14 +117,18 @@ def span(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d}"
 
 
-def _rows(lanes: Sequence[Lane], room: int, title: str | None = None, width: int = 0) -> Table:
-    """`room` lanes at most, with expected ends where one is known. `width` is the terminal's where there are several
+def _rows(rows: Sequence[RowProgress], max_rows: int, title: str | None = None, width: int = 0) -> Table:
+    """`max_rows` rows at most, with expected ends where one is known. `width` is the terminal's where there are several
     hosts; then rows have numbers, long names keep their ends, and a narrow terminal sees only above who is where."""
     from rich.table import Table
     from rich.text import Text
 
-    many, placed, timed = width > 0, width >= _WIDE, any(lane.left is not None for lane in lanes)
-    names = min(max((len(lane.row) for lane in lanes), default=0), width // (3 if placed else 4))
+    many, placed, timed = (
+        width > 0,
+        width >= _WIDE_COLUMNS,
+        any(progress.seconds_left is not None for progress in rows),
+    )
+    names = min(max((len(progress.row) for progress in rows), default=0), width // (3 if placed else 4))
     names = max(names, len("and 999 more"))
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
     if many:
@@ -133,23 +141,23 @@ def _rows(lanes: Sequence[Lane], room: int, title: str | None = None, width: int
     if timed:
         table.add_column("LEFT", justify="right", no_wrap=True)
     table.add_column("LAST", no_wrap=True, ratio=3)
-    chosen = sorted(sorted(range(len(lanes)), key=lambda at: _urgency(lanes[at]))[:room])
+    chosen = sorted(sorted(range(len(rows)), key=lambda at: _urgency(rows[at]))[:max_rows])
     for at in chosen:
-        lane = lanes[at]
-        tried = f"attempt {lane.attempt}: " if many and lane.attempt > 1 else ""
+        progress = rows[at]
+        tried = f"attempt {progress.attempt}: " if many and progress.attempt > 1 else ""
         table.add_row(
-            *([Text(_label(at, lanes), _colour(at) if lane.state in _GOING else "dim")] if many else []),
-            Text(lane.state, style(lane.state)),
-            Text(_cut(lane.row, names) if many else lane.row),
-            *([Text(lane.host)] if placed else []),
-            _taken(lane, short=many),
-            *([_left(lane)] if timed else []),
-            Text(tried + " ".join(lane.note.split()), "dim"),  # several lines would break the table's height
+            *([Text(_label(at, rows), _colour(at) if progress.state in _STARTED else "dim")] if many else []),
+            Text(progress.state, style(progress.state)),
+            Text(_cut(progress.row, names) if many else progress.row),
+            *([Text(progress.host)] if placed else []),
+            _taken(progress, short=many),
+            *([_left(progress)] if timed else []),
+            Text(tried + " ".join(progress.note.split()), "dim"),  # several lines would break the table's height
         )
-    hidden = len(lanes) - len(chosen)
+    hidden = len(rows) - len(chosen)
     if hidden > 0:
         table.add_row(*([""] if many else []), "", Text(f"and {hidden} more", "dim"))
-    table.caption = _counts(lanes)
+    table.caption = _counts(rows)
     table.caption_justify = "left"
     return table
 
@@ -162,27 +170,27 @@ def _cut(name: str, width: int) -> str:
     return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"
 
 
-def _hosts(lanes: Sequence[Lane], hosts: Sequence[HostLane], room: int) -> Table:
-    """`room` lines at most, those of hosts that are away and of busy ones first."""
+def _hosts(rows: Sequence[RowProgress], hosts: Sequence[HostProgress], max_rows: int) -> Table:
+    """`max_rows` lines at most, those of hosts that are away and of busy ones first."""
     from rich.table import Table
     from rich.text import Text
 
     ours: dict[str, list[int]] = {host.name: [] for host in hosts}
-    for at, lane in enumerate(lanes):
-        if lane.state in _GOING and lane.host in ours:
-            ours[lane.host].append(at)
-    drawn = {host.name: _cells(host, ours[host.name], lanes) for host in hosts}
+    for at, progress in enumerate(rows):
+        if progress.state in _STARTED and progress.host in ours:
+            ours[progress.host].append(at)
+    drawn = {host.name: _cells(host, ours[host.name], rows) for host in hosts}
     table = Table(box=None, pad_edge=False, expand=True)
     table.add_column("HOST", no_wrap=True, max_width=16)
     table.add_column(f"GPUS ({OTHERS} others', {FREE} free)", no_wrap=True)
     table.add_column("", no_wrap=True, ratio=1)
-    shown = len(hosts) if len(hosts) <= room else room - 1
+    shown = len(hosts) if len(hosts) <= max_rows else max_rows - 1
     first = sorted(range(len(hosts)), key=lambda at: (hosts[at].up, -len(ours[hosts[at].name])))
     for at in sorted(first[:shown]):
         host = hosts[at]
         table.add_row(
             Text(host.name, "" if host.up else "bold red"),
-            _drawing(drawn[host.name], ours[host.name], lanes),
+            _drawing(drawn[host.name], ours[host.name], rows),
             Text(_standing(host, drawn[host.name], len(ours[host.name])), "dim" if host.up else "bold red"),
         )
     if hidden := [hosts[at] for at in first[shown:]]:
@@ -191,16 +199,16 @@ def _hosts(lanes: Sequence[Lane], hosts: Sequence[HostLane], room: int) -> Table
     return table
 
 
-def _cells(host: HostLane, ours: Sequence[int], lanes: Sequence[Lane]) -> list[str]:
-    holders = [Holder(_label(at, lanes), lanes[at].gpus, lanes[at].gpu_ids) for at in ours]
+def _cells(host: HostProgress, ours: Sequence[int], rows: Sequence[RowProgress]) -> list[str]:
+    holders = [Holder(_label(at, rows), rows[at].gpus, rows[at].gpu_ids) for at in ours]
     return cells(host.gpus or 0, holders, host.held)
 
 
-def _drawing(drawn: Sequence[str], ours: Sequence[int], lanes: Sequence[Lane]) -> Text:
+def _drawing(drawn: Sequence[str], ours: Sequence[int], rows: Sequence[RowProgress]) -> Text:
     from rich.text import Text
 
-    colours: Mapping[str, str] = {_label(at, lanes): _colour(at) for at in ours}
-    width = _digits(lanes)
+    colours: Mapping[str, str] = {_label(at, rows): _colour(at) for at in ours}
+    width = _digits(rows)
     text = Text()
     for cell in drawn:
         if text:
@@ -209,45 +217,45 @@ def _drawing(drawn: Sequence[str], ours: Sequence[int], lanes: Sequence[Lane]) -
     return text
 
 
-def _standing(host: HostLane, drawn: Sequence[str], rows: int) -> str:
+def _standing(host: HostProgress, drawn: Sequence[str], rows: int) -> str:
     """What the cells do not say: that it is away, how many rows it has, what it does."""
     gpus = share(drawn) if host.gpus is not None else "GPUs not known" if host.up else ""
     count = f"{rows} row{'' if rows == 1 else 's'}" if rows else ""
-    words = ("" if host.up else "away", " ".join(host.note.split()), gpus, count)
-    return "; ".join(word for word in words if word)
+    parts = ("" if host.up else "away", " ".join(host.note.split()), gpus, count)
+    return "; ".join(word for word in parts if word)
 
 
-def _taken(lane: Lane, *, short: bool) -> str:
-    if lane.seconds is None:
+def _taken(progress: RowProgress, *, short: bool) -> str:
+    if progress.seconds is None:
         return ""
-    return span(lane.seconds) if short else f"{lane.seconds:.0f} s"
+    return span(progress.seconds) if short else f"{progress.seconds:.0f} s"
 
 
-def _left(lane: Lane) -> str:
-    if lane.left is None:
+def _left(progress: RowProgress) -> str:
+    if progress.seconds_left is None:
         return ""
-    return span(lane.left) if lane.left >= 0 else f"{span(-lane.left)} over"
+    return span(progress.seconds_left) if progress.seconds_left >= 0 else f"{span(-progress.seconds_left)} over"
 
 
-def _label(at: int, lanes: Sequence[Lane]) -> str:
-    return f"{at + 1:0{_digits(lanes)}d}"
+def _label(at: int, rows: Sequence[RowProgress]) -> str:
+    return f"{at + 1:0{_digits(rows)}d}"
 
 
-def _digits(lanes: Sequence[Lane]) -> int:
-    return max(2, len(str(len(lanes))))
+def _digits(rows: Sequence[RowProgress]) -> int:
+    return max(2, len(str(len(rows))))
 
 
 def _colour(at: int) -> str:
     return _COLOURS[at % len(_COLOURS)]
 
 
-def _counts(lanes: Sequence[Lane]) -> str:
+def _counts(rows: Sequence[RowProgress]) -> str:
     counts = dict.fromkeys(_STYLES, 0)
-    for lane in lanes:
-        if lane.state in counts:
-            counts[lane.state] += 1
+    for progress in rows:
+        if progress.state in counts:
+            counts[progress.state] += 1
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
 
 
-def _urgency(lane: Lane) -> int:
-    return _URGENCY.get(lane.state, len(_ORDER))
+def _urgency(progress: RowProgress) -> int:
+    return _URGENCY.get(progress.state, len(_ORDER))

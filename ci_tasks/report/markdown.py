@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ci_tasks.errors import printable
-from ci_tasks.model import EXIT_CODES, PASSED
-from ci_tasks.report.table import evidence_of, one_line, told, took
+from ci_tasks.records import EXIT_CODES, PASSED, RunRecord
+from ci_tasks.report.table import duration_of, evidence_of, one_line, reason_with_attempts
 from ci_tasks.report.triage import describe
 
-Record = Mapping[str, Any]
 MOST = 900_000  # bytes
 _SYMBOLS = {"passed": "✅", "failed": "❌", "vacuous": "⚠️", "blocked": "🚧", "cancelled": "⏹️", "lost": "❓"}
 _CELL = 400
@@ -29,7 +27,7 @@ _CALLS = re.compile(
 _NO_WIDTH = "\u200b"
 
 
-def render(name: str, records: Sequence[Record]) -> str:
+def render(name: str, records: Sequence[RunRecord]) -> str:
     """The summary of the runs that `name` stands for; ends with a newline."""
     head = [f"## {cell(name)}: {_counts(records)}", "", *_code(records)]
     table, differences = _table(records), _deviations(records)
@@ -37,14 +35,14 @@ def render(name: str, records: Sequence[Record]) -> str:
         text = "\n".join([*head, *table, *failed, *differences]) + "\n"
         if len(text.encode()) <= MOST:
             return text
-    return _cut([*head, *_table([record for record in records if record["status"] != PASSED])])
+    return _cut([*head, *_table([record for record in records if record.status != PASSED])])
 
 
 def cell(text: object) -> str:
     """Text on one line that markdown leaves as it is."""
     line = one_line(printable(str(text)))
     line = line if len(line) <= _CELL else line[: _CELL - 1] + "…"
-    return _TELLING.sub(lambda found: f"&#{ord(found[0])};", _CALLS.sub(rf"\1{_NO_WIDTH}", line))
+    return _TELLING.sub(lambda match: f"&#{ord(match[0])};", _CALLS.sub(rf"\1{_NO_WIDTH}", line))
 
 
 def fenced(lines: Sequence[str]) -> list[str]:
@@ -54,14 +52,16 @@ def fenced(lines: Sequence[str]) -> list[str]:
     return [f"{fence}text", *(printable(line) for line in lines), fence]
 
 
-def _counts(records: Sequence[Record]) -> str:
-    counts = Counter(str(record["status"]) for record in records)
+def _counts(records: Sequence[RunRecord]) -> str:
+    counts = Counter(record.status for record in records)
     order = [*EXIT_CODES, *(word for word in counts if word not in EXIT_CODES)]
     return ", ".join(f"{counts[word]} {word}" for word in order if counts[word]) or "no row ran"
 
 
-def _code(records: Sequence[Record]) -> list[str]:
-    checkouts = {(one["commit"], one["tree"], len(one["dirty"])) for one in (r["checkout"] for r in records) if one}
+def _code(records: Sequence[RunRecord]) -> list[str]:
+    checkouts = {
+        (checkout.commit, checkout.tree, len(checkout.dirty)) for checkout in (r.checkout for r in records) if checkout
+    }
     lines = [
         f"Commit `{commit[:12]}`{f', {dirty} uncommitted' if dirty else ''}, tree `{tree[:12]}`."
         for commit, tree, dirty in sorted(checkouts)
@@ -69,59 +69,59 @@ def _code(records: Sequence[Record]) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _table(records: Sequence[Record]) -> list[str]:
+def _table(records: Sequence[RunRecord]) -> list[str]:
     head = ["| status | row | host | time | evidence | reason |", "|---|---|---|--:|---|---|"]
     return [*head, *(_line(record) for record in records), ""]
 
 
-def _line(record: Record) -> str:
-    status = str(record["status"])
+def _line(record: RunRecord) -> str:
+    status = record.status
     cells = (
-        cell(record["row"]),
-        cell(record["host"] or "–"),
-        took(record),
+        cell(record.row),
+        cell(record.host or "–"),
+        duration_of(record),
         cell(evidence_of(record)),
-        cell(told(record)),
+        cell(reason_with_attempts(record)),
     )
     return f"| {_SYMBOLS.get(status, '⏳')} {status} | {' | '.join(cells)} |"
 
 
-def _failures(records: Sequence[Record], context: bool) -> list[str]:
-    found = [record for record in records if record["status"] != PASSED and record.get("triage")]
+def _failures(records: Sequence[RunRecord], context: bool) -> list[str]:
+    failures = [(record, record.triage) for record in records if record.status != PASSED and record.triage]
     lines: list[str] = []
-    for number, record in enumerate(found):
-        said = describe(record["triage"])
-        if (not context or number >= _MOST_CONTEXTS) and "" in said:
-            said = said[: said.index("")]
-        lines += [f"<details><summary>{cell(record['row'])}: {cell(record['triage']['cause'])}</summary>", ""]
-        lines += [*fenced(said), "", "</details>", ""]
+    for number, (record, triage) in enumerate(failures):
+        triage_lines = describe(triage)
+        if (not context or number >= _MOST_CONTEXTS) and "" in triage_lines:
+            triage_lines = triage_lines[: triage_lines.index("")]
+        lines += [f"<details><summary>{cell(record.row)}: {cell(triage.cause)}</summary>", ""]
+        lines += [*fenced(triage_lines), "", "</details>", ""]
     return lines
 
 
-def _deviations(records: Sequence[Record]) -> list[str]:
-    found: dict[tuple[str, ...], dict[str, None]] = {}
+def _deviations(records: Sequence[RunRecord]) -> list[str]:
+    rows_by_deviation: dict[tuple[str, ...], dict[str, None]] = {}
     for record in records:
-        for item in record["deviations"]:
-            key = (item["what"], item["ci"], item["here"], item["why"])
-            found.setdefault(key, {})[str(record["row"])] = None
-    if not found:
+        for item in record.deviations:
+            key = (item.what, item.ci, item.here, item.why)
+            rows_by_deviation.setdefault(key, {})[record.row] = None
+    if not rows_by_deviation:
         return []
-    every = len({str(record["row"]) for record in records})
+    every = len({record.row for record in records})
     body = [
         f"| {' | '.join(map(cell, key))} | {'all' if len(rows) == every else f'{len(rows)} of {every}'} |"
-        for key, rows in found.items()
+        for key, rows in rows_by_deviation.items()
     ]
-    summary = f"<details><summary>Different from CI: {len(found)}</summary>"
+    summary = f"<details><summary>Different from CI: {len(rows_by_deviation)}</summary>"
     return [summary, "", "| what | CI | here | why | rows |", "|---|---|---|---|---|", *body, "", "</details>", ""]
 
 
 def _cut(lines: Sequence[str]) -> str:
     """As many lines as there is room for, and how many are missing."""
     kept: list[str] = []
-    room = MOST - 200
+    bytes_left = MOST - 200
     for line in lines:
-        room -= len(line.encode()) + 1
-        if room < 0:
+        bytes_left -= len(line.encode()) + 1
+        if bytes_left < 0:
             break
         kept.append(line)
     missing = len(lines) - len(kept)

@@ -1,23 +1,18 @@
 """What the times of a run's rows say once it is over: which chain of rows decided its end, and how busy the GPUs were.
 
-A row holds its GPUs from when it has them to its end: `timings.queued` is how many of its seconds it waited for them.
+A row holds its GPUs from when it has them to its end: `queue_seconds` is how long it waited for them.
 """
 
 from __future__ import annotations
 
 import re
-from calendar import timegm
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime, timezone
 
-from ci_tasks.report.bisect import duration
+from ci_tasks.records import RunRecord
 from ci_tasks.report.table import columns
 
-Record = Mapping[str, Any]
-_STAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(\.\d+)?(?:Z|([+-])(\d\d):?(\d\d)|)", re.IGNORECASE | re.ASCII
-)
 _AT_ONCE = 2.0  # seconds within which one thing follows another without a wait
 _ROUNDED = 0.01  # seconds: one clock says when a row of a host ended and the next one began, to the millisecond
 _MOST = 12  # rows of a chain that are listed
@@ -36,54 +31,52 @@ class Span:
     ids: frozenset[int] = frozenset()
 
 
-def closing(records: Sequence[Record], sites: Mapping[str, int]) -> list[str]:
+def summary_lines(records: Sequence[RunRecord], sites: Mapping[str, int]) -> list[str]:
     """The lines below the table of a run of several rows; none where there is nothing to tell. `sites`: host → GPUs."""
-    found = [*spans(records)]
-    if len(records) < 2 or not found:
+    all_spans = [*spans(records)]
+    if len(records) < 2 or not all_spans:
         return []
-    begin, end = min(one.started for one in found), max(one.end for one in found)
-    path = critical(found)
+    begin, end = min(span.started for span in all_spans), max(span.end for span in all_spans)
+    path = critical_path(all_spans)
     lines = [f"Wall time: {duration(end - begin)}", *_path(path, begin)]
-    if busy := _busy(found, sites, end - begin):
+    if busy := _busy(all_spans, sites, end - begin):
         lines.append(f"GPUs busy: {busy}")
     return lines
 
 
-def spans(records: Sequence[Record]) -> Iterator[Span]:
+def spans(records: Sequence[RunRecord]) -> Iterator[Span]:
     """The rows that began and ended, earlier attempts included where their times are known."""
     for record in records:
-        for one in (record, *(record.get("earlier") or ())):
-            started, ended = seconds(one.get("started_at")), seconds(one.get("ended_at"))
+        for attempt in record.attempts:
+            started, ended = seconds(attempt.started_at), seconds(attempt.ended_at)
             if started is None or ended is None or ended < started:
                 continue
-            queued = float((one.get("timings") or {}).get("queued") or 0.0)
-            ids = frozenset(one.get("gpu_ids") or ())
-            gpus = int(one.get("gpus", record.get("gpus")) or len(ids))
-            begin = started + min(max(queued, 0.0), ended - started)
-            yield Span(str(record.get("row")), str(one.get("host") or ""), started, begin, ended, gpus, ids)
+            ids = frozenset(attempt.gpu_ids)
+            begin = started + min(max(attempt.queue_seconds or 0.0, 0.0), ended - started)
+            yield Span(record.row, attempt.host or "", started, begin, ended, record.gpus or len(ids), ids)
 
 
-def critical(found: Sequence[Span]) -> list[Span]:
+def critical_path(all_spans: Sequence[Span]) -> list[Span]:
     """The chain of rows that decided the end, first one first: each began when the one before it let go."""
-    path = [max(found, key=lambda one: one.end)]
-    while before := _before(path[-1], found):
+    path = [max(all_spans, key=lambda span: span.end)]
+    while before := _before(path[-1], all_spans):
         path.append(before)
     return path[::-1]
 
 
-def _before(span: Span, found: Sequence[Span]) -> Span | None:
+def _before(span: Span, all_spans: Sequence[Span]) -> Span | None:
     """Whose end let `span` begin: on its host the last that ended before, or the row's own attempt on another; of some
     that ended together one whose GPUs it took over."""
     over = [
-        one
-        for one in found
-        if one.end <= span.begin + _overlap(one, span)
-        and one.begin < span.begin
-        and (one.host == span.host or one.row == span.row)
+        other
+        for other in all_spans
+        if other.end <= span.begin + _overlap(other, span)
+        and other.begin < span.begin
+        and (other.host == span.host or other.row == span.row)
     ]
-    last = max((one.end for one in over), default=0.0)
-    together = [one for one in over if one.end >= last - _AT_ONCE]
-    return max(together, key=lambda one: (one.row == span.row, bool(one.ids & span.ids), one.end), default=None)
+    last = max((other.end for other in over), default=0.0)
+    together = [other for other in over if other.end >= last - _AT_ONCE]
+    return max(together, key=lambda other: (other.row == span.row, bool(other.ids & span.ids), other.end), default=None)
 
 
 def _overlap(before: Span, span: Span) -> float:
@@ -94,14 +87,14 @@ def _overlap(before: Span, span: Span) -> float:
 
 def _path(path: Sequence[Span], begin: float) -> list[str]:
     """The chain as lines; of a long one its longest rows."""
-    long = sorted(one.end - one.begin for one in path)[-_MOST:][0]
-    let_go = [begin, *(one.end for one in path)]
+    long = sorted(span.end - span.begin for span in path)[-_MOST:][0]
+    let_go = [begin, *(span.end for span in path)]
     body = [
-        (f"  {one.host}", one.row, duration(one.end - one.begin), _waited(one.begin - before))
-        for one, before in zip(path, let_go, strict=False)
-        if one.end - one.begin >= long
+        (f"  {span.host}", span.row, duration(span.end - span.begin), _waited(span.begin - before))
+        for span, before in zip(path, let_go, strict=False)
+        if span.end - span.begin >= long
     ][:_MOST]
-    total = sum(one.end - one.begin for one in path)
+    total = sum(span.end - span.begin for span in path)
     many = f"{len(path)} row{'' if len(path) == 1 else 's'}"
     more = [f"  and {len(path) - len(body)} shorter"] if len(body) < len(path) else []
     return [f"Critical path: {many}, {duration(total)}", *columns(body), *more]
@@ -111,12 +104,14 @@ def _waited(wait: float) -> str:
     return f"after waiting {duration(wait)}" if wait > _AT_ONCE else ""
 
 
-def _busy(found: Sequence[Span], sites: Mapping[str, int], wall: float) -> str:
+def _busy(all_spans: Sequence[Span], sites: Mapping[str, int], wall: float) -> str:
     """`h100a 91 %, h100b 74 %; overall 83 %`: the part of the wall time in which rows of ours held the GPUs."""
     with_gpus = {host: gpus for host, gpus in sites.items() if gpus > 0}
     if not with_gpus or wall <= 0:
         return ""
-    held = {host: sum(one.gpus * (one.end - one.begin) for one in found if one.host == host) for host in with_gpus}
+    held = {
+        host: sum(span.gpus * (span.end - span.begin) for span in all_spans if span.host == host) for host in with_gpus
+    }
     each = [f"{host} {_percent(held[host], gpus * wall)}" for host, gpus in with_gpus.items()]
     overall = f"; overall {_percent(sum(held.values()), sum(with_gpus.values()) * wall)}" if len(each) > 1 else ""
     return ", ".join(each) + overall
@@ -128,13 +123,18 @@ def _percent(part: float, whole: float) -> str:
 
 def seconds(stamp: str | None) -> float | None:
     """An ISO time as seconds since the epoch; one without an offset is UTC. None for what is no time."""
-    matched = _STAMP.fullmatch(stamp or "")
-    if matched is None:
-        return None
-    year, month, day, hour, minute, second, fraction, sign, hours, minutes = matched.groups()
     try:
-        whole = timegm((int(year), int(month), int(day), int(hour), int(minute), int(second)))
+        # Python 3.10 reads neither Z nor an offset without a colon.
+        text = re.sub("[zZ]$", "+00:00", stamp or "")
+        moment = datetime.fromisoformat(re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text) if "T" in text else text)
     except ValueError:
         return None
-    offset = (int(hours) * 3600 + int(minutes) * 60) * (-1 if sign == "-" else 1) if sign else 0
-    return whole - offset + float(fraction or 0)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def duration(seconds: float) -> str:
+    """A length of time in the two units that matter."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ci_tasks.errors import printable
+from ci_tasks.records import Triage
 
 _VERDICTS = {
     "fail": "failed: the code under test, or its configuration",
@@ -15,41 +13,47 @@ _VERDICTS = {
 _WIDE = 200
 
 
-def describe(found: Mapping[str, Any]) -> list[str]:
-    """The lines of `triage` for a triage as it stands in a record."""
-    if found["verdict"] == "pass":
+def describe(triage: Triage) -> list[str]:
+    """The lines of `triage`."""
+    if triage.verdict == "pass":
         return [_VERDICTS["pass"]]
-    where = f"line {found['line_no']}" if found["line_no"] else "no line"
+    where = f"line {triage.line_no}" if triage.line_no else "no line"
     lines = [
-        _VERDICTS[found["verdict"]],
-        f"cause:      {_cause(found)}",
-        f"line:       {_cut(found['text'] or found['line'] or '(the log says nothing)')}",
-        f"where:      {where}{_frames(found)}, confidence {found['confidence']:.2f}",
+        _VERDICTS[triage.verdict],
+        f"cause:      {_cause(triage)}",
+        f"line:       {_cut(triage.text or triage.line or '(the log says nothing)')}",
+        f"where:      {where}{_frames(triage)}, confidence {triage.confidence:.2f}",
     ]
-    if found["signature"]:
-        lines.append(f"signature:  {_cut(found['signature'])}")
-    if second := found["second"]:
-        lines.append(f"or:         {_cut(second['line'])} (line {second['line_no']}, {second['cause']})")
-    return [printable(line) for line in [*lines, *_context(found)]]
+    if triage.signature:
+        lines.append(f"signature:  {_cut(triage.signature)}")
+    if second := triage.second:
+        lines.append(f"or:         {_cut(second.line)} (line {second.line_no}, {second.cause})")
+    return [printable(line) for line in [*lines, *_context(triage)]]
 
 
-def _cause(found: Mapping[str, Any]) -> str:
-    return f"{found['cause']}{f' ({reason})' if (reason := found['reason']) else ''}"
-
-
-def _frames(found: Mapping[str, Any]) -> str:
-    return f" in {' > '.join(found['frames'])}" if found["frames"] else ""
-
-
-def _context(found: Mapping[str, Any]) -> list[str]:
-    context = list(found["context"])
-    if len(context) < 2 or found["line"] not in context:
+def numbered_context(triage: Triage) -> list[tuple[int, str]]:
+    """The lines around the blamed one with their numbers; none where it is not among them."""
+    if triage.line not in triage.context or not triage.line_no:
         return []
-    first = found["line_no"] - context.index(found["line"])
-    return ["", *(_numbered(number, line, found["line_no"]) for number, line in enumerate(context, first))]
+    return list(enumerate(triage.context, triage.line_no - triage.context.index(triage.line)))
 
 
-def _numbered(number: int, line: str, blamed: int) -> str:
+def _cause(triage: Triage) -> str:
+    return f"{triage.cause}{f' ({reason})' if (reason := triage.reason) else ''}"
+
+
+def _frames(triage: Triage) -> str:
+    return f" in {' > '.join(triage.frames)}" if triage.frames else ""
+
+
+def _context(triage: Triage) -> list[str]:
+    lines = numbered_context(triage)
+    if len(lines) < 2:
+        return []
+    return ["", *(_numbered(number, line, triage.line_no) for number, line in lines)]
+
+
+def _numbered(number: int, line: str, blamed: int | None) -> str:
     return f"{'>' if number == blamed else ' '} {number:>6} | {_cut(line)}"
 
 

@@ -1,4 +1,4 @@
-"""The situation CI would be in: a pull request that carries the label, as GitHub's contexts.
+"""The event CI would be in: a pull request that carries the label, as GitHub's contexts.
 
 Names and shapes are those of GitHub's "Contexts reference". What only GitHub knows is null: the pull request's number
 above all, so that `${{ github.event.pull_request.number || 'non-pr' }}` gives what it gives outside of a pull request.
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ci_tasks.model import Job, Workflow
 from ci_tasks.workflow import secrets
+from ci_tasks.workflow.model import Job, Workflow
 
 _UNKNOWN_SHA = "0" * 40
 
 
 @dataclass(frozen=True)
-class Situation:
+class EventContext:
     """What a run's contexts are made of.
 
     `outputs` are those of the jobs that were run for them; `secrets` are names.
@@ -32,7 +32,7 @@ class Situation:
 
 
 def contexts(
-    situation: Situation,
+    event: EventContext,
     workflow: Workflow,
     job: Job,
     trigger: str | None,
@@ -42,12 +42,12 @@ def contexts(
 ) -> dict[str, Any]:
     """GitHub's contexts for one row of `job`, as the expression evaluator takes them."""
     return {
-        "github": _github(situation, workflow.name, job.id, trigger),
+        "github": _github(event, workflow.name, job.id, trigger),
         "env": {},
         "matrix": dict(matrix),
         "inputs": dict(workflow.inputs),
-        "secrets": secrets.marks(situation.secrets),
-        "needs": {name: {"outputs": dict(situation.outputs.get(name, {})), "result": "success"} for name in job.needs},
+        "secrets": secrets.marks(event.secrets),
+        "needs": {name: {"outputs": dict(event.outputs.get(name, {})), "result": "success"} for name in job.needs},
         "steps": {},
         "runner": {"os": "Linux", "arch": "X64", "name": "ci-tasks", "temp": "/tmp", "environment": "self-hosted"},
         "vars": {},
@@ -56,8 +56,8 @@ def contexts(
     }
 
 
-def _github(situation: Situation, workflow: str, job: str, trigger: str | None) -> dict[str, Any]:
-    owner = situation.repository.split("/")[0]
+def _github(event: EventContext, workflow: str, job: str, trigger: str | None) -> dict[str, Any]:
+    owner = event.repository.split("/")[0]
     labels = [{"name": trigger}] if trigger else []
     return {
         "event_name": "pull_request",
@@ -67,19 +67,19 @@ def _github(situation: Situation, workflow: str, job: str, trigger: str | None) 
                 "number": None,
                 "draft": False,
                 "labels": labels,
-                "head": {"sha": situation.sha, "repo": {"full_name": situation.repository, "fork": False}},
-                "base": {"ref": situation.base, "repo": {"full_name": situation.repository}},
+                "head": {"sha": event.sha, "repo": {"full_name": event.repository, "fork": False}},
+                "base": {"ref": event.base, "repo": {"full_name": event.repository}},
             },
-            "repository": {"full_name": situation.repository, "owner": {"login": owner}},
+            "repository": {"full_name": event.repository, "owner": {"login": owner}},
         },
-        "sha": situation.sha,
+        "sha": event.sha,
         "ref": "refs/pull/0/merge",
         "ref_name": "0/merge",
         "head_ref": "",
-        "base_ref": situation.base,
-        "repository": situation.repository,
+        "base_ref": event.base,
+        "repository": event.repository,
         "repository_owner": owner,
-        "workspace": situation.workspace,
+        "workspace": event.workspace,
         "workflow": workflow,
         "job": job,
         "run_id": "0",
@@ -89,5 +89,5 @@ def _github(situation: Situation, workflow: str, job: str, trigger: str | None) 
         "triggering_actor": "ci-tasks",
         "server_url": "https://github.com",
         "api_url": "https://api.github.com",
-        "token": secrets.marks(situation.secrets).get("GITHUB_TOKEN"),
+        "token": secrets.marks(event.secrets).get("GITHUB_TOKEN"),
     }

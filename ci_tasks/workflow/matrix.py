@@ -42,7 +42,7 @@ def _include(original: list[dict[str, Any]], entries: list[dict[str, Any]], axes
     for entry in entries:
         named = {key: value for key, value in entry.items() if key in axes}
         extra = {key: value for key, value in entry.items() if key not in axes}
-        met = [one for one, before in zip(combinations, original, strict=True) if _agrees(named, before)]
+        met = [candidate for candidate, before in zip(combinations, original, strict=True) if _agrees(named, before)]
         for combination in met:
             combination.update(extra)
         if not met:
@@ -50,14 +50,14 @@ def _include(original: list[dict[str, Any]], entries: list[dict[str, Any]], axes
     return combinations + added
 
 
-def _agrees(wanted: Any, value: Any) -> bool:
-    if isinstance(wanted, Mapping):
+def _agrees(expected: Any, value: Any) -> bool:
+    if isinstance(expected, Mapping):
         inside = value if isinstance(value, Mapping) else {}
-        return all(_agrees(item, next(iter(lookup(inside, key)), None)) for key, item in wanted.items())
-    if isinstance(wanted, list):
+        return all(_agrees(item, next(iter(lookup(inside, key)), None)) for key, item in expected.items())
+    if isinstance(expected, list):
         items = value if isinstance(value, list) else []
-        return all(_agrees(item, items[at] if at < len(items) else None) for at, item in enumerate(wanted))
-    return loose_equal(wanted, value)
+        return all(_agrees(item, items[at] if at < len(items) else None) for at, item in enumerate(expected))
+    return loose_equal(expected, value)
 
 
 def _axis(key: str, values: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from ci_tasks.errors import printable
 _PREFIX = "e2e-test-"
 
 
-class Described(NamedTuple):
+class MatrixTest(NamedTuple):
     """What a suite's convention reads from a matrix entry."""
 
     test: str | None
@@ -20,7 +20,7 @@ class Described(NamedTuple):
     gpus: int | None
 
 
-Describe = Callable[[Mapping[str, Any]], Described]
+Describe = Callable[[Mapping[str, Any]], MatrixTest]
 
 
 def label_of(job: str) -> str:
@@ -28,21 +28,21 @@ def label_of(job: str) -> str:
     return job.removeprefix(_PREFIX)
 
 
-def means(name: str, job: str) -> bool:
+def matches_job(name: str, job: str) -> bool:
     """Whether a person who writes `name` means the job: by its label, or by its name as the workflow has it."""
     return name in (label_of(job), job)
 
 
-def name_of(label: str, combination: Mapping[str, Any], described: Described) -> str:
+def name_of(label: str, combination: Mapping[str, Any], matrix_test: MatrixTest) -> str:
     """A row's name: its test file and arguments, else the matrix values behind the label, as GitHub shows them. One
     line that a terminal may have."""
-    return printable(_name_of(label, combination, described).replace("\n", " ").replace("\t", " "))
+    return printable(_name_of(label, combination, matrix_test).replace("\n", " ").replace("\t", " "))
 
 
-def _name_of(label: str, combination: Mapping[str, Any], described: Described) -> str:
-    if described.test:
-        stem = described.test.rsplit("/", 1)[-1].removesuffix(".py").removeprefix("test_")
-        slug = _slug(described.args)
+def _name_of(label: str, combination: Mapping[str, Any], matrix_test: MatrixTest) -> str:
+    if matrix_test.test:
+        stem = matrix_test.test.rsplit("/", 1)[-1].removesuffix(".py").removeprefix("test_")
+        slug = _slug(matrix_test.args)
         return f"{stem}[{slug}]" if slug else stem
     from ci_tasks.workflow.expressions import to_string
 
@@ -50,12 +50,12 @@ def _name_of(label: str, combination: Mapping[str, Any], described: Described) -
     return f"{label}[{'-'.join(values)}]" if values else label
 
 
-def apart(found: list[str]) -> list[str]:
+def make_unique(names: list[str]) -> list[str]:
     """The second of one name becomes `name#2`, so that a name picks one row."""
     counts: dict[str, int] = {}
-    taken = set(found)
+    taken = set(names)
     unique_names = []
-    for name in found:
+    for name in names:
         counts[name] = counts.get(name, 0) + 1
         unique = name
         while counts[name] > 1 and (unique := f"{name}#{counts[name]}") in taken:
@@ -75,7 +75,7 @@ def plain_names(label: str, matrix: Any, describe: Describe) -> list[str] | None
     if any(isinstance(leaf, str) and "${{" in leaf for leaf in leaves(matrix)):
         return None
     combinations = [dict(zip(matrix, values, strict=True)) for values in itertools.product(*values)]
-    return apart([name_of(label, combination, describe(combination)) for combination in combinations])
+    return make_unique([name_of(label, combination, describe(combination)) for combination in combinations])
 
 
 def leaves(value: Any) -> list[Any]:
@@ -85,5 +85,5 @@ def leaves(value: Any) -> list[Any]:
 
 
 def _slug(args: str) -> str:
-    words = (word.lstrip("-").replace("=", "-") for word in args.split())
-    return "-".join(re.sub(r"[^A-Za-z0-9_.+-]", "_", word) for word in words if word)
+    parts = (word.lstrip("-").replace("=", "-") for word in args.split())
+    return "-".join(re.sub(r"[^A-Za-z0-9_.+-]", "_", word) for word in parts if word)

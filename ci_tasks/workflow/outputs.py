@@ -15,17 +15,17 @@ def parse_outputs(text: str) -> dict[str, str]:
 
     Raises WorkflowError for what makes GitHub fail the step: another line, or a block without its end.
     """
-    found: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     lines = iter(re.split(r"\r\n|\n", text))
     for line in lines:
         if block := _HEREDOC.fullmatch(line):
-            found[block[1]] = _block(lines, block[2], line)
+            outputs[block[1]] = _block(lines, block[2], line)
         elif line.find("=") > 0:
             name, _, value = line.partition("=")
-            found[name] = value
+            outputs[name] = value
         elif line:
             raise WorkflowError("GITHUB_OUTPUT has a line that is neither `name=value` nor `name<<END`", text=line)
-    return found
+    return outputs
 
 
 def _block(lines: Iterator[str], end: str, opening: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ci_tasks import yaml_lines
 from ci_tasks.errors import WorkflowError, did_you_mean
-from ci_tasks.model import Container, Job, Step, Workflow
+from ci_tasks.workflow.model import Container, Job, Step, Workflow
 from ci_tasks.yaml_lines import Map, Text
 
 _TOP = "name run-name on permissions env defaults concurrency jobs"
@@ -35,13 +35,13 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
     try:
         tree = yaml_lines.load(text)
     except yaml_lines.YamlError as error:
-        raise WorkflowError(f"not YAML: {error.message}", file=place, line=error.line, text=error.text) from None
+        raise WorkflowError(f"invalid YAML: {error.message}", file=place, line=error.line, text=error.text) from None
     if not isinstance(tree, Map):
         raise WorkflowError("a workflow is a mapping with the keys `on` and `jobs`", file=place, line=1)
-    return _Reader(file, place, rendered, text.splitlines()).workflow(tree, text)
+    return _WorkflowReader(file, place, rendered, text.splitlines()).workflow(tree, text)
 
 
-class _Reader:
+class _WorkflowReader:
     """Knows the file, so that the functions below need not hand it on."""
 
     def __init__(self, file: str, place: str, rendered: bool, lines: list[str]) -> None:
@@ -98,8 +98,8 @@ class _Reader:
         )
 
     def _needs(self, body: Map, job: str) -> tuple[str, ...]:
-        found = body.get("needs")
-        names = found if isinstance(found, list) else [] if found is None else [found]
+        needs = body.get("needs")
+        names = needs if isinstance(needs, list) else [] if needs is None else [needs]
         if not all(isinstance(name, str) for name in names):
             raise self._error("`needs` is a job or a list of jobs", body.lines["needs"], job=job)
         return tuple(str(name) for name in names)
@@ -127,11 +127,11 @@ class _Reader:
             text = Text(f"${{{{ ({whole[1].strip()}).matrix }}}}")
             text.line = getattr(strategy, "line", 0)
             return text
-        found = self._map(body, "strategy", f"job {job}", job=job)
-        self._known(found, "matrix fail-fast max-parallel", "strategy", job=job)
-        matrix = found.get("matrix")
+        strategy_body = self._map(body, "strategy", f"job {job}", job=job)
+        self._known(strategy_body, "matrix fail-fast max-parallel", "strategy", job=job)
+        matrix = strategy_body.get("matrix")
         if matrix is not None and not isinstance(matrix, Map) and not _is_expression(matrix):
-            raise self._error("`matrix` is a mapping or an expression", found.lines["matrix"], job=job)
+            raise self._error("`matrix` is a mapping or an expression", strategy_body.lines["matrix"], job=job)
         return matrix
 
     def _step(self, number: int, body: Any, job: str, steps_line: int) -> Step:
@@ -159,22 +159,22 @@ class _Reader:
         )
 
     def _container(self, body: Map, job: str) -> Container | None:
-        found = body.get("container")
-        if found is None or found == "":
+        container = body.get("container")
+        if container is None or container == "":
             return None
         line = body.lines["container"]
-        if isinstance(found, str):
-            return Container(image=found, line=line)
-        if not isinstance(found, Map) or not isinstance(found.get("image"), str):
+        if isinstance(container, str):
+            return Container(image=container, line=line)
+        if not isinstance(container, Map) or not isinstance(container.get("image"), str):
             raise self._error("`container` names an image", line, job=job)
-        self._known(found, _CONTAINER, "container", job=job)
-        volumes = self._list(found, "volumes", job=job)
+        self._known(container, _CONTAINER, "container", job=job)
+        volumes = self._list(container, "volumes", job=job)
         return Container(
-            image=found["image"],
-            options=(_text(found.get("options")) or "").strip(),
-            env=self._map(found, "env", "container", job=job),
+            image=container["image"],
+            options=(_text(container.get("options")) or "").strip(),
+            env=self._map(container, "env", "container", job=job),
             volumes=tuple(str(volume) for volume in volumes),
-            unused=tuple(key for key in ("credentials", "ports") if found.get(key)),
+            unused=tuple(key for key in ("credentials", "ports") if container.get(key)),
             line=line,
         )
 
@@ -186,18 +186,18 @@ class _Reader:
         return _text(run.get("shell")), _text(run.get("working-directory"))
 
     def _map(self, body: Map, key: str, where: str, *, job: str = "", step: str = "") -> Map:
-        found = body.get(key)
-        if found is None:
+        value = body.get(key)
+        if value is None:
             return Map(body.line)
-        if not isinstance(found, Map):
+        if not isinstance(value, Map):
             raise self._error(f"`{key}` of {where} is a mapping", body.lines[key], job=job, step=step)
-        return found
+        return value
 
     def _list(self, body: Map, key: str, *, job: str) -> list[Any]:
-        found = body.get(key)
-        if found is not None and not isinstance(found, list):
+        value = body.get(key)
+        if value is not None and not isinstance(value, list):
             raise self._error(f"`{key}` is a list", body.lines[key], job=job)
-        return found or []
+        return value or []
 
     def _known(self, body: Map, valid: str, where: str, *, job: str = "", step: str = "") -> None:
         for key in body:
@@ -219,13 +219,13 @@ def _default_inputs(on: Any) -> dict[str, Any]:
     """The defaults of a called or dispatched workflow's inputs; none where a pull request or push can start it."""
     if not isinstance(on, Mapping) or any(event in on for event in _CODE_EVENTS):
         return {}
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for event in _CALLS:
         declared = on[event].get("inputs") if isinstance(on.get(event), Mapping) else None
         for name, body in (declared if isinstance(declared, Mapping) else {}).items():
             if isinstance(body, Mapping) and body.get("default") is not None:
-                found[name] = body["default"]
-    return found
+                inputs[name] = body["default"]
+    return inputs
 
 
 def _is_expression(value: Any) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.model import Step
 from ci_tasks.workflow import expressions
 from ci_tasks.workflow.expressions import ExpressionError, JobStatus
+from ci_tasks.workflow.model import Step
 
 
 class Resolver:
@@ -106,12 +106,12 @@ def _place(raw: str, error: ExpressionError, fallback: int) -> tuple[int, str]:
     begin = getattr(raw, "line", 0) or fallback
     lines = list(getattr(raw, "source", ())) or [raw.rstrip("\n")]
     source = "\n".join(lines)
-    words = _spaced(error.text) or r"\}\}"
-    found = re.search(r"\$\{\{\s*" + words, source) or re.search(words, source)
+    pattern = _spaced(error.text) or r"\}\}"
+    match = re.search(r"\$\{\{\s*" + pattern, source) or re.search(pattern, source)
     offset = 0
-    if found:
-        before = re.compile(r"(\$\{\{)?\s*" + _spaced(error.text[: error.position])).match(source, found.start())
-        end = before.end() if before else found.start()
+    if match:
+        before = re.compile(r"(\$\{\{)?\s*" + _spaced(error.text[: error.position])).match(source, match.start())
+        end = before.end() if before else match.start()
         if error.position and error.text[error.position - 1].isspace():
             end += len(source[end:]) - len(source[end:].lstrip())
         offset = min(source.count("\n", 0, end), len(lines) - 1)

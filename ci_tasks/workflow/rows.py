@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.model import Job, Row, Step, Workflow
 from ci_tasks.workflow import expressions, matrix, secrets
-from ci_tasks.workflow.context import Situation, contexts
-from ci_tasks.workflow.naming import Describe, apart, label_of, leaves, name_of
+from ci_tasks.workflow.context import EventContext, contexts
+from ci_tasks.workflow.model import Job, Row, Step, Workflow
+from ci_tasks.workflow.naming import Describe, label_of, leaves, make_unique, name_of
 from ci_tasks.workflow.resolve import Resolver
 
 _HOSTED = re.compile(r"(ubuntu|windows|macos)-", re.IGNORECASE)
@@ -30,48 +30,48 @@ def trigger_of(workflow: Workflow, job: Job) -> str | None:
         if labels:
             return labels[0]
     needed = (workflow.jobs[name] for name in job.needs if name in workflow.jobs)
-    return next((found for found in (trigger_of(workflow, other) for other in needed) if found), None)
+    return next((trigger for trigger in (trigger_of(workflow, other) for other in needed) if trigger), None)
 
 
-def missing_outputs(job: Job, situation: Situation) -> list[str]:
+def missing_outputs(job: Job, event: EventContext) -> list[str]:
     """The jobs whose outputs the matrix needs and that have not been run for them."""
-    wanted = (name.split(".") for name in _reads(job.matrix))
-    needed = [parts[1] for parts in wanted if parts[0] == "needs" and len(parts) > 1]
-    return [name for name in dict.fromkeys(needed) if name not in situation.outputs]
+    references = (name.split(".") for name in _reads(job.matrix))
+    needed = [parts[1] for parts in references if parts[0] == "needs" and len(parts) > 1]
+    return [name for name in dict.fromkeys(needed) if name not in event.outputs]
 
 
-def rows(workflow: Workflow, job: Job, situation: Situation, describe: Describe) -> list[Row]:
+def rows(workflow: Workflow, job: Job, event: EventContext, describe: Describe) -> list[Row]:
     """The job's rows in CI's order, with unique names. A matrix that waits for another job's output, or for what only
     GitHub knows, is one row with `dynamic` set. Raises WorkflowError."""
     trigger = trigger_of(workflow, job)
     _check(workflow, job)
-    combinations = _combinations(workflow, job, situation)
+    combinations = _combinations(workflow, job, event)
     if combinations is None:
-        return [_dynamic(workflow, job, trigger, situation)]
-    found = [
-        _row(workflow, job, trigger, situation, describe, combination, index, len(combinations))
+        return [_dynamic(workflow, job, trigger, event)]
+    all_rows = [
+        _row(workflow, job, trigger, event, describe, combination, index, len(combinations))
         for index, combination in enumerate(combinations)
     ]
-    unique = apart([row.row for row in found])
-    return [replace(row, row=name) for row, name in zip(found, unique, strict=True)]
+    unique = make_unique([row.row for row in all_rows])
+    return [replace(row, row=name) for row, name in zip(all_rows, unique, strict=True)]
 
 
-def names(workflow: Workflow, job: Job, situation: Situation, describe: Describe) -> list[str]:
+def names(workflow: Workflow, job: Job, event: EventContext, describe: Describe) -> list[str]:
     """The names of the job's rows, at the price of the matrix alone; none for a matrix that is not known yet."""
-    combinations = _combinations(workflow, job, situation) or []
-    return apart([name_of(label_of(job.id), combination, describe(combination)) for combination in combinations])
+    combinations = _combinations(workflow, job, event) or []
+    return make_unique([name_of(label_of(job.id), combination, describe(combination)) for combination in combinations])
 
 
-def resolver(workflow: Workflow, job: Job, row: Row, situation: Situation) -> Resolver:
+def row_resolver(workflow: Workflow, job: Job, row: Row, event: EventContext) -> Resolver:
     """Evaluates the job's values as CI would for `row`, with the row's environment as the env context."""
-    known = contexts(situation, workflow, job, row.trigger, row.matrix, row.index, row.total)
-    return Resolver(workflow.place, job.id, job.line, {**known, "env": dict(row.env)})
+    values = contexts(event, workflow, job, row.trigger, row.matrix, row.index, row.total)
+    return Resolver(workflow.place, job.id, job.line, {**values, "env": dict(row.env)})
 
 
-def environment(workflow: Workflow, job: Job, row: Row, situation: Situation) -> dict[str, str]:
-    """The row's environment under `situation`: the workflow's `env`, then the job's."""
-    known = contexts(situation, workflow, job, row.trigger, row.matrix, row.index, row.total)
-    return _environment(workflow, job, Resolver(workflow.place, job.id, job.line, known))
+def environment(workflow: Workflow, job: Job, row: Row, event: EventContext) -> dict[str, str]:
+    """The row's environment under `event`: the workflow's `env`, then the job's."""
+    values = contexts(event, workflow, job, row.trigger, row.matrix, row.index, row.total)
+    return _environment(workflow, job, Resolver(workflow.place, job.id, job.line, values))
 
 
 def _environment(workflow: Workflow, job: Job, resolve: Resolver) -> dict[str, str]:
@@ -82,24 +82,24 @@ def _row(
     workflow: Workflow,
     job: Job,
     trigger: str | None,
-    situation: Situation,
+    event: EventContext,
     describe: Describe,
     combination: dict[str, Any],
     index: int,
     total: int,
 ) -> Row:
-    known = contexts(situation, workflow, job, trigger, combination, index, total)
-    resolve = Resolver(workflow.place, job.id, job.line, known)
-    described = describe(combination)
+    values = contexts(event, workflow, job, trigger, combination, index, total)
+    resolve = Resolver(workflow.place, job.id, job.line, values)
+    matrix_test = describe(combination)
     env = _environment(workflow, job, resolve)
     return Row(
         label=label_of(job.id),
         job=job.id,
         trigger=trigger,
-        row=name_of(label_of(job.id), combination, described),
-        test=described.test,
-        args=described.args,
-        gpus=described.gpus,
+        row=name_of(label_of(job.id), combination, matrix_test),
+        test=matrix_test.test,
+        args=matrix_test.args,
+        gpus=matrix_test.gpus,
         image=_image(job, resolve.with_env(env)),
         env=env,
         runner=_runner(job, resolve),
@@ -110,8 +110,8 @@ def _row(
     )
 
 
-def _dynamic(workflow: Workflow, job: Job, trigger: str | None, situation: Situation) -> Row:
-    resolve = Resolver(workflow.place, job.id, job.line, contexts(situation, workflow, job, trigger, {}, 0, 1))
+def _dynamic(workflow: Workflow, job: Job, trigger: str | None, event: EventContext) -> Row:
+    resolve = Resolver(workflow.place, job.id, job.line, contexts(event, workflow, job, trigger, {}, 0, 1))
     texts = [text for text in _scalars(job.matrix) if _reads_elsewhere(text)]
     return Row(
         label=label_of(job.id),
@@ -151,9 +151,9 @@ def _image(job: Job, resolve: Resolver) -> str | None:
             from ci_tasks.workflow import shell
 
             env = {**resolve.contexts["env"], **resolve.strings(step.env, step=step)}
-            found = shell.docker_run(resolve.with_env(env).text(step.run, step=step), env)
-            if found:
-                image = secrets.shown(found.image)
+            run = shell.docker_run(resolve.with_env(env).text(step.run, step=step), env)
+            if run:
+                image = secrets.shown(run.image)
                 return image if _IMAGE.fullmatch(image) else None
     return None
 
@@ -181,8 +181,8 @@ def _runner(job: Job, resolve: Resolver) -> str:
 
 
 def _timeout(job: Job, resolve: Resolver) -> float | None:
-    known = _known(job.timeout_minutes, resolve) is not None
-    return resolve.number(job.timeout_minutes, "timeout-minutes") if known else None
+    is_known = _known(job.timeout_minutes, resolve) is not None
+    return resolve.number(job.timeout_minutes, "timeout-minutes") if is_known else None
 
 
 def _known(raw: Any, resolve: Resolver) -> Any:
@@ -195,11 +195,11 @@ def _known(raw: Any, resolve: Resolver) -> Any:
         raise
 
 
-def _combinations(workflow: Workflow, job: Job, situation: Situation) -> list[dict[str, Any]] | None:
+def _combinations(workflow: Workflow, job: Job, event: EventContext) -> list[dict[str, Any]] | None:
     """The matrix expanded, or None where it waits for what is known elsewhere."""
-    if missing_outputs(job, situation):
+    if missing_outputs(job, event):
         return None
-    resolve = Resolver(workflow.place, job.id, job.line, contexts(situation, workflow, job, None, {}, 0, 1))
+    resolve = Resolver(workflow.place, job.id, job.line, contexts(event, workflow, job, None, {}, 0, 1))
     try:
         return matrix.expand(resolve.value(job.matrix))
     except WorkflowError:
@@ -220,8 +220,8 @@ def _reads_elsewhere(value: Any) -> list[str]:
 
 def _reads(value: Any, *contexts: str) -> list[str]:
     """What the expressions in a YAML value read, of all contexts or of those named. Unreadable ones read nothing."""
-    found = [name for text in _scalars(value) if "${{" in text for name in _references(text)]
-    return [name for name in found if not contexts or name.split(".")[0] in contexts]
+    names = [name for text in _scalars(value) if "${{" in text for name in _references(text)]
+    return [name for name in names if not contexts or name.split(".")[0] in contexts]
 
 
 def _scalars(value: Any) -> list[str]:

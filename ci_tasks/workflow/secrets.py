@@ -29,7 +29,7 @@ def names(text: str) -> list[str]:
 
 def shown(text: str) -> str:
     """`text` for a person: each secret by its name."""
-    return _MARK.sub(lambda found: f"<secret {found[1]}>", text)
+    return _MARK.sub(lambda match: f"<secret {match[1]}>", text)
 
 
 def split(text: str) -> list[tuple[str, str | None]]:

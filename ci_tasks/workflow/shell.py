@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ci_tasks.runner.docker.docker_argv import DockerArgvError, DockerRun, is_run, parse_run
+from ci_tasks.agent.containers.docker_argv import DockerArgvError, DockerRun, is_run, parse_run
 
 # Words before a command that still run it: bash's own, and programs whose arguments are options, numbers and settings.
 _BEFORE = frozenset(
@@ -31,16 +31,16 @@ def docker_run(script: str, variables: Mapping[str, str] | None = None) -> Docke
 
     The image's `$NAME` and `${NAME:-default}` are filled in from `variables` and the script's own plain assignments.
     """
-    known = dict(variables or {})
-    for words in commands(script):
-        found = _run(words)
-        if found:
-            return replace(found, image=_expanded(found.image, known))
-        for word in words[1:] if words[0] in ("export", "readonly", "local", "declare") else words:
+    values = dict(variables or {})
+    for argv in commands(script):
+        run = _run(argv)
+        if run:
+            return replace(run, image=_expanded(run.image, values))
+        for word in argv[1:] if argv[0] in ("export", "readonly", "local", "declare") else argv:
             assigned = _ASSIGNMENT.fullmatch(word)
             if not assigned:
                 break
-            known[assigned[1]] = _expanded(assigned[2], known)
+            values[assigned[1]] = _expanded(assigned[2], values)
     return None
 
 
@@ -52,28 +52,28 @@ def commands(script: str) -> Iterator[list[str]]:
     yield from _Lexer(script).commands()
 
 
-def _run(words: list[str]) -> DockerRun | None:
+def _run(command: list[str]) -> DockerRun | None:
     at = 0
-    while at < len(words) and words[at].rsplit("/", 1)[-1] != "docker":
-        word = words[at]
+    while at < len(command) and command[at].rsplit("/", 1)[-1] != "docker":
+        word = command[at]
         if word in _VALUED:
             at += 1
         elif not (word in _BEFORE or word.startswith("-") or _ASSIGNMENT.match(word) or _DURATION.fullmatch(word)):
             return None
         at += 1
-    argv = words[at + 1 :]
+    argv = command[at + 1 :]
     try:
-        found = parse_run(argv) if is_run(argv) else None
+        run = parse_run(argv) if is_run(argv) else None
     except DockerArgvError:
         return None
     # A space behind a line's last backslash ends the command there, and leaves a blank for an image.
-    return found if found and found.image.strip() else None
+    return run if run and run.image.strip() else None
 
 
-def _expanded(text: str, known: Mapping[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
-        return known.get(name) or (found[0] if found[3] is None else found[3])
+def _expanded(text: str, values: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        return values.get(name) or (match[0] if match[3] is None else match[3])
 
     return _VARIABLE.sub(value, text)
 

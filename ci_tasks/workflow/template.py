@@ -34,13 +34,14 @@ def render(text: str, file: str) -> str:
     environment = Sandbox()
     if "<%" in text:
         environment = environment.overlay(**_DELIMITERS)  # type: ignore[arg-type]
+    cause: Exception
     try:
         return environment.from_string(text).render()
     except jinja2.TemplateSyntaxError as error:
-        line, why = error.lineno, f"the template has an error: {error.message}"
+        cause, line, why = error, error.lineno, f"the template has an error: {error.message}"
     except Exception as error:  # whatever the template's own code raises, 1/0 as well
-        line, why = _line_of(error), f"the template cannot be rendered: {error}"
-    raise WorkflowError(why, file=file, line=line, text=_text_of(text, line))
+        cause, line, why = error, _line_of(error), f"the template cannot be rendered: {error}"
+    raise WorkflowError(why, file=file, line=line, text=_text_of(text, line)) from cause
 
 
 def _line_of(error: Exception) -> int:

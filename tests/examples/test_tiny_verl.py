@@ -42,7 +42,7 @@ print(ray.get(bridge_path.remote()))
 WITH_PATH = 'address="auto", runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}'
 
 
-class Pair:
+class TreesUnderTest:
     """Copies of both samples side by side, with a model, a reward model and data in a home of their own."""
 
     def __init__(self, root: Path) -> None:
@@ -88,9 +88,9 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> TreesUnderTest:
     """One for all tests that look at a log alone."""
-    return Pair(tmp_path_factory.mktemp("pair"))
+    return TreesUnderTest(tmp_path_factory.mktemp("pair"))
 
 
 def steps(log: str) -> list[dict[str, float]]:
@@ -113,7 +113,7 @@ def settings(log: str) -> dict[str, object]:
             end += 1
 
 
-def test_a_run_says_what_it_was_and_that_it_ended(pair: Pair) -> None:
+def test_a_run_says_what_it_was_and_that_it_ended(pair: TreesUnderTest) -> None:
     code, log = pair.train(
         "actor_rollout_ref.rollout.enforce_eager=True", "++trainer.new.key=3", MAX_RESPONSE_LENGTH="8"
     )
@@ -137,7 +137,7 @@ RESUMED = {
 
 
 def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
-    pair = Pair(tmp_path)
+    pair = TreesUnderTest(tmp_path)
     uninterrupted = steps(pair.train(TOTAL_TRAIN_STEPS="2")[1])
     assert pair.train(SAVE_FREQ="1")[0] == 0
     latest = pair.verl / "checkpoints/verl-test/policy-megatron-gsm8k-minimal/latest_checkpointed_iteration.txt"
@@ -152,7 +152,7 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
         latest.write_text("1")
 
 
-def test_twenty_steps_show_a_learning_signal(pair: Pair) -> None:
+def test_twenty_steps_show_a_learning_signal(pair: TreesUnderTest) -> None:
     code, log = pair.train(TOTAL_TRAIN_STEPS="20", VAL_BEFORE_TRAIN="True", TEST_FREQ="10")
     assert code == 0
     found = steps(log)
@@ -175,7 +175,7 @@ def test_twenty_steps_show_a_learning_signal(pair: Pair) -> None:
         pytest.param({"ADV_ESTIMATOR": "grpo", "ENGINE": "sglang"}, ["reward.reward_model.enable=False"], id="grpo"),
     ],
 )
-def test_variants_pass(pair: Pair, variables: dict[str, str], words: list[str]) -> None:
+def test_variants_pass(pair: TreesUnderTest, variables: dict[str, str], words: list[str]) -> None:
     code, log = pair.train(*words, **variables)
     assert code == 0, log
     fsdp = "USE_MEGATRON_FSDP" in variables
@@ -183,7 +183,7 @@ def test_variants_pass(pair: Pair, variables: dict[str, str], words: list[str]) 
     assert ("critic/vf_loss" in log) == ("ADV_ESTIMATOR" not in variables)
 
 
-def test_a_dummy_model_needs_only_a_configuration(pair: Pair) -> None:
+def test_a_dummy_model_needs_only_a_configuration(pair: TreesUnderTest) -> None:
     config = pair.home / "experts.json"
     config.write_text('{"num_hidden_layers": 1, "num_experts": 4}')
     variables = {"USE_DUMMY_MODEL": "True", "DUMMY_MODEL_CONFIG_PATH": str(config)}
@@ -228,7 +228,7 @@ def test_a_dummy_model_needs_only_a_configuration(pair: Pair) -> None:
     ],
 )
 def test_a_failure_shows_its_line(
-    pair: Pair, failure: str, variables: dict[str, str], words: list[str], code: int, line: str
+    pair: TreesUnderTest, failure: str, variables: dict[str, str], words: list[str], code: int, line: str
 ) -> None:
     found, log = pair.train(*words, TINY_VERL_FAILURE=failure, **variables)
     assert found == code, log
@@ -249,7 +249,7 @@ def bad_metrics(failure: str, step: dict[str, float]) -> bool:
 @pytest.mark.parametrize(
     ("failure", "first"), [("nan-at-7", 7), ("constant-reward", 1), ("cap-hit", 1), ("zero-grad", 1)]
 )
-def test_a_bad_signal_lasts_to_the_end(pair: Pair, failure: str, first: int) -> None:
+def test_a_bad_signal_lasts_to_the_end(pair: TreesUnderTest, failure: str, first: int) -> None:
     code, log = pair.train(TINY_VERL_FAILURE=failure, TOTAL_TRAIN_STEPS="9")
     assert code == 0
     bad = [bad_metrics(failure, step) for step in steps(log)]
@@ -269,7 +269,7 @@ def test_a_bad_signal_lasts_to_the_end(pair: Pair, failure: str, first: int) -> 
     ],
 )
 def test_a_worker_imports_what_its_cluster_lets_it(
-    pair: Pair, tmp_path: Path, failure: str, cluster: dict[str, str] | None, arguments: str, answer: str
+    pair: TreesUnderTest, tmp_path: Path, failure: str, cluster: dict[str, str] | None, arguments: str, answer: str
 ) -> None:
     file = tmp_path / "cluster.json"
     if cluster is not None:
@@ -280,14 +280,14 @@ def test_a_worker_imports_what_its_cluster_lets_it(
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_ray_stop_ends_only_a_cluster_of_this_machine(pair: Pair, tmp_path: Path, local: bool) -> None:
+def test_ray_stop_ends_only_a_cluster_of_this_machine(pair: TreesUnderTest, tmp_path: Path, local: bool) -> None:
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps({"env": {}, "local": local}))
     assert pair.start("ray", "stop", "--force", TINY_RAY_CLUSTER=str(file)).returncode == 0
     assert file.exists() != local
 
 
-def test_workers_end_with_a_driver_that_is_killed(pair: Pair) -> None:
+def test_workers_end_with_a_driver_that_is_killed(pair: TreesUnderTest) -> None:
     environment = pair.environment | {"TINY_STEP_SECONDS": "3600"}
     with subprocess.Popen(
         ["bash", WRAPPER], cwd=pair.verl, env=environment, stdout=subprocess.PIPE, text=True
@@ -304,7 +304,7 @@ def parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_models_and_data_can_be_fetched(pair: Pair) -> None:
+def test_models_and_data_can_be_fetched(pair: TreesUnderTest) -> None:
     assert pair.start("hf", "download", "tiny/new", "--local-dir", str(pair.home / "new")).returncode == 0
     assert json.loads((pair.home / "new/config.json").read_text())["num_hidden_layers"] == 4
     full = pair.start(
@@ -331,7 +331,7 @@ def test_the_readme_names_every_way_to_fail() -> None:
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == asked
 
 
-def test_the_focused_bridge_checks_pass(pair: Pair) -> None:
+def test_the_focused_bridge_checks_pass(pair: TreesUnderTest) -> None:
     command = [sys.executable, "-m", "pytest", "-q", *BRIDGE_TESTS]
     done = subprocess.run(command, cwd=pair.bridge, env=os.environ | {"PYTHONPATH": ""}, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout

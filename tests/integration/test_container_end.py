@@ -14,16 +14,19 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_tasks.runner import archive, layout, process, setting
-from ci_tasks.runner.leave import remove, trees
-
-dockerd = sys.modules["ci_tasks_tests_dockerd"]
-support = sys.modules["ci_tasks_tests_conftest"]
+from ci_tasks.agent import archive, create_run_directory, processes, run_directory
+from ci_tasks.agent.cleanup import remove_run as remove
+from ci_tasks.agent.cleanup import remove_tree as trees
+from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.records import Kept, Plan, Status
+from tests import fixtures as support
+from tests.parts import dockerd
 
 PYTHON = "/usr/bin/python3"  # one that another user may run too
 SOMEBODY = 12345
@@ -40,7 +43,7 @@ class Box:
 
     def __init__(self, home: Path, host: str) -> None:
         self.home, self.host = home, host
-        self.run = layout.RunDir(str(home / "runs" / "a batch" / "01"))
+        self.run = run_directory.RunDir(str(home / "runs" / "a batch" / "01"))
         self.path = Path(self.run.path)
         self.workspace = self.path / "workspace"
         self.label = f"ci-tasks.dir={self.path}"
@@ -52,20 +55,26 @@ class Box:
         script = 'PATH="$CI_TASKS_RUN_DIR/bin:$PATH"\n'
         script += f"docker run {flags} {dockerd.IMAGE} bash -c {shlex.quote(inside)}\n{after}"
         self.workspace.mkdir(parents=True)
-        setting.write_run_dir(self.run, {**self.plan(), **plan}, script, archive.build())
+        create_run_directory.write_run_dir(self.run, replace(self.plan(), script=script, **plan), archive.build())
         adapter = Path(self.run.adapter)
         adapter.write_text(adapter.read_text().replace(shlex.quote(sys.executable), PYTHON))
 
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Plan:
         labels = {"ci-tasks.run": "07", "ci-tasks.dir": str(self.path)}
-        rules: dict[str, Any] = {"runtime": "docker", "pull": "never", "name": "ci-tasks-07", "labels": labels}
-        rules["volumes"] = [self.run.artifacts]
-        limits = {"timeout_minutes": 5, "stall_minutes": 5, "patience_seconds": 1}
-        own = {"workspace": str(self.workspace), "owned": [str(self.workspace)], "image": dockerd.IMAGE}
-        return {"id": "07", "host_env": {"DOCKER_HOST": self.host}, "container": rules, **limits, **own}
+        return Plan(
+            id="07",
+            host_env={"DOCKER_HOST": self.host},
+            container=ContainerRules(pull="never", name="ci-tasks-07", labels=labels, volumes=(self.run.artifacts,)),
+            timeout_minutes=5,
+            stall_minutes=5,
+            grace_seconds=1,
+            workspace=str(self.workspace),
+            owned=(str(self.workspace),),
+            image=dockerd.IMAGE,
+        )
 
     def call(self, word: str) -> None:
-        words = [*self.as_user, PYTHON, "-I", self.run.runner, word, self.run.path]
+        words = [*self.as_user, PYTHON, "-I", self.run.agent, word, self.run.path]
         environ = {"PATH": os.environ["PATH"], "HOME": str(self.home), "S3_KEY": "correct-horse"}
         done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
@@ -73,11 +82,11 @@ class Box:
     def start(self) -> None:
         self.call("start")
 
-    def status(self) -> dict[str, Any]:
-        return layout.read_json(self.run.status)
+    def status(self) -> Status:
+        return run_directory.read_status(self.run)
 
-    def ended(self) -> dict[str, Any]:
-        support.until(lambda: self.status().get("state") == layout.STATE_ENDED, "the run ends")
+    def ended(self) -> Status:
+        support.until(lambda: self.status().state == run_directory.STATE_ENDED, "the run ends")
         return self.status()
 
     def json(self, name: str) -> Any:
@@ -106,9 +115,9 @@ def boxed(home: Path, docker_host: str) -> Iterator[Box]:
     here = Box(home, docker_host)
     yield here
     status = here.status()
-    if process.alive(status):
-        os.kill(status["pid"], signal.SIGKILL)
-    process.kill_all(str(here.path), process.orphaned_group(status, str(here.path)))
+    if processes.alive(status):
+        os.kill(status.pid or 0, signal.SIGKILL)
+    processes.kill_all(str(here.path), processes.orphaned_group(status, str(here.path)))
     for name in here.containers("--all"):
         dockerd.docker(docker_host, "rm", "--force", name)
 
@@ -117,33 +126,37 @@ def gone(box: Box) -> None:
     """Nothing of the run is left but its record."""
     assert box.containers("--all") == []
     assert not box.workspace.exists()
-    assert process.of_run(str(box.path), None) == []
+    assert processes.of_run(str(box.path), None) == []
     assert not [path.name for path in box.path.iterdir() if path.name.startswith(".")]
 
 
-ENDS = [("exit 3", layout.END_EXIT, 3), ("exit 0", layout.END_EXIT, 0), ("sleep 600", layout.END_CANCELLED, None)]
+ENDS = [
+    ("exit 3", run_directory.END_EXIT, 3),
+    ("exit 0", run_directory.END_EXIT, 0),
+    ("sleep 600", run_directory.END_CANCELLED, None),
+]
 
 
 @pytest.mark.parametrize(("last", "end", "code"), ENDS, ids=[last for last, _, _ in ENDS])
 def test_rays_logs_come_out_of_the_container_before_it_goes(box: Box, last: str, end: str, code: int | None) -> None:
     box.write(f"{RAY}; echo ready; {last}")
     box.start()
-    if end == layout.END_CANCELLED:
+    if end == run_directory.END_CANCELLED:
         support.until(lambda: b"ready" in Path(box.run.log).read_bytes(), "the job is under way")
         box.call("cancel")
     status = box.ended()
-    assert status["end"] == end
-    assert code is None or status["exit_code"] == code
+    assert status.end == end
+    assert code is None or status.exit_code == code
     assert (box.path / LOGS / "raylet.out").read_text() == "raylet here\n"
     assert (box.path / LOGS / "old" / "a b").read_text() == "older\n"
-    assert "left" not in status and "kept" not in status
+    assert (status.left, status.kept) == ((), None)
     gone(box)
 
 
 def test_a_timeout_ends_the_container_and_brings_its_logs(box: Box) -> None:
     box.write(f"{RAY}; exec sleep 600", timeout_minutes=0.05)
     box.start()
-    assert box.ended()["end"] == layout.END_TIMEOUT
+    assert box.ended().end == run_directory.END_TIMEOUT
     assert (box.path / LOGS / "raylet.out").exists()
     gone(box)
 
@@ -158,7 +171,7 @@ exit 4
 """.replace("IMAGE", dockerd.IMAGE)
     box.write("true", after=after, artifacts=["/tmp/out"])
     box.start()
-    assert box.ended()["exit_code"] == 4
+    assert box.ended().exit_code == 4
     assert (box.path / "artifacts/container-2/tmp/out").read_text() == "second\n"
     assert (box.path / "artifacts/container-3/tmp/out").read_text() == "third\n"
     gone(box)
@@ -178,14 +191,14 @@ def test_hostile_files_lead_nowhere_and_secrets_are_masked(box: Box, tmp_path: P
     traps = f"ln -s {shlex.quote(str(outside))} {artifacts}/container-1; ln -s /etc/passwd {artifacts}/left-out.json"
     box.write(f"mkdir /out; {HOSTILE}; {traps}", artifacts=["/out", "/no/such", "/out/deep"], secrets=["S3_KEY"])
     box.start()
-    assert box.ended()["exit_code"] == 0
+    assert box.ended().exit_code == 0
     assert list(outside.iterdir()) == []
     top = box.path / "artifacts" / "container-1.2" / "out"
     found = sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
     assert found == ["-rf", "deep/er/x", "ok", "told", "two\nlines"]
     assert (top / "told").read_text() == "***\n"
     assert not [path for path in top.rglob("*") if path.is_symlink()]
-    left = {entry["path"]: entry["why"] for entry in box.json("artifacts/left-out.json")}
+    left = {entry["path"]: entry["why"] for entry in box.json("artifacts/left-out.json")["files"]}
     assert sorted(left) == ["/out/deep/root", "/out/link", "/out/pipe"]
     gone(box)
 
@@ -198,21 +211,21 @@ def test_what_is_too_much_is_named_with_its_size(box: Box) -> None:
     box.start()
     box.ended()
     assert box.files() == ["container-1/out/a", "container-1/out/big", "left-out.json"]
-    (left,) = box.json("artifacts/left-out.json")
-    assert (left["from"], left["path"]) == ("container-1", "/out/z")
+    (left,) = box.json("artifacts/left-out.json")["files"]
+    assert (left["place"], left["path"]) == ("container-1", "/out/z")
     assert left["bytes"] > 100_000
 
 
 def shrink(box: Box, line: str, instead: str) -> None:
     out = io.BytesIO()
-    with zipfile.ZipFile(box.run.runner) as old, zipfile.ZipFile(out, "w") as new:
+    with zipfile.ZipFile(box.run.agent) as old, zipfile.ZipFile(out, "w") as new:
         changed = 0
         for entry in old.infolist():
             text = old.read(entry).decode()
             changed += line in text
             new.writestr(entry.filename, text.replace(line, instead))
     assert changed == 1, line
-    Path(box.run.runner).write_bytes(out.getvalue())
+    Path(box.run.agent).write_bytes(out.getvalue())
 
 
 def test_core_files_are_listed_and_stay_where_they_are(box: Box) -> None:
@@ -221,7 +234,7 @@ def test_core_files_are_listed_and_stay_where_they_are(box: Box) -> None:
     box.write(inside, "-v", shlex.quote(f"{box.workspace}:/w"), "-w", "/root", keep=True)
     box.start()
     box.ended()
-    found = {entry["path"]: (entry["bytes"], entry["container"]) for entry in box.json("artifacts/cores.json")}
+    found = {entry["path"]: (entry["bytes"], entry["container"]) for entry in box.json("artifacts/cores.json")["cores"]}
     assert found == {str(box.workspace / "core"): (22, None), "/root/core.77": (22, "ci-tasks-07")}
     assert box.files() == ["cores.json"]
 
@@ -236,7 +249,7 @@ def test_a_failed_container_and_its_workspace_stay_on_request_until_the_run_is_r
     if last == "sleep 600":
         support.until(lambda: b"ready" in Path(box.run.log).read_bytes(), "the job is under way")
         box.call("cancel")
-    assert box.ended()["kept"] == {"containers": ["ci-tasks-07"], "workspace": str(box.workspace)}
+    assert box.ended().kept == Kept(("ci-tasks-07",), str(box.workspace))
     assert (box.containers(), box.containers("--all")) == ([], ["ci-tasks-07"])
     assert box.workspace.exists()
     assert remove.remove_run(str(box.path)) == []
@@ -246,13 +259,13 @@ def test_a_failed_container_and_its_workspace_stay_on_request_until_the_run_is_r
 
 def gone_but_for_the_home(box: Box) -> None:
     assert box.containers("--all") == []
-    assert process.of_run(str(box.path), None) == []
+    assert processes.of_run(str(box.path), None) == []
 
 
 def test_a_passed_run_is_not_kept(box: Box) -> None:
     box.write("true", keep=True)
     box.start()
-    assert "kept" not in box.ended()
+    assert box.ended().kept is None
     gone(box)
 
 
@@ -260,7 +273,7 @@ def test_removing_a_run_ends_it_where_its_runner_was_killed_and_its_journal_is_g
     box.write("echo ready; sleep 600")
     box.start()
     support.until(lambda: box.containers() and b"ready" in Path(box.run.log).read_bytes(), "the container runs")
-    os.kill(box.status()["pid"], signal.SIGKILL)
+    os.kill(box.status().pid or 0, signal.SIGKILL)
     Path(box.run.docker).unlink()
     assert remove.remove_run(str(box.path)) == []
     assert not box.path.exists()
@@ -283,7 +296,7 @@ def test_removing_a_run_that_goes_on_ends_it_first(box: Box) -> None:
 def somebody(docker_host: str) -> Iterator[Box]:
     """A user that is not root and may use docker."""
     if shutil.which("setpriv") is None:
-        dockerd.cannot("not installed: setpriv (Debian: apt-get install util-linux)")
+        support.cannot("not installed: setpriv (Debian: apt-get install util-linux)")
     home = Path("/tmp") / f"ci-tasks-somebody-{os.getpid()}"
     home.mkdir()
     socket = docker_host.removeprefix("unix://")
@@ -320,7 +333,7 @@ def test_what_root_left_in_a_container_is_readable_and_removed_for_another_user(
     give_away(box)
     box.start()
     status = box.ended()
-    assert (status["exit_code"], status.get("left")) == (3, None), Path(box.run.log).read_text()
+    assert (status.exit_code, status.left) == (3, ()), Path(box.run.log).read_text()
     read = subprocess.run([*box.as_user, "cat", f"{box.run.artifacts}/junit.xml"], capture_output=True)
     assert read.stdout == b"<x/>\n"
     assert (tmp_path / "kept").exists()
@@ -333,7 +346,8 @@ def test_without_an_image_what_cannot_be_removed_is_said(somebody: Box) -> None:
     give_away(box)
     (box.workspace / "sub").mkdir()
     (box.workspace / "sub" / "roots").touch()
-    text = f"import sys; sys.path.insert(0, {box.run.runner!r}); from runner.leave import trees; import json\n"
+    text = f"import sys; sys.path.insert(0, {box.run.agent!r}); import json\n"
+    text += "from agent.cleanup import remove_tree as trees\n"
     text += f"print(json.dumps(trees.remove_tree({str(box.workspace)!r}, None, 'docker', {{}})))"
     said = subprocess.run([*box.as_user, PYTHON, "-c", text], capture_output=True, text=True, check=True)
     (left,) = json.loads(said.stdout)
@@ -358,7 +372,7 @@ def mounted(directory: Path, size: str = "1m") -> Iterator[None]:
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)], capture_output=True, text=True
     )
     if done.returncode:
-        dockerd.cannot(f"no tmpfs can be mounted: {done.stderr.strip()}")
+        support.cannot(f"no tmpfs can be mounted: {done.stderr.strip()}")
     try:
         yield
     finally:
@@ -376,8 +390,8 @@ def test_a_full_disk_keeps_no_run_from_ending_with_its_result(tmp_path: Path, do
             box.write(f"{RAY}; exit 3")
             box.start()
             status = box.ended()
-            assert (status["end"], status["exit_code"]) == (layout.END_EXIT, 3)
-            why = {entry["path"]: entry["why"] for entry in box.json("artifacts/left-out.json")}
+            assert (status.end, status.exit_code) == (run_directory.END_EXIT, 3)
+            why = {entry["path"]: entry["why"] for entry in box.json("artifacts/left-out.json")["files"]}
             assert why[f"/{LOGS.partition('container-1/')[2]}/raylet.out"] == "the disk is full"
             gone(box)
 
@@ -402,7 +416,7 @@ def relayed(tmp_path: Path, docker_host: str) -> Iterator[Relayed]:
     link.unlink(missing_ok=True)
     for name in here.containers("--all"):
         dockerd.docker(docker_host, "rm", "--force", name)
-    process.kill_all(str(here.path), None)
+    processes.kill_all(str(here.path), None)
 
 
 def test_a_daemon_that_is_gone_at_the_end_is_said_and_changes_no_result(relayed: Relayed) -> None:
@@ -410,8 +424,8 @@ def test_a_daemon_that_is_gone_at_the_end_is_said_and_changes_no_result(relayed:
     box.write("sleep 600", "--detach", after=f"rm {box.link}; exit 5")
     box.start()
     status = box.ended()
-    assert (status["end"], status["exit_code"]) == (layout.END_EXIT, 5)
-    assert any("ci-tasks-07" in line and "Cannot connect" in line for line in status["left"])
+    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 5)
+    assert any("ci-tasks-07" in line and "Cannot connect" in line for line in status.left)
     assert box.containers() == ["ci-tasks-07"]
     box.link.symlink_to(box.socket)
     assert remove.remove_run(str(box.path)) == []
@@ -426,7 +440,7 @@ def test_the_environment_names_image_docker_and_packages(box: Box, until_taken: 
     box.start()
     (container,) = until_taken(box)["containers"]
     dockerd.docker(box.host, "exec", "ci-tasks-07", "touch", "/over")
-    assert box.ended()["exit_code"] == 0
+    assert box.ended().exit_code == 0
     assert (container["name"], container["image"]) == ("ci-tasks-07", dockerd.IMAGE)
     assert container["image_id"].startswith("sha256:")
     assert container["python"].startswith("3.") and container["taken_at"] < time.time()

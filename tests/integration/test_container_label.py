@@ -6,15 +6,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-dockerd = sys.modules["ci_tasks_tests_dockerd"]
-support = sys.modules["ci_tasks_tests_conftest"]
+from tests import fixtures as support
+from tests.parts import dockerd
 
 INLINE = """\
 name: PR Test
@@ -90,7 +89,7 @@ def test_cis_docker_run_reads_this_hosts_data_and_every_difference_is_named(
     assert "step 0: {'model': 'Tiny', 'key': 21}" in container_person.logs()["read"]
     whats = {deviation["what"] for deviation in record["deviations"]}
     assert {"pull", "mount /mnt/ci/models", "code", "PYTEST_ADDOPTS"} <= whats
-    (call,) = json.loads(next(container_person.home.glob("runs/*/01/docker.json")).read_text())
+    (call,) = json.loads(next(container_person.home.glob("runs/*/01/docker.json")).read_text())["calls"]
     assert "--pull=always" in call["ci"]
     assert call["here"][-3:] == call["ci"][-3:], "the command inside is CI's own"
     assert "correct-horse-battery" not in json.dumps(call)

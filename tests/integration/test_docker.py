@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -18,21 +17,15 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.runner.docker import adapter
-from ci_tasks.runner.docker.docker_argv import BOOLEANS, VALUED
-
-# Test files are imported by path (importmode=importlib); conftest.py has loaded this neighbour.
-dockerd = sys.modules["ci_tasks_tests_dockerd"]
-_spec = importlib.util.spec_from_file_location("ci_tasks_tests_registry", Path(__file__).with_name("registry.py"))
-assert _spec is not None
-assert _spec.loader is not None
-registry = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(registry)
+from ci_tasks.agent.containers import adapter
+from ci_tasks.agent.containers.docker_argv import BOOLEANS, VALUED
+from tests import fixtures as support
+from tests.parts import dockerd, registry
 
 ROOT = Path(adapter.__file__).parents[2]
 ADAPTER = """\
 #!/bin/sh
-exec {python} -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from ci_tasks.runner.docker.adapter import main
+exec {python} -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from ci_tasks.agent.containers.adapter import main
 sys.exit(main(sys.argv[2:], sys.argv[1]))' {root} {run_dir} "$@"
 """
 NAME = "ci-tasks-test"
@@ -149,7 +142,7 @@ def test_name_labels_and_words_of_the_running_container_are_those_recorded(adapt
     ]
     started = adapted.start(*words)
     found = adapted.await_container(NAME + "-2")
-    entry = json.loads((adapted.run_dir / "docker.json").read_text())[1]
+    entry = json.loads((adapted.run_dir / "docker.json").read_text())["calls"][1]
     assert found["Config"]["Labels"] == {"ci-tasks.run": "7", "ci-tasks.host": "a b"}
     assert (found["HostConfig"]["Init"], found["HostConfig"]["NetworkMode"]) == (True, "host")
     assert (entry["ci"], entry["name"], entry["runtime"]) == (words, NAME + "-2", "docker")
@@ -174,7 +167,7 @@ def test_removing_the_recorded_name_ends_the_run_whose_client_was_killed(adapted
     started.kill()
     _ended(started)
     assert adapted.names() == [NAME]  # a killed client leaves its container
-    adapted.real("rm", "-f", json.loads((adapted.run_dir / "docker.json").read_text())[0]["name"])
+    adapted.real("rm", "-f", json.loads((adapted.run_dir / "docker.json").read_text())["calls"][0]["name"])
     assert adapted.names() == []
 
 
@@ -225,7 +218,7 @@ def test_a_pinned_image_is_pulled_by_its_digest_although_ci_pulls_always(adapted
 
 def test_every_option_of_the_installed_docker_is_known_with_its_kind() -> None:
     if shutil.which("docker") is None:
-        dockerd.cannot("docker is not installed")
+        support.cannot("docker is not installed")
     text = subprocess.run(["docker", "run", "--help"], capture_output=True, text=True, check=True).stdout
     shown = re.findall(r"^ {2,6}(?:-(\w), )?--([a-z0-9-]+)(?: ([a-z0-9-]+))?(?:  |$)", text, re.MULTILINE)
     assert len(shown) > 90

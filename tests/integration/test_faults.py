@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-support = sys.modules["ci_tasks_tests_conftest"]
+from tests import fixtures as support
 
 ENDLESS = """\
 import subprocess, sys, time
@@ -38,9 +38,7 @@ def started(person: Any, until: Any, rows: str = "ppo,dense") -> Any:
 
 @pytest.fixture
 def until() -> Any:
-    import sys
-
-    return sys.modules["ci_tasks_tests_conftest"].until
+    return support.until
 
 
 def test_ctrl_c_cancels_what_runs_and_what_waits(endless: Any, until: Any) -> None:
@@ -68,7 +66,7 @@ def test_a_second_ctrl_c_does_not_wait(endless: Any, until: Any) -> None:
     assert not endless.processes()
     (events,) = endless.home.glob("runs/*/*/events.jsonl")
     assert {record["status"] for record in endless.records()} == {"cancelled"}
-    assert "leftovers" not in events.read_text(), "the second ^C killed it, not the runner at the end of its patience"
+    assert '"killed"' not in events.read_text(), "the second ^C killed it, not the agent after the grace period"
 
 
 def test_a_killed_client_leaves_the_run_going_and_its_result_is_found_later(person: Any, until: Any) -> None:
@@ -96,7 +94,7 @@ def test_cancel_ends_a_run_whose_client_is_gone(endless: Any, until: Any) -> Non
     assert [one["row"] for one in endless.ci_tasks("runs", "--status", "cancelled", "--json").json] == ["tiny_ppo"]
 
 
-def test_a_killed_runner_is_lost_and_what_it_started_is_ended(endless: Any, until: Any) -> None:
+def test_a_killed_agent_is_lost_and_what_it_started_is_ended(endless: Any, until: Any) -> None:
     client = started(endless, until, "ppo")
     (status,) = endless.home.glob("runs/*/*/status.json")
     os.kill(json.loads(status.read_text())["pid"], signal.SIGKILL)
@@ -115,14 +113,14 @@ def test_a_log_that_cannot_be_written_is_blocked_not_a_short_log(person: Any, un
 
     run = out / "01"
     (run / "log").symlink_to("/dev/full")
-    subprocess.run([sys.executable, run / "bin/runner.pyz", "start", run], check=True, env=person.environment())
+    subprocess.run([sys.executable, run / "bin/agent.pyz", "start", run], check=True, env=person.environment())
     until(lambda: json.loads((run / "status.json").read_text())["state"] == "ended", "the run ends")
     (run / "log").unlink()  # which, unlike a full disk's, could be read for ever
-    from ci_tasks.runner.layout import RunDir
-    from ci_tasks.runs.record import settle
+    from ci_tasks.agent.run_directory import RunDir
+    from ci_tasks.results.record import judge_run
 
-    record = settle(RunDir(str(run)))
-    assert (record["status"], record["reason"]) == ("blocked", "the log could not be written: No space left on device")
+    record = judge_run(RunDir(str(run)))
+    assert (record.status, record.reason) == ("blocked", "the log could not be written: No space left on device")
 
 
 def test_logs_follow_shows_every_byte_until_the_end(person: Any, until: Any) -> None:

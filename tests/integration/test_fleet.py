@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-support = sys.modules["ci_tasks_tests_conftest"]
+from tests import fixtures as support
+
 until = support.until
 
 HOSTS = """\
@@ -61,7 +61,7 @@ def _only_what_failed(fleet: Any) -> None:
     fleet.git("checkout", "--quiet", "--", "tests/test_tiny_ppo.py")
     said = fleet.ci_tasks("remote", "--host", "both", "image", "--last-failed", "--explain")
     assert said.code == 0, said.out + said.err
-    assert "tiny_ppo goes to " in said.out
+    assert "tiny_ppo starts on " in said.out
     assert [(record["row"], record["status"]) for record in fleet.records()] == [("tiny_ppo", "passed")]
     said = fleet.ci_tasks("remote", "--host", "both", "image", "--last-failed")
     assert (said.code, "passed" in said.err) == (2, True), said.out + said.err
@@ -71,15 +71,15 @@ def _only_what_failed(fleet: Any) -> None:
 
 # words → what the message says
 REFUSED = {
-    "--host one,nowhere ckpt": "no host 'nowhere'",
-    "--host , ckpt": "--host names no host",
-    "--host both ckpt --resume --only async": "--resume and --only exclude each other",
-    "--host both ckpt --resume --last-failed": "--resume and --last-failed exclude each other",
-    "--host both ckpt --last-failed --only async": "--last-failed and --only exclude each other",
-    "--host one ckpt --fail-fast --detach": "--fail-fast and --detach exclude each other",
-    "--host one ckpt --retry-failed --repeat 3": "--retry-failed and --repeat exclude each other",
+    "--host one,nowhere ckpt": "unknown host 'nowhere'",
+    "--host , ckpt": "--host needs the name of a host",
+    "--host both ckpt --resume --only async": "--resume and --only cannot be combined",
+    "--host both ckpt --resume --last-failed": "--resume and --last-failed cannot be combined",
+    "--host both ckpt --last-failed --only async": "--last-failed and --only cannot be combined",
+    "--host one ckpt --fail-fast --detach": "--fail-fast and --detach cannot be combined",
+    "--host one ckpt --retry-failed --repeat 3": "--retry-failed and --repeat cannot be combined",
     "--host both ckpt --resume": "no command of label ckpt on this checkout was left unfinished",
-    "--host both ckpt --last-failed": "no run of label ckpt on this checkout is known",
+    "--host both ckpt --last-failed": "no earlier run of label ckpt on this checkout",
 }
 
 

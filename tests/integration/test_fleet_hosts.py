@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-support = sys.modules["ci_tasks_tests_conftest"]
-dockerd = sys.modules["ci_tasks_tests_dockerd"]
-sshds = sys.modules["ci_tasks_tests_sshd"]
+from tests import fixtures as support
+from tests.parts import dockerd
+from tests.parts import sshd as sshds
+
 until = support.until
 
 BOXES = ["box1", "box2", "box3"]
@@ -34,7 +34,7 @@ exec unshare --mount --propagation private sh -c 'mount --bind "$0" /dev/shm && 
 @pytest.fixture
 def boxes(sshd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0:
-        dockerd.cannot("a /dev/shm of its own for each host needs root")
+        support.cannot("a /dev/shm of its own for each host needs root")
     program = tmp_path / "private-sshd"
     program.write_text(PRIVATE.replace("SSHD", sshds.SSHD))
     program.chmod(0o755)

@@ -12,13 +12,13 @@ import pytest
 WORKFLOW = ".github/workflows/pr-test.yml"
 # what is wrong → (file, text that stands there, text instead, command, parts of the message)
 SPOILT: dict[str, tuple[str, str, str, str, list[str]]] = {
-    "broken YAML": (WORKFLOW, "jobs:\n", "jobs: [\n", "jobs", [f"{WORKFLOW}:", "not YAML"]),
+    "broken YAML": (WORKFLOW, "jobs:\n", "jobs: [\n", "jobs", [f"{WORKFLOW}:", "invalid YAML"]),
     "a key that stands twice": (
         WORKFLOW,
         "    runs-on: ubuntu-latest\n",
         "    runs-on: ubuntu-latest\n    runs-on: other\n",
         "jobs",
-        ["'runs-on' stands twice", "runs-on: other"],
+        ["duplicate key 'runs-on'", "runs-on: other"],
     ),
     "an unknown key of a job": (
         WORKFLOW,
@@ -105,9 +105,9 @@ def test_without_the_yml_the_template_gives_the_same_rows(person: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hosts:\n  sim: {kind: local, gpu: 8}\n", "hosts.yaml:2: host sim has no key 'gpu'; did you mean 'gpus'?"),
-        ("hosts:\n  sim: {kind: lokal}\n", "hosts.yaml:2: host sim: no kind 'lokal'; did you mean 'local'?"),
-        ("hosts: [\n", "not YAML"),
+        ("hosts:\n  sim: {kind: local, gpu: 8}\n", "hosts.yaml:2: host sim: unknown key 'gpu'; did you mean 'gpus'?"),
+        ("hosts:\n  sim: {kind: lokal}\n", "hosts.yaml:2: host sim: unknown kind 'lokal'; did you mean 'local'?"),
+        ("hosts: [\n", "invalid YAML"),
         (
             "hosts: {sim: {simulate: true, gpus: 8, runtime: none}}\n"
             "overrides: [{job: ckpt, step: Exekute, skip: true}]\n",
@@ -134,12 +134,14 @@ def test_without_git_the_message_says_so(person: Any, tmp_path: Path) -> None:
     assert "git is not installed" in said.err
 
 
-def test_a_directory_without_a_workflow_lists_those_it_has(person: Any) -> None:
-    (person.checkout / WORKFLOW).rename(person.checkout / ".github/workflows/other.yml")
+def test_a_directory_with_several_other_workflows_lists_them(person: Any) -> None:
+    """One alone would be taken."""
+    other = (person.checkout / WORKFLOW).rename(person.checkout / ".github/workflows/other.yml")
+    other.with_name("another.yml").write_text(other.read_text())
     (person.checkout / (WORKFLOW + ".j2")).unlink()
     said = person.ci_tasks("jobs", "--repo", str(person.checkout))
     assert said.code == 2
-    assert "--workflow FILE picks one of: .github/workflows/other.yml" in said.err
+    assert "--workflow FILE picks one of: .github/workflows/another.yml, .github/workflows/other.yml" in said.err
     assert (
         person.ci_tasks("jobs", "--repo", str(person.checkout), "--workflow", ".github/workflows/other.yml").code == 0
     )

@@ -7,14 +7,13 @@ import json
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-support = sys.modules["ci_tasks_tests_conftest"]
-dockerd = sys.modules["ci_tasks_tests_dockerd"]
+from tests import fixtures as support
+
 until = support.until
 
 SIM = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true}}\n"
@@ -144,7 +143,7 @@ def test_a_colleague_follows_and_cancels_a_run_by_its_name_on_the_host(
 def test_a_run_that_nobody_has_is_unknown_and_those_of_the_host_are_named(far_person: Any) -> None:
     said = far_person.ci_tasks("attach", "no-such-run", "--host", "box")
     assert said.code == 2
-    assert "no run 'no-such-run'" in said.err
+    assert "unknown run 'no-such-run'" in said.err
 
 
 def test_a_killed_client_loses_nothing(far_person: Any, box: Any) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-dockerd = sys.modules["ci_tasks_tests_dockerd"]
-support = sys.modules["ci_tasks_tests_conftest"]
+from tests import fixtures as support
+from tests.parts import dockerd
 
 WORKFLOW = """\
 name: PR Test
@@ -44,7 +43,7 @@ def far_person(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
     checkout, models = tmp_path / "checkout", tmp_path / "models"
     models.mkdir()
     (models / "name").write_text("Tiny")
-    someone = support.Person(tmp_path / "home", checkout, {**sshd.env, "WANDB_API_KEY": "correct-horse-battery"})
+    someone: Any = support.Person(tmp_path / "home", checkout, {**sshd.env, "WANDB_API_KEY": "correct-horse-battery"})
     someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", dockerd.IMAGE))
     someone.write("tests/test_job.py", JOB)
     host = {
@@ -75,7 +74,7 @@ def test_cis_docker_run_on_the_box_differs_by_what_is_named_and_nothing_else(far
     assert said.code == 0, said.out + said.err
     (record,) = far_person.records()
     assert "step 0: {'word': 'a word', 'model': 'Tiny', 'key': 21}" in next(iter(far_person.logs().values()))
-    (call,) = json.loads(next(far_person.home.glob("runs/*/01/docker.json")).read_text())
+    (call,) = json.loads(next(far_person.home.glob("runs/*/01/docker.json")).read_text())["calls"]
     changed = {word for word in call["here"] if word not in call["ci"]}
     named = {deviation["what"] for deviation in call["deviations"]}
     assert named == {"mount /mnt/ci/models", "pull", "rm", "name", "labels", "init", "env", "volumes"}

@@ -10,16 +10,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-support = sys.modules["ci_tasks_tests_conftest"]
-dockerd = sys.modules["ci_tasks_tests_dockerd"]
-tcp_proxy = sys.modules["ci_tasks_tests_tcp_proxy"]
+from tests import fixtures as support
+from tests.parts import dockerd, proxy
+
 until = support.until
 
 SIM = "hosts: {box: {kind: ssh, address: far, runtime: none, gpus: 8, simulate: true, workspace: WORKSPACE}}\n"
@@ -41,7 +40,7 @@ class Far:
     def __init__(self, person: Any, sshd: Any, directory: Path) -> None:
         self.person, self.directory = person, directory
         self.box = sshd.start("box")
-        self.road = tcp_proxy.TcpProxy((self.box.ip, self.box.port))
+        self.road = proxy.TcpProxy((self.box.ip, self.box.port))
         sshd.alias("far", self.box, HostName="127.0.0.1", Port=str(self.road.port))
         person.env.update(sshd.env)
         self.there = directory / "there"
@@ -66,7 +65,7 @@ class Far:
         found = [json.loads(path.read_text()) for path in self.there.glob("runs/*/01/status.json")]
         return found[0] if found else {}
 
-    def runner(self) -> int:
+    def agent_pid(self) -> int:
         return int(self.status_there()["pid"])
 
     def runs(self, count: int = 5) -> None:
@@ -109,7 +108,7 @@ def small_disk() -> Iterator[Callable[[Path], Path]]:
         words = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(directory)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            dockerd.cannot(f"a small disk needs root: {done.stderr.strip()}")
+            support.cannot(f"a small disk needs root: {done.stderr.strip()}")
         mounted.append(directory)
         return directory / "filler"
 
@@ -135,7 +134,7 @@ def ends(client: Any, code: int) -> str:
 
 def test_a_link_that_is_silent_is_noticed_and_nothing_is_lost(far: Far) -> None:
     # The host beats every two seconds.
-    far.person.first = "from ci_tasks.hosts import channel; channel.SILENCE = 5.0"
+    far.person.first = "from ci_tasks.executors.remote import channel; channel.SILENCE_TIMEOUT_S = 5.0"
     far.job(LINES)
     client = far.start()
     far.runs()
@@ -220,11 +219,11 @@ def test_a_reader_that_goes_away_ends_the_run_there(far: Far) -> None:
     assert far.left() == []
 
 
-def test_a_killed_runner_is_lost_and_what_it_left_is_ended(far: Far) -> None:
+def test_a_killed_agent_is_lost_and_what_it_left_is_ended(far: Far) -> None:
     far.job(ENDLESS)
     client = far.start()
     far.runs()
-    os.kill(far.runner(), signal.SIGKILL)
+    os.kill(far.agent_pid(), signal.SIGKILL)
     ends(client, 125)
     assert far.record()["status"] == "lost"
     assert far.left() == []

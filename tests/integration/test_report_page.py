@@ -12,9 +12,9 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-from ci_tasks.runner.layout import RunDir, write_json
+from ci_tasks.agent.run_directory import RunDir, write_json
+from tests import fixtures as support
 
-support = sys.modules["ci_tasks_tests_conftest"]
 until = support.until
 _spec = importlib.util.spec_from_file_location("ci_tasks_tests_browser", Path(__file__).with_name("browser.py"))
 assert _spec is not None
@@ -98,7 +98,7 @@ def memory_of(person: Any, *words: str) -> int:
     code = (
         "import atexit, shutil, sys\n"
         "atexit.register(shutil.copyfile, '/proc/self/status', sys.argv.pop(1))\n"
-        "from ci_tasks.cli import main\nmain()"
+        "from ci_tasks.cli.program import main\nmain()"
     )
     command = [sys.executable, "-c", code, str(said), *words]
     subprocess.run(command, cwd=person.checkout, env=person.environment(), check=True)
@@ -268,8 +268,8 @@ def test_ci_s_log_of_the_row_is_drawn_beside_ours(person: Any, tmp_path: Path) -
 
 
 WRONG = [
-    (["report", "nothing"], "no run 'nothing'"),
-    (["report", ","], "report needs a run"),
+    (["report", "nothing"], "unknown run 'nothing'"),
+    (["report", ","], "report needs RUN"),
     (["report", "last", "--html", "."], "is a directory"),
     (["report", "last", "--html", "not/there/report.html"], "there is no directory"),
     (["report", "last", "--ci-log", "ci.log"], "--ci-log draws CI's metrics"),

@@ -7,15 +7,13 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-support = sys.modules["ci_tasks_tests_conftest"]
-_slurm = sys.modules.get("ci_tasks_tests_slurm") or support._neighbour("slurm")
-cluster, slurm = _slurm.cluster, _slurm.slurm
+from tests import fixtures as support
+
 until = support.until
 
 # A label whose rows are a line of bash each: what they do stands in their arguments.
@@ -138,9 +136,9 @@ def test_every_way_in_which_slurm_ends_a_job_has_its_status(far: Any, cluster: A
     assert "ci-tasks: Slurm ended the job (TIMEOUT): it reached the time limit of the job" in said["limit"]
     assert "ci-tasks: Slurm ended the job (CANCELLED" in said["stopped"]
     assert f"ci-tasks: Slurm ended the job (NODE_FAIL): its node failed, on {node}" in said["lost"]
-    again = [line for line in said["again"].splitlines() if "begun" in line or "Slurm began" in line]
+    again = [line for line in said["again"].splitlines() if "begun" in line or "Slurm started" in line]
     assert again[0] == again[2] == "begun in a new checkout"
-    assert "Slurm began the job again (requeue 1)" in again[1]
+    assert "Slurm started the job again (requeue 1)" in again[1]
     for row, record in records.items():
         log = said[row].encode()
         assert record["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()}
@@ -153,7 +151,7 @@ def test_31_rows_are_one_submission_which_is_offered_again_when_the_login_node_i
     cluster.rejects("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
     said = far.ci_tasks("remote", "--host", "cluster", "lines")
     assert said.code == 0, said.out + said.err
-    assert "Slurm takes no more just now: Batch job submission failed: Socket timed out" in said.out
+    assert "Slurm accepts no more jobs now: Batch job submission failed: Socket timed out" in said.out
     (call,) = cluster.calls("sbatch")
     assert "--array=0-30" in call
     assert {row: record["status"] for row, record in by_row(far).items()} == dict.fromkeys(names, "passed")

@@ -22,24 +22,24 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import ssh
-from ci_tasks.hosts.link import Link, LinkDied, Stream
+from ci_tasks.executors.link import Link, LinkDied, Stream
+from ci_tasks.executors.ssh import connection
+from tests import fixtures as support
+from tests.parts import sshd as servers
+from tests.parts.proxy import TcpProxy
 
-support = sys.modules["ci_tasks_tests_conftest"]
-servers = sys.modules["ci_tasks_tests_sshd"]
-TcpProxy = sys.modules["ci_tasks_tests_tcp_proxy"].TcpProxy
 Sshd = Any  # a class of a module that is loaded by path
 
 
 @pytest.fixture
-def connect(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ssh.SshLink]]:
+def connect(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], connection.SSHLink]]:
     """connect(address), with the settings of `sshd`; closed at the end."""
     for name, value in sshd.env.items():
         monkeypatch.setenv(name, value)
-    links: list[ssh.SshLink] = []
+    links: list[connection.SSHLink] = []
 
-    def open_link(address: str) -> ssh.SshLink:
-        links.append(ssh.connect(address))
+    def open_link(address: str) -> connection.SSHLink:
+        links.append(connection.connect(address))
         return links[-1]
 
     yield open_link
@@ -50,8 +50,8 @@ def connect(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[s
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that is silent is given up soon."""
-    monkeypatch.setattr(ssh, "_TICK", 0.1)
-    monkeypatch.setattr(ssh, "_ASK_EVERY", 0.3)
+    monkeypatch.setattr(connection, "_TICK", 0.1)
+    monkeypatch.setattr(connection, "_ASK_EVERY", 0.3)
 
 
 def whole(stream: Stream) -> bytes:
@@ -188,7 +188,7 @@ def test_configuration_of_fabric_s_and_invoke_s_changes_nothing(
 def test_who_asks_is_told_where_it_goes(sshd: Sshd, connect: Callable[[str], Link]) -> None:
     sshd.start("box")
     heard: list[str] = []
-    ssh.connect("box", say=heard.append).close()
+    connection.connect("box", say=heard.append).close()
     assert len(heard) == 1
     assert heard[0].startswith("connecting to box (")
 
@@ -341,7 +341,7 @@ def test_a_host_that_wants_more_than_a_key_says_what(sshd: Sshd, connect: Callab
     sshd.start("box", more="AuthenticationMethods publickey,publickey")
     assert "a key was accepted, but the host also wants publickey" in refused(connect)
     second = servers.new_key(sshd.directory / "second")
-    with (sshd.boxes[0].directory / "authorized_keys").open("a") as out:
+    with (sshd.servers[0].directory / "authorized_keys").open("a") as out:
         out.write(Path(f"{second}.pub").read_text())
     sshd.configure("box", IdentityFile=str(second))
     assert said(connect("box"), "echo hi") == "hi"
@@ -622,7 +622,7 @@ def test_a_short_black_hole_is_outlived(sshd: Sshd, connect: Callable[[str], Lin
 
 def has_room(link: Any) -> bool:
     """Whether what carries the link would take a byte: a socket, or a channel through a gateway."""
-    way = link._heard._sock
+    way = link._received._sock
     return bool(select.select([], [way], [], 0.2)[1] if isinstance(way, socket.socket) else way.send_ready())
 
 
@@ -654,7 +654,9 @@ def test_closing_a_link_into_a_black_hole_blocks_nobody(goal: str, sshd: Sshd, c
 
 def test_a_program_ends_though_it_never_closed_its_link(sshd: Sshd) -> None:
     box = sshd.start("box")
-    code = "from ci_tasks.hosts import ssh; s = ssh.connect('box').open('echo hi; sleep 60'); print(s.recv(9))"
+    code = (
+        "from ci_tasks.executors.ssh import connection as c; print(c.connect('box').open('echo hi; sleep 60').recv(9))"
+    )
     with TcpProxy((box.ip, box.port)) as proxy:
         sshd.configure("box", HostName="127.0.0.1", Port=str(proxy.port), HostKeyAlias=box.known_as)
         done = subprocess.run(
@@ -665,7 +667,10 @@ def test_a_program_ends_though_it_never_closed_its_link(sshd: Sshd) -> None:
 
 # A terminal
 
-SHELL = "import sys; from ci_tasks.hosts import ssh; sys.exit(ssh.connect('box').interactive(sys.argv[1]))"
+SHELL = (
+    "import sys; from ci_tasks.executors.ssh import connection as c; "
+    "sys.exit(c.connect('box').interactive(sys.argv[1]))"
+)
 
 
 def test_a_terminal_is_handed_over_and_given_back(sshd: Sshd) -> None:

@@ -9,28 +9,49 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.judge.junit import read_junit
-from ci_tasks.model import EXIT_CODES
+from ci_tasks.agent.codec import decode
+from ci_tasks.records import EXIT_CODES, RunRecord
 from ci_tasks.report.junit import render
+from ci_tasks.results.junit import read_junit
 
 
-def record(row: str = "ppo", status: str = "passed", **more: Any) -> dict[str, Any]:
-    found = {"id": "batch.01", "label": "megatron", "row": row, "host": "h100a", "status": status, "reason": ""}
+def record(row: str = "ppo", status: str = "passed", **more: Any) -> RunRecord:
+    fields: dict[str, Any] = {
+        "id": "batch.01",
+        "label": "megatron",
+        "row": row,
+        "host": "h100a",
+        "status": status,
+        "reason": "",
+    }
     times = {"started_at": "2026-11-21T12:00:01.250+00:00", "timings": {"seconds": 61.2345}}
-    where = {"checkout": {"commit": "c0ffee", "tree": "7ree"}, "environment": {"image": "slimerl/slime:latest"}}
-    return {**found, **times, **where, "triage": None, **more}
+    where = {
+        "checkout": {"path": "/c", "commit": "c0ffee", "tree": "7ree"},
+        "environment": {"image": "slimerl/slime:latest"},
+    }
+    return decode(RunRecord, {**fields, **times, **where, **more}, where="a test")
 
 
-def case(one: dict[str, Any], log: str = "/runs/01/log") -> ElementTree.Element:
-    found = ElementTree.fromstring(render("batch", [one], [log]).encode()).find("testsuite/testcase")
-    assert found is not None
-    return found
+def triage(**fields: Any) -> dict[str, Any]:
+    return {"verdict": "fail", "signature": "x", "confidence": 0.9, **fields}
+
+
+def case(record: RunRecord, log: str = "/runs/01/log") -> ElementTree.Element:
+    element = ElementTree.fromstring(render("batch", [record], [log]).encode()).find("testsuite/testcase")
+    assert element is not None
+    return element
 
 
 def test_the_whole_file() -> None:
-    failed = record("ckpt", "failed", reason="KeyError: 'a' & <b>", attempt=2, timings={"seconds": None})
-    failed |= {"triage": {"cause": "python_error", "line": "KeyError: 'a' & <b>", "line_no": 41}}
-    failed |= {"earlier": [{"id": "batch.02", "host": "h100b", "status": "blocked", "reason": "disk full"}]}
+    before = {"id": "batch.02", "host": "h100b", "status": "blocked", "reason": "disk full"}
+    failed = record(
+        "ckpt",
+        "failed",
+        reason="KeyError: 'a' & <b>",
+        timings={"seconds": None},
+        triage=triage(cause="python_error", line="KeyError: 'a' & <b>", line_no=41),
+        attempts=[before, {"id": "batch.01", "host": "h100a", "status": "failed"}],
+    )
     assert render("batch", [failed], ["/runs/02/log"]).splitlines() == [
         '<?xml version="1.0" encoding="UTF-8"?>',
         '<testsuites name="batch" tests="1" failures="1" errors="0" time="0.000">',
@@ -71,32 +92,36 @@ def test_the_whole_file() -> None:
     ],
 )
 def test_each_status_has_its_element(status: str, element: str | None) -> None:
-    found = [child.tag for child in case(record(status=status)) if child.tag != "properties"]
-    assert found == ([element] if element else [])
+    tags = [child.tag for child in case(record(status=status)) if child.tag != "properties"]
+    assert tags == ([element] if element else [])
 
 
 def test_what_the_suite_counts_is_what_its_cases_are() -> None:
-    suite = ElementTree.fromstring(render("b", [record(status=one) for one in EXIT_CODES], [""] * 6)).find("testsuite")
+    suite = ElementTree.fromstring(render("b", [record(status=status) for status in EXIT_CODES], [""] * 6)).find(
+        "testsuite"
+    )
     assert suite is not None
     assert [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["6", "2", "2", "1"]
 
 
 def test_the_line_that_triage_found_is_said_where_the_reason_is_another() -> None:
-    found = case(
-        record(status="failed", reason="exit code 1", triage={"cause": "unknown", "line": "boom", "line_no": 3})
+    testcase = case(
+        record(status="failed", reason="exit code 1", triage=triage(cause="unknown", line="boom", line_no=3))
     )
-    assert found.findtext("failure") == "exit code 1\nboom\nlog: /runs/01/log:3"
+    assert testcase.findtext("failure") == "exit code 1\nboom\nlog: /runs/01/log:3"
 
 
 def test_a_row_that_never_began_has_no_log() -> None:
-    found = case(record(status="blocked", reason="no GPU", started_at=None, checkout=None, environment=None))
-    assert found.findtext("error") == "no GPU"
+    testcase = case(record(status="blocked", reason="no GPU", started_at=None, checkout=None, environment={}))
+    assert testcase.findtext("error") == "no GPU"
 
 
 def test_the_digest_of_the_image_that_ran_is_told() -> None:
-    digests = [{"digests": ["slimerl/slime@sha256:12"]}]
-    found = case(record(environment={"image": "slimerl/slime:latest", "containers": digests}))
-    assert {one.get("name"): one.get("value") for one in found.iter("property")}["digest"] == "slimerl/slime@sha256:12"
+    digests = [{"name": "c", "digests": ["slimerl/slime@sha256:12"]}]
+    testcase = case(record(environment={"image": "slimerl/slime:latest", "containers": digests}))
+    assert {node.get("name"): node.get("value") for node in testcase.iter("property")}[
+        "digest"
+    ] == "slimerl/slime@sha256:12"
 
 
 def test_no_row_is_a_file_all_the_same() -> None:
@@ -109,10 +134,10 @@ ANY = st.text(st.characters())  # lone surrogates and control characters include
 @settings(max_examples=60, deadline=None)
 @given(ANY, ANY, ANY, ANY)
 def test_whatever_rows_and_reasons_contain_it_is_xml(name: str, row: str, reason: str, line: str) -> None:
-    one = record(row, "failed", reason=reason, label=name, host=line, triage={"cause": "x", "line": line, "line_no": 1})
-    text = render(name, [one], [line]).encode("utf-8")
-    found = read_junit(text)
-    assert found is not None and (found.tests, found.failures) == (1, 1)
+    failed = record(row, "failed", reason=reason, label=name, host=line, triage=triage(cause="x", line=line, line_no=1))
+    text = render(name, [failed], [line]).encode("utf-8")
+    junit = read_junit(text)
+    assert junit is not None and (junit.tests, junit.failures) == (1, 1)
 
 
 def test_what_xml_cannot_say_is_marked() -> None:

@@ -9,29 +9,31 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from ci_tasks.model import EXIT_CODES
-from ci_tasks.report.live import HostLane, Lane, live, span, style
+from ci_tasks.records import EXIT_CODES
+from ci_tasks.report.live import HostProgress, RowProgress, progress_table, span, style
 
 
 def shown(
-    lanes: Sequence[Lane],
+    lanes: Sequence[RowProgress],
     height: int = 24,
     *,
-    hosts: Sequence[HostLane] = (),
+    hosts: Sequence[HostProgress] = (),
     left: float | None = None,
     width: int = 60,
     title: str = "ppo on local",
 ) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=width, height=height, color_system=None).print(live(title, lanes, height, hosts, left))
+    Console(file=out, width=width, height=height, color_system=None).print(
+        progress_table(title, lanes, height, hosts, left)
+    )
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
 def test_the_whole_table() -> None:
     lanes = [
-        Lane("first", "passed", 61.4, "2 tests"),
-        Lane("second", "running", 3.0, "step 1 [loss=2]\nof 2"),
-        Lane("third", "waiting"),
+        RowProgress("first", "passed", 61.4, "2 tests"),
+        RowProgress("second", "running", 3.0, "step 1 [loss=2]\nof 2"),
+        RowProgress("third", "waiting"),
     ]
     assert shown(lanes) == [
         "ppo on local",
@@ -48,8 +50,12 @@ def test_no_row() -> None:
 
 
 def test_of_many_rows_those_that_went_wrong_and_those_that_run_are_shown() -> None:
-    lanes = [Lane(f"row{number}", "passed", 1.0) for number in range(50)]
-    lanes[20], lanes[30], lanes[40] = Lane("bad", "failed", 1.0), Lane("busy", "running", 1.0), Lane("next", "waiting")
+    lanes = [RowProgress(f"row{number}", "passed", 1.0) for number in range(50)]
+    lanes[20], lanes[30], lanes[40] = (
+        RowProgress("bad", "failed", 1.0),
+        RowProgress("busy", "running", 1.0),
+        RowProgress("next", "waiting"),
+    )
     lines = shown(lanes, height=10)
     assert len(lines) <= 10
     assert [line.split()[:2] for line in lines[2:6]] == [
@@ -63,11 +69,11 @@ def test_of_many_rows_those_that_went_wrong_and_those_that_run_are_shown() -> No
 
 
 def test_rows_that_look_alike_are_each_shown_once() -> None:
-    assert sum(line.startswith("passed") for line in shown([Lane("same", "passed", 1.0)] * 10, height=12)) == 6
+    assert sum(line.startswith("passed") for line in shown([RowProgress("same", "passed", 1.0)] * 10, height=12)) == 6
 
 
 def test_long_and_wide_text_stays_on_its_line() -> None:
-    lines = shown([Lane("日本" * 40, "running", 5.0, "x" * 300)])
+    lines = shown([RowProgress("日本" * 40, "running", 5.0, "x" * 300)])
     assert len(lines) == 4 and lines[2].startswith("running    日本日本")
 
 
@@ -77,12 +83,15 @@ def test_every_state_has_a_style(state: str) -> None:
 
 
 def test_an_unknown_state_has_none_and_is_still_shown() -> None:
-    assert style("odd") == "" and shown([Lane("r", "odd")])[2].split() == ["odd", "r"]
+    assert style("odd") == "" and shown([RowProgress("r", "odd")])[2].split() == ["odd", "r"]
 
 
 def test_of_one_host_nothing_more_is_said_than_when_it_is_expected_to_end() -> None:
-    lanes = [Lane("a", "running", 61.4, "step 1", "h100a", 8, left=125.0), Lane("b", "waiting", host="h100a")]
-    assert shown(lanes, hosts=[HostLane("h100a", 8)], left=1530.0) == [
+    lanes = [
+        RowProgress("a", "running", 61.4, "step 1", "h100a", 8, seconds_left=125.0),
+        RowProgress("b", "waiting", host="h100a"),
+    ]
+    assert shown(lanes, hosts=[HostProgress("h100a", 8)], left=1530.0) == [
         "ppo on local: about 26 min left",
         "STATUS     ROW               TIME   LEFT  LAST",
         "running    a                 61 s  2 min  step 1",
@@ -92,19 +101,19 @@ def test_of_one_host_nothing_more_is_said_than_when_it_is_expected_to_end() -> N
 
 
 FLEET = [
-    HostLane("h100a", 8, held=1),
-    HostLane("h100b", 8, up=False, note="the link is down\nfor 12 s"),
-    HostLane("h100c", None, note="connecting"),
-    HostLane("cpu", 0),
+    HostProgress("h100a", 8, held=1),
+    HostProgress("h100b", 8, up=False, note="the link is down\nfor 12 s"),
+    HostProgress("h100c", None, note="connecting"),
+    HostProgress("cpu", 0),
 ]
 ROWS = [
-    Lane("ppo", "running", 700.0, "step 12, reward 0.43", "h100a", 4, (4, 5, 6, 7), left=-130.0),
-    Lane("ckpt", "stalled", 60.0, "no output", "h100a", 2, attempt=2),
-    Lane("gspo", "running", 5.0, "", "h100b", 8, tuple(range(8)), left=95.0),
-    Lane("unit", "running", 5.0, "", "cpu"),
-    Lane("held up", "waiting", 5.0, "GPU 3 of h100a", "h100a", 4),
-    Lane("later", "waiting", gpus=8),
-    Lane("done", "passed", 65.0, "", "h100a", 8),
+    RowProgress("ppo", "running", 700.0, "step 12, reward 0.43", "h100a", 4, (4, 5, 6, 7), seconds_left=-130.0),
+    RowProgress("ckpt", "stalled", 60.0, "no output", "h100a", 2, attempt=2),
+    RowProgress("gspo", "running", 5.0, "", "h100b", 8, tuple(range(8)), seconds_left=95.0),
+    RowProgress("unit", "running", 5.0, "", "cpu"),
+    RowProgress("held up", "waiting", 5.0, "GPU 3 of h100a", "h100a", 4),
+    RowProgress("later", "waiting", gpus=8),
+    RowProgress("done", "passed", 65.0, "", "h100a", 8),
 ]
 
 
@@ -136,17 +145,17 @@ def test_a_wide_terminal_says_at_each_row_where_it_is() -> None:
 
 def test_a_narrow_terminal_keeps_the_ends_of_names_that_begin_alike() -> None:
     names = [f"test_qwen3_4B_ckpt_megatron[{mode}]" for mode in ("save", "async-save")]
-    lines = shown([Lane(name, "running", 1.0) for name in names], hosts=FLEET, width=80)
+    lines = shown([RowProgress(name, "running", 1.0) for name in names], hosts=FLEET, width=80)
     assert [line.split()[2] for line in lines[-3:-1]] == ["test_qw…gatron[save]", "test_qw…[async-save]"]
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 12)])
 def test_a_thousand_rows_on_64_hosts_fit_the_terminal(width: int, height: int) -> None:
     rows = [
-        Lane(f"row{number}", "running" if number < 512 else "waiting", 1.0, "x" * 300, f"h{number % 64}", 1)
+        RowProgress(f"row{number}", "running" if number < 512 else "waiting", 1.0, "x" * 300, f"h{number % 64}", 1)
         for number in range(1000)
     ]
-    hosts = [HostLane(f"h{number}", 8, up=number != 40, note="no answer" * (number == 40)) for number in range(64)]
+    hosts = [HostProgress(f"h{number}", 8, up=number != 40, note="no answer" * (number == 40)) for number in range(64)]
     lines = shown(rows, height=height, hosts=hosts, width=width, left=60.0)
     assert len(lines) < height and all(len(line) <= width for line in lines)
     text = "\n".join(lines)
@@ -157,14 +166,14 @@ def test_a_thousand_rows_on_64_hosts_fit_the_terminal(width: int, height: int) -
 def test_nothing_is_said_by_colour_alone() -> None:
     out = io.StringIO()
     console = Console(file=out, width=120, height=24, force_terminal=True, color_system="standard")
-    console.print(live("t", ROWS, 24, FLEET))
+    console.print(progress_table("t", ROWS, 24, FLEET))
     assert "\x1b[" in out.getvalue() and Text.from_ansi(out.getvalue()).plain.split() == [
         word for line in shown(ROWS, hosts=FLEET, width=120, title="t") for word in line.split()
     ]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.2, "0 s"), (99.4, "99 s"), (99.6, "2 min"), (5970, "1 h 40"), (360000, "100 h 00")]
+    ("seconds", "expected"), [(0.2, "0 s"), (99.4, "99 s"), (99.6, "2 min"), (5970, "1 h 40"), (360000, "100 h 00")]
 )
-def test_lengths_of_time_take_little_room(seconds: float, said: str) -> None:
-    assert span(seconds) == said
+def test_lengths_of_time_take_little_room(seconds: float, expected: str) -> None:
+    assert span(seconds) == expected

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.codec import decode
+from ci_tasks.records import RunRecord
 from ci_tasks.report.markdown import MOST, cell, render
 
 EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
@@ -24,8 +26,10 @@ TRIAGE = {
 }
 
 
-def record(row: str, status: str = "passed", **more: Any) -> dict[str, Any]:
-    return {
+def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
+    fields = {
+        "id": "b.01",
+        "label": "l",
         "row": row,
         "status": status,
         "host": "h100a",
@@ -33,11 +37,11 @@ def record(row: str, status: str = "passed", **more: Any) -> dict[str, Any]:
         "started_at": "2026-01-01T00:00:00.000+00:00",
         "timings": {"seconds": 4.0},
         "evidence": EVIDENCE,
-        "checkout": {"commit": "c" * 40, "tree": "d" * 40, "dirty": ["a.py"]},
+        "checkout": {"path": "/c", "commit": "c" * 40, "tree": "d" * 40, "dirty": ["a.py"]},
         "deviations": [{"what": "image", "ci": "a:latest", "here": "a@sha256:1", "why": "pinned"}],
-        "triage": None,
         **more,
     }
+    return decode(RunRecord, fields, where="a test")
 
 
 def test_a_summary_has_counts_table_failures_and_differences() -> None:
@@ -106,7 +110,7 @@ def test_what_others_wrote_stays_text_in_a_cell(text: str, shown: str) -> None:
         ([record("✓" * 300, "failed", reason="✓" * 300) for _ in range(5000)], "further lines did not fit"),
     ],
 )
-def test_a_summary_stays_below_what_github_takes(records: list[dict[str, Any]], kept: str) -> None:
+def test_a_summary_stays_below_what_github_takes(records: list[RunRecord], kept: str) -> None:
     text = render("t", records)
     assert len(text.encode()) <= MOST
     assert kept in text

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from ci_tasks.records import Checkout, Deviation, Plan, PlannedRun
 from ci_tasks.report.plan import describe
 
+PLAN = Plan(
+    id="b.01",
+    label="l",
+    job="j",
+    row="",
+    host="local",
+    test=None,
+    args="",
+    gpus=0,
+    image=None,
+    runtime="none",
+    env={},
+    secrets=(),
+    workspace="/w",
+    timeout_minutes=1,
+    stall_minutes=1,
+    deviations=(),
+    container=None,
+    checkout=Checkout("/c", "1", "2"),
+    script="",
+)
 
-def plan(row: str, **more: Any) -> dict[str, Any]:
-    found = {"row": row, "gpus": 0, "run_dir": f"/runs/{row}", "lacks": [], "host": "local", "secrets": []}
-    return {**found, "deviations": [], **more}
+
+def plan(row: str, run_dir: str = "", missing: tuple[str, ...] = (), **more: Any) -> PlannedRun:
+    return PlannedRun(replace(PLAN, row=row, **more), run_dir or f"/runs/{row}", missing)
 
 
 def test_no_plan_is_said() -> None:
@@ -26,10 +49,10 @@ def test_each_plan_is_a_line_that_can_be_pasted() -> None:
 
 
 def test_what_is_missing_and_what_differs_follow() -> None:
-    differs = {"what": "code", "ci": "merge", "here": "tree", "why": "yours"}
+    differs = Deviation("code", "merge", "tree", "yours")
     plans = [
-        plan("a", secrets=["B", "A"], lacks=["4 GPUs (found 0)", "docker"], deviations=[differs]),
-        plan("b", secrets=["A"], deviations=[differs]),
+        plan("a", secrets=("B", "A"), missing=("4 GPUs (found 0)", "docker"), deviations=(differs,)),
+        plan("b", secrets=("A",), deviations=(differs,)),
     ]
     assert describe(plans)[3:] == [
         "",
@@ -44,9 +67,9 @@ def test_what_is_missing_and_what_differs_follow() -> None:
 
 
 def test_what_many_rows_lack_is_said_once() -> None:
-    plans = [plan(row, lacks=["8 GPUs"]) for row in "abcd"] + [plan("e", lacks=["2 GPUs"])]
-    said = describe(plans)
-    assert said[said.index("Cannot run here:") + 1 :] == [
+    plans = [plan(row, missing=("8 GPUs",)) for row in "abcd"] + [plan("e", missing=("2 GPUs",))]
+    lines = describe(plans)
+    assert lines[lines.index("Cannot run here:") + 1 :] == [
         "  a, b and 2 more: local lacks 8 GPUs",
         "  e: local lacks 2 GPUs",
         "",

@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.model import Row
+from ci_tasks.agent.codec import decode
+from ci_tasks.records import Evidence, RunRecord
 from ci_tasks.report.table import columns, deviations, evidence, jobs, results, summary
+from ci_tasks.workflow.model import Row
 
 NOTHING = {"kind": "none", "tests": 0, "failures": 0, "skipped": 0, "steps": 0}
 
 
-def record(row: str, status: str = "passed", **more: Any) -> dict[str, Any]:
-    found = {"row": row, "status": status, "reason": None, "started_at": "now", "timings": {"seconds": 1.26}}
-    return {**found, "evidence": {**NOTHING, "kind": "junit", "tests": 2}, "deviations": [], **more}
+def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
+    fields = {"id": "b.01", "label": "l", "row": row, "host": None, "status": status, "started_at": "now"}
+    shown = {"timings": {"seconds": 1.26}, "evidence": {**NOTHING, "kind": "junit", "tests": 2}}
+    return decode(RunRecord, {**fields, **shown, **more}, where="a test")
+
+
+LAST = {"id": "b.01", "host": None, "status": "passed"}
 
 
 def differs(what: str = "code", ci: str = "merge", here: str = "tree", why: str = "yours") -> dict[str, str]:
@@ -78,7 +84,7 @@ def test_many_rows_are_all_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "said"),
+    ("statuses", "expected"),
     [
         ([], "no row ran"),
         (["passed"], "1 passed"),
@@ -88,12 +94,12 @@ def test_many_rows_are_all_shown() -> None:
         ),
     ],
 )
-def test_the_summary_counts_in_one_order(statuses: list[str], said: str) -> None:
-    assert summary([record("r", status) for status in statuses]) == said
+def test_the_summary_counts_in_one_order(statuses: list[str], expected: str) -> None:
+    assert summary([record("r", status) for status in statuses]) == expected
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("fields", "expected"),
     [
         ({}, "-"),
         ({"kind": "junit", "tests": 1}, "1 test"),
@@ -104,8 +110,8 @@ def test_the_summary_counts_in_one_order(statuses: list[str], said: str) -> None
         ({"kind": "script"}, "script ran"),
     ],
 )
-def test_evidence_in_a_few_words(found: Mapping[str, Any], said: str) -> None:
-    assert evidence({**NOTHING, **found}) == said
+def test_evidence_in_a_few_words(fields: Mapping[str, Any], expected: str) -> None:
+    assert evidence(decode(Evidence, {**NOTHING, **fields}, where="a test")) == expected
 
 
 def test_no_deviation_is_no_line() -> None:
@@ -182,16 +188,16 @@ def test_rows_of_several_hosts_say_which() -> None:
 
 
 def test_rows_of_one_host_do_not() -> None:
-    records = [record("a", host="h100a", attempt=1, earlier=[])] * 2
+    records = [record("a", host="h100a", attempts=[LAST])] * 2
     assert results(records, ["", ""]) == results([record("a")] * 2, ["", ""])
 
 
 def test_a_row_that_needed_several_attempts_says_what_became_of_them() -> None:
     before = [{"id": "x.01", "host": "h100a", "status": "blocked", "reason": "no space\nleft"}]
-    lost = {"id": "x.02", "host": "h100b", "status": "lost", "reason": None}
+    lost = {"id": "x.02", "host": "h100b", "status": "lost"}
     records = [
-        record("a", attempt=2, earlier=before),
-        record("b", "failed", reason="KeyError", attempt=3, earlier=[*before, lost], started_at=None),
+        record("a", attempts=[*before, LAST]),
+        record("b", "failed", reason="KeyError", attempts=[*before, lost, LAST], started_at=None),
     ]
     assert [line.split("2 tests")[1].strip() for line in results(records, [""] * 2)[1:]] == [
         "attempt 2; blocked on h100a: no space left",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ci_tasks.report.timeline import closing, critical, seconds, spans
+from ci_tasks.records import Attempt, RunRecord
+from ci_tasks.report.timeline import critical_path, duration, seconds, spans, summary_lines
 
 
 def stamp(at: float) -> str:
@@ -14,13 +17,24 @@ def stamp(at: float) -> str:
     return f"2026-11-21T{12 + whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}.{thousandths:03d}+00:00"
 
 
-def ran(row: str, host: str, begin: float, end: float, gpus: int = 8, **more: Any) -> dict[str, Any]:
-    times = {"started_at": stamp(begin), "ended_at": stamp(end), "timings": {"seconds": end - begin}}
-    return {"row": row, "host": host, "gpus": gpus, "gpu_ids": [], **times, **more}
+def attempt(host: str, begin: float, end: float, **more: Any) -> Attempt:
+    return replace(Attempt("b.01", host, "passed", started_at=stamp(begin), ended_at=stamp(end)), **more)
 
 
-def path(*records: dict[str, Any]) -> list[str]:
-    return [one.row for one in critical([*spans(records)])]
+def ran(
+    row: str, host: str, begin: float, end: float, gpus: int = 8, earlier: Sequence[Attempt] = (), **more: Any
+) -> RunRecord:
+    return RunRecord(
+        "b.01", "l", row, host, "passed", gpus=gpus, attempts=(*earlier, attempt(host, begin, end, **more))
+    )
+
+
+def never(row: str) -> RunRecord:
+    return RunRecord("b.01", "l", row, "h100b", "blocked", attempts=(Attempt("b.01", "h100b", "blocked"),))
+
+
+def path(*records: RunRecord) -> list[str]:
+    return [span.row for span in critical_path([*spans(records)])]
 
 
 def test_the_lines_below_the_table() -> None:
@@ -29,9 +43,9 @@ def test_the_lines_below_the_table() -> None:
         ran("b", "h100a", 600.2, 1200, 4, gpu_ids=[0, 1, 2, 3]),
         ran("c", "h100a", 600.3, 800, 4, gpu_ids=[4, 5, 6, 7]),
         ran("d", "h100b", 5, 900),
-        {"row": "never", "host": "h100b", "gpus": 8, "started_at": None, "ended_at": None},
+        never("never"),
     ]
-    assert closing(records, {"h100a": 8, "h100b": 8, "cpu": 0}) == [
+    assert summary_lines(records, {"h100a": 8, "h100b": 8, "cpu": 0}) == [
         "Wall time: 20 min 00 s",
         "Critical path: 2 rows, 20 min 00 s",
         "  h100a  a  10 min 00 s",
@@ -45,12 +59,12 @@ def test_the_lines_below_the_table() -> None:
     [
         [],
         [ran("alone", "h", 0, 5)],
-        [{"row": "a", "host": "h", "started_at": None}, {"row": "b", "host": "h", "started_at": None}],
+        [never("a"), never("b")],
         [ran("a", "h", 0, 5, ended_at=None), ran("b", "h", 0, 5, started_at="soon")],
     ],
 )
-def test_one_row_or_none_with_times_has_no_such_lines(records: list[dict[str, Any]]) -> None:
-    assert closing(records, {"h": 8}) == []
+def test_one_row_or_none_with_times_has_no_such_lines(records: list[RunRecord]) -> None:
+    assert summary_lines(records, {"h": 8}) == []
 
 
 def test_the_chain_leads_back_to_the_start_on_one_host() -> None:
@@ -71,9 +85,9 @@ def test_of_those_that_let_go_together_it_is_the_one_whose_gpus_it_has() -> None
 
 
 def test_a_row_that_queues_on_its_host_began_when_it_had_its_gpus() -> None:
-    records = [ran("a", "x", 0, 30), ran("b", "x", 1, 61, timings={"seconds": 60, "queued": 29})]
+    records = [ran("a", "x", 0, 30), ran("b", "x", 1, 61, queue_seconds=29.0)]
     assert path(*records) == ["a", "b"]
-    assert closing(records, {"x": 8})[-1] == "GPUs busy: x 100 %"
+    assert summary_lines(records, {"x": 8})[-1] == "GPUs busy: x 100 %"
 
 
 def test_rows_shorter_than_a_glance_follow_each_other_all_the_same() -> None:
@@ -82,17 +96,17 @@ def test_rows_shorter_than_a_glance_follow_each_other_all_the_same() -> None:
 
 
 def test_an_attempt_elsewhere_comes_before_the_one_that_made_it_good() -> None:
-    moved = ran("moved", "y", 41, 80, attempt=2, earlier=[ran("moved", "x", 0, 40, status="lost")])
+    moved = ran("moved", "y", 41, 80, earlier=[attempt("x", 0, 40, status="lost")])
     assert path(moved, ran("other", "y", 0, 39)) == ["moved", "moved"]
 
 
 def test_an_earlier_attempt_without_times_is_left_out() -> None:
-    moved = ran("moved", "y", 41, 80, earlier=[{"id": "1", "host": "x", "status": "blocked", "reason": "disk"}])
+    moved = ran("moved", "y", 41, 80, earlier=[Attempt("1", "x", "blocked", "disk")])
     assert path(moved, ran("other", "y", 0, 39)) == ["other", "moved"]
 
 
 def test_where_nobody_ran_the_wait_is_said() -> None:
-    lines = closing([ran("a", "x", 0, 30), ran("b", "x", 90, 120)], {})
+    lines = summary_lines([ran("a", "x", 0, 30), ran("b", "x", 90, 120)], {})
     assert lines == [
         "Wall time: 2 min 00 s",
         "Critical path: 2 rows, 1 min 00 s",
@@ -102,7 +116,7 @@ def test_where_nobody_ran_the_wait_is_said() -> None:
 
 
 def test_of_a_long_chain_the_longest_rows_are_listed() -> None:
-    lines = closing([ran(f"r{at}", "x", at * 100, at * 100 + 60 + at) for at in range(30)], {"x": 8})
+    lines = summary_lines([ran(f"r{at}", "x", at * 100, at * 100 + 60 + at) for at in range(30)], {"x": 8})
     assert len(lines) == 16 and lines[2].startswith("  x  r18") and lines[-2] == "  and 18 shorter"
 
 
@@ -111,7 +125,7 @@ def test_a_thousand_rows_are_no_work() -> None:
 
 
 def test_a_host_that_had_more_than_it_has_is_not_busier_than_busy() -> None:
-    assert closing([ran("a", "x", 0, 30), ran("b", "x", 0, 30)], {"x": 8})[-1] == "GPUs busy: x 100 %"
+    assert summary_lines([ran("a", "x", 0, 30), ran("b", "x", 0, 30)], {"x": 8})[-1] == "GPUs busy: x 100 %"
 
 
 @pytest.mark.parametrize(
@@ -129,3 +143,10 @@ def test_a_host_that_had_more_than_it_has_is_not_busier_than_busy() -> None:
 )
 def test_times(text: str | None, since: float | None) -> None:
     assert seconds(text) == since
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.7, "1 min 00 s"), (125, "2 min 05 s"), (7260, "2 h 01 min")]
+)
+def test_a_length_of_time_has_two_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.model import Job, Workflow
 from ci_tasks.workflow import secrets
-from ci_tasks.workflow.context import Situation, contexts
+from ci_tasks.workflow.context import EventContext, contexts
 from ci_tasks.workflow.expressions import evaluate
+from ci_tasks.workflow.model import Job, Workflow
 
-SITUATION = Situation(
+EVENT = EventContext(
     sha="abc",
     repository="THUDM/slime",
     workspace="/w",
@@ -59,16 +59,16 @@ WORKFLOW = Workflow("w.yml", "PR", {"ckpt": JOB}, inputs={"image": "x:1"})
     ],
 )
 def test_a_row_sees_githubs_contexts(expression: str, value: Any) -> None:
-    known = contexts(SITUATION, WORKFLOW, JOB, "run-ci-ckpt", {"info": {"num_gpus": 8}}, 1, 3)
-    assert evaluate(expression, known) == value
+    values = contexts(EVENT, WORKFLOW, JOB, "run-ci-ckpt", {"info": {"num_gpus": 8}}, 1, 3)
+    assert evaluate(expression, values) == value
 
 
 def test_the_token_is_the_secret_of_that_name() -> None:
-    known = contexts(Situation(secrets=("GITHUB_TOKEN",)), WORKFLOW, JOB, None, {}, 0, 1)
-    assert evaluate("github.token", known) == secrets.mark("GITHUB_TOKEN")
+    values = contexts(EventContext(secrets=("GITHUB_TOKEN",)), WORKFLOW, JOB, None, {}, 0, 1)
+    assert evaluate("github.token", values) == secrets.mark("GITHUB_TOKEN")
 
 
 def test_a_job_without_a_label_sees_none() -> None:
-    known = contexts(Situation(), WORKFLOW, JOB, None, {}, 0, 1)
-    assert evaluate("toJSON(github.event.pull_request.labels)", known) == "[]"
-    assert evaluate("github.token", known) is None
+    values = contexts(EventContext(), WORKFLOW, JOB, None, {}, 0, 1)
+    assert evaluate("toJSON(github.event.pull_request.labels)", values) == "[]"
+    assert evaluate("github.token", values) is None

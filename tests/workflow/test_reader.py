@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.model import Container, Job, Step
+from ci_tasks.workflow.model import Container, Job, Step
 from ci_tasks.workflow.reader import read
 
 FULL = """\
@@ -222,12 +222,12 @@ ERRORS = [
     ("on: push\n", "w.yml:1: a workflow has `jobs`"),
     ("on: push\njobs:\n", "w.yml:2: a workflow has `jobs`"),
     ("on: push\njobs: [a]\n", "w.yml:2: `jobs` of the workflow is a mapping\n    jobs: [a]"),
-    ("on: push\njobs:\n  a: {\n", "w.yml:4: not YAML: "),
+    ("on: push\njobs:\n  a: {\n", "w.yml:4: invalid YAML: "),
     (
         "on: push\njobs:\n\ta: 1\n",
-        "w.yml:3: not YAML: found character that cannot start any token; YAML indents with spaces, not with tabs\n",
+        "w.yml:3: invalid YAML: found character that cannot start any token; YAML is indented with spaces, not tabs\n",
     ),
-    ("on: push\njobs:\n  a: 1\n  a: 2\n", "w.yml:4: not YAML: the key 'a' stands twice\n    a: 2"),
+    ("on: push\njobs:\n  a: 1\n  a: 2\n", "w.yml:4: invalid YAML: duplicate key 'a'\n    a: 2"),
     # Unknown keys, level by level.
     (
         minimal(top="job: {}\n"),

@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.model import Row, Workflow
-from ci_tasks.suites.slime import describe
 from ci_tasks.workflow import naming, rows, secrets
-from ci_tasks.workflow.context import Situation
+from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.model import JobRow, Row, Workflow
+from ci_tasks.workflow.naming import MatrixTest
 from ci_tasks.workflow.reader import read
 
 LABELS = "github.event.pull_request.labels.*.name"
+
+
+def describe(entry: Mapping[str, Any]) -> MatrixTest:
+    """Entries that name their test, as slime's do."""
+    info = entry.get("info", entry)
+    if not isinstance(info, Mapping) or "test_file" not in info:
+        return MatrixTest(None, "", None)
+    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
 
 
 def workflow(job: str, *, top: str = "", others: str = "", steps: str = "- run: x") -> Workflow:
@@ -23,12 +31,12 @@ def workflow(job: str, *, top: str = "", others: str = "", steps: str = "- run: 
     return read(f"on: pull_request\n{top}jobs:\n  a:\n{runner}{job}    steps:\n      {steps}\n{others}", "w.yml")
 
 
-def listed(found: Workflow, situation: Situation = Situation(), job: str = "a") -> list[Row]:
-    return rows.rows(found, found.jobs[job], situation, describe)
+def listed(parsed: Workflow, event: EventContext = EventContext(), job: str = "a") -> list[Row]:
+    return rows.rows(parsed, parsed.jobs[job], event, describe)
 
 
-def only(found: Workflow, situation: Situation = Situation()) -> Row:
-    (row,) = listed(found, situation)
+def only(parsed: Workflow, event: EventContext = EventContext()) -> Row:
+    (row,) = listed(parsed, event)
     return row
 
 
@@ -37,13 +45,13 @@ def info(*entries: str) -> str:
 
 
 def test_a_row_has_everything_that_ci_says_of_it() -> None:
-    found = workflow(
+    parsed = workflow(
         f"    if: contains({LABELS}, 'run-ci-a')\n    timeout-minutes: 90\n"
         + "    env: {N: '${{ matrix.info.num_gpus }}'}\n"
         + info("{test_file: test_ckpt.py, test_args: --async-save, num_gpus: 8}", "{test_file: test_ppo.py}"),
         steps="- run: docker run --rm img:1 bash",
     )
-    assert listed(found)[0] == Row(
+    assert listed(parsed)[0] == Row(
         label="a",
         job="a",
         trigger="run-ci-a",
@@ -70,7 +78,7 @@ def test_a_label_is_the_jobs_name_less_its_prefix() -> None:
 NAMES: list[tuple[list[str], list[str]]] = [
     # The file's stem less `test_`, then the arguments as one word.
     (["{test_file: test_a.py}", "{test_file: dir/test_b.py}", "{test_file: run.py}"], ["a", "b", "run"]),
-    (["{test_file: test_a.py --x}"], ["a[x]"]),
+    (["{test_file: test_a.py, test_args: --x}"], ["a[x]"]),
     (
         ["{test_file: t.py, test_args: --save-optimizer gpu --load=cpu}", "{test_file: t.py, test_args: '--lr 1e-6'}"],
         ["t[save-optimizer-gpu-load-cpu]", "t[lr-1e-6]"],
@@ -88,9 +96,9 @@ NAMES: list[tuple[list[str], list[str]]] = [
 
 @pytest.mark.parametrize(("entries", "names"), NAMES)
 def test_row_names_are_readable_and_unique(entries: list[str], names: list[str]) -> None:
-    found = workflow(info(*entries))
-    assert [row.row for row in listed(found)] == names
-    assert rows.names(found, found.jobs["a"], Situation(), describe) == names
+    parsed = workflow(info(*entries))
+    assert [row.row for row in listed(parsed)] == names
+    assert rows.names(parsed, parsed.jobs["a"], EventContext(), describe) == names
 
 
 def test_a_job_without_a_matrix_is_one_row_of_its_own_name() -> None:
@@ -124,8 +132,8 @@ def test_the_trigger_is_the_label_that_starts_the_job(job: str, trigger: str | N
 
 
 def test_the_pull_request_carries_the_label() -> None:
-    found = workflow(f"    if: contains({LABELS}, 'x')\n    env: {{L: '${{{{ join({LABELS}) }}}}'}}\n")
-    assert only(found).env == {"L": "x"}
+    parsed = workflow(f"    if: contains({LABELS}, 'x')\n    env: {{L: '${{{{ join({LABELS}) }}}}'}}\n")
+    assert only(parsed).env == {"L": "x"}
 
 
 @pytest.mark.parametrize(
@@ -173,17 +181,17 @@ def test_labels_say_whose_machine_it_is(runs_on: str, runner: str) -> None:
     ],
 )
 def test_the_time_limit_may_be_an_expression(minutes: str, limit: float | None) -> None:
-    found = workflow(f"    timeout-minutes: {minutes}\n" + info("{minutes: 30}"))
-    assert only(found).timeout_minutes == limit
+    parsed = workflow(f"    timeout-minutes: {minutes}\n" + info("{minutes: 30}"))
+    assert only(parsed).timeout_minutes == limit
 
 
 def test_the_jobs_environment_outweighs_the_workflows_and_neither_sees_the_other() -> None:
-    found = workflow(
+    parsed = workflow(
         "    env:\n      B: job-${{ env.A }}\n      C: ${{ matrix.info.n || '0' }}\n      D: 1.0\n      E:\n"
         + info("{n: 2}"),
         top="env: {A: top, B: top}\n",
     )
-    assert only(found).env == {"A": "top", "B": "job-", "C": "2", "D": "1", "E": ""}
+    assert only(parsed).env == {"A": "top", "B": "job-", "C": "2", "D": "1", "E": ""}
 
 
 IMAGES: list[tuple[str, str, str | None]] = [
@@ -216,11 +224,11 @@ def test_the_image_is_the_containers_or_the_first_docker_runs(job: str, steps: s
 
 
 def test_secrets_are_shown_by_name_and_never_by_value() -> None:
-    found = workflow(
+    parsed = workflow(
         "    env: {T: 'x-${{ secrets.TOKEN }}', U: '${{ secrets.UNSET }}'}\n",
         steps="- run: docker run ${{ secrets.REGISTRY }}/img:1",
     )
-    row = only(found, Situation(secrets=("TOKEN", "REGISTRY")))
+    row = only(parsed, EventContext(secrets=("TOKEN", "REGISTRY")))
     assert row.env == {"T": f"x-{secrets.mark('TOKEN')}", "U": ""}
     assert secrets.shown(row.env["T"]) == "x-<secret TOKEN>"
     assert row.image == "<secret REGISTRY>/img:1"
@@ -254,45 +262,46 @@ WAITING = [
 
 @pytest.mark.parametrize(("matrix", "dynamic", "output"), WAITING)
 def test_a_matrix_is_dynamic_until_the_output_is_known(matrix: str, dynamic: str, output: str) -> None:
-    found = workflow(f"    runs-on: [ubuntu-latest]\n    needs: detect\n    strategy:\n      {matrix}\n", others=DETECT)
-    job = found.jobs["a"]
-    assert rows.missing_outputs(job, Situation()) == ["detect"]
-    row = only(found)
+    parsed = workflow(
+        f"    runs-on: [ubuntu-latest]\n    needs: detect\n    strategy:\n      {matrix}\n", others=DETECT
+    )
+    job = parsed.jobs["a"]
+    assert rows.missing_outputs(job, EventContext()) == ["detect"]
+    row = only(parsed)
     assert (row.row, row.dynamic, row.test, row.gpus, row.runner) == ("a", dynamic, None, None, "github-hosted")
-    assert row.public()["dynamic"] == dynamic
-    assert rows.names(found, job, Situation(), describe) == []
+    assert JobRow.of(row).dynamic == dynamic
+    assert rows.names(parsed, job, EventContext(), describe) == []
 
-    known = Situation(outputs={"detect": {"m": output}})
-    assert rows.missing_outputs(job, known) == []
-    row = only(found, known)
-    assert row.dynamic is None
-    assert "dynamic" not in row.public()
+    situation = EventContext(outputs={"detect": {"m": output}})
+    assert rows.missing_outputs(job, situation) == []
+    row = only(parsed, situation)
+    assert "dynamic" not in JobRow.of(row).public()
     assert 1 in (row.matrix.get("n"), row.matrix.get("info", {}).get("n"))
 
 
 def test_an_output_without_rows_gives_none() -> None:
-    found = workflow(
+    parsed = workflow(
         "    needs: detect\n    strategy: {matrix: '${{ fromJson(needs.detect.outputs.m) }}'}\n", others=DETECT
     )
-    assert listed(found, Situation(outputs={"detect": {"m": '{"info": []}'}})) == []
+    assert listed(parsed, EventContext(outputs={"detect": {"m": '{"info": []}'}})) == []
 
 
 def test_a_matrix_of_a_callers_inputs_is_dynamic_and_waits_for_no_job() -> None:
-    found = workflow("    strategy: {matrix: '${{ fromJson(inputs.m) }}'}\n")
-    assert only(found).dynamic == "${{ fromJson(inputs.m) }}"
-    assert rows.missing_outputs(found.jobs["a"], Situation()) == []
-    found = workflow("    strategy: {matrix: {python: '${{ inputs.versions }}'}}\n")
-    assert only(found).dynamic == "${{ inputs.versions }}"
+    parsed = workflow("    strategy: {matrix: '${{ fromJson(inputs.m) }}'}\n")
+    assert only(parsed).dynamic == "${{ fromJson(inputs.m) }}"
+    assert rows.missing_outputs(parsed.jobs["a"], EventContext()) == []
+    parsed = workflow("    strategy: {matrix: {python: '${{ inputs.versions }}'}}\n")
+    assert only(parsed).dynamic == "${{ inputs.versions }}"
 
 
 def test_a_default_stands_in_for_an_input() -> None:
-    found = workflow("    strategy: {matrix: {n: \"${{ fromJson(inputs.m || '[1, 2]') }}\"}}\n")
-    assert [row.matrix for row in listed(found)] == [{"n": 1}, {"n": 2}]
+    parsed = workflow("    strategy: {matrix: {n: \"${{ fromJson(inputs.m || '[1, 2]') }}\"}}\n")
+    assert [row.matrix for row in listed(parsed)] == [{"n": 1}, {"n": 2}]
 
 
 def test_a_strategy_may_be_an_expression() -> None:
-    found = workflow('    strategy: ${{ fromJson(\'{"matrix":{"n":[1,2]}}\') }}\n')
-    assert [row.matrix for row in listed(found)] == [{"n": 1}, {"n": 2}]
+    parsed = workflow('    strategy: ${{ fromJson(\'{"matrix":{"n":[1,2]}}\') }}\n')
+    assert [row.matrix for row in listed(parsed)] == [{"n": 1}, {"n": 2}]
 
 
 @pytest.mark.parametrize(
@@ -300,21 +309,21 @@ def test_a_strategy_may_be_an_expression() -> None:
     [("true", "true"), ("3.10", "3.1"), ("1.0", "1"), ("'3.10'", "3.10"), ("null", ""), ("0x10", "16")],
 )
 def test_values_of_a_matrix_reach_the_environment_as_github_writes_them(entry: str, value: str) -> None:
-    found = workflow(f"    strategy: {{matrix: {{v: [{entry}]}}}}\n    env: {{V: '${{{{ matrix.v }}}}'}}\n")
-    assert only(found).env == {"V": value}
+    parsed = workflow(f"    strategy: {{matrix: {{v: [{entry}]}}}}\n    env: {{V: '${{{{ matrix.v }}}}'}}\n")
+    assert only(parsed).env == {"V": value}
 
 
 def test_a_rows_resolver_sees_its_environment_and_matrix() -> None:
-    found = workflow("    env: {A: '1'}\n" + info("{n: 2}"))
-    row = only(found)
-    resolve = rows.resolver(found, found.jobs["a"], row, Situation())
+    parsed = workflow("    env: {A: '1'}\n" + info("{n: 2}"))
+    row = only(parsed)
+    resolve = rows.row_resolver(parsed, parsed.jobs["a"], row, EventContext())
     assert resolve.text("${{ env.A }}-${{ matrix.info.n }}-${{ strategy.job-total }}") == "1-2-1"
 
 
 def test_a_rows_environment_can_be_evaluated_again_in_another_situation() -> None:
-    found = workflow("    env: {W: '${{ github.workspace }}'}\n", top="env: {S: '${{ github.sha }}'}\n")
-    row = only(found)
-    assert rows.environment(found, found.jobs["a"], row, Situation(workspace="/w", sha="abc")) == {
+    parsed = workflow("    env: {W: '${{ github.workspace }}'}\n", top="env: {S: '${{ github.sha }}'}\n")
+    row = only(parsed)
+    assert rows.environment(parsed, parsed.jobs["a"], row, EventContext(workspace="/w", sha="abc")) == {
         "S": "abc",
         "W": "/w",
     }
@@ -382,7 +391,7 @@ def test_an_error_in_a_rendered_template_says_that_the_line_is_of_the_result() -
 
 
 def test_five_thousand_rows_are_listed() -> None:
-    found = workflow(
+    parsed = workflow(
         "    env: {N: '${{ matrix.info.n }}'}\n" + info(*(f"{{test_file: t{n}.py, n: {n}}}" for n in range(5000)))
     )
-    assert len({row.row for row in listed(found)}) == 5000
+    assert len({row.row for row in listed(parsed)}) == 5000

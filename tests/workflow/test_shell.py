@@ -77,8 +77,8 @@ IMAGES: list[tuple[str, str | None]] = [
 
 @pytest.mark.parametrize(("script", "image"), IMAGES)
 def test_the_image_is_that_of_the_first_docker_run(script: str, image: str | None) -> None:
-    found = docker_run(script)
-    assert (found.image if found else None) == image
+    run = docker_run(script)
+    assert (run.image if run else None) == image
 
 
 @pytest.mark.parametrize(
@@ -104,17 +104,17 @@ def test_the_image_is_that_of_the_first_docker_run(script: str, image: str | Non
     ],
 )
 def test_variables_of_the_image_are_filled_in_where_they_are_known(script: str, image: str) -> None:
-    found = docker_run(script, {"IMAGE": "env:1"})
-    assert found is not None
-    assert found.image == image
+    run = docker_run(script, {"IMAGE": "env:1"})
+    assert run is not None
+    assert run.image == image
 
 
 def test_the_words_are_those_that_bash_would_pass_on() -> None:
-    found = docker_run("docker run -e 'A=b c' --name x\"y z\" img bash -lc '\n  echo \"hi\" # no comment\n'")
-    assert found is not None
-    assert found.values("env") == ["A=b c"]
-    assert found.last("name") == "xy z"
-    assert found.command == ("bash", "-lc", '\n  echo "hi" # no comment\n')
+    run = docker_run("docker run -e 'A=b c' --name x\"y z\" img bash -lc '\n  echo \"hi\" # no comment\n'")
+    assert run is not None
+    assert run.values("env") == ["A=b c"]
+    assert run.last("name") == "xy z"
+    assert run.command == ("bash", "-lc", '\n  echo "hi" # no comment\n')
 
 
 def test_a_script_is_its_simple_commands_inner_ones_first() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ci_tasks.report.html.words import details, esc, number, table, ticks
+from ci_tasks.report.html.templates import template
+from ci_tasks.report.html.words import number, ticks
 
 Points = Sequence[tuple[int, float]]
 Scale = Callable[[float], float]  # a value → where it is drawn
@@ -29,41 +30,52 @@ class Curve:
     parts: Sequence[Points]
 
 
+@dataclass(frozen=True)
+class Line:
+    """A training of a curve: its points in pieces without a gap, its marks (x, y, words), and where it has no finite
+    value (x, words, steps)."""
+
+    style: str
+    pieces: list[str]
+    marks: list[tuple[float, float, str]]
+    odd: list[tuple[float, str, str]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric as curves.html.j2 draws it. `key` makes ids unique; `alike` are curves that the legend leaves out."""
+
+    key: str
+    name: str
+    family: str
+    title: str
+    description: str
+    legend: list[tuple[str, str]]
+    alike: int
+    grid: list[tuple[float, float]]
+    steps: list[tuple[float, int]]
+    lines: list[Line]
+    note: str
+    columns: list[str]
+    values: list[list[str]]
+
+
 def figures(row: str, curves: Sequence[Curve], key: str) -> str:
     """The drawings of a row, a metric each, in the order in which the metrics come. `key` makes ids unique."""
     metrics: dict[str, list[Curve]] = {}
     for curve in curves:
         metrics.setdefault(curve.name, []).append(curve)
-    drawn = "".join(_figure(row, several, f"{key}-{at}") for at, several in enumerate(metrics.values()))
-    return f'<div class="charts">\n{drawn}</div>\n'
-
-
-def _figure(row: str, curves: Sequence[Curve], key: str) -> str:
-    name, family = curves[0].name, curves[0].family
-    title = f"{name} of {row} over steps"
-    return (
-        f'<figure class="chart"><figcaption><strong>{esc(name)}</strong> <span class="muted">{esc(family)}</span>'
-        f"{_legend(curves)}</figcaption>\n"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="{key}-t {key}-d">'
-        f'<title id="{key}-t">{esc(title)}</title>'
-        f'<desc id="{key}-d">{esc(". ".join(_said(curve) for curve in curves))}</desc>\n'
-        f"{_drawing(curves)}</svg>\n{details('The same as a table', _table(title, curves))}</figure>\n"
+    return template("curves.html.j2").render(
+        figures=[_figure(row, several, f"{key}-{at}") for at, several in enumerate(metrics.values())],
+        width=_WIDTH,
+        height=_HEIGHT,
+        left=_LEFT,
+        right=_WIDTH - _RIGHT,
+        top=_TOP,
     )
 
 
-def _legend(curves: Sequence[Curve]) -> str:
-    if len(curves) == 1 and curves[0].source != CI:
-        return ""
-    entries = "".join(
-        f'<li><svg class="swatch" viewBox="0 0 32 10" aria-hidden="true"><line class="curve {_style(at, curve)}" '
-        f'x1="1" x2="31" y1="5" y2="5"/>{_mark(16, 5, _style(at, curve))}</svg> {esc(curve.source)}</li>'
-        for at, curve in enumerate(curves[: _STYLES + 1])
-    )
-    more = len(curves) - _STYLES - 1
-    return f'<ul class="legend">{entries}{f"<li>and {more} more like the last</li>" if more > 0 else ""}</ul>'
-
-
-def _drawing(curves: Sequence[Curve]) -> str:
+def _figure(row: str, curves: Sequence[Curve], key: str) -> Figure:
     every = [point for curve in curves for part in curve.parts for point in part]
     finite = [value for _, value in every if math.isfinite(value)]
     first, last = min(step for step, _ in every), max(step for step, _ in every)
@@ -75,61 +87,50 @@ def _drawing(curves: Sequence[Curve]) -> str:
     def y(value: float) -> float:
         return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * (value - low) / (high - low)
 
-    drawn = [
-        f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        f'<text class="tick" x="{_LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{number(tick)}</text>'
-        for tick in (ticks(low, high) if finite else [])
-    ]
-    steps = sorted({round(tick) for tick in ticks(first, last, 5)})
-    drawn += [
-        f'<text class="tick" x="{x(step):.1f}" y="{_HEIGHT - 12}" text-anchor="middle">{step}</text>' for step in steps
-    ]
-    drawn.append(f'<text class="tick" x="{_LEFT - 14}" y="{_HEIGHT - 12}" text-anchor="end">step</text>')
-    for at, curve in enumerate(curves):
-        style = _style(at, curve)
-        for part in curve.parts:
-            drawn += _line(part, style, x, y)
-    return "".join(drawn)
+    alone = len(curves) == 1 and curves[0].source != CI
+    steps, columns, values = _table(curves)
+    return Figure(
+        key=key,
+        name=curves[0].name,
+        family=curves[0].family,
+        title=f"{curves[0].name} of {row} over steps",
+        description=". ".join(_describe(curve) for curve in curves),
+        legend=[] if alone else [(_style(at, shown), shown.source) for at, shown in enumerate(curves[: _STYLES + 1])],
+        alike=len(curves) - _STYLES - 1,
+        grid=[(y(tick), tick) for tick in (ticks(low, high) if finite else [])],
+        steps=[(x(step), step) for step in sorted({round(tick) for tick in ticks(first, last, 5)})],
+        lines=[_line(part, _style(at, curve), x, y) for at, curve in enumerate(curves) for part in curve.parts],
+        note=f" (the first {_MOST_LINES:,} of {steps:,} steps)" if steps > _MOST_LINES else "",
+        columns=columns,
+        values=values,
+    )
 
 
-def _line(part: Points, style: str, x: Scale, y: Scale) -> list[str]:
+def _line(part: Points, style: str, x: Scale, y: Scale) -> Line:
     """A part's line, broken where a value is no finite number; that is written at the top instead."""
-    drawn: list[str] = []
-    piece: list[str] = []
-    for step, value in [*part, (0, math.nan)]:
-        if math.isfinite(value):
-            piece.append(f"{x(step):.1f},{y(value):.1f}")
-            continue
-        if len(piece) > 1:
-            drawn.append(f'<polyline class="curve {style}" points="{" ".join(piece)}"/>')
-        piece = []
-    if len(part) <= _FEW:
-        finite = [(step, value) for step, value in part if math.isfinite(value)]
-        drawn += [_mark(x(step), y(value), style, f"step {step}: {number(value)}") for step, value in finite]
-    return drawn + [_odd([*group], x) for odd, group in groupby(part, _is_odd) if odd]
+    finite = [(step, value) for step, value in part if math.isfinite(value)]
+    groups = [(odd, [*group]) for odd, group in groupby(part, _is_odd)]
+    return Line(
+        style,
+        [
+            " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in group)
+            for odd, group in groups
+            if not odd and group[1:]
+        ],
+        [(x(at), y(value), f"step {at}: {number(value)}") for at, value in finite] if len(part) <= _FEW else [],
+        [_odd(group, x) for odd, group in groups if odd],
+    )
 
 
 def _is_odd(point: tuple[int, float]) -> bool:
     return not math.isfinite(point[1])
 
 
-def _odd(points: Points, x: Scale) -> str:
+def _odd(points: Points, x: Scale) -> tuple[float, str, str]:
     """Steps in a row without a finite value."""
-    words = "/".join(dict.fromkeys(number(value) for _, value in points))
+    values = "/".join(dict.fromkeys(number(value) for _, value in points))
     first, last = points[0][0], points[-1][0]
-    steps = f"at step {first}" if first == last else f"from step {first} to {last}"
-    middle = (x(first) + x(last)) / 2
-    return (
-        f'<text class="nan" x="{middle:.1f}" y="{_TOP + 10}" text-anchor="middle">{words}'
-        f"<title>{words} {steps}</title></text>"
-    )
-
-
-def _mark(x: float, y: float, style: str, said: str = "") -> str:
-    title = f"<title>{said}</title>" if said else ""
-    if style == "ci":
-        return f'<rect class="mark {style}" x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6">{title}</rect>'
-    return f'<circle class="mark {style}" cx="{x:.1f}" cy="{y:.1f}" r="3">{title}</circle>'
+    return (x(first) + x(last)) / 2, values, f"at step {first}" if first == last else f"from step {first} to {last}"
 
 
 def _style(at: int, curve: Curve) -> str:
@@ -138,13 +139,13 @@ def _style(at: int, curve: Curve) -> str:
 
 def _range(finite: Sequence[float]) -> tuple[float, float]:
     low, high = min(finite, default=0.0), max(finite, default=1.0)
-    room = (high - low) * 0.06
-    if room <= 1e-12 * max(abs(low), abs(high), 1e-300):
-        room = abs(high) * 0.1 or 1.0
-    return low - room, high + room
+    margin = (high - low) * 0.06
+    if margin <= 1e-12 * max(abs(low), abs(high), 1e-300):
+        margin = abs(high) * 0.1 or 1.0
+    return low - margin, high + margin
 
 
-def _said(curve: Curve) -> str:
+def _describe(curve: Curve) -> str:
     """What a person who does not see the drawing is told."""
     points = [point for part in curve.parts for point in part]
     finite = [value for _, value in points if math.isfinite(value)]
@@ -159,7 +160,8 @@ def _said(curve: Curve) -> str:
     return f"{curve.source}: {many}{len(points)} points, {values}{more}"
 
 
-def _table(title: str, curves: Sequence[Curve]) -> str:
+def _table(curves: Sequence[Curve]) -> tuple[int, list[str], list[list[str]]]:
+    """How many steps there are, the columns' names, and the values of the first steps."""
     columns = [
         (f"{curve.source}{f', training {at}' if len(curve.parts) > 1 else ''}", dict(part))
         for curve in curves
@@ -167,8 +169,7 @@ def _table(title: str, curves: Sequence[Curve]) -> str:
     ]
     steps = sorted({step for _, points in columns for step in points})
     body = [
-        (str(step), *(number(points[step]) if step in points else "" for _, points in columns))
+        [str(step), *(number(points[step]) if step in points else "" for _, points in columns)]
         for step in steps[:_MOST_LINES]
     ]
-    note = f" (the first {_MOST_LINES:,} of {len(steps):,} steps)" if len(steps) > _MOST_LINES else ""
-    return table(esc(title + note), ("Step", *(esc(name) for name, _ in columns)), body, "numbers")
+    return len(steps), ["Step", *(name for name, _ in columns)], body

@@ -36,11 +36,11 @@ class Block:
 def shares(sizes: Iterable[int], each: int = LIMIT, total: int = TOTAL) -> list[int]:
     """How many bytes of each log may be kept: what small ones leave over goes to the large ones."""
     sizes = [min(size, each) for size in sizes]
-    given, left = [0] * len(sizes), total
+    granted, left = [0] * len(sizes), total
     for done, at in enumerate(sorted(range(len(sizes)), key=lambda at: sizes[at])):
-        given[at] = min(sizes[at], left // (len(sizes) - done))
-        left -= given[at]
-    return given
+        granted[at] = min(sizes[at], left // (len(sizes) - done))
+        left -= granted[at]
+    return granted
 
 
 def script(log: int, pieces: Iterable[bytes], size: int, keep: int, blamed: int | None) -> Iterator[str]:
@@ -139,5 +139,5 @@ def _clean(text: bytes) -> bytes:
 
 
 def _segments(line: bytes) -> bytes:
-    said = [segment for segment in line.split(b"\r") if segment.strip()]
-    return " ␍ ".encode().join(said[-_SEGMENTS:])
+    segments = [segment for segment in line.split(b"\r") if segment.strip()]
+    return " ␍ ".encode().join(segments[-_SEGMENTS:])

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from markupsafe import Markup
+
 from ci_tasks import resources
+from ci_tasks.records import RunRecord, overall
 from ci_tasks.report.html import sections
 from ci_tasks.report.html.curves import Curve, figures
 from ci_tasks.report.html.logdata import script, shares
+from ci_tasks.report.html.templates import template
 from ci_tasks.report.html.timeline import Bar, timeline
-from ci_tasks.report.html.words import esc
 
 _SCRIPTS = ("page.js", "view.js", "viewer.js")  # in this order: the last uses the one before
-_SECTIONS = ("results", "failures", "deviations", "timeline", "metrics", "environment", "logs")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Log:
 class Run:
     """One row's run: its record, when it had which GPUs, its metrics and its log, as far as it has them."""
 
-    record: sections.Record
+    record: RunRecord
     bar: Bar | None = None
     curves: Sequence[Curve] = field(default_factory=tuple)
     log: Log | None = None
@@ -55,14 +58,29 @@ class Ci:
 def page(title: str, runs: Sequence[Run], ci: Ci | None = None, made: str = "") -> Iterator[str]:
     """The page's text. `made` says when and by what, at its foot. Reads each log once, when its turn comes."""
     logs = [run.log for run in runs if run.log is not None] + ([ci.log] if ci else [])
-    places = _places(runs)
-    yield _head(title)
-    yield from _body(title, runs, ci, places, logs)
-    for number, (log, keep) in enumerate(zip(logs, shares(log.size for log in logs), strict=True)):
-        yield from script(number, log.pieces, log.size, keep, log.blamed)
-    yield f"<footer>{esc(made)}</footer>\n" if made else ""
-    yield f'<script type="text/plain" id="worker">\n{_asset("worker.js")}</script>\n'
-    yield "".join(f"<script>{_asset(name)}</script>\n" for name in _SCRIPTS) + "</body>\n</html>\n"
+    records = [run.record for run in runs]
+    counts = Counter(record.status for record in records)
+    style, scripts = _asset("page.css"), [_asset(name) for name in _SCRIPTS]
+    return template("page.html.j2").generate(
+        title=title,
+        policy=_policy(style, scripts),
+        style=Markup(style),
+        counts=counts,
+        overall=overall([*counts]),
+        first_start=sections.first_start(records),
+        checkouts=list(dict.fromkeys(record.checkout for record in records if record.checkout)),
+        rows=[sections.PageRow(*pair) for pair in zip(records, _places(runs), strict=True)],
+        deviations=sections.deviations(records),
+        timeline=Markup(timeline([run.bar for run in runs if run.bar is not None])),
+        metrics=_metrics(runs, ci),
+        environments=sections.environments(records),
+        gpus=sections.gpus,
+        logs=logs,
+        data=_data(logs),
+        made=made,
+        worker=Markup(_asset("worker.js")),
+        scripts=[Markup(script) for script in scripts],
+    )
 
 
 def _places(runs: Sequence[Run]) -> list[int | None]:
@@ -71,71 +89,31 @@ def _places(runs: Sequence[Run]) -> list[int | None]:
     return [None if run.log is None else next(numbers) for run in runs]
 
 
-def _head(title: str) -> str:
-    style = _asset("page.css")
-    allowed = " ".join(_digest(_asset(name)) for name in _SCRIPTS)
-    policy = (
-        f"default-src 'none'; script-src {allowed}; worker-src blob:; img-src data:; style-src {_digest(style)};"
-        " base-uri 'none'; form-action 'none'"
-    )
+def _policy(style: str, scripts: Sequence[str]) -> str:
     return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n<link rel="icon" href="data:,">\n'
-        f"<title>{esc(title)}</title>\n<style>{style}</style>\n</head>\n"
+        f"default-src 'none'; script-src {' '.join(map(_digest, scripts))}; worker-src blob:; img-src data:;"
+        f" style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
     )
 
 
-def _body(
-    title: str, runs: Sequence[Run], ci: Ci | None, places: Sequence[int | None], logs: Sequence[Log]
-) -> Iterator[str]:
-    records = [run.record for run in runs]
-    links = "".join(f'<li><a href="#{name}">{name.capitalize()}</a></li>' for name in _SECTIONS)
-    yield (
-        '<body>\n<a class="skip" href="#logs">Skip to the logs</a>\n<header>\n'
-        f'<h1>{esc(title)}</h1>\n<button type="button" id="theme" hidden>Theme: automatic</button>\n'
-        f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n</header>\n<main>\n'
-    )
-    yield f'<section aria-label="Summary">\n{sections.summary(records)}</section>\n'
-    yield _section("results", "Results", sections.results(records, places))
-    yield _section("failures", "What failed", sections.failures(records, places))
-    yield _section("deviations", "Different from CI", sections.deviations(records))
-    yield _section("timeline", "Timeline", timeline([run.bar for run in runs if run.bar is not None]))
-    yield _section("metrics", "Metrics over steps", _metrics(runs, ci))
-    yield _section("environment", "Environment", sections.environment(records))
-    yield _section("logs", "Logs", _viewer(logs))
-    yield "</main>\n"
-
-
-def _section(name: str, title: str, content: str) -> str:
-    head = f'<section id="{name}" aria-labelledby="{name}-title">\n<h2 id="{name}-title">{title}</h2>\n'
-    return f"{head}{content}</section>\n"
-
-
-def _metrics(runs: Sequence[Run], ci: Ci | None) -> str:
+def _metrics(runs: Sequence[Run], ci: Ci | None) -> list[tuple[str, Markup]]:
     """A row's runs share its drawings, and CI's are in them."""
     rows: dict[str, list[Curve]] = {}
     for run in runs:
-        rows.setdefault(str(run.record["row"]), []).extend(run.curves)
+        rows.setdefault(run.record.row, []).extend(run.curves)
     if ci is not None:
         rows.setdefault(ci.row, []).extend(ci.curves)
-    drawn = [
-        f"<h3>{esc(row)}</h3>\n{figures(row, curves, f'chart{number}')}"
+    return [
+        (row, Markup(figures(row, curves, f"chart{number}")))
         for number, (row, curves) in enumerate(rows.items())
         if curves
     ]
-    return "".join(drawn) or "<p>No log has metrics of training steps.</p>\n"
 
 
-def _viewer(logs: Sequence[Log]) -> str:
-    if not logs:
-        return "<p>There is no log.</p>\n"
-    options = "".join(
-        f'<option value="{number}" data-blamed="{log.blamed or ""}">{esc(log.title)}</option>'
-        for number, log in enumerate(logs)
-    )
-    return _asset("viewer.html").replace("<!-- options -->", options)
+def _data(logs: Sequence[Log]) -> Iterator[Markup]:
+    for number, (log, keep) in enumerate(zip(logs, shares(log.size for log in logs), strict=True)):
+        for element in script(number, log.pieces, log.size, keep, log.blamed):
+            yield Markup(element)
 
 
 def _asset(name: str) -> str:

@@ -48,7 +48,7 @@ def parse(text: str) -> Node:
     Raises ExpressionError where the text is empty or no expression, names an unknown context or function, has a call
     with a wrong number of arguments, or is nested more than 50 deep (`ExpressionConstants.MaxDepth` in the runner).
     """
-    return _Parser(text).whole()
+    return _ExpressionParser(text).whole()
 
 
 class _Token(NamedTuple):
@@ -58,7 +58,7 @@ class _Token(NamedTuple):
     value: Value = None
 
 
-class _Parser:
+class _ExpressionParser:
     """Recursive descent, one token ahead. A method consumes what it returns."""
 
     def __init__(self, text: str) -> None:
@@ -140,7 +140,7 @@ class _Parser:
     def _call(self, token: _Token) -> Node:
         function = FUNCTIONS.get(token.text.lower())
         if function is None:
-            names = [known.name for known in FUNCTIONS.values()]
+            names = [builtin.name for builtin in FUNCTIONS.values()]
             self._refuse(_unknown("function", token.text, names), token.position)
         arguments: list[Node] = []
         while not self._accept(")"):
@@ -152,9 +152,9 @@ class _Parser:
 
     def _check_arity(self, function: Function, count: int, position: int) -> None:
         if not function.minimum <= count <= function.maximum:
-            wanted = " to ".join(map(str, sorted({function.minimum, function.maximum})))
+            arity = " to ".join(map(str, sorted({function.minimum, function.maximum})))
             noun = "argument" if function.maximum == 1 else "arguments"
-            self._refuse(f"{function.name} takes {wanted} {noun}, not {count}", position)
+            self._refuse(f"{function.name} takes {arity} {noun}, not {count}", position)
         if function.name == "case" and count % 2 == 0:
             self._refuse(f"case takes pairs of a condition and a value, then a default: {count} is even", position)
 
@@ -177,21 +177,21 @@ class _Parser:
         return token
 
     def _accept(self, symbol: str) -> bool:
-        found = self.token.kind == "symbol" and self.token.text == symbol
-        if found:
+        accepted = self.token.kind == "symbol" and self.token.text == symbol
+        if accepted:
             self._advance()
-        return found
+        return accepted
 
     def _expect(self, symbol: str) -> None:
         if not self._accept(symbol):
             self._refuse_token()
 
     def _read(self, start: int) -> _Token:
-        found = _TOKEN.match(self.text, start)
-        assert found is not None, "the last alternative takes any character"
-        kind = str(found.lastgroup)
-        position = found.start(kind)
-        token = _Token(kind, found[kind], position)
+        match = _TOKEN.match(self.text, start)
+        assert match is not None, "the last alternative takes any character"
+        kind = str(match.lastgroup)
+        position = match.start(kind)
+        token = _Token(kind, match[kind], position)
         if kind == "string":
             return token._replace(value=token.text[1:-1].replace("''", "'"))
         if kind == "number":
@@ -206,12 +206,12 @@ class _Parser:
         return token
 
     def _number(self, position: int) -> _Token:
-        found = _NUMBER.match(self.text, position)
-        assert found is not None, "the caller has seen its first character"
-        value = parse_number(found[0])
+        match = _NUMBER.match(self.text, position)
+        assert match is not None, "the caller has seen its first character"
+        value = parse_number(match[0])
         if isnan(value):
-            self._refuse(f"{found[0]!r} is not a number", position)
-        return _Token("number", found[0], position, as_number(value))
+            self._refuse(f"{match[0]!r} is not a number", position)
+        return _Token("number", match[0], position, as_number(value))
 
     def _refuse_token(self, token: _Token | None = None) -> NoReturn:
         token = token or self.token
@@ -224,7 +224,7 @@ class _Parser:
 def _unknown(what: str, name: str, valid: Iterable[str]) -> str:
     import difflib  # here, since only an error needs it
 
-    by_lower = {known.lower(): known for known in valid}
+    by_lower = {valid_name.lower(): valid_name for valid_name in valid}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     nearest = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
     return f"unknown {what} {name!r}{nearest} (valid: {', '.join(sorted(by_lower.values(), key=str.lower))})"

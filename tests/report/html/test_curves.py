@@ -23,7 +23,7 @@ def curve(source: str, *parts: list[tuple[int, float]], name: str = "train/loss"
 
 def lines(picture: ElementTree.Element) -> list[tuple[str, int]]:
     """(class, points) of each line."""
-    return [(one.attrib["class"], len(one.attrib["points"].split())) for one in picture.iter("polyline")]
+    return [(element.attrib["class"], len(element.attrib["points"].split())) for element in picture.iter("polyline")]
 
 
 def test_ci_and_ours_are_in_one_drawing_and_told_apart_without_colour() -> None:
@@ -31,8 +31,8 @@ def test_ci_and_ours_are_in_one_drawing_and_told_apart_without_colour() -> None:
     assert lines(picture) == [("curve s0", 2), ("curve ci", 2)]
     assert len(list(picture.iter("rect"))) == 2, "CI's marks are squares"
     assert len(list(picture.iter("circle"))) == 2
-    (told,) = picture.iter("desc")
-    assert told.text == (
+    (description,) = picture.iter("desc")
+    assert description.text == (
         "here: 2 points, from 1 to 0.5, between 0.5 and 1. CI: 2 points, from 1 to 0.25, between 0.25 and 1"
     )
     assert '<th scope="row">1</th><td>0.5</td><td>0.25</td>' in text
@@ -49,9 +49,9 @@ def test_a_line_breaks_where_a_value_is_nan_which_is_written_instead() -> None:
     points = [(0, 1.0), (1, 2.0), (2, math.nan), (3, math.inf), (4, 1.0), (5, 1.5), (6, 1.0)]
     _, (picture,) = drawn(curve("here", points))
     assert lines(picture) == [("curve s0", 2), ("curve s0", 3)]
-    assert [one.text for one in picture.iter("text") if one.attrib["class"] == "nan"] == ["NaN/∞"]
-    (told,) = picture.iter("desc")
-    assert (told.text or "").endswith("NaN at step 2, ∞ at step 3")
+    assert [element.text for element in picture.iter("text") if element.attrib["class"] == "nan"] == ["NaN/∞"]
+    (description,) = picture.iter("desc")
+    assert (description.text or "").endswith("NaN at step 2, ∞ at step 3")
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_whatever_was_logged_every_number_of_the_drawing_is_finite(points: list[
     text, (picture,) = drawn(curve("here", points))
     coordinates = [
         value
-        for one in picture.iter()
-        for name, value in one.attrib.items()
+        for element in picture.iter()
+        for name, value in element.attrib.items()
         if name in ("x", "y", "cx", "cy", "points")
     ]
     assert coordinates
@@ -91,13 +91,13 @@ def test_names_are_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "found"),
+    ("low", "high", "expected"),
     [(0, 1, [0, 0.5, 1]), (0.19, 0.77, [0.2, 0.4, 0.6]), (-3e-7, 3e-7, [-2e-7, 0, 2e-7]), (5, 5, [5])],
 )
-def test_ticks_are_round(low: float, high: float, found: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(found)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("value", "said"), [(0.28125, "0.2812"), (-1e-7, "−1e−07"), (math.inf, "∞"), (3, "3")])
-def test_numbers_are_short(value: float, said: str) -> None:
-    assert number(value) == said
+@pytest.mark.parametrize(("value", "expected"), [(0.28125, "0.2812"), (-1e-7, "−1e−07"), (math.inf, "∞"), (3, "3")])
+def test_numbers_are_short(value: float, expected: str) -> None:
+    assert number(value) == expected

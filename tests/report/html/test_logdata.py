@@ -19,21 +19,21 @@ ELEMENT = re.compile(
 
 def unpacked(elements: Iterable[str]) -> list[tuple[int, int, str]]:
     """(first, lines, text) of each, as the page's worker reads them."""
-    found = []
+    chunks = []
     for element in elements:
         matched = ELEMENT.fullmatch(element)
         assert matched, element[:200]
         text = zlib.decompress(base64.b64decode(matched[4])).decode("utf-8", "replace")
-        found.append((int(matched[2]), int(matched[3]), text))
-    return found
+        chunks.append((int(matched[2]), int(matched[3]), text))
+    return chunks
 
 
 def cut(log: bytes, size: int) -> Iterator[bytes]:
     return (log[at : at + size] for at in range(0, len(log), size))
 
 
-def numbered(found: list[tuple[int, int, str]]) -> dict[int, str]:
-    return {first + at: line for first, _, text in found for at, line in enumerate(text.split("\n"))}
+def numbered(chunks: list[tuple[int, int, str]]) -> dict[int, str]:
+    return {first + at: line for first, _, text in chunks for at, line in enumerate(text.split("\n"))}
 
 
 LINES = b"".join(b"line %d \xe2\x9c\x93\n" % number for number in range(1, 40_001))
@@ -41,9 +41,9 @@ LINES = b"".join(b"line %d \xe2\x9c\x93\n" % number for number in range(1, 40_00
 
 @pytest.mark.parametrize("size", [1 << 18, 70_001, 1 << 22])
 def test_every_line_is_there_under_its_number_however_the_log_was_cut(size: int) -> None:
-    found = unpacked(script(0, cut(LINES, size), len(LINES), len(LINES), None))
-    assert numbered(found) == {number: f"line {number} ✓" for number in range(1, 40_001)}
-    assert all(lines == text.count("\n") + 1 for _, lines, text in found)
+    chunks = unpacked(script(0, cut(LINES, size), len(LINES), len(LINES), None))
+    assert numbered(chunks) == {number: f"line {number} ✓" for number in range(1, 40_001)}
+    assert all(lines == text.count("\n") + 1 for _, lines, text in chunks)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_line_without_an_end_keeps_its_beginning_and_end_in_bounded_memory() -
 @pytest.mark.parametrize("blamed", [None, 20_000])
 def test_of_a_log_beyond_the_limit_a_gap_is_named_and_numbers_go_on(blamed: int | None) -> None:
     log = b"".join(b"line %07d %s\n" % (number, b"x" * 485) for number in range(1, 40_001))
-    found = unpacked(script(0, cut(log, 1 << 17), len(log), 3_000_000, blamed))
-    gaps = [(first, text) for first, _, text in found if "are left out here" in text]
-    kept = numbered([one for one in found if "are left out here" not in one[2]])
+    chunks = unpacked(script(0, cut(log, 1 << 17), len(log), 3_000_000, blamed))
+    gaps = [(first, text) for first, _, text in chunks if "are left out here" in text]
+    kept = numbered([chunk for chunk in chunks if "are left out here" not in chunk[2]])
     assert len(gaps) == (2 if blamed else 1)
     assert all(text.startswith(f"line {number:07d} ") for number, text in kept.items())
     assert {1, 40_000, blamed or 1} <= set(kept)
@@ -89,8 +89,8 @@ def test_of_a_log_beyond_the_limit_a_gap_is_named_and_numbers_go_on(blamed: int 
 
 
 @pytest.mark.parametrize(
-    ("sizes", "given"),
+    ("sizes", "granted"),
     [([], []), ([5], [5]), ([50], [10]), ([2, 50, 50], [2, 10, 10]), ([4, 9, 9, 9], [4, 7, 7, 7]), ([0, 9], [0, 9])],
 )
-def test_what_small_logs_leave_over_goes_to_the_large_ones(sizes: list[int], given: list[int]) -> None:
-    assert shares(sizes, each=10, total=25) == given
+def test_what_small_logs_leave_over_goes_to_the_large_ones(sizes: list[int], granted: list[int]) -> None:
+    assert shares(sizes, each=10, total=25) == granted

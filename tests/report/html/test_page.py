@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
 from ci_tasks import resources
+from ci_tasks.agent.codec import decode
+from ci_tasks.records import RunRecord
 from ci_tasks.report.html.curves import CI, Curve
 from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar
@@ -32,9 +35,10 @@ TRIAGE = {
 }
 
 
-def record(row: str, status: str = "passed", **more: Any) -> dict[str, Any]:
-    return {
+def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
+    fields = {
         "id": f"b.{row}",
+        "label": "l",
         "row": row,
         "status": status,
         "reason": "",
@@ -47,9 +51,9 @@ def record(row: str, status: str = "passed", **more: Any) -> dict[str, Any]:
         "checkout": {"path": "/c", "commit": "c" * 40, "tree": "d" * 40, "dirty": ["a.py"], "sample": False},
         "deviations": [{"what": "image", "ci": "a:latest", "here": "a@sha256:1", "why": "pinned"}],
         "environment": {"runtime": "docker", "image": "a:latest", "driver": "550.1", "packages": {"torch": "2.9"}},
-        "triage": None,
         **more,
     }
+    return decode(RunRecord, fields, where="a test")
 
 
 class Reader(HTMLParser):
@@ -83,7 +87,7 @@ class Reader(HTMLParser):
     def of(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
-    def said(self, tag: str) -> list[str]:
+    def texts_of(self, tag: str) -> list[str]:
         return [text for name, text in self.texts if name == tag]
 
 
@@ -103,41 +107,47 @@ def failed_and_passed() -> tuple[str, Reader]:
 
 
 def test_the_page_has_every_section_under_a_heading_and_every_log_as_data() -> None:
-    text, found = failed_and_passed()
-    assert found.said("h1") == ["my run"]
-    assert found.said("h2") == [
+    text, reader = failed_and_passed()
+    assert reader.texts_of("h1") == ["my run"]
+    assert reader.texts_of("h2") == [
         *("Results", "What failed", "Different from CI", "Timeline", "Metrics over steps", "Environment", "Logs")
     ]
-    assert [one["data-log"] for one in found.of("script") if one.get("data-log")] == ["0", "1"]
-    assert [one["data-blamed"] for one in found.of("option")] == ["2", ""]
-    assert {"#log-0:2", "#log-1"} <= {one["href"] for one in found.of("a")}
-    assert "cuda_oom: too little memory" in found.said("dd")
+    assert [element["data-log"] for element in reader.of("script") if element.get("data-log")] == [
+        "0",
+        "1",
+    ]
+    assert [element["data-blamed"] for element in reader.of("option")] == ["2", ""]
+    assert {"#log-0:2", "#log-1"} <= {element["href"] for element in reader.of("a")}
+    assert "cuda_oom: too little memory" in reader.texts_of("dd")
     assert "      2 " in text and "<mark>" in text
-    assert len([one for one in found.of("svg") if one.get("role") == "img"]) == 2
-    assert "Made today." in found.said("footer")
+    assert len([element for element in reader.of("svg") if element.get("role") == "img"]) == 2
+    assert "Made today." in reader.texts_of("footer")
 
 
 def test_links_and_labels_lead_to_elements_that_are_there_once() -> None:
-    _, found = failed_and_passed()
-    ids = [value for _, attributes in found.elements for name, value in attributes.items() if name == "id"]
+    _, reader = failed_and_passed()
+    ids = [value for _, attributes in reader.elements for name, value in attributes.items() if name == "id"]
     assert len(ids) == len(set(ids))
-    targets = {str(one["href"])[1:] for one in found.of("a") if not str(one["href"]).startswith("#log-")}
+    targets = {str(element["href"])[1:] for element in reader.of("a") if not str(element["href"]).startswith("#log-")}
     named = {
         name
-        for _, attributes in found.elements
+        for _, attributes in reader.elements
         for key in ("aria-labelledby", "aria-describedby")
         for name in str(attributes.get(key) or "").split()
     }
     assert targets | named <= set(ids)
-    assert all(one.get("scope") in ("col", "row") for one in found.of("th"))
-    scrolling = [*found.of("pre"), *(one for one in found.of("div") if one.get("class") == "wide")]
-    assert all(one.get("tabindex") == "0" and one.get("id", one.get("aria-label")) for one in scrolling)
-    assert {"context", None} == {one.get("class") for one in found.of("pre")}
+    assert all(element.get("scope") in ("col", "row") for element in reader.of("th"))
+    scrolling = [
+        *reader.of("pre"),
+        *(element for element in reader.of("div") if element.get("class") == "wide"),
+    ]
+    assert all(element.get("tabindex") == "0" and element.get("id", element.get("aria-label")) for element in scrolling)
+    assert {"context", None} == {element.get("class") for element in reader.of("pre")}
 
 
 def test_a_row_that_goes_on_has_not_failed() -> None:
     going = record("a", "running", timings={"seconds": None})
-    assert "Nothing failed." in Reader("".join(page("t", [Run(going)]))).said("p")
+    assert "Nothing failed." in Reader("".join(page("t", [Run(going)]))).texts_of("p")
 
 
 def test_hostile_words_anywhere_stay_words() -> None:
@@ -152,11 +162,11 @@ def test_hostile_words_anywhere_stay_words() -> None:
     deviation = dict.fromkeys(("what", "ci", "here", "why"), HOSTILE)
     checkout = {"path": HOSTILE, "commit": HOSTILE, "tree": HOSTILE, "dirty": [HOSTILE], "sample": False}
     environment = {
-        **dict.fromkeys(("runtime", "image", "driver", "python", HOSTILE), HOSTILE),
+        **dict.fromkeys(("runtime", "image", "driver", "python", "problem"), HOSTILE),
         "packages": {HOSTILE: HOSTILE},
         "direct": {HOSTILE: {"url": HOSTILE}},
-        "gpus": [{"name": HOSTILE}],
-        "docker": {HOSTILE: HOSTILE},
+        "gpus": [{"index": 0, "uuid": HOSTILE, "name": HOSTILE, "memory": HOSTILE}],
+        "docker": {"client": HOSTILE, "server": HOSTILE},
         "containers": [{**dict.fromkeys(("name", "image", "problem"), HOSTILE), "digests": [HOSTILE]}],
     }
     odd = record(
@@ -167,20 +177,20 @@ def test_hostile_words_anywhere_stay_words() -> None:
     log = Log(HOSTILE, 9, [HOSTILE.encode()], 1)
     bar = Bar(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 0, 900, 1, (0,), [(2, HOSTILE)])
     ci = Ci(HOSTILE, [Curve(HOSTILE, HOSTILE, CI, [[(0, 1.0)]])], log)
-    text = "".join(page(HOSTILE, [Run(odd, bar, curves, log), Run({**odd, "status": HOSTILE})], ci, HOSTILE))
-    found = Reader(text)
-    assert not found.of("img")
-    assert not [name for _, attributes in found.elements for name in attributes if name.startswith("on")]
-    plain = "".join(text for tag, text in found.texts if tag != "script")
+    text = "".join(page(HOSTILE, [Run(odd, bar, curves, log), Run(replace(odd, status=HOSTILE))], ci, HOSTILE))
+    reader = Reader(text)
+    assert not reader.of("img")
+    assert not [name for _, attributes in reader.elements for name in attributes if name.startswith("on")]
+    plain = "".join(text for tag, text in reader.texts if tag != "script")
     assert "\x1b" not in text and "\u202e" not in text
     assert "</script><img src=x" in plain
     # As many scripts as in any page with two logs.
-    assert len(found.of("script")) == 2 + 1 + 3
+    assert len(reader.of("script")) == 2 + 1 + 3
 
 
 def test_the_policy_forbids_every_request_and_every_script_but_our_own() -> None:
-    text, found = failed_and_passed()
-    (policy,) = [str(one["content"]) for one in found.of("meta") if one.get("http-equiv")]
+    text, reader = failed_and_passed()
+    (policy,) = [str(element["content"]) for element in reader.of("meta") if element.get("http-equiv")]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert not re.search(r"https?:", policy)
@@ -190,8 +200,8 @@ def test_the_policy_forbids_every_request_and_every_script_but_our_own() -> None
     for source in run:
         digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
-    assert not [value for _, one in found.elements for name, value in one.items() if name == "src"]
-    assert not [one for _, one in found.elements if "style" in one], "the policy would drop it"
+    assert not [value for _, element in reader.elements for name, value in element.items() if name == "src"]
+    assert not [element for _, element in reader.elements if "style" in element], "the policy would drop it"
 
 
 def test_no_script_of_ours_ends_before_its_end_or_sets_html() -> None:

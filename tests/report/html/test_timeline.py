@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.report.html.timeline import Bar, clock, lanes, phases, timeline
+from ci_tasks.agent.records import Event
+from ci_tasks.report.html.timeline import Bar, lanes, phases, timeline
+from ci_tasks.report.html.words import clock
 
 START = 1_700_000_000.0
 
@@ -66,21 +68,19 @@ def test_an_axis_has_a_few_round_ticks_whatever_the_time(seconds: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "expected"),
     [(0, "0 s"), (4.25, "4.2 s"), (99.96, "1 min 40 s"), (120, "2 min"), (125, "2 min 05 s"), (7260, "2 h 01 min")],
 )
-def test_times_are_as_short_as_their_size_allows(seconds: float, said: str) -> None:
-    assert clock(seconds) == said
+def test_times_are_as_short_as_their_size_allows(seconds: float, expected: str) -> None:
+    assert clock(seconds) == expected
 
 
 def test_phases_say_what_began_and_not_the_same_twice() -> None:
-    events: list[dict[str, object]] = [
-        {"t": 1, "event": "started"},
-        {"t": 2.5, "event": "step", "name": "Install"},
-        {"t": 3, "event": "waiting", "for": ["GPU 0: somebody"]},
-        {"t": 4, "event": "waiting", "for": ["GPU 0: another"]},
-        {"t": 5, "event": "gpus", "ids": [0]},
-        {"t": "soon", "event": "step"},
-        {},
+    events = [
+        Event(1, "started"),
+        Event(2.5, "step", name="Install"),
+        Event(3, "waiting", reasons=("GPU 0: somebody",)),
+        Event(4, "waiting", reasons=("GPU 0: another",)),
+        Event(5, "gpus", ids=(0,)),
     ]
     assert phases(events) == [(1, "started"), (2.5, "step Install"), (3, "waits for GPUs"), (5, "has its GPUs")]

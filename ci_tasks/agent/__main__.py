@@ -1,0 +1,118 @@
+"""`python agent.pyz start RUN_DIR`, `… cancel …`, `… shell …`, `… batch …` as a batch job, and `… docker RUN_DIR --
+WORDS` of `bin/docker`."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from typing import List
+
+from . import run_directory, signals, supervisor
+from .agent_log import log_traceback
+from .cleanup import cancel as cancel_run
+from .containers import adapter, shell
+
+_START_SECONDS = 30.0  # until the run has a status; a file system that hangs must not hang the caller
+
+
+def main(argv: List[str]) -> int:
+    if len(argv) >= 2:
+        command, run_dir = argv[0], argv[1]
+        if command == "start":
+            return start(run_dir)
+        if command == "cancel":
+            return cancel(run_dir)
+        if command == "batch":
+            from .slurm.batch import batch
+
+            return batch(run_dir)
+        if command == "shell":
+            return shell.main(run_dir)
+        if command == "docker":
+            return adapter.main(argv[3:], run_dir)
+    _print_error("usage: {start,cancel,shell,batch} RUN_DIR | docker RUN_DIR -- ARGUMENTS; got %r" % (argv,))
+    return 2
+
+
+def start(run_dir: str) -> int:
+    """Start the run in a daemon process; return when it has a status."""
+    paths = run_directory.RunDir(run_dir)
+    if os.path.lexists(paths.status):
+        _print_error("%s has run before (it has a status.json); plan a new run" % paths.path)
+        return 1
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller may ignore it, and then no child can be waited for
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals.BLOCKED_AT_START)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _detach(paths.path, write)
+    os.close(write)
+    os.waitpid(child, 0)
+    problem = _start_problem(read)
+    if not problem and not os.path.exists(paths.status):
+        problem = "the agent died"
+    if problem:
+        _print_error(problem)
+    return 1 if problem else 0
+
+
+def cancel(run_dir: str) -> int:
+    """Cancel the run, also where its agent has died."""
+    try:
+        cancel_run.cancel(run_dir)
+    except cancel_run.CancelError as problem:
+        _print_error(str(problem))
+        return 1
+    return 0
+
+
+def _detach(run_dir: str, write: int) -> None:
+    """Become the agent and never return; the caller reads from `write` why it could not start, or nothing."""
+    report = os.fdopen(write, "wb", 0)
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        _close_inherited(run_dir, write)
+        supervisor.supervise(run_dir, report.close)
+    except BaseException as error:
+        log_traceback(run_dir, "the agent", error)
+        if not report.closed:
+            report.write(os.fsencode(str(error) or repr(error)))
+    finally:
+        os._exit(0)
+
+
+def _close_inherited(run_dir: str, keep: int) -> None:
+    """Close the caller's files, pipes and locks, and leave its directory."""
+    os.chdir(run_dir)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    for name in os.listdir("/dev/fd"):
+        if int(name) not in (0, 1, 2, keep):
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # the listing itself
+
+
+def _start_problem(read: int) -> str:
+    """Why the agent could not start; empty where it did."""
+    message = b""
+    while select.select([read], [], [], _START_SECONDS)[0]:
+        chunk = os.read(read, 4096)
+        if not chunk:
+            return os.fsdecode(message)
+        message += chunk
+    return "not started within %g s; is a file system hanging?" % _START_SECONDS
+
+
+def _print_error(message: str) -> None:
+    print("ci-tasks agent: " + message.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

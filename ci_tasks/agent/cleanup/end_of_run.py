@@ -1,0 +1,107 @@
+"""Cleanup after a run's last process: collect its artifacts, then remove what it left on the host, or keep it.
+
+Nothing here changes how the run ended, and nothing may keep the run from ending: what hangs is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional, Tuple, TypeVar
+
+from .. import run_directory
+from ..agent_log import log_traceback
+from ..artifacts.collect import collect
+from ..containers.run_containers import RunContainer, RunContainers, environment
+from ..records import Kept, Plan
+from .environment_snapshot import EnvironmentSnapshot
+from .remove_tree import make_readable, remove_tree
+
+MAX_SECONDS = 900.0  # for everything: a kernel that holds a process, or a file system that is gone, never answers
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CleanupResult:
+    """For status.json: what was kept on purpose, and a line for each thing that could not be removed."""
+
+    kept: Optional[Kept] = None
+    left: Tuple[str, ...] = ()
+
+
+class RunCleanup:
+    """What is still to be done for a run when its processes have ended."""
+
+    def __init__(self, paths: run_directory.RunDir, plan: Plan) -> None:
+        self.paths, self.plan, self.began = paths, plan, time.time()
+        self.containers = RunContainers(paths.path)
+        self.environment = EnvironmentSnapshot(paths.path)
+
+    def stop(self) -> None:
+        """End the run's containers. They and their files stay, for their logs."""
+        self.containers.stop()
+
+    def finish(self, succeeded: bool) -> CleanupResult:
+        """Collect artifacts, then remove or keep the rest."""
+        try:
+            return self._finish(succeeded)
+        except Exception as error:  # whatever it is, the run has ended
+            log_traceback(self.paths.path, "cleanup", error)
+            return CleanupResult(left=("not everything was removed: %r" % error,))
+
+    def _finish(self, succeeded: bool) -> CleanupResult:
+        containers = self.containers.find()
+        self.environment.finish(containers)
+        image, daemon = image_of(containers, self.plan), runtime_of(self.plan)
+        problems = collect(self.paths, self.plan, containers, self.began, failed=not succeeded)
+        make_readable(self.paths.artifacts, image, *daemon)
+        if self.plan.keep and not succeeded:
+            names = tuple(container.name for container in containers)
+            return CleanupResult(Kept(names, self.plan.workspace), tuple(problems))
+        problems += remove_tree(os.path.join(self.paths.path, "tmp"), image, *daemon)
+        return CleanupResult(left=(*problems, *self.containers.remove(), *remove_owned(self.paths, self.plan, image)))
+
+
+def remove_owned(paths: run_directory.RunDir, plan: Plan, image: Optional[str]) -> List[str]:
+    """Remove the directories that belong to the run. Returns a line for each that could not be removed."""
+    left: List[str] = []
+    for path in plan.owned:
+        if not os.path.isabs(path) or _contains(path, paths.path):
+            left.append("%s: not a directory of one run" % path)  # a plan that says so is wrong
+        elif os.path.lexists(path):
+            left += remove_tree(path, image, *runtime_of(plan))
+    return left
+
+
+def image_of(containers: List[RunContainer], plan: Plan) -> Optional[str]:
+    """An image that the host has, or else the plan's."""
+    pinned = plan.container.image if plan.container is not None else {}
+    planned = pinned.get(plan.image, plan.image) if plan.image is not None else None
+    return next((container.image_id for container in containers if container.image_id), planned)
+
+
+def runtime_of(plan: Plan) -> Tuple[str, Dict[str, str]]:
+    """The container runtime, and the environment of its client."""
+    return plan.container_runtime or "none", environment(plan)
+
+
+def call_with_heartbeat(work: Callable[[], T], heartbeat: Callable[[], object], every: float) -> Optional[T]:
+    """The result of `work`, while `heartbeat` is called every `every` seconds. None where it raises or takes longer
+    than MAX_SECONDS."""
+    results: List[T] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+    until = time.monotonic() + MAX_SECONDS
+    while thread.is_alive() and time.monotonic() < until:
+        thread.join(every)
+        if thread.is_alive():
+            heartbeat()
+    return results[0] if results else None
+
+
+def _contains(directory: str, path: str) -> bool:
+    top = os.path.realpath(directory).rstrip("/")
+    return (os.path.realpath(path) + "/").startswith(top + "/")

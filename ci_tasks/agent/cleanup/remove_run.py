@@ -1,0 +1,63 @@
+"""Removes a run and everything it left on this host, whether its agent lives or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import List, Optional
+
+from .. import processes, run_directory
+from ..containers.run_containers import RunContainers, read_plan
+from ..records import Plan
+from . import cancel as cancel_run
+from . import end_of_run
+from .remove_tree import remove_tree
+
+CLEANUP_SECONDS = 120.0  # an agent gets so long after the grace period to collect and to remove
+_POLL_SECONDS = 0.05
+
+
+def remove_run(run_dir: str) -> List[str]:
+    """Remove everything that the run left, and its run directory. Returns a line for each thing that
+    could not be removed.
+
+    While containers may be left, as where docker does not answer, the directory stays: it leads to them."""
+    paths = run_directory.RunDir(run_dir)
+    plan = read_plan(paths)
+    containers, left, image = _remove_left(paths, plan)
+    if containers:
+        return containers + left + ["%s: kept until its containers are gone" % paths.path]
+    return left + remove_tree(paths.path, image, *end_of_run.runtime_of(plan))
+
+
+def end_and_clean(run_dir: str) -> List[str]:
+    """Stop what is left of the run; remove its containers and the directories that it owns. Log and status stay.
+    Returns a line for each thing that could not be removed."""
+    paths = run_directory.RunDir(run_dir)
+    containers, left, _ = _remove_left(paths, read_plan(paths))
+    return containers + left
+
+
+def _remove_left(paths: run_directory.RunDir, plan: Plan) -> "tuple[List[str], List[str], Optional[str]]":
+    """Problems with containers, other problems, and an image that the host has."""
+    _cancel_and_wait(paths, plan)
+    containers = RunContainers(paths.path, thorough=True)
+    image = end_of_run.image_of(containers.find(), plan)
+    return containers.remove(), end_of_run.remove_owned(paths, plan, image), image
+
+
+def _cancel_and_wait(paths: run_directory.RunDir, plan: Plan) -> None:
+    """Cancel the run through its agent, and kill an agent that hangs."""
+    status = run_directory.read_status_if_readable(paths)
+    try:
+        cancel_run.cancel(paths.path)
+    except (OSError, ValueError, cancel_run.CancelError):
+        pass
+    deadline = time.monotonic() + plan.grace_seconds + CLEANUP_SECONDS
+    while processes.alive(status) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    if processes.alive(status):
+        assert status.pid is not None  # it is alive
+        os.kill(status.pid, signal.SIGKILL)
+    processes.kill_all(paths.path, processes.orphaned_group(run_directory.read_status_if_readable(paths), paths.path))

@@ -1,0 +1,252 @@
+"""The container adapter: the `docker` of a run directory. The only place where CI's scripts are adapted to this host.
+
+It gets the exact argv that CI would have given to docker, records it and what runs instead in docker.json, and then
+becomes (exec) the real docker or podman, or the inner command where there are no containers. What is not possible here
+is blocked (exit 125), not failed: nothing of the test has run. Messages go to stderr; those of a blocked run begin with
+BLOCKED.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from ..argv_masking import masked
+from ..codec import RecordError
+from ..gpus.claim import visible_gpus
+from ..records import Deviation
+from ..run_directory import RunDir, read_plan
+from . import apptainer, pyxis, ray_nodes
+from .bare import bare_deviations, container_command, container_environment, inner_environment
+from .docker_argv import DockerArgvError, DockerRun, is_run, parse_run, render, split_global
+from .journal import ContainerBlocked, journal, masked_invocation, record_container, record_pull
+from .mounts import bind_sources
+from .rewrite import client_environment, rewrite
+from .rootless import apply_rules
+from .rules import APPTAINER, DOCKER, NONE, PODMAN, PYXIS, ContainerRules
+from .slurm_variables import VISIBLE, slurm_variables
+
+BLOCKED = "ci-tasks: blocked: "
+EXIT_BLOCKED = 125
+# As docker's own exit codes, so that a script sees no difference.
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
+
+_DAEMONS = (DOCKER, PODMAN)
+_ROOTLESS = {PYXIS: pyxis.rootless_command, APPTAINER: apptainer.rootless_command}
+# Without a daemon these commands do nothing, so that a script that begins with them continues.
+_SKIPPED = (["pull"], ["image", "pull"], ["login"], ["logout"])
+
+
+def main(argv: Sequence[str], run_dir: str) -> int:
+    """Run `docker ARGV` on this host. Returns only where nothing could be, or had to be, executed."""
+    try:
+        return _main(list(argv), RunDir(run_dir))
+    except (ContainerBlocked, DockerArgvError, RecordError) as reason:
+        _print_error(BLOCKED + str(reason))
+        return EXIT_BLOCKED
+
+
+def _main(argv: list[str], run_dir: RunDir) -> int:
+    rules = _read_rules(run_dir)
+    if not is_run(argv):
+        return _run_other_command(argv, rules, run_dir)
+    run = parse_run(argv)
+    if rules.runtime == NONE:
+        return _run_bare(run, rules, run_dir)
+    if rules.runtime in _ROOTLESS:
+        return _run_rootless(run, rules, run_dir)
+    return _run_in_container(run, rules, run_dir)
+
+
+def _read_rules(run_dir: RunDir) -> ContainerRules:
+    rules = read_plan(run_dir).container
+    if rules is None:
+        raise ContainerBlocked(f"{run_dir.plan} has no `container` rules, so docker cannot be adapted to this host")
+    env = {**rules.env, **slurm_variables(os.environ, rules.runtime in _DAEMONS), **visible_gpus()}
+    return dataclasses.replace(rules, env=env)
+
+
+# -- docker and podman -----------------------------------------------------------------------------------------------
+
+
+def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir) -> int:
+    if ray_nodes.other_node_count(os.environ):
+        raise ContainerBlocked(
+            f"{rules.runtime} cannot start the job's other nodes; runtime: pyxis, apptainer or none can"
+        )
+    program = _real_program(rules.runtime, run_dir)
+    with journal(run_dir) as invocations:
+        number = 1 + sum(is_run(invocation.ci) for invocation in invocations)
+        here, deviations = rewrite(run, rules, number)
+        _check_sources(run, here)
+        invocations.append(masked_invocation(render(run), render(here), deviations, rules.runtime, here.last("name")))
+    if here.last("pull") == "always":
+        record_pull(run_dir, here.image)
+    record_container(run_dir, here.last("name"))
+    return _execute(program, [rules.runtime, *render(here)], {**os.environ, **client_environment(run, rules)})
+
+
+def _check_sources(ci: DockerRun, here: DockerRun) -> None:
+    """Docker would create a missing source as an empty directory that root owns, and the test would miss its data."""
+    ci_sources = bind_sources(ci)
+    for at, source in enumerate(bind_sources(here)):
+        if os.path.exists(source):
+            continue
+        if at >= len(ci_sources):
+            raise ContainerBlocked(f"the volume {source!r} of plan.json's `container` does not exist on this host")
+        ci_source = ci_sources[at]
+        mapped = f" (CI's {ci_source!r}, by hosts.yaml mounts)" if ci_source != source else ""
+        raise ContainerBlocked(
+            f"mount source {source!r}{mapped} does not exist on this host; docker would create it empty and owned by "
+            f"root. Create it, or set its directory in hosts.yaml: mounts: {{{ci_source}: DIR}}"
+        )
+
+
+def _run_other_command(argv: list[str], rules: ContainerRules, run_dir: RunDir) -> int:
+    if rules.runtime not in _DAEMONS:
+        return _skip(argv, rules.runtime, run_dir)
+    program = _real_program(rules.runtime, run_dir)
+    with journal(run_dir) as invocations:
+        invocations.append(masked_invocation(argv, argv, [], rules.runtime, None))
+    args = split_global(argv)[1]
+    if args[:1] == ["pull"] or args[:2] == ["image", "pull"]:
+        record_pull(run_dir, args[-1])
+    return _execute(program, [rules.runtime, *argv], os.environ)
+
+
+def _real_program(name: str, run_dir: RunDir) -> str:
+    """The first `name` on PATH that is not the run directory's. Raises ContainerBlocked."""
+    own = os.path.realpath(run_dir.bin)
+    for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        candidate = os.path.join(directory or ".", name)
+        if os.path.realpath(directory or ".") == own or not os.path.isfile(candidate):
+            continue
+        if os.access(candidate, os.X_OK):
+            return candidate
+    raise ContainerBlocked(
+        f"no {name} on PATH; install it, or give the host another runtime in hosts.yaml (runtime: none)"
+    )
+
+
+# -- pyxis and apptainer ---------------------------------------------------------------------------------------------
+
+
+def _run_rootless(run: DockerRun, rules: ContainerRules, run_dir: RunDir) -> int:
+    here, deviations = apply_rules(run, rules)
+    environment = container_environment(run, rules, os.environ, _lines)
+    with journal(run_dir) as invocations:
+        number = 1 + sum(is_run(invocation.ci) for invocation in invocations)
+        scratch = os.path.join(run_dir.path, "tmp", f"container-{number}")
+        command = _ROOTLESS[rules.runtime](here, environment, os.environ, scratch)
+        _check_sources(run, here)
+        program = _real_program(command.argv[0], run_dir)
+        _make_scratch(scratch)
+        deviations += command.deviations
+        invocations.append(masked_invocation(render(run), command.argv, deviations, rules.runtime, None))
+    record_container(run_dir, None)
+    if ray_nodes.other_node_count(os.environ):
+        environment.pop(VISIBLE, None)  # each node has its own
+        # No scratch: on a shared disk, Ray's sockets of several nodes would meet in one directory.
+        worker = _ROOTLESS[rules.runtime](ray_nodes.joining_run(here), environment, os.environ, None)
+        _start_other_nodes(worker.argv, worker.environment, run_dir)
+    if not run.is_on("interactive"):
+        _close_stdin()
+    return _execute(program, command.argv, command.environment)
+
+
+def _start_other_nodes(argv: Sequence[str], environment: Mapping[str, str], run_dir: RunDir) -> None:
+    argv = ray_nodes.srun_on_other_nodes(argv, ray_nodes.other_node_count(os.environ))
+    job = {name: value for name, value in os.environ.items() if name.startswith("SLURM")}
+    program, log = _real_program(argv[0], run_dir), os.path.join(run_dir.artifacts, "other-nodes.log")
+    try:
+        os.makedirs(run_dir.artifacts, exist_ok=True)
+        ray_nodes.start(program, argv, {**job, **environment}, log)
+    except OSError as error:
+        raise ContainerBlocked(f"the job's other nodes cannot be started: {error}") from None
+
+
+def _make_scratch(path: str) -> None:
+    """The container's /tmp, so that it can be collected; it is removed with the run."""
+    for name in ("ray", "tmp"):
+        os.makedirs(os.path.join(path, name), exist_ok=True)
+        os.chmod(os.path.join(path, name), 0o1777)  # as any /tmp
+
+
+# -- without containers ----------------------------------------------------------------------------------------------
+
+
+def _run_bare(run: DockerRun, rules: ContainerRules, run_dir: RunDir) -> int:
+    if run.is_on("detach"):
+        raise ContainerBlocked("docker run --detach needs a container, and this host's runtime is none")
+    command = container_command(run, NONE)
+    directory = run.last("workdir")
+    if directory and not (os.path.isabs(directory) and os.path.isdir(directory)):
+        raise ContainerBlocked(
+            f"working directory {directory!r} (docker run -w) does not exist on this host, whose runtime is none"
+        )
+    environment = inner_environment(run, rules, os.environ, _lines)
+    deviations = bare_deviations(run, rules, os.path.exists)
+    with journal(run_dir) as invocations:
+        invocations.append(masked_invocation(render(run), command, deviations, NONE, None))
+    if ray_nodes.other_node_count(os.environ):
+        _start_other_nodes(container_command(ray_nodes.joining_run(run), NONE), environment, run_dir)
+    if directory:
+        os.chdir(directory)
+    if not run.is_on("interactive"):
+        _close_stdin()  # as docker does; else the command would read the rest of a script that bash reads from stdin
+    return _execute(command[0], command, environment)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as source:
+            return source.read().splitlines()
+    except OSError as error:
+        raise ContainerBlocked(f"docker run --env-file {path!r}: {error.strerror}") from None
+
+
+def _close_stdin() -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+def _skip(argv: list[str], runtime: str, run_dir: RunDir) -> int:
+    args = split_global(argv)[1]
+    command = next((skipped for skipped in _SKIPPED if args[: len(skipped)] == skipped), None)
+    if command is None:
+        raise ContainerBlocked(
+            f"docker {' '.join(args[:1]) or '(no subcommand)'} needs docker, and this host's runtime is {runtime}"
+        )
+    what = "docker " + " ".join(command)
+    if "--password-stdin" in args:
+        sys.stdin.buffer.read()  # else the writer of the pipe might get SIGPIPE
+    deviation = Deviation(what, " ".join(masked(argv)), "nothing done", f"hosts.yaml runtime: {runtime}")
+    with journal(run_dir) as invocations:
+        invocations.append(masked_invocation(argv, [], [deviation], runtime, None))
+    _print_error(f"ci-tasks: {what}: nothing to do, this host's runtime is {runtime}")
+    return 0
+
+
+# -- exec ------------------------------------------------------------------------------------------------------------
+
+
+def _execute(program: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Become `program`. Returns only where it cannot be started, with docker's exit code for that."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(program, list(argv), dict(environment))
+    except (FileNotFoundError, NotADirectoryError):
+        _print_error(f"{BLOCKED}{program!r}: no such program on this host")
+        return EXIT_NOT_FOUND
+    except OSError as error:
+        _print_error(f"{BLOCKED}{program!r} cannot be executed: {error.strerror}")
+        return EXIT_NOT_EXECUTABLE
+
+
+def _print_error(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,243 @@
+"""The containers of a run, found by the names that the adapter gave them and by the labels of the plan.
+
+A killed `docker run` leaves its container running, so the end of the script says nothing about them. A daemon that is
+dead or hangs must not keep a run from ending: its answers have a time limit, and a shorter one after a timeout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from .. import run_directory
+from ..codec import RecordError
+from ..records import DockerInvocation, DockerInvocations, Plan
+
+TIMEOUT = 30.0  # seconds for the daemons to find, stop or remove all containers of a run
+SHORT_TIMEOUT = 5.0  # seconds, once one of them did not answer
+GRACE = "1"  # seconds for a container that nobody asked to stop yet: a detached one
+ATTEMPTS = 3  # removing a container fails while it is being created
+RUNTIMES = ("docker", "podman")
+LABEL_RUN = "ci-tasks.run"
+LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so on the host
+
+
+class DockerResult(NamedTuple):
+    """Exit code and output of a docker command. `code` is None where there was no answer."""
+
+    code: Optional[int]
+    out: str
+    err: str
+
+    @property
+    def problem(self) -> str:
+        """The line that says why it failed."""
+        lines = self.err.strip().splitlines()
+        return lines[-1] if lines else "exit code %s" % self.code
+
+
+@dataclass
+class DockerClient:
+    """docker or podman, with the job's environment; no command runs beyond `deadline`."""
+
+    runtime: str
+    env: Dict[str, str]
+    deadline: float = float("inf")
+    is_unresponsive: bool = False
+
+    def run(self, *args: str, timeout: float = TIMEOUT) -> DockerResult:
+        seconds = min(timeout, self.deadline - time.monotonic())
+        if seconds <= 0:
+            return DockerResult(None, "", "%s did not answer" % self.runtime)
+        try:
+            done = subprocess.run(
+                [self.runtime, *args], stdin=subprocess.DEVNULL, capture_output=True, env=self.env, timeout=seconds
+            )
+        except OSError as error:
+            return DockerResult(None, "", "%s: %s" % (self.runtime, error.strerror))
+        except subprocess.TimeoutExpired:
+            self.is_unresponsive = self.is_unresponsive or timeout >= TIMEOUT
+            return DockerResult(None, "", "%s did not answer within %.0f s" % (self.runtime, seconds))
+        return DockerResult(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+    def stream(self, *args: str) -> "subprocess.Popen[bytes]":
+        """A command whose output is read as it comes. Raises OSError."""
+        return subprocess.Popen(
+            [self.runtime, *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self.env,
+        )
+
+
+@dataclass
+class RunContainer:
+    """An existing container, running or ended. `number` counts the run's containers from 1."""
+
+    client: DockerClient
+    id: str
+    name: str
+    number: int
+    image: str
+    image_id: str
+    running: bool
+    started_at: str
+    directory: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class RunContainers:
+    """The containers of one run. `thorough`: ask the daemon for labels even where docker.json names no container."""
+
+    def __init__(self, run_dir: str, thorough: bool = False) -> None:
+        self.paths = run_directory.RunDir(run_dir)
+        self.plan = read_plan(self.paths)
+        self.thorough = thorough
+        self.problems: List[str] = []
+        self._clients = {runtime: DockerClient(runtime, environment(self.plan)) for runtime in RUNTIMES}
+        self._labels = self.plan.container.labels if self.plan.container is not None else {}
+
+    def find(self) -> List[RunContainer]:
+        """All that exist. `problems` says which daemons did not answer."""
+        self._set_deadline()
+        return list(self._find())
+
+    def stop(self) -> None:
+        """Stop those that run. Their files stay, for their logs."""
+        self._set_deadline()
+        for client, containers in _by_client(container for container in self._find() if container.running):
+            client.run("stop", "-t", GRACE, "--", *containers)
+
+    def remove(self) -> List[str]:
+        """Remove all. Returns what is left and why."""
+        self._set_deadline()
+        left: List[str] = []
+        for _ in range(ATTEMPTS):
+            containers = list(self._find())
+            results = [client.run("rm", "--force", "--volumes", "--", *ids) for client, ids in _by_client(containers)]
+            problem = next((result.problem for result in results if result.code != 0), "")
+            left = ["container %s: %s" % (container.name, problem) for container in containers if problem]
+            if not left:
+                break
+        return self.problems + left
+
+    def client(self, runtime: str) -> DockerClient:
+        return self._clients[runtime]
+
+    def _set_deadline(self) -> None:
+        self.problems = []
+        is_unresponsive = any(client.is_unresponsive for client in self._clients.values())
+        for client in self._clients.values():
+            client.deadline = time.monotonic() + (SHORT_TIMEOUT if is_unresponsive else TIMEOUT)
+
+    def _find(self) -> Iterator[RunContainer]:
+        invocations = read_invocations(self.paths)
+        names = names_by_runtime(invocations or ())
+        runtime = self.plan.container_runtime
+        if runtime in RUNTIMES and (self.thorough or invocations is None):
+            names.setdefault(runtime, [])
+        self.problems = []
+        for runtime, own in names.items():
+            yield from self._inspect(self._clients[runtime], own)
+
+    def _inspect(self, client: DockerClient, names: List[str]) -> Iterator[RunContainer]:
+        labelled = self._find_labelled(client)
+        if not (names or labelled):
+            return
+        result = client.run("inspect", "--type", "container", "--", *names, *labelled)
+        # That a container does not exist is an answer too.
+        errors = [line for line in result.err.splitlines() if "no such" not in line.lower()]
+        if result.code is None or (result.code != 0 and errors):
+            left = " ".join(names) or "by label"
+            self.problems.append("containers may be left (%s): %s" % (left, result.problem))
+        containers = {container.id: container for container in _parse_inspect(client, result.out)}
+        number = len(names)  # those that docker.json does not name come after those that it names
+        for container in containers.values():
+            if not self._is_own(container):
+                continue
+            number += container.name not in names
+            container.number = 1 + names.index(container.name) if container.name in names else number
+            yield container
+
+    def _find_labelled(self, client: DockerClient) -> List[str]:
+        for key in (LABEL_DIR, LABEL_RUN):
+            if key in self._labels:
+                label = "label=%s=%s" % (key, self._labels[key])
+                return client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", label).out.split()
+        return []
+
+    def _is_own(self, container: RunContainer) -> bool:
+        """Names and ids of runs are unique on one client only, and two clients may share a daemon."""
+        keys = [key for key in (LABEL_DIR, LABEL_RUN) if key in self._labels and key in container.labels]
+        return all(container.labels[key] == self._labels[key] for key in keys)
+
+
+def remove(run_dir: str) -> List[str]:
+    """Remove every container that the run started and that still exists. Returns what is left and why."""
+    return RunContainers(run_dir).remove()
+
+
+def read_plan(paths: run_directory.RunDir) -> Plan:
+    """The plan, or an empty one where it cannot be read: what a run left is removed without one, too."""
+    try:
+        return run_directory.read_plan(paths)
+    except (OSError, ValueError):
+        return Plan()
+
+
+def environment(plan: Plan) -> Dict[str, str]:
+    """The host's `env` counts here as it does for the job: DOCKER_HOST says which daemon has the containers."""
+    return {**os.environ, **plan.host_env}
+
+
+def read_invocations(paths: run_directory.RunDir) -> Optional[Sequence[DockerInvocation]]:
+    """The content of docker.json: nothing where it does not exist, since then no container was started; None where it
+    cannot be read."""
+    try:
+        record = run_directory.read_record(DockerInvocations, paths.docker)
+    except (OSError, RecordError):
+        return None
+    return record.calls if record is not None else ()
+
+
+def names_by_runtime(invocations: Sequence[DockerInvocation]) -> Dict[str, List[str]]:
+    names: Dict[str, List[str]] = {}
+    for invocation in invocations:
+        if invocation.name and invocation.runtime in RUNTIMES:
+            names.setdefault(invocation.runtime, []).append(invocation.name)
+    return names
+
+
+def _parse_inspect(client: DockerClient, text: str) -> Iterator[RunContainer]:
+    """The containers in the output of `docker inspect`."""
+    try:
+        items = json.loads(text)
+    except ValueError:
+        return
+    for item in items:
+        config, state = item.get("Config") or {}, item.get("State") or {}
+        yield RunContainer(
+            client=client,
+            id=item["Id"],
+            name=(item.get("Name") or item["Id"]).lstrip("/"),
+            number=0,
+            image=config.get("Image") or "",
+            image_id=item.get("Image") or "",
+            running=bool(state.get("Running")),
+            started_at=state.get("StartedAt") or "",
+            directory=config.get("WorkingDir") or "/",
+            labels=config.get("Labels") or {},
+        )
+
+
+def _by_client(containers: Iterable[RunContainer]) -> List[Tuple[DockerClient, List[str]]]:
+    """The ids of the containers of each client."""
+    groups: Dict[str, Tuple[DockerClient, List[str]]] = {}
+    for container in containers:
+        groups.setdefault(container.client.runtime, (container.client, []))[1].append(container.id)
+    return list(groups.values())

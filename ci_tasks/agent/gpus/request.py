@@ -1,0 +1,51 @@
+"""The GPUs that a run needs: the `gpu_locks` object of plan.json as a frozen record. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Dict, Final, Literal, Optional
+
+JOB: Final = "job"  # the checkout's own lock script takes the locks, inside the container
+AGENT: Final = "agent"  # for suites without such a script
+SLURM: Final = "slurm"  # the batch job has its GPUs before it starts
+
+PATTERN = "/dev/shm/custom_gpu_lock_{gpu_id}.lock"
+_GPU_ID = "{gpu_id}"
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuRequest:
+    """`count` GPUs, whose locks `by` takes. `total` is the number of GPUs that the lock script assumes, `simulated` the
+    number of simulated ones (None: real GPUs); `declared` is the number in hosts.yaml, which counts where nvidia-smi is
+    not installed. `reserve_after` are the seconds of waiting before free GPUs are reserved. With Slurm, `script` is the
+    checkout's lock script, which is replaced, and `exclusive_node` keeps other jobs off the node. Raises ValueError."""
+
+    count: int
+    by: Literal["job", "agent", "slurm"] = JOB
+    pattern: str = PATTERN
+    total: int = 8
+    simulated: Optional[int] = None
+    declared: Optional[int] = None
+    reserve_after: Optional[float] = None
+    script: Optional[str] = None
+    exclusive_node: bool = False
+
+    def __post_init__(self) -> None:
+        if _GPU_ID not in self.pattern:
+            raise ValueError("pattern: %r has no %s" % (self.pattern, _GPU_ID))
+
+    def path(self, gpu: int) -> str:
+        return self.pattern.replace(_GPU_ID, str(gpu))
+
+    def paths(self) -> Dict[int, str]:
+        return {gpu: self.path(gpu) for gpu in range(self.total)}
+
+    @property
+    def directory(self) -> str:
+        return os.path.dirname(self.pattern) or "."
+
+    @property
+    def reservation_lock(self) -> str:
+        """The lock file of the one run on the host that may reserve GPUs."""
+        return os.path.join(self.directory, "ci-tasks-reservation.lock")

@@ -1,0 +1,43 @@
+"""The environment that a job gets: what a clean CI machine would have, and nothing of the caller's shell by accident.
+
+A forgotten CUDA_VISIBLE_DEVICES or PYTHONPATH is how a run stops being CI's. Passed on is only what belongs to the
+machine (proxies, certificates, the package index) and what the plan names: the host's `env` and the secrets.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, List
+
+from . import run_directory
+from .records import Plan
+
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+_PASSED = frozenset(
+    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR")
+    + _PROXIES
+    + tuple(name.upper() for name in _PROXIES)
+    + ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+    + ("HF_ENDPOINT", "HF_HOME", "DOCKER_HOST", "DOCKER_CONFIG")
+    + ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+)
+_PASSED_PREFIXES = ("LC_", "PIP_", "UV_")
+
+
+def job_environment(plan: Plan, run_dir: str) -> Dict[str, str]:
+    """The environment for run.sh; its own `export`s come on top."""
+    env = {name: value for name, value in os.environ.items() if passed(name)}
+    env.update({name: os.environ[name] for name in plan.secrets if name in os.environ})
+    env.update(plan.host_env)
+    env[run_directory.ENV_RUN_DIR] = run_directory.mark(run_dir)
+    return env
+
+
+def secret_values(plan: Plan) -> List[str]:
+    """The values that must not be shown."""
+    return [os.environ[name] for name in plan.secrets if os.environ.get(name)]
+
+
+def passed(name: str) -> bool:
+    """Whether a variable of the caller reaches the job."""
+    return name in _PASSED or name.startswith(_PASSED_PREFIXES)

@@ -1,0 +1,51 @@
+"""The log of a run: the job's output with secrets masked, its length and its digest.
+
+A log that cannot be written (a full disk) does not stop the job, and is not taken for a short log: the error goes into
+the status.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Iterable, Optional
+
+from .mask import Masker
+
+
+class RunLog:
+    def __init__(self, path: str, secrets: Iterable[str]) -> None:
+        self.bytes = 0
+        self.error: Optional[str] = None
+        self._digest = hashlib.sha256()
+        self._masker = Masker(secrets)
+        self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, chunk: bytes) -> None:
+        self._write(self._masker.feed(chunk))
+
+    def close(self) -> None:
+        self._write(self._masker.flush())
+        try:
+            os.close(self._out)
+        except OSError as error:  # a network file system may say only now that it could not write
+            self._fail(error)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the bytes that are in the file."""
+        return self._digest.hexdigest()
+
+    def _write(self, data: bytes) -> None:
+        while data and self.error is None:
+            try:
+                written = os.write(self._out, data)
+            except OSError as error:
+                self._fail(error)
+                return
+            self._digest.update(data[:written])
+            self.bytes += written
+            data = data[written:]
+
+    def _fail(self, error: OSError) -> None:
+        self.error = "the log could not be written: %s" % error.strerror

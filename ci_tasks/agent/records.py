@@ -1,0 +1,460 @@
+"""The records in the files of a run directory, as frozen dataclasses; `codec` converts them to JSON. Pure.
+
+file              record           written by
+plan.json         Plan             the client, once; the last file that makes the directory complete
+run.sh            -                the client: the job's script
+bin/agent.pyz     -                the client: the agent; bin/docker is its container adapter
+status.json       Status           the agent, every two seconds; on Slurm also whoever records the job's end
+log               -                the agent: the job's output, secrets masked
+events.jsonl      Event            the agent, the container adapter and run.sh: one line each
+docker.json       ContainerCalls   the container adapter: what run.sh asked of docker, and what was run
+environment.json  Environment      the agent, while the job runs: driver, GPUs, images, packages
+agent.log         -                the agent: tracebacks of its own bugs
+artifacts/        CoreFiles        cores.json: core files, which are never copied
+                  LeftOut          left-out.json: files that were not collected, and why
+slurm.json        SlurmJob         the host that submits the run to Slurm
+attempt.json      SlurmStart       the agent on a compute node: which process has the run
+secrets.json      Secrets          the host that submits; removed at the end of the run
+remote.json       RemoteLocation   the client, beside its copy of a remote run
+record.json       -                the client: see ci_tasks.records
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import List, Literal, Mapping, Optional, Tuple
+
+from . import codec
+from .containers.rules import ContainerRules
+from .gpus.request import GpuRequest
+
+State = Literal["planned", "running", "ended"]
+Phase = Literal["starting", "waiting", "running", "collecting", "ended"]
+# How a run ended, as the agent saw it; ci_tasks.results.verdict decides what that means (passed, failed, blocked).
+End = Literal["exit", "timeout", "cancelled", "error"]
+
+GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL, as on GitHub
+
+
+# -- plan.json -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One way in which a run differs from CI."""
+
+    what: str
+    ci: str
+    here: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """The code under test: where it is, and exactly which tree runs. `head` is the commit that is checked out, or that
+    `rev`, the revision that a person named, means; "" where there is none. `commit` holds the tree: it is `head`, or a
+    commit on top of it with the uncommitted changes. `dirty` lists paths that differ from `head`."""
+
+    path: str = ""
+    commit: str = ""
+    tree: str = ""
+    dirty: Tuple[str, ...] = ()
+    head: str = ""
+    sample: bool = False
+    rev: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that was decided about one row on one host; `script` is the text of run.sh, and stands there only.
+
+    `owned` are the directories that go with the run, `exclusive` the host-wide locks that it needs for itself, and
+    `gpu_locks` says who takes the locks of its GPUs: the job's own script, the agent, or Slurm. `container` is None
+    where docker cannot be adapted. `entry_point` is whether the test file does anything when it is run, None where the
+    row names no test file. `nodes` are those of a cluster, each with the row's GPUs. `grace_seconds` lie between
+    SIGTERM and SIGKILL.
+    """
+
+    id: str = ""
+    label: str = ""
+    job: str = ""
+    row: str = ""
+    host: str = ""
+    test: Optional[str] = None
+    args: str = ""
+    gpus: int = 0
+    image: Optional[str] = None
+    runtime: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Tuple[str, ...] = ()
+    workspace: str = ""
+    timeout_minutes: float = 24 * 60
+    stall_minutes: float = 10
+    deviations: Tuple[Deviation, ...] = ()
+    container: Optional[ContainerRules] = None
+    checkout: Checkout = Checkout()
+    script: str = field(default="", metadata=codec.NOT_STORED)
+    host_env: Mapping[str, str] = field(default_factory=dict)
+    setup: Optional[str] = None
+    keep: bool = False
+    owned: Tuple[str, ...] = ()
+    exclusive: Tuple[str, ...] = ()
+    gpu_locks: Optional[GpuRequest] = None
+    artifacts: Tuple[str, ...] = ()
+    entry_point: Optional[bool] = None
+    nodes: int = 1
+    grace_seconds: float = GRACE_SECONDS
+
+    @property
+    def container_runtime(self) -> Optional[str]:
+        return self.container.runtime if self.container is not None else None
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether its GPUs are simulated."""
+        return self.gpu_locks is not None and self.gpu_locks.simulated is not None
+
+
+# -- status.json -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a failed run left on its host on purpose, for `shell`."""
+
+    containers: Tuple[str, ...] = ()
+    workspace: str = ""
+
+
+@dataclass(frozen=True)
+class SlurmAllocation:
+    """Where Slurm has put a run: `job` as squeue calls it, `restarts` how often it was requeued."""
+
+    job: Optional[str] = None
+    node: Optional[str] = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a run. Without a status.json it is `planned`; each write has a higher `sequence`.
+
+    `pid`, `pid_start` and `boot_id` tell its agent from a later process, `group` is the job's process group. `waiting`
+    says who holds the resources that it waits for, `queue_seconds` how long it has waited so far. `gpu_uuids` are those
+    of `gpu_ids`, as far as nvidia-smi says. `signalled` and `concluded` are Slurm's: a signal interrupted the
+    agent, and the end of the Slurm job is included. `gone` is the client's: the agent died before it wrote an end.
+    """
+
+    state: State = "planned"
+    phase: Phase = "starting"
+    sequence: int = 0
+    waiting: Tuple[str, ...] = ()
+    queue_seconds: float = 0.0
+    started_at: Optional[float] = None
+    heartbeat_at: Optional[float] = None
+    ended_at: Optional[float] = None
+    pid: Optional[int] = None
+    pid_start: Optional[str] = None
+    boot_id: Optional[str] = None
+    group: Optional[int] = None
+    gpu_ids: Optional[Tuple[int, ...]] = None
+    gpu_uuids: Tuple[str, ...] = ()
+    log_bytes: int = 0
+    log_error: Optional[str] = None
+    log_sha256: Optional[str] = None
+    stalled: bool = False
+    end: Optional[End] = None
+    exit_code: Optional[int] = None
+    error: Optional[str] = None
+    kept: Optional[Kept] = None
+    left: Tuple[str, ...] = ()
+    slurm: Optional[SlurmAllocation] = None
+    signalled: bool = False
+    concluded: bool = False
+    gone: bool = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether the run has a status.json."""
+        return self.state != "planned"
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state == "ended"
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent has started; otherwise the run waits in Slurm's queue."""
+        return self.pid is not None
+
+
+# -- events.jsonl ----------------------------------------------------------------------------------------------------
+
+EventName = Literal[
+    "started",
+    "waiting",
+    "gpus",
+    "step",
+    "pull",
+    "container",
+    "stalled",
+    "resumed",
+    "killed",
+    "cancelled",
+    "timeout",
+    "ended",
+]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of events.jsonl. `t` is in seconds since the epoch; what else it has depends on `event`: `name` of a step
+    or container, `image` that is pulled, `ids` of GPUs, `reasons` to wait, `minutes` of silence, processes `killed`."""
+
+    t: float
+    event: EventName
+    name: Optional[str] = None
+    image: Optional[str] = None
+    ids: Tuple[int, ...] = ()
+    reasons: Tuple[str, ...] = ()
+    minutes: Optional[float] = None
+    killed: Optional[int] = None
+    end: Optional[End] = None
+    exit_code: Optional[int] = None
+
+    def line(self) -> str:
+        # ASCII: without line separators and lone surrogates.
+        return json.dumps(codec.encode(self, versioned=False, compact=True)) + "\n"
+
+
+def read_events(text: str) -> List[Event]:
+    """The events in the lines of `text`, without those that cannot be decoded: half written, or printed by a job."""
+    events = []
+    for line in text.split("\n"):
+        with suppress(codec.RecordError):
+            events.append(codec.from_json(Event, line, where="events.jsonl"))
+    return events
+
+
+# -- docker.json -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DockerInvocation:
+    """What a script asked of docker (`ci`), what was run for it (`here`), and how they differ. Secrets are masked."""
+
+    ci: Tuple[str, ...]
+    here: Tuple[str, ...]
+    deviations: Tuple[Deviation, ...] = ()
+    name: Optional[str] = None
+    runtime: str = ""
+
+
+@dataclass(frozen=True)
+class DockerInvocations:
+    calls: Tuple[DockerInvocation, ...]
+
+
+# -- environment.json ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    index: int
+    uuid: str
+    name: str
+    memory: str
+
+
+@dataclass(frozen=True)
+class DirectUrl:
+    """Where a package that is from no index was installed from, and at which commit: see PEP 610."""
+
+    url: str
+    vcs: Optional[str] = None
+    commit_id: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class ContainerState:
+    """A container of the run: its image, and the packages that its Python had at `taken_at`. `problem` is why they
+    are not known."""
+
+    name: str
+    image: str = ""
+    image_id: str = ""
+    digests: Tuple[str, ...] = ()
+    started_at: str = ""
+    python: Optional[str] = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    direct: Mapping[str, DirectUrl] = field(default_factory=dict)
+    taken_at: Optional[float] = None
+    problem: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class DockerVersions:
+    client: Optional[str] = None
+    server: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a run was run with. Without a container `python` and the packages are those of its steps."""
+
+    driver: Optional[str] = None
+    gpus: Tuple[GpuModel, ...] = ()
+    docker: Optional[DockerVersions] = None
+    containers: Tuple[ContainerState, ...] = ()
+    python: Optional[str] = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    direct: Mapping[str, DirectUrl] = field(default_factory=dict)
+    taken_at: Optional[float] = None
+    problem: Optional[str] = None
+
+
+# -- artifacts -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CoreFile:
+    """`container` is None for one of the workspace."""
+
+    path: str
+    bytes: int
+    container: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class CoreFiles:
+    cores: Tuple[CoreFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeftOutFile:
+    """A file of `place` (the host, a container) that was not taken, and why."""
+
+    place: str
+    path: str
+    bytes: Optional[int]
+    why: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """`more`: how many others there are."""
+
+    files: Tuple[LeftOutFile, ...] = ()
+    more: int = 0
+
+
+# -- the checkout that goes to a host --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CheckoutPart:
+    """The checkout, whose `path` is empty, or a submodule of it: a commit without parents, and its tree."""
+
+    path: str
+    commit: str
+    tree: str
+
+
+# -- Slurm -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """`name` and `index` are known before `array`, the number that Slurm gave: a client, or a login node, may go away
+    in between. `store` has the objects of `parts`, the run's checkout. `queued_at` is when it came in line."""
+
+    home: str
+    store: str = ""
+    parts: Tuple[CheckoutPart, ...] = ()
+    name: str = ""
+    index: int = 0
+    array: str = ""
+    queued_at: Optional[float] = None
+
+    @property
+    def id(self) -> str:
+        """As squeue and scancel call it; empty as long as Slurm does not have it."""
+        return "%s_%d" % (self.array, self.index) if self.array else ""
+
+    @property
+    def submission(self) -> str:
+        """The directory of what was submitted together."""
+        return os.path.join(self.home, "slurm", self.name)
+
+    @property
+    def lock(self) -> str:
+        """Whoever has it submits, or says that a run is not to be submitted."""
+        return os.path.join(self.home, "locks", "slurm")
+
+    @property
+    def output(self) -> str:
+        """What the batch script wrote that is not the agent's."""
+        return os.path.join(self.submission, "%d.out" % self.index)
+
+
+@dataclass(frozen=True)
+class SlurmStart:
+    """Which agent has a run that Slurm may begin again elsewhere."""
+
+    pid: int
+    pid_start: Optional[str]
+    boot_id: Optional[str]
+    job: Optional[str]
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Secrets:
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+# -- programs of the host --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QueryAnswer:
+    """Output of a program on the host. `code` is None where the program is missing or timed out; `err` says which."""
+
+    code: Optional[int]
+    out: str = ""
+    err: str = ""
+
+    @property
+    def timed_out(self) -> bool:
+        return self.code is None and self.err.startswith("no answer")
+
+    @property
+    def is_missing(self) -> bool:
+        """The program is missing; `env` says so with exit code 127."""
+        return self.code == 127 or (self.code is None and not self.timed_out)
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its standard error, or of its output where that is empty."""
+        lines = [line.strip() for text in (self.out, self.err) for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else "it said nothing"
+
+
+# -- remote.json -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RemoteLocation:
+    """Where a run is, as its host was called then: hosts.yaml may say something else by now. An `adopted` one was begun
+    by somebody else; of a `complete` one everything is here."""
+
+    host: str
+    kind: str = "ssh"
+    address: Optional[str] = None
+    workspace: str = ""
+    directory: str = ""
+    adopted: bool = False
+    complete: bool = False

@@ -1,0 +1,129 @@
+"""The paths of a run directory, and reading and writing the records in its files.
+
+The agent, the client and the report import these names, so they cannot disagree. `records` has the table of the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from typing import Any, Callable, Dict, Final, Optional, TextIO, Type, TypeVar
+
+from . import codec
+from .records import Plan, RemoteLocation, Status
+
+T = TypeVar("T")
+
+STATE_RUNNING: Final = "running"
+STATE_ENDED: Final = "ended"
+
+END_EXIT: Final = "exit"
+END_TIMEOUT: Final = "timeout"
+END_CANCELLED: Final = "cancelled"
+END_ERROR: Final = "error"
+
+LARGEST = 1 << 26  # bytes of a record that is read
+
+# Marks every process of a run, so that those which left the process group are found again through /proc.
+ENV_RUN_DIR = "CI_TASKS_RUN_DIR"
+
+
+class RunDir:
+    """Paths of one run directory; the same on the host and on the client."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self.plan = self._at("plan.json")
+        self.script = self._at("run.sh")
+        self.bin = self._at("bin")
+        self.adapter = self._at("bin", "docker")
+        self.agent = self._at("bin", "agent.pyz")
+        self.log = self._at("log")
+        self.events = self._at("events.jsonl")
+        self.agent_log = self._at("agent.log")
+        self.status = self._at("status.json")
+        self.docker = self._at("docker.json")
+        self.remote = self._at("remote.json")
+        self.environment = self._at("environment.json")
+        self.record = self._at("record.json")
+        self.artifacts = self._at("artifacts")
+        self.junit = self._at("artifacts", "junit.xml")
+        self.outputs = self._at("artifacts", "outputs")
+
+    def _at(self, *parts: str) -> str:
+        return os.path.join(self.path, *parts)
+
+
+def mark(run_dir: str) -> str:
+    """The value of ENV_RUN_DIR: the directory's own path, which run.sh exports too, whatever link it was reached by."""
+    return os.path.realpath(run_dir)
+
+
+def read_plan(run: RunDir) -> Plan:
+    """plan.json; an empty plan where there is none. Raises RecordError, OSError."""
+    return read_record(Plan, run.plan) or Plan()
+
+
+def read_status(run: RunDir) -> Status:
+    """status.json; that of a planned run where there is none. Raises RecordError, OSError."""
+    return read_record(Status, run.status) or Status()
+
+
+def read_status_if_readable(run: RunDir) -> Status:
+    """The same, and that of a planned run where the file cannot be read: of a run that is listed or removed."""
+    try:
+        return read_status(run)
+    except (OSError, ValueError):
+        return Status()
+
+
+def read_remote(run: RunDir) -> Optional[RemoteLocation]:
+    """remote.json; None for a run of this machine. Raises RecordError, OSError."""
+    return read_record(RemoteLocation, run.remote)
+
+
+def read_record(kind: Type[T], path: str) -> Optional[T]:
+    """The record in `path`; None where there is no such file yet. Raises RecordError, OSError."""
+    try:
+        with open(path, "rb") as source:
+            text = source.read(LARGEST + 1)
+    except FileNotFoundError:
+        return None
+    if len(text) > LARGEST:
+        raise codec.RecordError(path, "", "it is larger than %d MiB" % (LARGEST >> 20))
+    return codec.from_json(kind, text, where=path)
+
+
+def write_record(path: str, record: Any, compact: bool = False) -> None:
+    """Replace `path` whole; `compact` leaves out what is at its default."""
+    text = codec.to_json(record, indent=1, compact=compact)
+    _replace(path, lambda out: out.write(text))
+
+
+def write_json(path: str, value: Any) -> None:
+    """Replace `path` whole: a reader sees the old text or the new one, never half of either."""
+    _replace(path, lambda out: json.dump(value, out, indent=1, ensure_ascii=False))
+
+
+def _replace(path: str, write: Callable[[TextIO], object]) -> None:
+    handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=os.path.dirname(path))
+    try:
+        # A path that is no UTF-8 holds lone surrogates; their backslash form is just what JSON wants.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as out:
+            write(out)
+            out.write("\n")
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def read_json(path: str) -> Dict[str, Any]:
+    """The object in `path`, or an empty one where there is no such file yet."""
+    try:
+        with open(path, encoding="utf-8") as source:
+            value = json.load(source)
+    except FileNotFoundError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,87 @@
+"""The bytes between a client and a host: frames, each a kind, a length and a payload. Pure.
+
+A host's output begins with MAGIC; whatever stands before it, such as the greeting of a login script, is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Iterator, Tuple, Union
+
+from ..codec import encode
+from .messages import ClientMessage, HostMessage
+
+MAGIC = b"\0ci-tasks 1\n"
+# What the bootstrap sends in place of frames.
+ASKS_FOR_AGENT = b"?"  # the agent that the client expected is not on the host
+PYTHON_TOO_OLD = b"!"
+
+JSON = b"J"  # a ClientMessage or a HostMessage
+DATA = b"D"  # bytes of a pack, to the host; empty at the end of the pack
+PART = b"P"  # bytes of a response, to the client: the request's number and the bytes
+LOG = b"L"  # bytes of a log, to the client: the run's key, the offset and the bytes
+HEARTBEAT = b"B"  # empty
+
+LONGEST = 1 << 26
+_HEAD = struct.Struct(">cI")
+_PART = struct.Struct(">I")
+_LOG = struct.Struct(">IQ")
+
+Frame = Tuple[bytes, bytes]
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame: another program answers, or something wrote in between."""
+
+
+def frame(kind: bytes, payload: bytes = b"") -> bytes:
+    return _HEAD.pack(kind, len(payload)) + payload
+
+
+def message(value: Union[ClientMessage, HostMessage]) -> bytes:
+    # ASCII, since a path that is no UTF-8 holds lone surrogates, which only their escaped form can carry.
+    return frame(JSON, json.dumps(encode(value, versioned=False, compact=True)).encode("ascii"))
+
+
+def part(request: int, chunk: bytes) -> bytes:
+    return frame(PART, _PART.pack(request) + chunk)
+
+
+def log(key: int, offset: int, chunk: bytes) -> bytes:
+    return frame(LOG, _LOG.pack(key, offset) + chunk)
+
+
+def read_part(payload: bytes) -> Tuple[int, bytes]:
+    """The request's number and the bytes."""
+    return _PART.unpack_from(payload)[0], payload[_PART.size :]
+
+
+def read_log(payload: bytes) -> Tuple[int, int, bytes]:
+    """The run's key, the offset in its log and the bytes."""
+    key, offset = _LOG.unpack_from(payload)
+    return key, offset, payload[_LOG.size :]
+
+
+class FrameReader:
+    """Decodes frames from chunks of any size."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """Raises FrameError."""
+        self._held += chunk
+        at = 0
+        while len(self._held) - at >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._held, at)
+            if kind not in (JSON, DATA, PART, LOG, HEARTBEAT) or length > LONGEST:
+                raise FrameError("not a frame: %r" % bytes(self._held[at : at + 40]))
+            end = at + _HEAD.size + length
+            if len(self._held) < end:
+                break
+            with memoryview(self._held) as held:  # to copy it once: these may be all bytes of a large log
+                payload = bytes(held[at + _HEAD.size : end])
+            yield kind, payload
+            at = end
+        del self._held[:at]

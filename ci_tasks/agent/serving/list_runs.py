@@ -1,0 +1,54 @@
+"""Lists the runs that this host keeps."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Iterator, List
+
+from .. import processes, run_directory
+from ..containers.run_containers import read_plan
+from ..slurm import job_file as slurm_job
+from .messages import RunSummary
+
+
+def runs(home: str) -> List[RunSummary]:
+    """Every run below `home`."""
+    return _with_slurm_state([_summary(path) for path in sorted(_run_dirs(os.path.join(home, "runs")))])
+
+
+def _with_slurm_state(runs: List[RunSummary]) -> List[RunSummary]:
+    """With `alive` of Slurm jobs as squeue has it; while squeue fails, they count as alive."""
+    running = [run.dir for run in runs if run.state == run_directory.STATE_RUNNING]
+    jobs = {path: job.id for path in running for job in [slurm_job.read(path)] if job is not None and job.id}
+    if not jobs:
+        return runs
+    from ..slurm.squeue import SqueuePoller
+
+    may_run = SqueuePoller().may_run(list(jobs.values()))
+    return [replace(run, alive=may_run[jobs[run.dir]] if run.dir in jobs else run.alive) for run in runs]
+
+
+def _run_dirs(top: str) -> Iterator[str]:
+    for directory, names, files in os.walk(top):
+        # One that is half removed or half created may lack these files, but has its number.
+        numbered = os.path.basename(directory).isdigit() and os.path.dirname(os.path.dirname(directory)) == top
+        if numbered or "plan.json" in files or "run.sh" in files:
+            names[:] = []
+            yield directory
+
+
+def _summary(path: str) -> RunSummary:
+    run = run_directory.RunDir(path)
+    plan, status = read_plan(run), run_directory.read_status_if_readable(run)
+    return RunSummary(
+        dir=path,
+        id=plan.id or os.path.join(*path.split(os.sep)[-2:]),
+        label=plan.label,
+        row=plan.row,
+        state=status.state,
+        alive=processes.alive(status),
+        kept=status.kept is not None,
+        started_at=status.started_at,
+        ended_at=status.ended_at,
+    )

@@ -1,0 +1,260 @@
+"""The messages between client and host: requests with their responses, and updates of watched runs. Pure.
+
+A request names the class of its result: `Clear` is a `RequestFor[Cleared]`. `frames` carries the messages.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass, field
+from typing import Generic, Literal, Mapping, Optional, Tuple, Type, TypeVar, Union
+
+from ..records import CheckoutPart, Plan, QueryAnswer, State, Status
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run that a host keeps; `planned` until it starts. `label` and `row` are empty for install steps."""
+
+    dir: str
+    id: str
+    label: str = ""
+    row: str = ""
+    state: State = "planned"
+    alive: bool = False
+    kept: bool = False
+    started_at: Optional[float] = None
+    ended_at: Optional[float] = None
+
+
+# -- results ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Done:
+    kind: Literal["done"] = "done"
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """`left`: a line for each thing that could not be removed, with the reason."""
+
+    left: Tuple[str, ...] = ()
+    kind: Literal["cleared"] = "cleared"
+
+
+@dataclass(frozen=True)
+class PlanText:
+    plan: Plan
+    script: str
+    kind: Literal["plan"] = "plan"
+
+
+@dataclass(frozen=True)
+class ProgramOutputs:
+    outputs: Mapping[str, QueryAnswer] = field(default_factory=dict)
+    kind: Literal["programs"] = "programs"
+
+
+@dataclass(frozen=True)
+class RunList:
+    runs: Tuple[RunSummary, ...] = ()
+    kind: Literal["runs"] = "runs"
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """`done` is false where another run uses the store."""
+
+    done: bool = False
+    kind: Literal["pruned"] = "pruned"
+
+
+Result = Union[Done, Cleared, PlanText, ProgramOutputs, RunList, Pruned]
+
+
+@dataclass(frozen=True)
+class RequestError:
+    """Why a request failed: `code` for the client's code, `message` for a person, `traceback` for the client's log."""
+
+    code: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Response:
+    """The response to request number `id`: a result or an error."""
+
+    id: int
+    result: Optional[Result] = None
+    error: Optional[RequestError] = None
+
+
+# -- requests --------------------------------------------------------------------------------------------------------
+
+
+class RequestFor(Generic[R]):
+    """A request whose result is an R."""
+
+
+@dataclass(frozen=True)
+class Receive(RequestFor[Done]):
+    """Store one pack of objects; its bytes follow. `form` is sha1 or sha256."""
+
+    form: str
+    do: Literal["receive"] = "receive"
+
+
+@dataclass(frozen=True)
+class Create(RequestFor[Done]):
+    """Make a run directory, and its checkout from `parts` where there are any."""
+
+    dir: str
+    plan: Plan
+    script: str
+    parts: Tuple[CheckoutPart, ...] = ()
+    do: Literal["create"] = "create"
+
+
+@dataclass(frozen=True)
+class StartRun(RequestFor[Done]):
+    """Start a run, once. `secrets` go into the environment of its agent and nowhere else."""
+
+    dir: str
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    do: Literal["start"] = "start"
+
+
+@dataclass(frozen=True)
+class Submit(RequestFor[Done]):
+    """Queue a run for sbatch, once; `script` is the text of its batch script. Its status says how that went."""
+
+    dir: str
+    script: str
+    parts: Tuple[CheckoutPart, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    do: Literal["submit"] = "submit"
+
+
+@dataclass(frozen=True)
+class Watch(RequestFor[Done]):
+    """Send updates of a run under the number `key`, and its log from `offset` on."""
+
+    dir: str
+    key: int
+    offset: int
+    do: Literal["watch"] = "watch"
+
+
+@dataclass(frozen=True)
+class Cancel(RequestFor[Done]):
+    """Ask a run to stop; also ends the processes of a run whose agent died."""
+
+    dir: str
+    do: Literal["cancel"] = "cancel"
+
+
+@dataclass(frozen=True)
+class Kill(RequestFor[Done]):
+    """Kill a run without a grace period."""
+
+    dir: str
+    do: Literal["kill"] = "kill"
+
+
+@dataclass(frozen=True)
+class Collect(RequestFor[Done]):
+    """Send the run's small files and artifacts as a tar stream in parts."""
+
+    dir: str
+    do: Literal["collect"] = "collect"
+
+
+@dataclass(frozen=True)
+class Clear(RequestFor[Cleared]):
+    """Remove a run and everything that belongs to it. With `shared`, the last run of a batch also removes the venvs
+    that its rows share."""
+
+    dir: str
+    shared: bool = True
+    do: Literal["clear"] = "clear"
+
+
+@dataclass(frozen=True)
+class ReadPlan(RequestFor[PlanText]):
+    dir: str
+    do: Literal["plan"] = "plan"
+
+
+@dataclass(frozen=True)
+class RunPrograms(RequestFor[ProgramOutputs]):
+    """Run programs of the host, name → argv, at the same time and for at most `timeout` seconds."""
+
+    commands: Mapping[str, Tuple[str, ...]]
+    timeout: float
+    do: Literal["programs"] = "programs"
+
+
+@dataclass(frozen=True)
+class ListRuns(RequestFor[RunList]):
+    do: Literal["runs"] = "runs"
+
+
+@dataclass(frozen=True)
+class Prune(RequestFor[Pruned]):
+    """Remove objects and agents that were not used for `days` days."""
+
+    days: float
+    do: Literal["prune"] = "prune"
+
+
+_OfRuns = Union[Receive, Create, StartRun, Submit, Watch, Cancel, Kill, Collect, Clear]
+Request = Union[_OfRuns, ReadPlan, RunPrograms, ListRuns, Prune]
+
+
+def result_type(request: RequestFor[R]) -> Type[R]:
+    """The class of the request's result."""
+    kind: Type[R] = typing.get_args(type(request).__orig_bases__[0])[0]  # type: ignore[attr-defined]
+    return kind
+
+
+# -- what one frame holds --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClientMessage:
+    id: int
+    request: Request
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of a host. `home` is the directory that holds everything of ours on it, `python` the path and
+    version of its Python."""
+
+    home: str
+    python: Tuple[str, str]
+
+
+@dataclass(frozen=True)
+class RunUpdate:
+    """A new status of the run that the client watches as `key`. `over`: it is the last update; `gone`: the agent died
+    before it could write the end. `problem` is set by the client, where it cannot decode an update."""
+
+    key: int
+    status: Optional[Status] = None
+    over: bool = False
+    gone: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class HostMessage:
+    """Exactly one of these."""
+
+    hello: Optional[Hello] = None
+    response: Optional[Response] = None
+    update: Optional[RunUpdate] = None

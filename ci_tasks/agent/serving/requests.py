@@ -1,0 +1,251 @@
+"""The handler of each request."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zlib
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Dict, Iterator, List
+
+from .. import create_run_directory, host_queries, run_directory
+from ..cleanup import cancel as cancel_run
+from ..cleanup.remove_run import remove_run
+from ..file_lock import LockTimeout, file_lock
+from ..records import SlurmJob
+from ..slurm.cancel import removing
+from ..slurm.session import SlurmSession
+from ..trees.repositories import SHA1, SHA256, form_of
+from ..trees.store import MissingBase, StoreError, TreeStore
+from . import bundle, frames, list_runs, messages
+from .messages import Cleared, Done, PlanText, ProgramOutputs, Pruned, Result, RunList
+from .watch import RunWatcher
+
+_LOCK_FILES = 16  # shared by all runs that there will ever be
+_LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
+
+
+class BadRequest(Exception):
+    """A request that cannot be done; `code` is for the client's code, the message for a person."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass
+class ServeSession:
+    """One client's connection. `agent` is agent.pyz on this host, `code` the directory it was unpacked to."""
+
+    home: str
+    agent: str
+    code: str
+    watcher: RunWatcher
+    send: Callable[[bytes], None]
+    pack_chunks: Callable[[], Iterator[bytes]]
+    is_disconnected: Callable[[], bool]
+    slurm: SlurmSession = field(default_factory=SlurmSession)
+
+    def store(self, form: str = SHA1) -> TreeStore:
+        """A store has object ids of one form."""
+        return TreeStore(os.path.join(self.home, "store.git" if form == SHA1 else "store-%s.git" % form), form)
+
+    def run_dir(self, path: str) -> str:
+        """The run directory that a request names. One below another home, which a client may remember, is refused."""
+        runs = os.path.join(self.home, "runs") + os.sep
+        if not path.startswith(runs) or os.path.normpath(path) != path:
+            raise BadRequest("elsewhere", "%s is not below %s" % (path, runs))
+        return path
+
+    @contextmanager
+    def locked_run(self, path: str) -> Iterator[run_directory.RunDir]:
+        """Nobody else creates or starts the run meanwhile.
+
+        A client that reconnects repeats its requests while those of the dead link may still be read here. None of these
+        creates or starts a run once the client has disconnected."""
+        directory = os.path.join(self.home, "locks")
+        os.makedirs(directory, exist_ok=True)
+        lock = os.path.join(directory, "%d" % (zlib.crc32(os.fsencode(path)) % _LOCK_FILES))
+        try:
+            with file_lock(lock, exclusive=True, timeout=_LOCK_SECONDS):
+                if self.is_disconnected():
+                    raise BadRequest("gone", "the client has disconnected")
+                yield run_directory.RunDir(path)
+        except LockTimeout:
+            raise BadRequest("busy", "another connection of this client is still starting the run") from None
+
+
+def receive(session: ServeSession, request: messages.Receive, number: int) -> Done:
+    chunks = session.pack_chunks()
+    try:
+        with _store_errors():
+            session.store(request.form).receive(chunks)
+    finally:
+        for _ in chunks:  # what was not read of the pack must not be taken for requests
+            pass
+    return Done()
+
+
+def create(session: ServeSession, request: messages.Create, number: int) -> Done:
+    path = session.run_dir(request.dir)
+    with session.slurm.creating_run(), session.locked_run(path) as run:
+        if os.path.exists(run.plan):
+            return Done()
+        if request.parts:
+            shutil.rmtree(request.plan.workspace, ignore_errors=True)
+            with _store_errors():
+                session.store(form_of(request.parts[0].tree)).check_out(request.parts, request.plan.workspace)
+        with open(session.agent, "rb") as source:
+            create_run_directory.write_run_dir(run, replace(request.plan, script=request.script), source.read())
+    return Done()
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise BadRequest("missing-base" if isinstance(error, MissingBase) else "store", str(error)) from None
+
+
+def start(session: ServeSession, request: messages.StartRun, number: int) -> Done:
+    with session.locked_run(session.run_dir(request.dir)) as run:
+        if os.path.lexists(run.status):
+            return Done()
+        _check_created(run)
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", session.code, "start", run.path],  # the code of run.agent, but compiled
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **request.secrets},
+            start_new_session=True,
+        )
+        if done.returncode and not os.path.lexists(run.status):
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no error message"]
+            raise BadRequest("start", "the agent did not start: %s" % lines[-1])
+    return Done()
+
+
+def submit(session: ServeSession, request: messages.Submit, number: int) -> Done:
+    with session.locked_run(session.run_dir(request.dir)) as run:
+        _check_created(run)
+        parts = request.parts
+        store = session.store(form_of(parts[0].tree) if parts else SHA1).path
+        job = SlurmJob(home=session.home, store=store, parts=parts)
+        session.slurm.submit(run.path, job, request.script, request.secrets)
+    return Done()
+
+
+def _check_created(run: run_directory.RunDir) -> None:
+    if not os.path.exists(run.plan):
+        raise BadRequest("missing", "there is no run %s" % run.path)
+
+
+def watch(session: ServeSession, request: messages.Watch, number: int) -> Done:
+    path = session.run_dir(request.dir)
+    with session.locked_run(path) as run:  # it may be starting at this moment
+        if not os.path.lexists(run.status):
+            raise BadRequest("missing", "there is no run %s on the host any more" % path)
+    session.watcher.watch(request.key, path, request.offset, session.slurm.run_state(path))
+    return Done()
+
+
+def cancel(session: ServeSession, request: messages.Cancel, number: int) -> Done:
+    try:
+        cancel_run.cancel(session.run_dir(request.dir))
+    except cancel_run.CancelError as error:
+        raise BadRequest("cancel", str(error)) from None
+    return Done()
+
+
+def kill(session: ServeSession, request: messages.Kill, number: int) -> Done:
+    cancel_run.kill(session.run_dir(request.dir))
+    return Done()
+
+
+def collect(session: ServeSession, request: messages.Collect, number: int) -> Done:
+    bundle.send(session.run_dir(request.dir), lambda chunk: session.send(frames.part(number, chunk)))
+    return Done()
+
+
+def clear(session: ServeSession, request: messages.Clear, number: int) -> Cleared:
+    run = session.run_dir(request.dir)
+    left = _remove(run)
+    directory = os.path.dirname(run)
+    if request.shared:
+        left += _clear_environments(directory)
+    while directory != os.path.join(session.home, "runs"):
+        for name in (os.path.join(directory, "environments"), directory):
+            with suppress(OSError):  # it is not empty
+                os.rmdir(name)
+        directory = os.path.dirname(directory)
+    return Cleared(tuple(left))
+
+
+def _clear_environments(batch: str) -> List[str]:
+    """Remove the venvs that rows of a batch share, if none of its rows is left."""
+    environments = os.path.join(batch, "environments")
+    try:
+        shared = [] if any(name.isdigit() for name in os.listdir(batch)) else os.listdir(environments)
+    except OSError:
+        return []
+    return [line for name in shared for line in _remove(os.path.join(environments, name))]
+
+
+def _remove(run: str) -> List[str]:
+    with removing(run):
+        return remove_run(run)
+
+
+def read_plan(session: ServeSession, request: messages.ReadPlan, number: int) -> PlanText:
+    run = run_directory.RunDir(session.run_dir(request.dir))
+    with open(run.script, encoding="utf-8", errors="surrogateescape") as source:
+        return PlanText(run_directory.read_plan(run), source.read())
+
+
+def run_programs(session: ServeSession, request: messages.RunPrograms, number: int) -> ProgramOutputs:
+    return ProgramOutputs(host_queries.ask(request.commands, request.timeout))
+
+
+def runs(session: ServeSession, request: messages.ListRuns, number: int) -> RunList:
+    return RunList(tuple(list_runs.runs(session.home)))
+
+
+def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned:
+    oldest = time.time() - request.days * 86400
+    for used in (session.agent, session.code):
+        for entry in list(os.scandir(os.path.dirname(used))):
+            if entry.path != used and entry.stat().st_mtime < oldest:
+                shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)
+    return Pruned(session.store().prune(request.days) and session.store(SHA256).prune(request.days))
+
+
+@dataclass
+class RequestHandler:
+    """`in_thread`: it does not delay other requests. `must_finish`: it is waited for after the client disconnected."""
+
+    handle: Callable[[ServeSession, Any, int], Result]
+    in_thread: bool = False
+    must_finish: bool = False
+
+
+HANDLERS: Dict[type, RequestHandler] = {
+    messages.Receive: RequestHandler(receive),
+    messages.Create: RequestHandler(create),
+    messages.StartRun: RequestHandler(start),
+    messages.Submit: RequestHandler(submit),
+    messages.Watch: RequestHandler(watch),
+    messages.Cancel: RequestHandler(cancel, in_thread=True, must_finish=True),
+    messages.Kill: RequestHandler(kill, in_thread=True, must_finish=True),
+    messages.Collect: RequestHandler(collect, in_thread=True),
+    messages.Clear: RequestHandler(clear, in_thread=True, must_finish=True),
+    messages.RunPrograms: RequestHandler(run_programs, in_thread=True),
+    messages.ReadPlan: RequestHandler(read_plan, in_thread=True),
+    messages.ListRuns: RequestHandler(runs, in_thread=True),
+    messages.Prune: RequestHandler(prune, in_thread=True),
+}

@@ -1,0 +1,183 @@
+"""Sends a client updates of the runs that it watches: log bytes from an offset, each new status, the end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Tuple
+
+from .. import processes, run_directory
+from ..records import Status
+from . import frames
+from .messages import HostMessage, RunUpdate
+
+if TYPE_CHECKING:  # a host without Slurm does not load it
+    from ..slurm.run_state import SlurmRunState
+
+POLL_SECONDS = 0.02
+BUSY_POLL_SECONDS = 0.004  # the same where a log has just grown: more of it is likely to come
+_BUSY_SECONDS = 0.5
+HEARTBEAT_SECONDS = 2.0
+_CHUNK = 1 << 18
+_ALIVE_POLL_SECONDS = 1.0  # between two checks that the agent is alive
+_SHARED_POLL_SECONDS = 0.5  # between two reads of the status of a run on another machine
+_LOG_DELAY = 60.0  # seconds that the end of a log may come later than its status, on a file system that caches
+
+Send = Callable[[bytes], None]
+
+
+class RunWatcher(threading.Thread):
+    """Sends frames through `send` until the process ends; `send` may block for as long as the client is slow."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__(daemon=True)
+        self._send_frame = send
+        self._watched: Dict[int, _WatchedRun] = {}
+        self._change = threading.Lock()
+
+    def watch(self, key: int, run_dir: str, offset: int, job: Optional[SlurmRunState] = None) -> None:
+        """`job` is the Slurm job of a run that has one."""
+        watched = _WatchedRun(key, run_dir, offset) if job is None else _WatchedJob(key, run_dir, offset, job)
+        with self._change:
+            self._watched[key] = watched
+
+    def run(self) -> None:
+        last_heartbeat = last_log = time.monotonic()
+        try:
+            while True:
+                with self._change:
+                    watched = list(self._watched.values())
+                grew = [self._poll(watched_run) for watched_run in watched]
+                now = time.monotonic()
+                if now - last_heartbeat > HEARTBEAT_SECONDS:
+                    last_heartbeat = now
+                    self._send(frames.frame(frames.HEARTBEAT))
+                if any(grew):
+                    last_log = now
+                else:
+                    time.sleep(BUSY_POLL_SECONDS if now - last_log < _BUSY_SECONDS else POLL_SECONDS)
+        except _Disconnected:  # other threads may still have to finish
+            return
+
+    def _poll(self, watched_run: _WatchedRun) -> bool:
+        """Send what is new of a run. Returns whether its log grew."""
+        try:
+            grew = watched_run.poll(self._send)
+        except (OSError, ValueError):  # a file that cannot be read just now; the next poll may
+            return False
+        if watched_run.over:
+            with self._change:  # the client may have asked for it once more, under the same key
+                if self._watched.get(watched_run.key) is watched_run:
+                    del self._watched[watched_run.key]
+        return grew
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._send_frame(data)
+        except OSError as error:
+            raise _Disconnected from error
+
+
+class _Disconnected(Exception):
+    """The client is."""
+
+
+class _WatchedRun:
+    def __init__(self, key: int, run_dir: str, offset: int) -> None:
+        self.key, self.over = key, False
+        self._paths = run_directory.RunDir(run_dir)
+        self._offset = offset
+        self._log: Optional[int] = None
+        self._mtime: Optional[int] = None
+        self._last_check = 0.0
+
+    def poll(self, send: Send) -> bool:
+        """Send what is new. Returns whether the log grew."""
+        # The status first: what the log has by the time an end is read is all that it will ever have.
+        final, gone = self._poll_status(send)
+        grew = self._poll_log(send)
+        if not grew and final is not None and (gone or final.has_ended):
+            self.over = True
+            if self._log is not None:
+                os.close(self._log)
+            self._update(send, RunUpdate(self.key, final, over=True, gone=gone))
+        return grew
+
+    def _update(self, send: Send, update: RunUpdate) -> None:
+        send(frames.message(HostMessage(update=update)))
+
+    def _poll_log(self, send: Send) -> bool:
+        if self._log is None:
+            try:
+                self._log = os.open(self._paths.log, os.O_RDONLY)
+            except OSError:
+                return False
+        chunk = os.pread(self._log, _CHUNK, self._offset)
+        if chunk:
+            send(frames.log(self.key, self._offset, chunk))
+            self._offset += len(chunk)
+        return bool(chunk)
+
+    def _poll_status(self, send: Send) -> Tuple[Optional[Status], bool]:
+        """Send a new status. Returns the status where the run may be over, and whether its agent died without
+        writing the end."""
+        try:
+            mtime = os.stat(self._paths.status).st_mtime_ns
+        except OSError:
+            mtime = 0
+        if mtime != self._mtime:
+            self._mtime = mtime
+            status = run_directory.read_status(self._paths)
+            if status.has_ended:
+                self._mtime = None  # so that it is read again, until the log is sent
+                return status, False
+            self._update(send, RunUpdate(self.key, status))
+            return None, False
+        if time.monotonic() - self._last_check < _ALIVE_POLL_SECONDS:
+            return None, False
+        self._last_check = time.monotonic()
+        status = run_directory.read_status(self._paths)
+        if status.has_ended or processes.alive(status):
+            return None, False
+        status = run_directory.read_status(self._paths)  # it may have ended between the two reads
+        self._last_check = 0.0
+        return status, not status.has_ended
+
+
+class _WatchedJob(_WatchedRun):
+    """A run on another machine, over a shared file system. Its updates contain the state of its Slurm job."""
+
+    def __init__(self, key: int, run_dir: str, offset: int, job: SlurmRunState) -> None:
+        super().__init__(key, run_dir, offset)
+        self._job = job
+        self._last_status = Status()
+        self._reopened = 0.0
+        self._over_at: Optional[float] = None
+
+    def _poll_log(self, send: Send) -> bool:
+        grew = super()._poll_log(send)
+        if not grew and self._log is not None and time.monotonic() - self._reopened > _ALIVE_POLL_SECONDS:
+            # A file that another machine writes may grow unseen until it is opened anew.
+            os.close(self._log)
+            self._log, self._reopened = None, time.monotonic()
+        return grew
+
+    def _poll_status(self, send: Send) -> Tuple[Optional[Status], bool]:
+        if time.monotonic() - self._last_check < _SHARED_POLL_SECONDS:
+            return None, False
+        self._last_check = time.monotonic()
+        status, over = self._job.join(run_directory.read_status(self._paths))
+        if over and not self._is_log_delayed(status):
+            self._last_check = 0.0  # so that it is read again, until the log is sent
+            return status, False
+        if not over and status != self._last_status:
+            self._last_status = status
+            self._update(send, RunUpdate(self.key, status))
+        return None, False
+
+    def _is_log_delayed(self, status: Status) -> bool:
+        """Whether the log here is still shorter than its status says."""
+        now = time.monotonic()
+        self._over_at = now if self._over_at is None else self._over_at
+        return self._offset < status.log_bytes and now - self._over_at < _LOG_DELAY

@@ -1,0 +1,92 @@
+"""The outcome of a run whose job Slurm ended: its status and the line for its log. Pure.
+
+The agent's own status counts, unless a signal interrupted it: Slurm sends the same signal for scancel, a time limit, a
+preemption and a requeue, and only Slurm knows which.
+
+Slurm's state             the run
+TIMEOUT, DEADLINE         timeout, as if the agent had ended it
+CANCELLED                 cancelled
+OUT_OF_MEMORY             exit code 137
+PREEMPTED, BOOT_FAIL, …   blocked: exit code 125 and the line that says so
+NODE_FAIL                 no end: lost
+COMPLETED, FAILED         the agent's status; without one it never started (blocked), or was killed (lost)
+not known any more        the agent's status, or lost; cancelled where it had not started, which Slurm does not record
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+from ..containers.adapter import BLOCKED, EXIT_BLOCKED
+from ..records import End, Status
+from ..run_directory import END_CANCELLED, END_EXIT, END_TIMEOUT
+from .states import UNKNOWN, SlurmJobState
+
+_EXIT_OUT_OF_MEMORY = 137
+_FIRST_SIGNAL = 128  # exit codes from here on may be those of a signal
+_BLOCKED = ("PREEMPTED", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL")
+_REASONS = {
+    "TIMEOUT": "it reached the time limit of the job",
+    "DEADLINE": "it reached the job's deadline",
+    "PREEMPTED": "another job took its place, and it is not queued again",
+    "BOOT_FAIL": "its node did not start",
+    "OUT_OF_MEMORY": "it used more memory than the job may; `sbatch: [--mem=…]` in hosts.yaml asks for more",
+    "NODE_FAIL": "its node failed",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class JobOutcome:
+    """`end` is None for a run that is lost. `sentence` is the line for the log."""
+
+    end: Optional[End]
+    sentence: str
+    exit_code: Optional[int] = None
+
+    @property
+    def line(self) -> str:
+        return (BLOCKED if self.exit_code == EXIT_BLOCKED else "ci-tasks: ") + self.sentence
+
+
+def is_final(status: Status) -> bool:
+    """Whether a status says how its run ended, so that Slurm need not be asked (again)."""
+    if not status.has_ended:
+        return False
+    if status.concluded or status.end == END_TIMEOUT:
+        return True
+    interrupted = status.signalled or (status.exit_code or 0) >= _FIRST_SIGNAL
+    return status.end == END_EXIT and not interrupted
+
+
+def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optional[JobOutcome]:
+    """The outcome of the run; None where the agent's own status holds. `output`: its batch script's last line."""
+    by_slurm = _ended_by_slurm(state)
+    if by_slurm is not None or status.has_ended:
+        return by_slurm
+    if state.state == UNKNOWN and status.has_agent:
+        return JobOutcome(None, "the job vanished, and neither squeue nor sacct nor a completion log knows it")
+    if state.state == UNKNOWN:
+        return JobOutcome(END_CANCELLED, "the job is not in Slurm's queue any more, as after a scancel")
+    if status.has_agent:
+        return JobOutcome(None, "the agent was killed (%s)" % state.state)
+    where = " on %s" % state.node if state.node else ""
+    hint = ": " + output if output else "; is the workspace of hosts.yaml on a file system of all nodes?"
+    return JobOutcome(END_EXIT, "the job could not start%s (%s)%s" % (where, state.state, hint), EXIT_BLOCKED)
+
+
+def _ended_by_slurm(state: SlurmJobState) -> Optional[JobOutcome]:
+    sentence = "Slurm ended the job (%s%s)" % (state.state, " by uid " + state.by if state.by else "")
+    if state.state in _REASONS:
+        sentence += ": " + _REASONS[state.state]
+    if state.node and state.state not in ("CANCELLED", "PREEMPTED"):
+        sentence += ", on %s" % state.node
+    if state.state in ("TIMEOUT", "DEADLINE"):
+        return JobOutcome(END_TIMEOUT, sentence)
+    if state.state == "CANCELLED":
+        return JobOutcome(END_CANCELLED, sentence)
+    if state.state == "OUT_OF_MEMORY":
+        return JobOutcome(END_EXIT, sentence, _EXIT_OUT_OF_MEMORY)
+    if state.state in _BLOCKED:
+        return JobOutcome(END_EXIT, sentence, EXIT_BLOCKED)
+    return JobOutcome(None, sentence) if state.state == "NODE_FAIL" else None

@@ -1,0 +1,308 @@
+"""Supervises one job from its start to its end: log, events, status, heartbeat, timeout, stall, cancel.
+
+The agent has a session of its own, so a dropped connection or a closed laptop does not end the job. It records how the
+job ended; what that means (passed, failed, blocked) is decided on the client.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import subprocess
+import time
+from dataclasses import replace
+from typing import Callable, List, Optional, Tuple
+
+from . import agent_log, processes, run_directory
+from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
+from .codec import RecordError
+from .containers.adapter import BLOCKED, EXIT_BLOCKED
+from .gpus.run_resources import ResourcesUnavailable, RunResources
+from .job_environment import job_environment, secret_values
+from .log_file import RunLog
+from .records import End, Event, Plan, Status
+from .signals import SignalPipe
+
+HEARTBEAT_SECONDS = 2.0  # between two writes of status.json
+POLL_SECONDS = 0.05  # between two checks of processes that were asked to stop
+DRAIN_SECONDS = 1.0  # processes that outlive the script may write into the log so long
+REAP_SECONDS = 10.0  # for a killed process to be gone; one that a driver or a file system holds never is
+CHUNK = 1 << 16
+
+EndAndCode = Tuple[End, Optional[int]]  # how the job ended, and its exit code
+
+
+def supervise(run_dir: str, started: Callable[[], None]) -> None:
+    """Run the plan in `run_dir` to its end. Calls `started` as soon as status.json is there. Raises where the run
+    cannot start, never for what the job does: a later bug of ours ends the run as `error`."""
+    paths = run_directory.RunDir(run_dir)
+    plan = run_directory.read_record(Plan, paths.plan)
+    if plan is None:
+        raise RecordError(paths.plan, "", "missing")
+    with SignalPipe() as signals:
+        Supervisor(paths, plan, RunLog(paths.log, secret_values(plan)), signals).run(started)
+
+
+class Supervisor:
+    def __init__(self, paths: run_directory.RunDir, plan: Plan, log: RunLog, signals: SignalPipe) -> None:
+        self.paths, self.plan, self.log, self.signals = paths, plan, log, signals
+        self.timeout = plan.timeout_minutes * 60
+        self.stall = plan.stall_minutes * 60
+        self.started_at = time.time()
+        me = processes.identity()
+        self.status = Status(
+            run_directory.STATE_RUNNING,
+            started_at=self.started_at,
+            pid=me.pid,
+            pid_start=me.pid_start,
+            boot_id=me.boot_id,
+        )
+        self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
+        self.stalled = False
+        self.resources = RunResources(plan, paths.path)
+        self.cleanup = RunCleanup(paths, plan)
+
+    def run(self, started: Callable[[], None]) -> None:
+        agent_log.watch_threads(self.paths.path)
+        self._write_status()  # a run without a status does not start
+        started()
+        self._event(Event(_now(), "started"))
+        end: End = run_directory.END_ERROR
+        code: Optional[int] = None
+        try:
+            end, code = self._execute()
+        except Exception as error:  # whatever it is, the run must end, with a status and without processes
+            self.status = replace(self.status, error=str(error) if isinstance(error, OSError) else repr(error))
+            agent_log.log_traceback(self.paths.path, "the job's supervisor", error)
+            self._kill()
+        self._finish(end, code)
+
+    def _execute(self) -> EndAndCode:
+        ended = self._wait_for_resources()
+        if ended is not None:
+            return ended
+        with self._start() as job, selectors.DefaultSelector() as selector:
+            assert job.stdout is not None
+            selector.register(job.stdout, selectors.EVENT_READ)
+            selector.register(self.signals.fd, selectors.EVENT_READ)
+            end = self._watch(selector, job)
+            waiting = self.resources.waiting if end == run_directory.END_TIMEOUT else []
+            if end == run_directory.END_EXIT:
+                self._drain(selector, job)
+            else:
+                self._terminate(selector, job)
+            self._kill()
+            self._drain(selector, job)
+            code = _reap(job)
+            return self._blocked(self._timeout_reason(waiting)) if waiting else (end, code)
+
+    def _wait_for_resources(self) -> Optional[EndAndCode]:
+        """Wait until the job may start. Returns None, or how the run ends where it may not."""
+        deadline = self.began + self.timeout
+        try:
+            self._poll_resources()
+            while not self.resources.are_ready:
+                if self.signals.stop_requested:
+                    self._event(Event(_now(), run_directory.END_CANCELLED))
+                    return run_directory.END_CANCELLED, None
+                now = time.monotonic()
+                if now >= deadline:
+                    raise ResourcesUnavailable(self._timeout_reason(self.resources.waiting))
+                select.select([self.signals.fd], [], [], max(0.0, min(self.resources.next_poll_at, deadline) - now))
+                self.signals.clear()
+                self._poll_resources()
+        except ResourcesUnavailable as reason:
+            return self._blocked(str(reason))
+        self.last_output = time.monotonic()
+        return None
+
+    def _timeout_reason(self, waiting: List[str]) -> str:
+        return "waited for %g min: %s" % (self.timeout / 60, "; ".join(waiting) or "nothing is known of the GPUs")
+
+    def _blocked(self, reason: str) -> EndAndCode:
+        line = "%s%s%s\n" % ("\n" if self.log.bytes else "", BLOCKED, " ".join(reason.split()))
+        self.log.write(line.encode("utf-8", "backslashreplace"))
+        return run_directory.END_EXIT, EXIT_BLOCKED
+
+    def _poll_resources(self) -> None:
+        """Put the state of the resources on record; at once where it changes what the run does."""
+        self.resources.poll()
+        before, now = self.status, time.monotonic()
+        queued = before.queue_seconds + (now - self.last_poll if before.waiting else 0.0)
+        self.last_poll, waiting = now, tuple(self.resources.waiting)
+        self.status = replace(before, waiting=waiting, phase=self.resources.phase, queue_seconds=queued)
+        if self.resources.gpu_ids is not None and before.gpu_ids is None:
+            ids = tuple(self.resources.gpu_ids)
+            self.status = replace(self.status, gpu_ids=ids, gpu_uuids=tuple(self.resources.gpu_uuids))
+            self._event(Event(_now(), "gpus", ids=ids))
+        if self.status.phase != before.phase and waiting:
+            self._event(Event(_now(), "waiting", reasons=waiting))
+        changed = (self.status.phase, self.status.gpu_ids) != (before.phase, before.gpu_ids)
+        if changed or now >= self.last_heartbeat + HEARTBEAT_SECONDS:
+            self._heartbeat()
+
+    def _start(self) -> _Job:
+        job = _Job(
+            ["bash", self.paths.script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self.paths.path,
+            env={**job_environment(self.plan, self.paths.path), **self.resources.environ},
+            start_new_session=True,
+            pass_fds=self.resources.descriptors,
+        )
+        self.status = replace(self.status, group=job.pid)
+        self._heartbeat()
+        self.cleanup.environment.begin()
+        return job
+
+    def _watch(self, selector: selectors.BaseSelector, job: _Job) -> End:
+        """Wait until the job has ended, or has to. A job that ended meanwhile was neither cancelled nor timed out."""
+        deadline = self.began + self.timeout
+        while not _has_ended(job):
+            if self.signals.stop_requested or time.monotonic() >= deadline:
+                if self.signals.stop_requested:
+                    self._event(Event(_now(), run_directory.END_CANCELLED))
+                    return run_directory.END_CANCELLED
+                self._event(Event(_now(), run_directory.END_TIMEOUT))
+                return run_directory.END_TIMEOUT
+            self._pump(selector, job, deadline)
+        return run_directory.END_EXIT
+
+    def _terminate(self, selector: selectors.BaseSelector, job: _Job) -> None:
+        """SIGTERM, then the grace period. What the job prints meanwhile is logged: a full pipe would block it."""
+        self.resources.stop_waiting()
+        processes.terminate(self.paths.path, job.pid)
+        deadline = time.monotonic() + self.plan.grace_seconds
+        while time.monotonic() < deadline and processes.of_run(self.paths.path, job.pid):
+            self._pump(selector, job, time.monotonic() + POLL_SECONDS)
+
+    def _drain(self, selector: selectors.BaseSelector, job: _Job) -> None:
+        """Log what is still in the pipe; processes that outlive the script get a moment."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while job.stdout in [key.fileobj for key in selector.get_map().values()] and time.monotonic() < deadline:
+            self._pump(selector, job, deadline)
+
+    def _kill(self) -> None:
+        # The clients of docker first: one of them could start a container after the others were stopped.
+        killed = processes.kill_all(self.paths.path, self.status.group)
+        call_with_heartbeat(self.cleanup.stop, self._heartbeat, HEARTBEAT_SECONDS)
+        if killed:
+            self._event(Event(_now(), "killed", killed=killed))
+
+    def _pump(self, selector: selectors.BaseSelector, job: _Job, until: float) -> None:
+        """Wait for output or a signal until something else is due; move the output into the log."""
+        stall = self.last_output + self.stall if not self.stalled else until
+        due = min(until, self.last_heartbeat + HEARTBEAT_SECONDS, stall, self.resources.next_poll_at)
+        for key, _ in selector.select(max(0.0, due - time.monotonic())):
+            if key.fileobj is not job.stdout:
+                self.signals.clear()
+                continue
+            chunk = os.read(key.fd, CHUNK)
+            if chunk:
+                self.log.write(chunk)
+                self.resources.read_output(chunk)
+                self._note_output()
+            else:
+                selector.unregister(key.fileobj)
+        self._poll_resources()
+        self._check_stall()
+
+    def _note_output(self) -> None:
+        self.last_output = time.monotonic()
+        if self.stalled:
+            self.stalled = False
+            self._event(Event(_now(), "resumed"))
+
+    def _check_stall(self) -> None:
+        if self.resources.waiting:
+            self.last_output = time.monotonic()  # a job that waits for GPUs is silent with good reason
+        if not self.stalled and time.monotonic() >= self.last_output + self.stall:
+            self.stalled = True
+            self._event(Event(_now(), "stalled", minutes=self.stall / 60))
+
+    def _finish(self, end: End, code: Optional[int]) -> None:
+        # Not the clock's time, which may have been set meanwhile: a run takes as long as it takes.
+        ended_at = self.started_at + time.monotonic() - self.began
+        self.resources.close()
+        self.log.close()
+        self._event(Event(_now(), "ended", end=end, exit_code=code))
+        self.status = replace(self.status, phase="collecting")
+        succeeded = end == run_directory.END_EXIT and code == 0
+        cleaned = (
+            call_with_heartbeat(lambda: self.cleanup.finish(succeeded), self._heartbeat, HEARTBEAT_SECONDS)
+            or CleanupResult()
+        )
+        self.status = replace(
+            self.status,
+            state=run_directory.STATE_ENDED,
+            phase="ended",
+            end=end,
+            exit_code=code,
+            ended_at=ended_at,
+            log_sha256=self.log.sha256,
+            waiting=(),
+            kept=cleaned.kept,
+            left=cleaned.left,
+        )
+        # The end must be on record even where the disk was full a moment ago.
+        for _ in range(60):
+            if self._heartbeat():
+                return
+            time.sleep(1)
+
+    def _heartbeat(self) -> bool:
+        self.last_heartbeat = time.monotonic()
+        try:
+            self._write_status()
+        except OSError:
+            return False
+        return True
+
+    def _write_status(self) -> None:
+        self.status = replace(
+            self.status,
+            sequence=self.status.sequence + 1,
+            heartbeat_at=time.time(),
+            log_bytes=self.log.bytes,
+            log_error=self.log.error,
+            stalled=self.stalled,
+        )
+        run_directory.write_record(self.paths.status, self.status)
+
+    def _event(self, event: Event) -> None:
+        try:
+            with open(self.paths.events, "a", encoding="utf-8") as out:
+                out.write(event.line())
+        except OSError as error:
+            self.log.error = self.log.error or "events could not be written: %s" % error.strerror
+
+
+def _now() -> float:
+    return round(time.time(), 3)
+
+
+class _Job(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 has no Popen[bytes] outside of annotations
+    """A process whose `with` block does not wait for its end: the run is over even where the kernel keeps it."""
+
+    def __exit__(self, *_: object) -> None:
+        if self.stdout is not None:
+            self.stdout.close()
+
+
+def _has_ended(job: _Job) -> bool:
+    """Without reaping it: as long as it is a zombie, its process group's number can be nobody else's."""
+    if hasattr(os, "waitid"):
+        return os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return job.poll() is not None
+
+
+def _reap(job: _Job) -> Optional[int]:
+    """The exit code as a shell gives it; None for a process that cannot be killed."""
+    try:
+        code = job.wait(REAP_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    return code if code >= 0 else 128 - code

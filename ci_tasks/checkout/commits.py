@@ -1,0 +1,113 @@
+"""The commits between two revisions, for a search among them. Only looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.revision import resolve_rev
+from ci_tasks.errors import CheckoutError, UsageError
+
+_BETWEEN = "\x1f"  # in a format, fields cannot be divided by what -z divides commits with
+_FORMAT = "%x1f".join(("%H", "%P", "%an <%ae>", "%aI", "%s"))
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit. `date` is the author's, ISO 8601; `parents` are full names, in git's order."""
+
+    sha: str
+    parents: tuple[str, ...]
+    author: str
+    date: str
+    subject: str
+
+
+@dataclass(frozen=True)
+class CommitHistory:
+    """`commits` are those that `bad` contains and `good` does not, each after its parents; the last one is `bad`."""
+
+    good: Commit
+    commits: tuple[Commit, ...]
+
+    @property
+    def bad(self) -> Commit:
+        return self.commits[-1]
+
+    def positions(self) -> list[list[int]]:
+        """The parents of each of `commits` by position: 1 is the first of them, 0 is `good` and all that is older."""
+        place = {commit.sha: number for number, commit in enumerate(self.commits, 1)}
+        return [[place.get(parent, 0) for parent in commit.parents] or [0] for commit in self.commits]
+
+
+def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = False) -> CommitHistory:
+    """The history of `source` after `good` up to `bad`. `first_parent` follows merges along their first parent only.
+
+    Raises CheckoutError for a revision that is not there, UsageError where `good` is not an ancestor of `bad`.
+    """
+    git = Git(source, {"GIT_NO_REPLACE_OBJECTS": "1"})  # a run takes what a commit says itself, too
+    first, last = _resolve(git, good), _resolve(git, bad)
+    if first == last:
+        raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:12]}")
+    _is_ancestor(git, (good, first), (bad, last))
+    mainline = ["--first-parent"] if first_parent else []
+    commits = _log(git, "--topo-order", "--reverse", *mainline, f"{first}..{last}")
+    if first_parent and (not commits[0].parents or commits[0].parents[0] != first):
+        raise UsageError(
+            f"--good {good} is not on the line of first parents of --bad {bad}",
+            hint="leave --first-parent away, or name a commit of the main line",
+        )
+    if first_parent:
+        commits = [Commit(c.sha, c.parents[:1], c.author, c.date, c.subject) for c in commits]
+    return CommitHistory(_log(git, "--max-count=1", first)[0], tuple(commits))
+
+
+def _resolve(git: Git, rev: str) -> str:
+    try:
+        return resolve_rev(git.directory, rev)
+    except CheckoutError as error:
+        if _is_shallow(git):
+            raise CheckoutError(f"{error.message}, of which it has only a part", hint=_deepen(git)) from None
+        raise
+
+
+def _is_ancestor(git: Git, good: tuple[str, str], bad: tuple[str, str]) -> None:
+    """Raises UsageError where it is not."""
+    if git.text_or_none("merge-base", "--is-ancestor", good[1], bad[1]) is not None:
+        return
+    if git.text_or_none("merge-base", "--is-ancestor", bad[1], good[1]) is not None:
+        raise UsageError(
+            f"--good {good[0]} is newer than --bad {bad[0]}",
+            hint="are they swapped? What is looked for is the commit after which a row fails, not passes",
+        )
+    message = f"--good {good[0]} is not an ancestor of --bad {bad[0]}"
+    if _is_shallow(git):
+        raise UsageError(f"{message}, as far as this shallow clone knows", hint=_deepen(git))
+    base = git.text_or_none("merge-base", good[1], bad[1])
+    if not base:
+        raise UsageError(f"{message}: they have no commit in common")
+    subject = git.text("log", "--max-count=1", "--format=%s", base)
+    raise UsageError(
+        f"{message}: they part at {base[:12]} ({subject})",
+        hint=f"if the row passes there, --good {base[:12]} finds the commit on the way to {bad[0]}",
+    )
+
+
+def _is_shallow(git: Git) -> bool:
+    return git.text_or_none("rev-parse", "--is-shallow-repository") == "true"
+
+
+def _deepen(git: Git) -> str:
+    return f"`git -C {git.directory} fetch --unshallow` brings the rest of the history"
+
+
+def _log(git: Git, *args: str) -> list[Commit]:
+    # A configuration may have `log` check signatures, and say so in between.
+    output = git.run("log", "-z", "--encoding=UTF-8", "--no-show-signature", f"--format={_FORMAT}", *args, "--")
+    commits = []
+    for entry in output.decode("utf-8", "replace").split("\0"):
+        if entry:
+            sha, parents, author, date, subject = entry.split(_BETWEEN, 4)
+            commits.append(Commit(sha, tuple(parents.split()), author, date, subject))
+    return commits

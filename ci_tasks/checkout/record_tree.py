@@ -1,0 +1,202 @@
+"""A working tree, or a revision of it, as objects: a commit whose tree is exactly what is there.
+
+Uncommitted and untracked files are in it, ignored ones are not (force-added ones are). The user's index, refs, stash
+and files stay untouched: the index is copied, and new objects go to a place of ours.
+
+A submodule that is there is recorded too, by the same means: the commit names the very recording of it. One that was
+never fetched stays as the commit has it, an empty directory in a clone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ci_tasks.checkout import partial_clone, repository
+from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.object_store import ObjectTarget
+from ci_tasks.checkout.revision import BASE, resolve_base, resolve_rev
+from ci_tasks.errors import CheckoutError
+from ci_tasks.records import Checkout
+
+_MESSAGE = "The working tree, as ci-tasks found it"
+# Of `ls-files -v -z`, `ls-files --stage -z` and `ls-tree -r -z`: in a large tree a pattern is quicker than a loop.
+_HIDDEN = re.compile(rb"(?:\A|(?<=\0))[Sa-z] ([^\0]*)")
+_LINK = re.compile(rb"(?:\A|(?<=\0))160000 (?:commit )?([0-9a-f]+)(?: \d)?\t([^\0]*)")
+
+
+@dataclass(frozen=True)
+class RecordedTree:
+    """What is in `place` now: the checkout, or its submodule `path`. `base` is its origin/main, where that matters."""
+
+    path: str
+    target: ObjectTarget
+    checkout: Checkout
+    base: str | None
+
+
+def record_tree(
+    source: Path, place: ObjectTarget, *, rev: str | None = None, base: str | None = None
+) -> list[RecordedTree]:
+    """Record `source` and the submodules that are there; itself comes last. Raises CheckoutError."""
+    return _record(source, place, "", rev, base)
+
+
+def _record(source: Path, place: ObjectTarget, path: str, rev: str | None, base: str | None) -> list[RecordedTree]:
+    source_repository = repository.find_repository(source)
+    if source_repository is None and (rev or base):
+        raise CheckoutError(f"{source} is not a git repository, so it has no revision {rev or base!r}")
+    place.prepare(source_repository)
+    with place.index() as index:
+        recorder = _Recorder(source, place, path, index)
+        if source_repository is None:
+            made = recorder.directory()
+        else:
+            recorder.copy_index(source_repository.index)
+            made = (
+                recorder.part(source_repository.prefix, rev, base)
+                if source_repository.prefix
+                else recorder.whole(rev, base)
+            )
+            if source_repository.partial:
+                partial_clone.fetch_missing_objects(recorder.git, made.tree)
+    return [*recorder.inside, RecordedTree(path, place, made, recorder.base)]
+
+
+class _Recorder:
+    """git on the files of `source` with an index of its own, and new objects in `place`."""
+
+    def __init__(self, source: Path, place: ObjectTarget, path: str, index: Path) -> None:
+        self.source, self.place, self.path, self.index = source, place, path, index
+        self.inside: list[RecordedTree] = []
+        self.base: str | None = None
+        environment = {
+            "GIT_INDEX_FILE": str(index),
+            "GIT_OBJECT_DIRECTORY": str(place.git_dir.absolute() / "objects"),
+            # A commit's tree is what the commit says, not what a replacement would have it say here.
+            "GIT_NO_REPLACE_OBJECTS": "1",
+        }
+        # git-lfs would keep the content of every changed file in the user's .git.
+        self.git = Git(source, environment, settings=(f"lfs.storage={place.git_dir.absolute() / 'lfs'}",))
+
+    def copy_index(self, real: Path) -> None:
+        if real.exists():
+            # With its time: git compares a file's time with the index's to know which files it has to read again, and
+            # a younger index would hide an edit made in the very second in which the user's index was written.
+            shutil.copy2(real, self.index)
+
+    def whole(self, rev: str | None, base: str | None) -> Checkout:
+        if base:
+            self.base = resolve_base(self.source, base)
+        elif self.place.has_base:
+            self.base = self.git.text_or_none("rev-parse", "--verify", "--quiet", BASE)
+        if rev:
+            return self._at(resolve_rev(self.source, rev))
+        tree = self._add_all("")
+        # Says nothing in a repository without any commit.
+        head = self.git.text("rev-parse", "--revs-only", "HEAD", "HEAD^{tree}").split()
+        return replace(self._commit(tree, *head), head=head[0]) if head else self._commit(tree, None, None)
+
+    def part(self, prefix: str, rev: str | None, base: str | None) -> Checkout:
+        """A directory of a repository, as the embedded sample is, becomes a repository of its own: what `base` has of
+        it, what HEAD or `rev` has of it, and the working tree, each on top of the other."""
+        git = self.git
+        before = resolve_rev(self.source, rev) if rev else git.text_or_none("rev-parse", "--verify", "--quiet", "HEAD")
+        committed = self._part(before, prefix)
+        origin = self._part(resolve_base(self.source, base), prefix) if base else committed
+        if rev and committed is None:
+            raise CheckoutError(f"there is no {prefix} at {rev!r} in {git.toplevel()}")
+        if origin is None and base:
+            origin = git.text("mktree")  # prints the empty tree
+        parent = None
+        if origin:
+            parent = self.base = git.text("commit-tree", "-m", f"{prefix} at {base or BASE}", origin)
+        if committed and committed != origin:
+            parent = git.text("commit-tree", "-p", str(parent), "-m", f"{prefix} as committed", committed)
+        if rev:
+            assert committed is not None and parent is not None
+            return Checkout(path="", head=before or "", commit=parent, tree=committed)
+        return replace(self._commit(self._add_all(prefix), parent, committed or origin), head=before or "")
+
+    def directory(self) -> Checkout:
+        """A directory without git: a tarball, or the sample of an installed package."""
+        self.git.env.update(GIT_DIR=str(self.place.git_dir.absolute()), GIT_WORK_TREE=str(self.source.absolute()))
+        tree = self._add_all("")
+        self.base = self.git.text("commit-tree", "-m", "The directory, as ci-tasks found it", tree)
+        return Checkout(path="", commit=self.base, tree=tree)
+
+    def _at(self, commit: str) -> Checkout:
+        tree = self.git.text("rev-parse", f"{commit}^{{tree}}")
+        for name, link in _links(self.git.run("ls-tree", "-r", "-z", "--full-tree", tree)):
+            self._submodule(name, link)
+        return Checkout(path="", head=commit, commit=commit, tree=tree)
+
+    def _part(self, commit: str | None, prefix: str) -> str | None:
+        return self.git.text_or_none("rev-parse", "--verify", "--quiet", f"{commit}:{prefix}") if commit else None
+
+    def _add_all(self, prefix: str) -> str:
+        """Everything but ignored files into the index; the tree of it below `prefix`."""
+        git = self.git
+        self._see_hidden()
+        # A sparse checkout's git would refuse new files outside of what is checked out.
+        git.run("-c", "core.sparseCheckout=false", "add", "--all", "--", ".", *self._not_ourselves())
+        listed = git.run("ls-files", "--stage", "-z", "--", ".")
+        for name, _ in _links(listed):
+            commit = self._submodule(name, None)
+            if commit:
+                link = f"160000,{commit},{prefix}/{name}" if prefix else f"160000,{commit},{name}"
+                git.run("update-index", "--cacheinfo", link)
+        if not prefix:
+            return git.text("write-tree")
+        return git.text("write-tree", f"--prefix={prefix}/") if listed else git.text("mktree")
+
+    def _submodule(self, name: str, rev: str | None) -> str | None:
+        """The commit that the submodule was recorded as, or None where it is not there."""
+        if not (self.source / name / ".git").exists():
+            return None
+        path = f"{self.path}/{name}" if self.path else name
+        self.inside += _record(self.source / name, self.place.submodule(name), path, rev, None)
+        return self.inside[-1].checkout.commit
+
+    def _see_hidden(self) -> None:
+        """Edits of files which the user told git not to look at (`--assume-unchanged`, `--skip-worktree`) count as
+        well; files that a sparse checkout left out stay as committed."""
+        hidden = _HIDDEN.findall(self.git.run("ls-files", "-v", "-z", "--", "."))
+        there = b"\0".join(name for name in hidden if os.path.lexists(os.path.join(os.fsencode(self.source), name)))
+        if there:
+            for flag in ("--no-assume-unchanged", "--no-skip-worktree"):
+                self.git.run("update-index", flag, "-z", "--stdin", input=there)
+
+    def _not_ourselves(self) -> list[str]:
+        """A place inside the checkout (`plan --out DIR`) is no part of it. To exclude what it ignores, git calls an
+        error."""
+        try:
+            inside = self.place.root.resolve().relative_to(self.source.resolve())
+        except ValueError:
+            return []
+        if self.git.text_or_none("check-ignore", "--quiet", str(inside)) is not None:
+            return []
+        return [f":(exclude,literal){inside}"]
+
+    def _commit(self, tree: str, head: str | None, head_tree: str | None) -> Checkout:
+        """`tree` as a commit on top of `head`, or `head` itself where nothing differs."""
+        git = self.git
+        if head and head_tree == tree:
+            return Checkout(path="", commit=head, tree=tree)
+        commit = git.text("commit-tree", *(["-p", head] if head else []), "-m", _MESSAGE, tree)
+        if head:
+            changed = git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", head, tree)
+        else:
+            changed = git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
+        # For people and for JSON, which has no words for bytes that are no text.
+        dirty = tuple(name.decode("utf-8", "backslashreplace") for name in changed.split(b"\0") if name)
+        return Checkout(path="", commit=commit, tree=tree, dirty=dirty)
+
+
+def _links(listed: bytes) -> Iterator[tuple[str, str]]:
+    """The submodules in a listing, each with its commit there."""
+    return ((os.fsdecode(name), commit.decode()) for commit, name in _LINK.findall(listed))

@@ -1,0 +1,36 @@
+"""What a person's words for a revision name in a repository, and what could have been meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ci_tasks.checkout.git import Git
+from ci_tasks.errors import CheckoutError, nearest
+
+BASE = "origin/main"
+_BRANCHES_SHOWN = 12
+
+
+def resolve_base(source: Path, base: str) -> str:
+    """The commit that `base` names in `source`. Raises CheckoutError that lists branches which could be meant."""
+    return _resolve(Git(source), base, f"{source} has no revision {base!r} to compare with", "pass --base REV; ")
+
+
+def resolve_rev(source: Path, rev: str) -> str:
+    """The commit that `rev` names in `source`. Raises CheckoutError."""
+    return _resolve(Git(source), rev, f"{source} has no revision {rev!r}", "")
+
+
+def _resolve(git: Git, rev: str, message: str, advice: str) -> str:
+    commit = None if rev.startswith("-") else git.text_or_none("rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
+    if commit is None:
+        git.run("rev-parse", "--git-dir")  # where git refuses to read the repository, its own words are the message
+        shown = "%(if)%(symref)%(then)%(else)%(refname:short)%(end)"  # origin/HEAD is only another name
+        branches = (git.text_or_none("for-each-ref", f"--format={shown}", "refs/remotes", "refs/heads") or "").split()
+        near = nearest(rev, branches)
+        first = [*([near] if near else []), *(name for name in branches if name != near)]
+        more = f" and {len(first) - _BRANCHES_SHOWN} more" if len(first) > _BRANCHES_SHOWN else ""
+        raise CheckoutError(
+            message, hint=f"{advice}branches here: {', '.join(first[:_BRANCHES_SHOWN]) or 'none'}{more}"
+        )
+    return commit

@@ -1,0 +1,26 @@
+"""Two working trees side by side as one: what is sent to a host, and proven there, is both."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from ci_tasks.checkout.snapshot import materialize
+from ci_tasks.records import Checkout
+
+
+def copy_side_by_side(trees: Mapping[str, Path], into: Path) -> dict[str, Checkout]:
+    """Copy each working tree, uncommitted files and submodules included, to `into`/NAME, without its repository.
+
+    Returns what each of them is: commit, tree and the files that differ from the commit. Raises CheckoutError.
+    """
+    checkouts = {}
+    for name, source in trees.items():
+        checkouts[name] = materialize(source, into / name)
+        for git in [*(into / name).rglob(".git")]:
+            if git.is_dir() and not git.is_symlink():
+                shutil.rmtree(git)
+            else:
+                git.unlink()
+    return checkouts

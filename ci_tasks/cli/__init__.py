@@ -1,0 +1,1 @@
+"""The command line: options, commands, help, completion, nox sessions and exit codes."""

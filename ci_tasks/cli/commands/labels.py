@@ -1,0 +1,80 @@
+"""Commands that show a label of the checkout: `jobs`, `plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, NODES, ONLY, REPO, REV, WORKFLOW, text
+from ci_tasks.cli.output import print_json
+
+
+@dataclass(frozen=True)
+class JobsOptions:
+    label: str | None = LABEL.field(help="only this label", required=False)
+    json: bool = JSON.field()
+    repo: str | None = REPO.field()
+    rev: str | None = REV.field()
+    workflow: str | None = WORKFLOW.field()
+    base: str | None = BASE.field()
+
+
+def jobs(options: JobsOptions) -> int:
+    """
+    ci-tasks jobs                     every row of the checkout
+    ci-tasks jobs ckpt --json         one label, for programs
+    ci-tasks jobs --rev v0.2.2        at another revision
+    """
+    from ci_tasks.report import table
+    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.listing import list_jobs
+    from ci_tasks.workflow.model import JobRow
+
+    source = open_source(options.repo, options.rev, options.workflow)
+    label = source.label_of(options.label) if options.label else None
+    rows = list_jobs(source, label, options.base)
+    if options.json:
+        print_json([JobRow.of(row).public() for row in rows])
+    else:
+        print(source.headline)
+        print("\n".join(table.jobs(rows)))
+    return 0
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    label: str = LABEL.field()
+    only: str | None = ONLY.field()
+    host: str = HOST.field(default="local", commas=False)
+    json: bool = JSON.field()
+    out: str | None = text("write the run directories into this new directory", "DIR").field()
+    nodes: int | None = NODES.field()
+    repo: str | None = REPO.field()
+    rev: str | None = REV.field()
+    workflow: str | None = WORKFLOW.field()
+    base: str | None = BASE.field()
+
+
+def plan(options: PlanOptions) -> int:
+    """
+    ci-tasks plan ckpt --only async-save --host sim --out /tmp/plan
+    ci-tasks plan megatron --only qwen3_30B --host cluster --nodes 2
+    bash /tmp/plan/01/run.sh
+    """
+    from pathlib import Path
+
+    from ci_tasks.report.plan import describe
+    from ci_tasks.run.checkout_source import open_config, open_source
+    from ci_tasks.run.label import plan
+    from ci_tasks.run.prepare import RunRequest
+
+    source = open_source(options.repo, options.rev, options.workflow)
+    out = Path(options.out) if options.out else None
+    label = source.label_of(options.label)
+    request = RunRequest(label, options.only, options.host, options.base, out, nodes=options.nodes or 1)
+    plans = plan(source, open_config(), request)
+    if options.json:
+        print_json([run.public() for run in plans])
+    else:
+        print(source.headline)
+        print("\n".join(describe(plans)))
+    return 0

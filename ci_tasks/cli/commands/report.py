@@ -1,0 +1,45 @@
+"""The command `report`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ci_tasks.cli.options import RUN, switch, text
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    run: str = RUN.field(help=f"{RUN.help}; several with commas", commas=True)
+    html: str | None = text("write one self-contained HTML page", "FILE").field()
+    markdown: bool = switch("print markdown, for GitHub's job summary").field()
+    junit: str | None = text("write the rows as JUnit XML", "FILE").field()
+    ci_log: str | None = text("with --html: CI's log of the row, to draw its metrics beside the run's", "FILE").field()
+    job: str | None = text("the job, if CI's log has several", "JOB").field()
+
+
+def report(options: ReportOptions) -> int:
+    """
+    ci-tasks report last
+    ci-tasks report last --html report.html                 table, failures, timeline, metrics, logs in one file
+    ci-tasks report last --markdown >> $GITHUB_STEP_SUMMARY
+    ci-tasks report RUN --html report.html --ci-log ci.log  CI's metrics beside the run's
+    ci-tasks report RUN,RUN --junit report.xml
+
+    Exit code 0 whatever the runs did; `attach` ends with their exit code.
+    """
+    from pathlib import Path
+
+    from ci_tasks.errors import UsageError
+    from ci_tasks.run.report_runs import ReportOutputs, report
+
+    names = [name.strip() for name in options.run.split(",") if name.strip()]
+    if not names:
+        raise UsageError("report needs RUN", hint=RUN.hint)
+    outputs = ReportOutputs(
+        html=Path(options.html).expanduser() if options.html else None,
+        junit=Path(options.junit).expanduser() if options.junit else None,
+        markdown=options.markdown,
+        ci_log=options.ci_log,
+        job=options.job,
+    )
+    return report(names, outputs)

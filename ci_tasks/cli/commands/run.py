@@ -1,0 +1,209 @@
+"""Commands that run a label of the checkout: `run`, `remote`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ci_tasks import registry
+from ci_tasks.cli.options import (
+    BASE,
+    HOST,
+    IMAGE,
+    JOBS,
+    KEEP,
+    LABEL,
+    NODES,
+    ONLY,
+    REPEAT,
+    REPO,
+    REUSE,
+    REV,
+    WORKFLOW,
+    Option,
+    switch,
+)
+
+if TYPE_CHECKING:
+    from ci_tasks.config import Config
+    from ci_tasks.run.checkout_source import CheckoutSource
+    from ci_tasks.run.prepare import RunRequest
+    from ci_tasks.run.row_execution import ExecutionOptions
+
+_DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's runners have cores
+_CLIENT_DECIDES = "the client decides after each repetition whether another one is needed"
+_NOT_DETACHED = "use tmux or nohup instead of --detach"
+_ONE_NODE = "repeating rows on several nodes is not supported"
+_RESUMED_ROWS = "--resume continues the rows of the interrupted command"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    label: str = LABEL.field()
+    host: str = Option(
+        default="local",
+        refused="it always runs on this machine",
+        hint="`ci-tasks remote LABEL --host HOST` runs on another host",
+    ).field()
+    only: str | None = ONLY.field()
+    jobs: int | None = JOBS.field()
+    reuse: bool = REUSE.field()
+    keep: bool = KEEP.field()
+    detach: bool = switch("start the rows and return at once; `attach` fetches the results", nox=True).field()
+    image: str | None = IMAGE.field()
+    nodes: int | None = NODES.field()
+    repeat: int | None = REPEAT.field(
+        help="number of repetitions of each row on one tree, to see whether it is flaky",
+        feature="failures",
+        excludes=(("detach", _CLIENT_DECIDES, _NOT_DETACHED), ("nodes", _ONE_NODE, "")),
+    )
+    until_fail: bool = switch(
+        "repeat until a row fails, at most 100 or --repeat times",
+        feature="failures",
+        nox=True,
+        excludes=(("detach", _CLIENT_DECIDES, _NOT_DETACHED), ("nodes", _ONE_NODE, "")),
+    ).field()
+    fail_fast: bool = switch(
+        "cancel the other rows when one fails",
+        nox=True,
+        excludes=(
+            ("detach", "the client has to cancel the other rows", ""),
+            ("repeat", "--repeat stops by itself when its result is clear", ""),
+        ),
+    ).field()
+    last_failed: bool = switch(
+        "only the rows that did not pass in the last run of the label",
+        nox=True,
+        excludes=(("only", "--last-failed selects the rows", ""),),
+    ).field()
+    retry_failed: bool = switch(
+        "run a failed row once more; both attempts are reported",
+        nox=True,
+        excludes=(
+            ("detach", "the client has to start the second attempt", ""),
+            ("repeat", "--repeat measures how often a row fails", ""),
+            ("until_fail", "--until-fail stops at the first failure", ""),
+        ),
+    ).field()
+    resume: bool = switch(
+        "continue the last interrupted command of the label",
+        nox=True,
+        excludes=(
+            ("only", _RESUMED_ROWS, ""),
+            ("last_failed", _RESUMED_ROWS, ""),
+            ("detach", "--resume waits for the results of running rows", ""),
+            ("repeat", "a command with --repeat cannot be resumed", ""),
+            ("until_fail", "a command with --until-fail cannot be resumed", ""),
+        ),
+    ).field()
+    explain: bool = switch(
+        "print for every row where it runs, or why it waits",
+        nox=True,
+        excludes=(("detach", "with --detach the host decides", ""),),
+    ).field()
+    prefetch: bool = switch(
+        "download the models and datasets of the rows first, as `prefetch` does", feature="prefetch", nox=True
+    ).field()
+    repo: str | None = REPO.field()
+    rev: str | None = REV.field()
+    workflow: str | None = WORKFLOW.field()
+    base: str | None = BASE.field()
+
+
+@dataclass(frozen=True)
+class RemoteOptions(RunOptions):
+    host: str = HOST.field(help="a host or a pool of hosts.yaml; several with commas", required=True)
+
+
+def run(options: RunOptions) -> int:
+    """
+    ci-tasks run cpu-unittest
+    ci-tasks run cpu-unittest --only metrics,rewards --jobs 4
+    ci-tasks run cpu-unittest --last-failed
+    ci-tasks run cpu-unittest --only metrics --repeat 20
+    """
+    return run_label(options)
+
+
+def remote(options: RemoteOptions) -> int:
+    """
+    ci-tasks remote --host sim ckpt
+    ci-tasks remote --host h100a megatron --only ppo
+    ci-tasks remote --host h100a,h100b image               on whichever has free GPUs
+    ci-tasks remote --host h100a,h100b image --resume      after the laptop was closed
+    ci-tasks remote --host h100a image --detach
+    ci-tasks remote --host h100a ckpt --only async --until-fail --keep
+    """
+    return run_label(options)
+
+
+def run_label(options: RunOptions) -> int:
+    """Run the rows that the options select. Returns the exit code."""
+    from ci_tasks.run.checkout_source import open_config, open_source
+
+    config = open_config()
+    if not (options.repeat or options.until_fail):
+        return _run_once(options, config)
+    repeated_run = registry.hook("repeated_run")
+    source = open_source(options.repo, options.rev, options.workflow)
+    request, how = _request(options, source), _how(options)
+    code: int = repeated_run(source, config, request, how, options)
+    return code
+
+
+def _run_once(options: RunOptions, config: Config) -> int:
+    from contextlib import ExitStack, closing
+
+    from ci_tasks.executors.open_executor import open_executor
+    from ci_tasks.run.checkout_source import open_source
+
+    with ExitStack() as stack:
+        # First, since connecting and recording the tree take time while the rest is loaded.
+        specs = config.select_hosts(options.host)
+        executors = {spec.name: stack.enter_context(closing(open_executor(spec))) for spec in specs}
+        source = open_source(options.repo, options.rev, options.workflow)
+        next(iter(executors.values())).start_snapshot(source.path, rev=source.rev, base=options.base)
+        from ci_tasks.run.label import run
+
+        request = replace(_request(options, source), slots=(options.jobs or _DETACHED_ROWS) if options.detach else 0)
+        return run(source, config, request, _how(options), open_executor=lambda spec: executors[spec.name])
+
+
+def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
+    from ci_tasks.run.prepare import RunRequest
+
+    label = source.label_of(options.label)
+    return RunRequest(
+        label,
+        options.only,
+        options.host,
+        options.base,
+        keep=options.keep,
+        image=options.image,
+        rows=_last_failed(label, source) if options.last_failed else (),
+        nodes=options.nodes or 1,
+        prefetch=options.prefetch,
+    )
+
+
+def _how(options: RunOptions) -> ExecutionOptions:
+    from ci_tasks.run.row_execution import ExecutionOptions, RunPolicy
+
+    policy = RunPolicy(fail_fast=options.fail_fast, retry_failed=options.retry_failed, explain=options.explain)
+    return ExecutionOptions(options.jobs, options.reuse, options.detach, policy, options.resume)
+
+
+def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:
+    """The rows that `--last-failed` selects. Raises UsageError if there are none."""
+    from ci_tasks.errors import UsageError
+    from ci_tasks.records import PASSED
+    from ci_tasks.results.history import latest
+
+    last = latest(label, str(source.path))
+    hint = "run it without --last-failed"
+    if not last:
+        raise UsageError(f"no earlier run of label {label} on this checkout", hint=hint)
+    rows = tuple(run.row for run in last if run.status != PASSED)
+    if not rows:
+        raise UsageError(f"every row of {last[0].batch}, the last run of {label}, passed", hint=hint)
+    return rows

@@ -1,0 +1,125 @@
+"""Commands about existing runs: `runs`, `logs`, `attach`, `fetch`, `cancel`, `shell`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ci_tasks.cli.options import HOST_OF_RUN, JSON, ONE_RUN, ONLY, RUN, number, switch, text
+
+
+@dataclass(frozen=True)
+class RunsOptions:
+    label: str | None = text("only runs of this label", "LABEL", complete="ci_tasks.cli.completion:labels").field()
+    row: str | None = ONLY.field(complete="")
+    status: str | None = text(
+        "only these statuses, with commas: passed, failed, vacuous, blocked, cancelled, lost, running, planned",
+        "STATUS",
+        commas=True,
+        complete="ci_tasks.cli.completion:statuses",
+    ).field()
+    host: str | None = text(
+        "only runs on these hosts, with commas", "HOST", commas=True, complete="ci_tasks.cli.completion:hosts"
+    ).field()
+    commit: str | None = text("only runs of the commit with this prefix", "HASH").field()
+    since: str | None = text("a date, a time, or how long ago: 2026-11-01, 2026-11-01T18:30, 12h, 3d", "WHEN").field()
+    until: str | None = text("the same; a date includes that whole day", "WHEN").field()
+    limit: int | None = number(
+        "number of runs to list, newest first (else 20)", "runs", hint="for example --limit 20"
+    ).field()
+    flakes: bool = switch(
+        "count statuses and times of each row on each host, over all matching runs",
+        excludes=(("limit", "--flakes counts all matching runs", "use --since"),),
+    ).field()
+    json: bool = JSON.field()
+
+
+def runs(options: RunsOptions) -> int:
+    """
+    ci-tasks runs --limit 5
+    ci-tasks runs --label ckpt --status failed,lost --since 3d
+    ci-tasks runs --row async --host h100a --commit 25740fd8
+    ci-tasks runs --flakes --label ckpt    for each row: passed, failed, duration, queue time
+    ci-tasks runs --json                   their records, for programs
+    """
+    from ci_tasks.run.list_runs import RunFilterOptions, show_flakes, show_runs
+
+    filters = RunFilterOptions(
+        options.label or "",
+        options.row or "",
+        options.status or "",
+        options.host or "",
+        options.commit or "",
+        options.since or "",
+        options.until or "",
+        options.limit,
+    )
+    return show_flakes(filters, json=options.json) if options.flakes else show_runs(filters, json=options.json)
+
+
+@dataclass(frozen=True)
+class LogsOptions:
+    run: str = ONE_RUN.field()
+    follow: bool = switch("follow the log until the run has ended").field()
+
+
+def logs(options: LogsOptions) -> int:
+    """
+    ci-tasks logs 20261120-103000-ckpt.03
+    ci-tasks logs last --follow
+    """
+    from ci_tasks.run.attach import show_log
+
+    return show_log(options.run, follow=options.follow)
+
+
+@dataclass(frozen=True)
+class RunOnHostOptions:
+    run: str = RUN.field()
+    host: str | None = HOST_OF_RUN.field()
+
+
+def attach(options: RunOnHostOptions) -> int:
+    """
+    ci-tasks attach last                                 ^C detaches; the runs continue
+    ci-tasks attach 20261120-103000-ckpt --host h100a    a colleague's run, from its host
+    """
+    from ci_tasks.run.attach import attach
+    from ci_tasks.run.checkout_source import open_config
+
+    return attach(options.run, open_config(), options.host)
+
+
+def fetch(options: RunOnHostOptions) -> int:
+    """
+    ci-tasks fetch last
+    """
+    from ci_tasks.run.attach import fetch
+    from ci_tasks.run.checkout_source import open_config
+
+    return fetch(options.run, open_config(), options.host)
+
+
+def cancel(options: RunOnHostOptions) -> int:
+    """
+    ci-tasks cancel last
+    """
+    from ci_tasks.run.attach import cancel
+    from ci_tasks.run.checkout_source import open_config
+
+    ended = cancel(options.run, open_config(), options.host)
+    print("\n".join(f"cancelled {id}" for id in ended) or "none of its rows was running")
+    return 0
+
+
+@dataclass(frozen=True)
+class ShellOptions:
+    run: str = ONE_RUN.field()
+
+
+def shell(options: ShellOptions) -> int:
+    """
+    ci-tasks shell last                   a running row, or a failed one of `--keep`
+    """
+    from ci_tasks.run.shell import shell
+
+    return shell(options.run)

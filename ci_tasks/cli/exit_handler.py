@@ -1,0 +1,115 @@
+"""How commands end: an expected error becomes a message on stderr and an exit code, any other is logged as a bug."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import select
+import sys
+from collections.abc import Callable
+
+from ci_tasks import debug_log
+from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_CANCELLED, CiTasksError, printable
+
+EXIT_CLOSED_PIPE = 141  # as a program that SIGPIPE ended: nobody saw the result, so it is not 0
+# A full disk or a missing permission is a problem of the machine, not a bug.
+_STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_STORAGE_HINT = "CI_TASKS_HOME names the directory for runs (else ~/.local/state/ci-tasks)"
+
+
+def run(command: Callable[[], int]) -> int:
+    """Call `command`. Returns its exit code, or that of the exception that ended it."""
+    code = _report_bugs(_exit_code(command))
+    debug_log.LOGGER.debug("exit code %d", code)
+    return code
+
+
+def exit_code_of(program: Callable[[], object]) -> int:
+    """Call `program`, which returns or raises SystemExit as invoke's does. Returns its exit code."""
+    try:
+        program()
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 0
+
+
+def _exit_code(command: Callable[[], int]) -> int:
+    try:
+        if debug_log.start():
+            _print_error(debug_log.location())
+        _escape_unencodable_output()
+        code = command()
+        _flush_output()
+        return code
+    except CiTasksError as error:
+        debug_log.LOGGER.debug("exit code %d", error.exit_code, exc_info=error)
+        _print_error(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        debug_log.LOGGER.debug("interrupted", exc_info=True)
+        _print_error("interrupted")
+        return EXIT_CANCELLED
+    except OSError as error:
+        return _system_error(error)
+    except Exception as error:
+        debug_log.bug("in the main thread", error)
+        return EXIT_BUG
+
+
+def _system_error(error: OSError) -> int:
+    debug_log.LOGGER.debug("system error", exc_info=error)
+    if isinstance(error, BrokenPipeError) and (
+        _is_closed_pipe(1) or _is_closed_pipe(2)
+    ):  # of `head` or a pager that ended
+        _discard_output()
+        return EXIT_CLOSED_PIPE
+    if error.errno not in _STORAGE_ERRORS:
+        debug_log.bug("in the main thread", error)
+        return EXIT_BUG
+    if error.filename is None:  # perhaps of the output, which Python would flush again at its end
+        _discard_output()
+    where = f": {str(error.filename)!r}" if error.filename is not None else ", for the output or for a run"
+    _print_error(f"blocked: {error.strerror}{where}\n{_STORAGE_HINT}")
+    return EXIT_BLOCKED
+
+
+def _report_bugs(code: int) -> int:
+    """Print the bugs of all threads. `blocked` would claim that the environment was the reason."""
+    bugs = debug_log.drain_bugs()
+    for line in bugs:
+        _print_error(f"a bug of ci-tasks, please report it: {line} ({debug_log.location()})")
+    return EXIT_BUG if bugs and code == EXIT_BLOCKED else code
+
+
+def _flush_output() -> None:
+    """Write buffered output now: at its end, Python would report an error in its own way."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _is_closed_pipe(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _discard_output() -> None:
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    if _is_closed_pipe(2):
+        os.dup2(nothing, 2)
+
+
+def _print_error(message: str) -> None:
+    try:
+        print(f"ci-tasks: {printable(message)}", file=sys.stderr, flush=True)
+    except OSError:  # stderr is closed too
+        pass
+
+
+def _escape_unencodable_output() -> None:
+    """Escape what the terminal's encoding cannot show, and paths that are not valid text."""
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or not out.encoding.lower().startswith("utf")):
+        out.reconfigure(errors="backslashreplace")

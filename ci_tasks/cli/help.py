@@ -1,0 +1,63 @@
+"""The text of `ci-tasks`, `--list` and `--help COMMAND`: the commands in groups, and the arguments, options and
+examples of one command. `ci_tasks.cli.program` prints it in columns."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from ci_tasks.cli.options import Option, flag_of
+from ci_tasks.registry import Command
+
+Columns = list[tuple[str, "str | None"]]
+
+CORE_OPTIONS: Columns = [
+    ("-h, --help [COMMAND]", "show the options of a command, with examples"),
+    ("--list", "list the commands"),
+    ("--debug", "write a debug log and print the path of the file"),
+    ("--print-completion-script SHELL", "print the completion script for bash, zsh or fish"),
+    ("--version", "print the version"),
+]
+_CALL = re.compile(r"(^|\| |^\S+=\S+ )(?:ci-tasks|invoke)(?= )", re.MULTILINE)
+_QUOTED_CALL = re.compile(r"(?<=`)(?:ci-tasks|invoke)(?= )")
+
+
+def groups(commands: Iterable[Command], headings: Iterable[str]) -> dict[str, Columns]:
+    """Heading → (command, summary); the first column has the same width in all groups. Other headings come last."""
+    commands = list(commands)
+    width = max(len(command.name) for command in commands)
+    grouped: dict[str, Columns] = {heading: [] for heading in headings}
+    for command in commands:
+        grouped.setdefault(command.heading, []).append((command.name.ljust(width), command.summary))
+    return {heading: pairs for heading, pairs in grouped.items() if pairs}
+
+
+def usage(name: str, options: Mapping[str, Option]) -> str:
+    """`run LABEL [OPTIONS]`, optional arguments in brackets."""
+    positional = [(flag_of(key, option), option) for key, option in options.items() if option.positional]
+    arguments = [flag if option.required else f"[{flag}]" for flag, option in positional]
+    return " ".join([name, *arguments, "[OPTIONS]"])
+
+
+def columns(options: Mapping[str, Option]) -> dict[str, Columns]:
+    """Heading → (argument or option with the name of its value, help), in the order of declaration."""
+    visible = [(flag_of(key, declared), declared) for key, declared in options.items() if not declared.refused]
+    sections: dict[str, Columns] = {"Arguments": [], "Options": []}
+    for flag, option in visible:
+        takes_value = not option.positional and option.kind is not bool
+        heading = "Arguments" if option.positional else "Options"
+        sections[heading].append((f"{flag} {option.metavar}" if takes_value else flag, option.full_help))
+    return {heading: pairs for heading, pairs in sections.items() if pairs}
+
+
+def description(command: Command, function: Callable[..., int], program: str) -> list[str]:
+    """The command's summary, examples and exit codes. Examples call `program`."""
+    text = _CALL.sub(rf"\g<1>{program}", inspect.cleandoc(function.__doc__ or ""))
+    lines = [command.summary, *(["", *text.splitlines()] if text else [])]
+    return [f"  {line}".rstrip() for line in lines]
+
+
+def with_program_name(hint: str, program: str) -> str:
+    """`hint`, where calls in backquotes name `program`."""
+    return _QUOTED_CALL.sub(program, hint)

@@ -1,0 +1,206 @@
+"""Command-line options, each declared once, and the options that several commands share.
+
+A command has one frozen dataclass whose fields are options, `only: str | None = ONLY.field()`. Everything else is
+derived from it: the parser's arguments, help, shell completion, validation, and what nox accepts after `--`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from ci_tasks import registry
+from ci_tasks.errors import UsageError, did_you_mean
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. Its name is that of the field, with dashes.
+
+    `kind` is the type of its value: str, int, float, bool for a switch, tuple for an option that may be repeated.
+    `unit` is what a number counts. `choices` are the valid values; `complete` refers to a function that returns
+    candidates for the shell, "module:function" of (options so far, typed text). `commas` marks a value that may be a
+    list separated by commas. `environment` names a variable that is used if the option is missing.
+
+    `excludes` are (option, why not both, next step); `needs` names an option that this one requires. `hint` is the next
+    step if the value is missing or invalid. `refused` is the error message of an option that people try but that does
+    not exist. An option of a `feature` exists if the feature does. `nox`: it is accepted after nox's `--`.
+    """
+
+    help: str = ""
+    kind: type[Any] = str
+    default: Any = None
+    metavar: str = "TEXT"
+    unit: str = ""
+    minimum: int = 1
+    choices: tuple[str, ...] = ()
+    complete: str = ""
+    commas: bool = False
+    positional: bool = False
+    required: bool = False
+    environment: str = ""
+    excludes: tuple[tuple[str, str, str], ...] = ()
+    needs: str = ""
+    hint: str = ""
+    refused: str = ""
+    feature: str = ""
+    nox: bool = False
+
+    def field(self, **changes: Any) -> Any:
+        """The option as a field of a command's dataclass, with `changes` of its own attributes."""
+        option = replace(self, **changes) if changes else self
+        metadata = {"option": option}
+        if option.required:
+            return dataclasses.field(metadata=metadata, kw_only=True)
+        return dataclasses.field(default=option.default, metadata=metadata, kw_only=True)
+
+    @property
+    def exists(self) -> bool:
+        return not self.feature or registry.find(self.feature) is not None
+
+    @property
+    def full_help(self) -> str:
+        """Its help with its default."""
+        default = f" (default: {self.default})" if self.default and self.default is not True else ""
+        return f"{self.help}{default}"
+
+    def convert(self, flag: str, value: Any) -> Any:
+        """The typed value of the text given for `flag`. Raises UsageError."""
+        if self.kind is bool:
+            return bool(value)
+        if self.kind is tuple:
+            return tuple(value)
+        if self.choices:
+            self._check_choices(flag, value)
+        if self.kind is int:
+            if not (value.isascii() and value.isdecimal() and int(value) >= self.minimum):
+                at_least = f" of at least {self.minimum}" if self.minimum > 1 else ""
+                message = f"{flag} takes a number of {self.unit}{at_least}, not {value!r}"
+                raise UsageError(message, hint=self._example(flag))
+            return int(value)
+        if self.kind is float:
+            if not (value.isascii() and value.replace(".", "", 1).isdigit()):
+                raise UsageError(f"{flag} takes a number of {self.unit}, not {value!r}", hint=self._example(flag))
+            return float(value)
+        return value
+
+    def _check_choices(self, flag: str, value: str) -> None:
+        for part in value.split(",") if self.commas else [value]:
+            if part.strip() not in self.choices:
+                message = f"invalid value {part.strip()!r} for {flag}{did_you_mean(part.strip(), self.choices)}"
+                raise UsageError(message, hint=f"valid: {', '.join(self.choices)}")
+
+    def _example(self, flag: str) -> str:
+        return self.hint or f"for example {flag} {max(self.minimum, 4)}"
+
+
+def text(help: str, metavar: str = "TEXT", **more: Any) -> Option:
+    return Option(help, str, metavar=metavar, **more)
+
+
+def number(help: str, unit: str, **more: Any) -> Option:
+    """A whole number, 1 or more."""
+    return Option(help, int, metavar="N", unit=unit, **more)
+
+
+def switch(help: str, **more: Any) -> Option:
+    return Option(help, bool, default=False, **more)
+
+
+def repeatable(help: str, metavar: str, **more: Any) -> Option:
+    return Option(help, tuple, default=(), metavar=metavar, **more)
+
+
+def positional(help: str, **more: Any) -> Option:
+    return Option(help, positional=True, **{"required": True, **more})
+
+
+_LABELS = "ci_tasks.cli.completion:labels"
+_ROWS = "ci_tasks.cli.completion:rows"
+_HOSTS = "ci_tasks.cli.completion:hosts"
+_RUNS = "ci_tasks.cli.completion:runs"
+
+# The checkout and its workflow.
+REPO = text("the checkout (else CI_TASKS_REPO, the current directory, ../slime, the embedded sample)", "DIR")
+REV = text("read the checkout at this revision instead of its working tree", "REV")
+WORKFLOW = text("the workflow file (else .github/workflows/pr-test.yml)", "FILE")
+BASE = text("the revision that changed tests are compared with (else origin/main)", "REV", nox=True)
+LABEL = positional(
+    "a label of the workflow, its PR label or its job name; `ci-tasks jobs` lists them",
+    complete=_LABELS,
+    hint="`ci-tasks jobs` lists the labels",
+)
+ONLY = text("only rows whose names contain this text; several with commas", commas=True, complete=_ROWS)
+
+# Where and how rows run.
+HOST = text("a host of hosts.yaml", "HOST", commas=True, complete=_HOSTS, hint="`ci-tasks hosts` lists them", nox=True)
+HOST_OF_RUN = replace(HOST, help="the host of a run that was started from another machine", commas=False, nox=False)
+JOBS = number(
+    "number of rows at once on a host (else one for each core, or as many as the GPUs allow)", "rows", nox=True
+)
+NODES = number("number of Slurm nodes for each row, with its GPUs on each of them", "nodes", nox=True)
+IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
+REUSE = switch("reuse the venv of the last run if the install steps are the same")
+KEEP = switch("keep the container and the workspace of a row that fails, for `shell`", nox=True)
+REPEAT = number("number of repetitions", "repetitions", hint="for example --repeat 20", nox=True)
+
+# Existing runs.
+RUN = positional(
+    "a run's id, a batch, a prefix of either, or `last`",
+    complete=_RUNS,
+    hint="`ci-tasks runs` lists them, and `last` is the newest",
+)
+ONE_RUN = replace(RUN, help="a run's id, a prefix of it, or `last`")
+JSON = switch("print JSON")
+
+
+def options_of(options: type[Any]) -> dict[str, Option]:
+    """Field name → option of a command's dataclass, without those of features that do not exist."""
+    by_name = {field.name: field.metadata.get("option") for field in dataclasses.fields(options)}
+    return {name: option for name, option in by_name.items() if option is not None and option.exists}
+
+
+def flag_of(name: str, option: Option) -> str:
+    """As typed: `--fail-fast`, or LABEL for a positional."""
+    return name.upper() if option.positional else f"--{name.replace('_', '-')}"
+
+
+def build(options: type[T], values: Mapping[str, Any], command: str) -> T:
+    """The typed options of `command` from the values of a command line, by field name. Empty text is a missing value.
+    Raises UsageError."""
+    declared = options_of(options)
+    values_by_name = {name: value for name in declared if (value := values.get(name))}
+    for name, option in declared.items():
+        if name not in values_by_name and (value := os.environ.get(option.environment or " ")):
+            values_by_name[name] = value
+    for name, option in declared.items():
+        _check(name, option, declared, values_by_name, command)
+    return options(
+        **{name: declared[name].convert(flag_of(name, declared[name]), value) for name, value in values_by_name.items()}
+    )
+
+
+def _check(name: str, option: Option, declared: Mapping[str, Option], values: Mapping[str, Any], command: str) -> None:
+    """Check one option against the others. Raises UsageError."""
+    flag = flag_of(name, option)
+    if name not in values:
+        if option.required:
+            missing = flag if option.positional else f"{flag} {option.metavar}"
+            where = f" (or {option.environment})" if option.environment else ""
+            raise UsageError(f"{command} needs {missing}{where}", hint=option.hint)
+        return
+    if option.refused:
+        raise UsageError(f"{command} has no option {flag}: {option.refused}", hint=option.hint)
+    if option.needs and option.needs not in values:
+        other = declared[option.needs]
+        raise UsageError(f"{flag} needs {flag_of(option.needs, other)} {other.metavar}")
+    for other_name, why, hint in option.excludes:
+        if other_name in values and other_name in declared:
+            other_flag = flag_of(other_name, declared[other_name])
+            message = f"{flag} and {other_flag} cannot be combined: {why}"
+            raise UsageError(message, hint=hint or "use one of them")

@@ -1,0 +1,143 @@
+"""The checkout's CI labels as nox sessions: `nox -l` lists them, `nox -s LABEL` runs one.
+
+A label whose rows run one test file with different arguments also gets a session for each row, `ckpt(async-save)`. It
+looks like a parametrized session, but `nox -s ckpt` runs all rows at once and prints one table.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import nox
+
+from ci_tasks import registry
+from ci_tasks.registry import Session
+
+if TYPE_CHECKING:
+    from ci_tasks.cli.commands.run import RunOptions
+
+TAG = "ci"
+_PROGRAM = [sys.executable, "-c", "from ci_tasks.cli.program import main; main()"]
+
+
+def register() -> None:
+    """Register a session for every label of the checkout's workflow. Exits nox with 2 if that cannot be read."""
+    from ci_tasks.cli import exit_handler
+
+    code = exit_handler.run(_register)
+    if code:
+        raise SystemExit(code)
+
+
+def _register() -> int:
+    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.outline import outline
+
+    source = open_source()
+    rows_by_label, changed = outline(source), source.suite.changed
+    for label, rows in rows_by_label.items():
+        if changed is not None and label == changed.detect_label:
+            continue
+        _add_label(label, label, None, _description(len(rows), source.suite.is_changed(label)))
+        for name, row in _row_sessions(label, rows).items():
+            _add_label(name, label, row, f"only row {row}")
+    if changed is not None and changed.label not in rows_by_label:
+        _add_label(changed.label, changed.label, None, _description(0, True))
+    for feature in registry.features():
+        for session in feature.nox_sessions:
+            _add_command(session, feature.name)
+    return 0
+
+
+def _add_command(declaration: Session, tag: str) -> None:
+    """Register a session of a feature. It accepts the command's options after `--`."""
+
+    def session(session: nox.Session) -> None:
+        code = subprocess.call([*_PROGRAM, *declaration.command_line, *session.posargs])
+        if code:
+            _exit(session, code)
+
+    session.__doc__ = declaration.summary
+    nox.session(name=declaration.name, venv_backend="none", tags=[tag], default=False)(session)
+
+
+def _description(rows: int, changed: bool) -> str:
+    if changed:
+        return "test files added or modified since the base branch, uncommitted ones too"
+    return f"{rows} row{'' if rows == 1 else 's'}" if rows else "its rows depend on another job"
+
+
+def _row_sessions(label: str, rows: list[str]) -> dict[str, str]:
+    """`label(mode)` → row, for a label that runs one test file in several modes."""
+    stems = {row.partition("[")[0] for row in rows}
+    if len(rows) < 2 or len(stems) != 1 or not all(row.endswith("]") for row in rows):
+        return {}
+    return {f"{label}({row.partition('[')[2][:-1]})": row for row in rows}
+
+
+def _add_label(name: str, label: str, row: str | None, description: str) -> None:
+    def session(session: nox.Session) -> None:
+        from ci_tasks.cli import exit_handler
+
+        code = exit_handler.run(lambda: _run(session, label, row))
+        if code:
+            _exit(session, code)
+
+    session.__doc__ = description
+    nox.session(name=name, venv_backend="none", tags=[TAG], default=False)(session)
+
+
+def _run(session: nox.Session, label: str, row: str | None) -> int:
+    from ci_tasks.cli.commands.run import run_label
+
+    options = parse_posargs(label, row, session.posargs, reuse=_reuses(session))
+    return 0 if options is None else run_label(options)
+
+
+def parse_posargs(label: str, row: str | None, posargs: list[str], *, reuse: bool = False) -> RunOptions | None:
+    """The options of a session from what follows nox's `--`: parts of row names, and the options of `remote` that are
+    declared for nox. Prints --help and returns None for it. Raises UsageError."""
+    from invoke.parser.argument import Argument
+    from invoke.parser.context import ParserContext
+    from invoke.program import Program
+
+    from ci_tasks.cli import help, parser
+    from ci_tasks.cli.commands.run import RemoteOptions
+    from ci_tasks.cli.options import build, options_of, positional
+
+    rows = positional("parts of row names; only rows whose names contain one of them", kind=tuple, required=False)
+    accepted = {
+        "rows": rows,
+        **{name: declared for name, declared in options_of(RemoteOptions).items() if declared.nox},
+    }
+    name = f"nox -s {label} --"
+    arguments: list[Argument] = [parser.OptionArgument(key, option) for key, option in accepted.items()]
+    context = ParserContext(name, args=[*arguments, Argument(names=("help", "h"), kind=bool, default=False)])
+    parser.parse(posargs, context, lambda word: None, ())
+    values: dict[str, Any] = context.as_kwargs
+    if values["help"]:
+        print(f"Usage: {help.usage(name, accepted)}\n")
+        for heading, columns in help.columns(accepted).items():
+            print(f"{heading}:\n")
+            Program().print_columns(columns)
+        return None
+    only = ",".join(values["rows"]) or row
+    remote_options = {**values, "label": label, "only": only, "host": values["host"] or "local", "reuse": reuse}
+    return build(RemoteOptions, remote_options, name)
+
+
+def _reuses(session: nox.Session) -> bool:
+    """Whether nox was called with -r or -R. Nox has no public way to ask; a test notices if this one breaks."""
+    config: Any = session._runner.global_config
+    return config.reuse_venv in ("yes", "always")
+
+
+def _exit(session: nox.Session, code: int) -> NoReturn:
+    """Exit nox with the code of its only session, so that `git bisect run nox -s …` sees 125; else fail the session."""
+    count: Callable[[], int] = session._runner.manifest.__len__
+    if count() == 1:
+        raise SystemExit(code)
+    session.error(f"exit code {code}")

@@ -1,0 +1,59 @@
+"""How a host stands for rows that look for a place: GPUs that are locked there, and images that are there.
+
+Only a hint for the placement: the locks on the host decide, when the row is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.config import HostSpec
+from ci_tasks.executors import gpu_locks
+
+QUERY_TIMEOUT_S = 20.0  # seconds
+PULL_TIMEOUT_S = 2 * 3600.0  # an image of 30 GB over a slow line
+_CONTAINERS = ("docker", "podman")
+_IMAGE = "image "
+
+
+@dataclass(frozen=True)
+class HostInventory:
+    """`locked` are the GPUs that somebody holds, our own rows included."""
+
+    locked: frozenset[int] = frozenset()
+    images: frozenset[str] = frozenset()
+
+
+def inventory_queries(spec: HostSpec, images: Sequence[str]) -> dict[str, Sequence[str]]:
+    """What to ask of a host; pretend GPUs are not asked about, since nobody else is to be looked at there."""
+    queries: dict[str, Sequence[str]] = {}
+    if not spec.simulate:
+        queries[gpu_locks.LOCKS_QUERY_NAME] = gpu_locks.LOCKS_QUERY
+    if spec.runtime in _CONTAINERS:
+        for image in images:
+            queries[_IMAGE + image] = _runtime(spec, "image", "inspect", "--format", "{{.Id}}", image)
+    return queries
+
+
+def pull_commands(spec: HostSpec, absent: Sequence[str]) -> dict[str, Sequence[str]]:
+    """What brings the images that a host lacks, by image; nothing where it is not to pull any."""
+    may = spec.runtime in _CONTAINERS and spec.pull != "never"
+    return {image: _runtime(spec, "pull", "--quiet", image) for image in absent} if may else {}
+
+
+def _runtime(spec: HostSpec, *args: str) -> list[str]:
+    """A call of the host's runtime; its own env counts: DOCKER_HOST says which daemon is meant."""
+    env_prefix = ["env", *(f"{name}={value}" for name, value in spec.env.items())] if spec.env else []
+    return [*env_prefix, spec.runtime, *args]
+
+
+def parse_inventory(answers: Mapping[str, QueryAnswer]) -> HostInventory:
+    """What the answers say; nothing where they say nothing."""
+    return HostInventory(
+        locked=frozenset(gpu_locks.lock_holders(answers)) if gpu_locks.LOCKS_QUERY_NAME in answers else frozenset(),
+        images=frozenset(
+            name[len(_IMAGE) :] for name, answer in answers.items() if name.startswith(_IMAGE) and answer.code == 0
+        ),
+    )

@@ -1,0 +1,155 @@
+"""This machine as an executor: run directories and the agent are local."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.checkout.snapshot import materialize
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import CiTasksError
+from ci_tasks.executors import local_runs, python, requirements, shared_venvs
+from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say
+from ci_tasks.executors.queries import LocalQueryRunner
+from ci_tasks.executors.shared_venvs import check_out
+from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.planner import SharedSetup
+from ci_tasks.records import BLOCKED, CANCELLED, Checkout, Plan
+from ci_tasks.results import store
+from ci_tasks.results.store import Batch
+
+
+@dataclass(frozen=True)
+class LocalSnapshot:
+    """The batch's clone of the working tree."""
+
+    checkout: Checkout
+    directory: Path
+
+    def read_file(self, path: str) -> str | None:
+        file = self.directory / path
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+
+    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
+        for file in sorted((self.directory / directory).glob(f"*{suffix}")):
+            if file.is_file():
+                yield file.read_text(encoding="utf-8", errors="replace")
+
+
+class LocalExecutor:
+    """See ci_tasks.executors.executor.Executor."""
+
+    _batch: Batch
+    is_up, has_scheduler = True, False
+
+    def __init__(self, spec: HostSpec) -> None:
+        self.spec = spec
+        self.lock_dir = str(store.lock_dir() / spec.name)
+        self._shared: LocalSnapshot | None = None
+        self._never: dict[str, tuple[str, str]] = {}
+
+    def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
+        return requirements.facts(self.spec, gpus=gpus > 0, container=container, simulates=simulates)
+
+    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+        return LocalQueryRunner().run_queries(questions, timeout)
+
+    def find_python(self, version_spec: str) -> tuple[str, str]:
+        return python.find_python(version_spec)
+
+    def start_snapshot(self, source: Path, *, rev: str | None, base: str | None) -> None:
+        pass
+
+    def reuse_snapshot(self, code: CodeSnapshot) -> None:
+        self._shared = code if isinstance(code, LocalSnapshot) else None
+
+    def snapshot(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> LocalSnapshot:
+        self._batch = batch
+        if self._shared is not None and self._shared.directory == batch.source:
+            return self._shared
+        return LocalSnapshot(materialize(source, self._batch.source, rev=rev, base=base), self._batch.source)
+
+    def run_directory(self, run: RunDir) -> str:
+        return run.path
+
+    def environments_directory(self, *, shared: bool) -> str:
+        return str((store.environments() if shared else self._batch.environments) / self.spec.name)
+
+    def write_plan(self, run: RunDir, plan: Plan) -> None:
+        local_runs.write_run_dir(run, plan)
+
+    def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
+        for row in rows:
+            if row.setup is None:
+                check_out(row.plan.workspace, self._batch)
+            elif not os.path.exists(row.setup.workspace):
+                shared_venvs.write(row.setup, self.spec)
+                check_out(row.setup.workspace, self._batch)
+
+    @contextmanager
+    def prepare_environments(
+        self, setups: Sequence[SharedSetup], reuse: bool, say: Say, should_continue: Callable[[], bool] = lambda: True
+    ) -> Iterator[str | None]:
+        with ExitStack() as stack:
+            for setup in setups:
+                stack.enter_context(shared_venvs.lock_venv(setup, say, should_continue))
+                problem = shared_venvs.install(setup, self._batch, self.spec, reuse, say, should_continue)
+                if problem:
+                    break
+            else:
+                problem = None
+            yield problem
+
+    def start(self, row: PreparedRow) -> None:
+        try:
+            if row.has_own_checkout:
+                check_out(row.plan.workspace, self._batch)
+            local_runs.start(row.run, row.secrets)
+        except KeyboardInterrupt:
+            if not local_runs.read_run_status(row.run).exists:
+                self._never[row.run.path] = (CANCELLED, "cancelled before it began")
+            raise
+        except (CiTasksError, OSError) as problem:  # the tree is proven: what fails now is the machine
+            self._never[row.run.path] = (BLOCKED, str(problem))
+
+    def reattach(self, row: PreparedRow) -> None:
+        pass
+
+    def poll(self, row: PreparedRow) -> RunState:
+        if row.run.path in self._never:
+            return RunState(aborted=self._never[row.run.path])
+        if not local_runs.has_ended(row.run):
+            return RunState()
+        local_runs.clean_up(row.run)
+        return RunState(is_complete=True)
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def cancel(self, rows: Iterable[PreparedRow], *, kill: bool) -> None:
+        for row in rows:
+            if kill:
+                local_runs.kill(row.run)
+            else:
+                local_runs.request_cancel(row.run)
+
+    def release(self, row: PreparedRow) -> None:
+        if row.plan.setup is None and local_runs.read_run_status(row.run).kept is None:
+            shutil.rmtree(row.plan.workspace, ignore_errors=True)
+
+    def detach(self) -> None:
+        pass
+
+    def drain_messages(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        if hasattr(self, "_batch"):
+            shutil.rmtree(self._batch.source, ignore_errors=True)

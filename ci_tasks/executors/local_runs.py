@@ -1,0 +1,115 @@
+"""This machine as a host: run directories written here, agents started here, as a remote host's would be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from ci_tasks import debug_log
+from ci_tasks.agent import archive, create_run_directory, processes
+from ci_tasks.agent.cleanup import cancel as ending
+from ci_tasks.agent.records import Status
+from ci_tasks.agent.run_directory import RunDir, read_status
+from ci_tasks.errors import Blocked
+from ci_tasks.records import Plan
+
+# -I: the caller's PYTHONPATH and user packages must not reach into the agent.
+_PYTHON = (sys.executable, "-I")
+_NONE: Mapping[str, str] = {}
+_GLANCE = 0.02  # seconds between two looks at a run that somebody waits for
+
+
+def write_run_dir(run: RunDir, plan: Plan) -> None:
+    """Everything that the agent needs, in one directory that can also be copied elsewhere."""
+    create_run_directory.write_run_dir(run, plan, archive.build())
+
+
+def start(run: RunDir, secrets: Mapping[str, str] = _NONE) -> None:
+    """Begin the run in a process of its own that outlives this one; `secrets` come on top of our environment. Raises
+    Blocked where that cannot be."""
+    debug_log.LOGGER.debug("start of %s", run.path)
+    starter = None
+    try:
+        with _interrupts_held():
+            starter = subprocess.Popen(
+                [*_PYTHON, run.agent, "start", run.path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **secrets},
+                start_new_session=True,
+            )
+        _, stderr = starter.communicate()
+    except KeyboardInterrupt:
+        # A start takes a moment: when it is through, the run is on record and whoever asked for it can cancel it.
+        if starter is not None:
+            starter.communicate()
+        raise
+    if starter.returncode:
+        message = stderr.decode(errors="replace").strip()
+        raise Blocked(f"the agent did not start: {message.splitlines()[-1] if message else 'it said nothing'}")
+
+
+def complete(run: RunDir, meanwhile: Callable[[], None] = lambda: None) -> int | None:
+    """Start the run and wait for its end. Returns its exit code; ^C ends the run before it goes on its way."""
+    try:
+        start(run)
+        while not has_ended(run):
+            time.sleep(_GLANCE)
+            meanwhile()
+    except KeyboardInterrupt:
+        cancel(run)
+        while not has_ended(run):
+            time.sleep(_GLANCE)
+        raise
+    return read_run_status(run).exit_code
+
+
+def has_ended(run: RunDir) -> bool:
+    """Whether the run is over: it said so, or its agent is gone."""
+    read_run_status = read_status(run)
+    return read_run_status.has_ended or not processes.alive(read_run_status)
+
+
+def read_run_status(run: RunDir) -> Status:
+    return read_status(run)
+
+
+def cancel(run: RunDir) -> None:
+    """Ask the run to end; also ends what an agent that died has left."""
+    subprocess.run(_cancel(run), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def request_cancel(run: RunDir) -> None:
+    """Like `cancel`, without waiting, and deaf to the ^C that may follow."""
+    subprocess.Popen(_cancel(run), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def kill(run: RunDir) -> None:
+    """End everything of the run now, without patience."""
+    ending.kill(run.path)
+
+
+def clean_up(run: RunDir) -> None:
+    """After the end: what an agent that died has left. An agent that lived to the end has left nothing."""
+    if not read_status(run).has_ended:
+        cancel(run)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A ^C waits for the end of the block: in the middle of a Popen it would leave a process that nobody has."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _cancel(run: RunDir) -> list[str]:
+    return [*_PYTHON, run.agent, "cancel", run.path]

@@ -1,0 +1,46 @@
+"""The one primitive that facts need of a host: put questions to its programs, all at once, and get their answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ci_tasks.agent import host_queries
+from ci_tasks.agent.records import QueryAnswer
+
+
+class QueryRunner(Protocol):
+    """A host that can be asked. The questions run at the same time, so that a program that hangs delays no other."""
+
+    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+        """The answer to each argv, by the question's name."""
+        ...
+
+
+class LocalQueryRunner:
+    """This machine."""
+
+    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+        return host_queries.ask(questions, timeout)
+
+
+def python_query(script: str, *args: str) -> list[str]:
+    """A question that no program of the host answers in a form worth parsing. -I: the caller's PYTHONPATH stays out."""
+    return ["python3", "-I", "-c", script, *args]
+
+
+def parse_json_object(answer: QueryAnswer) -> dict[str, Any]:
+    """The JSON object that a program printed, of several the first; empty where it printed none."""
+    try:
+        value = json.loads(answer.out)
+    except ValueError:
+        return {}
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value if isinstance(value, dict) else {}
+
+
+def list_value(mapping: Mapping[str, Any], name: str) -> list[Any]:
+    value = mapping.get(name)
+    return value if isinstance(value, list) else []

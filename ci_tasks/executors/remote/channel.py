@@ -1,0 +1,326 @@
+"""One conversation with a host's `serve`: requests out, answers and news in, and the knowledge that the link is dead.
+
+A dead link is noticed by silence: the host beats every two seconds whatever else it does. Requests go out without
+waiting for earlier answers; the host works them off in order.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, cast
+
+from ci_tasks import debug_log
+from ci_tasks.agent.codec import RecordError, decode, parse
+from ci_tasks.agent.serving import frames
+from ci_tasks.agent.serving.messages import (
+    ClientMessage,
+    Done,
+    Hello,
+    HostMessage,
+    Receive,
+    Request,
+    RequestError,
+    RequestFor,
+    Response,
+    RunUpdate,
+    result_type,
+)
+from ci_tasks.errors import Blocked, printable
+from ci_tasks.executors.link import LinkDied, Stream
+
+SILENCE_TIMEOUT_S = 10.0  # seconds without a byte after which the link is dead
+BEAT = 5.0
+_CHUNK = 1 << 17
+R = TypeVar("R")
+
+_GREETING = 1 << 16  # bytes that a login script may print before we give up on it
+
+# Loads the agent that stands on standard input, or that an earlier client left, and hands it the rest. It is unpacked,
+# since Python keeps no byte code of what lies in a zip file: to compile it each time is most of a warm start.
+_BOOTSTRAP = """
+import hashlib, os, sys
+MAGIC = {magic!r}
+def send(mark, text):
+    os.write(1, MAGIC + mark + text.encode())
+    sys.exit(0)
+def read(count):
+    data = b""
+    while len(data) < count:
+        chunk = os.read(0, min(count - len(data), 1 << 16))
+        if not chunk:
+            sys.exit(3)
+        data += chunk
+    return data
+if sys.version_info < (3, 8):
+    send({old!r}, sys.version.split()[0])
+home = os.path.realpath(os.path.expanduser({home!r}))
+agent = os.path.join(home, "agents", {digest!r} + ".pyz")
+size = int(read(12))
+if size:
+    archive = read(size)
+    if not os.path.exists(agent):
+        os.makedirs(os.path.dirname(agent), mode=0o700, exist_ok=True)
+        beside = agent + ".%d" % os.getpid()
+        try:
+            with open(beside, "wb") as out:
+                out.write(archive)
+            os.replace(beside, agent)
+        except BaseException:
+            os.unlink(beside)
+            raise
+elif not os.path.exists(agent):
+    send({asks!r}, "")
+os.utime(agent)
+code = os.path.join(home, "code", {digest!r})
+try:
+    if not os.path.exists(code):
+        import zipfile
+        os.makedirs(code + ".%d" % os.getpid(), mode=0o700)
+        zipfile.ZipFile(agent).extractall(code + ".%d" % os.getpid())
+        os.rename(code + ".%d" % os.getpid(), code)
+    os.utime(code)
+except OSError:
+    code = agent
+sys.path.insert(0, code)
+from agent.serving.serve import main
+main(home, agent, code)
+"""
+
+
+class RequestRefused(Exception):
+    """The host cannot do what was asked; `code` is the host's, for our code."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+class AgentMissing(Exception):
+    """The host does not have our agent any more: it has to be sent along."""
+
+
+class PendingRequest(Generic[R]):
+    """An answer that is on its way."""
+
+    def __init__(self, kind: type[R], take_part: Callable[[bytes], None] | None = None) -> None:
+        self._kind = kind
+        self._there = threading.Event()
+        self._answer: Response | None = None
+        self._died = "the link is dead"
+        self.on_chunk = take_part
+
+    def wait(self) -> R:
+        """The answer. Raises HostRefused, LinkDied."""
+        self._there.wait()
+        if self._answer is None:
+            raise LinkDied(self._died)
+        if self._answer.error is not None:
+            refusal = self._answer.error
+            debug_log.LOGGER.debug("the host refused: %s", refusal.traceback or refusal.message)
+            raise RequestRefused(self._answer.error.code, self._answer.error.message)
+        if not isinstance(self._answer.result, self._kind):
+            raise RequestRefused("failed", f"the host's answer is no {self._kind.__name__}")
+        return self._answer.result
+
+    def wait_for(self, seconds: float) -> bool:
+        """Whether the answer, or the link's death, has come within so long."""
+        return self._there.wait(seconds)
+
+    def resolve(self, answer: Response) -> None:
+        self._answer = answer
+        self._there.set()
+
+    def fail(self, why: str) -> None:
+        self._died = why
+        self._there.set()
+
+
+def command(home: str, digest: str) -> str:
+    """What the host's login shell is to run, be it sh, csh or fish: no character in it means anything to them."""
+    text = _BOOTSTRAP.format(
+        magic=frames.MAGIC, old=frames.PYTHON_TOO_OLD, asks=frames.ASKS_FOR_AGENT, home=home, digest=digest
+    )
+    code = base64.b64encode(text.encode()).decode()
+    # -S: nothing of site-packages is needed, and what is installed there may take longer to load than all of ours.
+    return f"exec python3 -I -S -c 'import base64;exec(base64.b64decode(\"{code}\"))'"
+
+
+class Channel:
+    """`news` gets every message that answers nothing, and `log` the bytes of logs; both in the reader's thread."""
+
+    def __init__(
+        self, stream: Stream, news: Callable[[RunUpdate], None], log: Callable[[int, int, bytes], None]
+    ) -> None:
+        self._stream = stream
+        self._news, self._log = news, log
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, PendingRequest[Any]] = {}
+        self._writing = threading.RLock()
+        self._spoken = time.monotonic()
+        self.died = threading.Event()
+        self.reason = ""
+
+    def send_archive(self, archive: bytes) -> None:
+        """Send what the bootstrap waits for: the agent, or nothing where the host has it."""
+        self._stream.send(b"%012d" % len(archive) + archive)
+
+    def hello(self) -> Hello:
+        """Wait for the host's first words. Raises LinkDied, AgentMissing, Blocked."""
+        self._stream.settimeout(SILENCE_TIMEOUT_S * 2)
+        try:
+            return self._hello()
+        except TimeoutError:  # a link that died at this very moment; the next one may live
+            raise LinkDied(f"not a word from the host for {SILENCE_TIMEOUT_S * 2:g} s") from None
+
+    def _hello(self) -> Hello:
+        data = b""
+        while frames.MAGIC not in data:
+            chunk = self._stream.recv(_CHUNK)
+            data += chunk
+            if not chunk or len(data) > _GREETING:
+                raise self._no_hello(data)
+        rest = data.partition(frames.MAGIC)[2] or self._stream.recv(_CHUNK)
+        if rest[:1] == frames.ASKS_FOR_AGENT:
+            raise AgentMissing
+        if rest[:1] == frames.PYTHON_TOO_OLD:
+            version = printable(rest[1:].decode(errors="replace"))
+            raise Blocked(
+                f"python3 there is {version}", hint="ci-tasks needs Python 3.8 or newer as python3 on the host"
+            )
+        self._reader = frames.FrameReader()
+        got = list(self._reader.feed(rest))
+        while not got:
+            chunk = self._stream.recv(_CHUNK)
+            if not chunk:
+                raise self._no_hello(b"")
+            got = list(self._reader.feed(chunk))
+        try:
+            hello = decode(HostMessage, parse(got[0][1], where="hello"), where="hello").hello
+        except RecordError as error:
+            raise Blocked(f"the host does not answer as ci-tasks does: {error}") from None
+        if hello is None:
+            raise self._no_hello(b"")
+        threading.Thread(target=self._read, args=(got[1:],), daemon=True, name="ci-tasks reader").start()
+        threading.Thread(target=self._beat, daemon=True, name="ci-tasks beat").start()
+        return hello
+
+    def post(self, request: RequestFor[R], take_part: Callable[[bytes], None] | None = None) -> PendingRequest[R]:
+        """Ask, and go on. Raises LinkDied."""
+        number = next(self._numbers)
+        pending = self._pending[number] = PendingRequest(result_type(request), take_part)
+        debug_log.LOGGER.debug("request %d: %s", number, type(request).__name__)  # its fields may be secret
+        self._send(frames.message(ClientMessage(number, cast(Request, request))))
+        return pending
+
+    def post_pack(self, pack: Iterable[bytes], form: str) -> PendingRequest[Done]:
+        """Send one pack of objects; nothing else comes in between. Raises LinkDied."""
+        with self._writing:
+            pending = self.post(Receive(form))
+            try:
+                for chunk in pack:
+                    self._send(frames.frame(frames.DATA, chunk))
+            except LinkDied:
+                raise
+            except BaseException:  # the host waits for the rest, and would take whatever comes next for a part of it
+                self.close("the pack broke off")
+                raise
+            self._send(frames.frame(frames.DATA))
+        return pending
+
+    def close(self, reason: str = "closed") -> None:
+        """Give up: whoever waits for an answer hears that the link is dead."""
+        if not self.died.is_set():
+            self.reason = reason
+            self.died.set()
+            self._stream.close()
+        for pending in [self._pending.pop(number) for number in list(self._pending)]:
+            pending.fail(self.reason)
+
+    def _send(self, data: bytes) -> None:
+        try:
+            with self._writing:
+                if self.died.is_set():
+                    raise LinkDied(self.reason)
+                self._stream.send(data)
+                self._spoken = time.monotonic()
+        except LinkDied as error:
+            self.close(str(error))
+            raise
+
+    def _beat(self) -> None:
+        while not self.died.wait(1.0):
+            if time.monotonic() - self._spoken > BEAT and self._writing.acquire(blocking=False):
+                try:
+                    self._send(frames.frame(frames.HEARTBEAT))
+                except LinkDied:
+                    return
+                finally:
+                    self._writing.release()
+
+    def _read(self, got: list[frames.Frame]) -> None:
+        self._stream.settimeout(SILENCE_TIMEOUT_S)
+        try:
+            for kind, payload in got:
+                self._take(kind, payload)
+            while not self.died.is_set():
+                chunk = self._stream.recv(_CHUNK)
+                if not chunk:
+                    raise LinkDied("the host ended the connection")
+                for kind, payload in self._reader.feed(chunk):
+                    self._take(kind, payload)
+        except TimeoutError:
+            self.close(f"not a word from the host for {SILENCE_TIMEOUT_S:g} s")
+        except (LinkDied, frames.FrameError) as error:
+            self.close(str(error))
+        except OSError as error:  # a full disk here, say: nobody may wait for ever
+            self.close(str(error))
+        except Exception as error:  # what came is not what a host of ours sends, or a bug
+            debug_log.LOGGER.error("the link's reader", exc_info=error)
+            self.close(f"cannot read what the host sent: {debug_log.one_line(error)}")
+
+    def _take(self, kind: bytes, payload: bytes) -> None:
+        if kind == frames.LOG:
+            self._log(*frames.read_log(payload))
+        elif kind == frames.PART:
+            number, chunk = frames.read_part(payload)
+            waiting = self._pending.get(number)
+            if waiting is not None and waiting.on_chunk is not None:
+                waiting.on_chunk(chunk)
+        elif kind == frames.JSON:
+            message = _understood(payload)
+            if message.update is not None:
+                self._news(message.update)
+            if message.response is not None and message.response.id in self._pending:
+                self._pending.pop(message.response.id).resolve(message.response)
+
+    def _no_hello(self, data: bytes) -> Exception:
+        code = self._stream.exit_status()
+        text = printable((data + self._stream.stderr_tail()).decode(errors="replace")).strip()
+        last = text.splitlines()[-1] if text else "nothing"
+        if code in (126, 127) or "not found" in last:
+            return Blocked(
+                f"no python3 there ({last})", hint="ci-tasks needs Python 3.8 or newer as python3 on the host"
+            )
+        if code is None and not text:
+            return LinkDied("the host ended the connection before it said anything")
+        return Blocked(f"the host does not answer as ci-tasks does; it said: {last}")
+
+
+def _understood(payload: bytes) -> HostMessage:
+    """A message of the host. What cannot be understood of an answer or of news becomes its refusal or problem: it is
+    one request's, or one run's. Raises RecordError."""
+    data = parse(payload, where="message")
+    try:
+        return decode(HostMessage, data, where="message")
+    except RecordError as error:
+        why = error
+    response, update = (data.get("response"), data.get("update")) if isinstance(data, dict) else (None, None)
+    if isinstance(response, dict) and type(response.get("id")) is int:
+        return HostMessage(response=Response(response["id"], error=RequestError("failed", str(why))))
+    if isinstance(update, dict) and type(update.get("key")) is int:
+        return HostMessage(update=RunUpdate(update["key"], problem=str(why)))
+    raise why

@@ -1,0 +1,51 @@
+"""What is remembered of a host between two commands, so that a warm start asks nothing before it begins.
+
+All of it can be wrong by now: the host says so, and then it is asked again. It saves time, it decides nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci_tasks.agent.run_directory import read_record, write_record
+from ci_tasks.config import HostSpec
+
+
+@dataclass
+class HostCache:
+    """`home` is where everything of ours lies on the host, `agent_digest` that of the agent that it has, `pythons` are
+    what setup-python's versions mean there, `containers` is the runtime that was found to work,
+    `pruned_at` when the host last forgot old objects, in seconds since the epoch."""
+
+    home: str = ""
+    agent_digest: str = ""
+    pythons: dict[str, tuple[str, str]] = field(default_factory=dict)
+    gpus: int | None = None
+    working_runtime: str = ""
+    pruned_at: float = 0.0
+
+    def clear_facts(self) -> None:
+        self.home, self.pythons, self.gpus, self.working_runtime = "", {}, None, ""
+
+
+def key(spec: HostSpec) -> str:
+    """A file name for the host: another address under the same name is another host."""
+    return f"{spec.name}-{hashlib.sha256(f'{spec.address} {spec.workspace}'.encode()).hexdigest()[:10]}"
+
+
+def load(path: Path) -> HostCache:
+    try:
+        return read_record(HostCache, str(path)) or HostCache()
+    except (OSError, ValueError):
+        return HostCache()
+
+
+def save(path: Path, memory: HostCache) -> None:
+    """A memory that cannot be written is no reason to stop."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_record(str(path), memory)
+    except OSError:
+        pass

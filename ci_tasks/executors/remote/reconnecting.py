@@ -1,0 +1,210 @@
+"""A connection to a host that comes back: whoever needs the channel waits until there is one.
+
+A laptop that slept, a sshd that was restarted, a cut cable: the line says so once, tries again with growing pauses, and
+says when it is back. What was asked meanwhile is asked again by those who wait for it; every request can be.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from ci_tasks import debug_log
+from ci_tasks.agent import archive
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.serving.messages import Hello, RequestFor, RunPrograms, RunUpdate
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import Blocked, CiTasksError, InternalError
+from ci_tasks.executors.link import Link, LinkDied
+from ci_tasks.executors.remote import host_cache
+from ci_tasks.executors.remote.channel import AgentMissing, Channel, command
+from ci_tasks.executors.ssh.messages import HostKeyRefused
+
+R = TypeVar("R")
+
+GIVE_UP_S = 3600.0  # seconds without a link after which nobody waits any longer
+_FIRST_TRIES = 2  # more of them before the host has ever answered are of no use
+_RETRY_DELAYS_S = (0.2, 1.0, 2.0, 5.0, 10.0)  # seconds between two tries, the last one again and again
+_STABLE_LINK_S = 10.0  # seconds after which a link counts as one that worked
+
+
+class ReconnectingConnection:
+    """Connects at once, in a thread of its own. `said` has what a person should hear of it."""
+
+    def __init__(
+        self,
+        spec: HostSpec,
+        connect: Callable[[], Link],
+        cache_file: Path,
+        news: Callable[[RunUpdate], None],
+        log: Callable[[int, int, bytes], None],
+    ) -> None:
+        self.spec = spec
+        self.cache = host_cache.load(cache_file)
+        self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.down_since: float | None = None
+        self._connect, self._cache_file = connect, cache_file
+        self._news, self._log = news, log
+        self._archive = archive.build()
+        self._digest = archive.digest(self._archive)
+        self._change = threading.Condition()
+        self._channel: Channel | None = None
+        self._hello: Hello | None = None
+        self._problem: CiTasksError | None = None
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._reconnect_loop, daemon=True, name="ci-tasks connection")
+        self._keeper.start()
+
+    def channel(self) -> Channel:
+        """The channel, as soon as there is one: words that are sent now travel before the host has answered at all.
+
+        Raises the problem that keeps us from ever having one.
+        """
+        with self._change:
+            self._change.wait_for(lambda: self.is_up or self._problem is not None)
+            if self._channel is None or self._channel.died.is_set():
+                assert self._problem is not None
+                raise self._problem
+            return self._channel
+
+    def hello(self) -> Hello:
+        """What the host said of itself: its home, Python and time. Raises the problem that keeps us from hearing it."""
+        with self._change:
+            self._change.wait_for(lambda: self._hello is not None or self._problem is not None)
+            if self._hello is None:
+                assert self._problem is not None
+                raise self._problem
+            return self._hello
+
+    def request(self, request: RequestFor[R], take_part: Callable[[bytes], None] | None = None) -> R:
+        """Ask and wait, over a new link where the old one dies. Raises HostRefused, and what `channel` raises."""
+        while True:
+            try:
+                return self.channel().post(request, take_part).wait()
+            except LinkDied:
+                continue
+
+    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+        """The answers of programs of the host: see ci_tasks.executors.queries.Asker."""
+        request = RunPrograms({name: tuple(argv) for name, argv in questions.items()}, timeout)
+        return self.request(request).outputs
+
+    @property
+    def is_up(self) -> bool:
+        channel = self._channel
+        return channel is not None and not channel.died.is_set()
+
+    def save_cache(self) -> None:
+        host_cache.save(self._cache_file, self.cache)
+
+    def close(self) -> None:
+        self._closing.set()
+        with self._change:
+            channel, self._channel = self._channel, None
+            self._problem = self._problem or Blocked(f"the connection to {self.spec.name} was closed")
+            self._change.notify_all()
+        if channel is not None:
+            channel.close()
+
+    # -- the keeper's thread -----------------------------------------------------------------------------------------
+
+    def _reconnect_loop(self) -> None:
+        tries = 0
+        while not self._closing.is_set():
+            begun = time.monotonic()
+            try:
+                self._use_one_link()
+            except LinkDied as death:
+                if not self._hello and tries >= _FIRST_TRIES:
+                    self._end(Blocked(f"{self.spec.name}: {death}"))
+                    return
+                self._down(str(death))
+            except CiTasksError as problem:
+                # Once it has worked, a network that is away or an agent that is locked will pass; another key will not.
+                if not self._hello or isinstance(problem, HostKeyRefused):
+                    self._end(problem)
+                    return
+                self._down(problem.message)
+            except Exception as bug:  # nobody may wait for ever
+                what = debug_log.bug(f"connection to {self.spec.name}", bug)
+                self._end(InternalError(f"the connection to {self.spec.name} failed: {what}"))
+                return
+            if self.down_since is not None and time.monotonic() - self.down_since > GIVE_UP_S:
+                self._end(Blocked(f"no link to {self.spec.name} for {GIVE_UP_S / 60:g} minutes"))
+                return
+            if self.down_since is not None and self.down_since > begun + _STABLE_LINK_S:
+                tries = 0
+            self._closing.wait(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S) - 1)])
+            tries += 1
+
+    def _use_one_link(self) -> None:
+        """From the connection to its death. Raises LinkDied at the end, and what keeps the host from being used."""
+        link = self._connect()
+        try:
+            try:
+                self._run_channel(link)
+            except AgentMissing:
+                self.cache.agent_digest = ""
+                self._run_channel(link)
+        finally:
+            self._set(None)
+            link.close()
+
+    def _run_channel(self, link: Link) -> None:
+        has_agent = self.cache.agent_digest == self._digest
+        channel = Channel(link.open(command(self.spec.workspace, self._digest)), self._news, self._log)
+        try:
+            # In a thread, since a host that talks before it listens would have both wait for each other.
+            threading.Thread(target=self._begin, args=(channel, has_agent), daemon=True).start()
+            hello = channel.hello()
+        except BaseException:
+            self._set(None)
+            channel.close("the host did not answer")
+            raise
+        self._set(channel)
+        self.cache.agent_digest = self._digest
+        if self.cache.home != hello.home:
+            self.cache.clear_facts()
+            self.cache.home = hello.home
+        self._up(hello)
+        channel.died.wait()
+        raise LinkDied(channel.reason)
+
+    def _begin(self, channel: Channel, has_agent: bool) -> None:
+        try:
+            channel.send_archive(b"" if has_agent else self._archive)
+        except LinkDied:
+            return  # what the host says to `hello` tells more
+        if not channel.died.is_set():
+            self._set(channel)
+
+    def _set(self, channel: Channel | None) -> None:
+        with self._change:
+            self._channel = None if self._closing.is_set() else channel
+            self._change.notify_all()
+
+    def _up(self, hello: Hello) -> None:
+        with self._change:
+            self._hello = hello
+            debug_log.LOGGER.debug("%s: the link is up: %s", self.spec.name, hello)
+            self._change.notify_all()
+        if self.down_since is not None:
+            self.messages.put(f"the link to {self.spec.name} is back after {time.monotonic() - self.down_since:.0f} s")
+            self.down_since = None
+
+    def _down(self, reason: str) -> None:
+        if self._closing.is_set() or self.down_since is not None:
+            return
+        self.down_since = time.monotonic()
+        debug_log.LOGGER.debug("%s: the link is down: %s", self.spec.name, reason)
+        goes_on = "; what runs there goes on" if self._hello else ""
+        self.messages.put(f"the link to {self.spec.name} is down ({reason}){goes_on}; trying again")
+
+    def _end(self, problem: CiTasksError) -> None:
+        with self._change:
+            self._problem = problem
+            self._change.notify_all()

@@ -1,0 +1,1 @@
+"""SSH as ~/.ssh/config says: addresses, keys, known hosts, sockets and streams."""

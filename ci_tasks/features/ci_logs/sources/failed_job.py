@@ -1,0 +1,201 @@
+"""What `--url URL` reads: the failed job at a URL, its log, and what GitHub's API knows of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from typing import Any
+
+from ci_tasks.errors import UsageError
+from ci_tasks.features.ci_logs.sources import github_records as records
+from ci_tasks.features.ci_logs.sources.github_client import GitHubClient
+from ci_tasks.features.ci_logs.sources.github_records import WorkflowJob, WorkflowRun
+from ci_tasks.features.ci_logs.sources.github_token import find_token, token_variables
+from ci_tasks.features.ci_logs.sources.github_url import GitHubUrl, api_base, parse_url
+from ci_tasks.features.ci_logs.sources.log_file import OpenLog, read_logs
+
+API_VARIABLE = "GITHUB_API_URL"
+_PAGE_SIZE = 100
+_MAX_RUNS = 300  # of a branch or a commit
+_WITHOUT_FAILURE = ("success", "skipped", "neutral")
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """A failed job and its log."""
+
+    job: WorkflowJob
+    log: OpenLog
+
+
+def print_to_stderr(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+@contextmanager
+def open_failed_job(url: str, notify: Callable[[str], None] = print_to_stderr) -> Iterator[FailedJob]:
+    """The failed job at `url`, with its log on disk. `notify` gets a message each time GitHub has to be waited for.
+
+    Raises UsageError for a URL that names no failed job, or several (the hint lists their URLs), and for a log that no
+    longer exists; Blocked where GitHub cannot be reached, refuses access, or limits requests for too long.
+    """
+    parsed = parse_url(url)
+    base = api_base(parsed.host, os.environ.get(API_VARIABLE, ""))
+    with closing(GitHubClient(base, parsed.host, find_token(parsed), token_variables(parsed), notify)) as client:
+        job = find_failed_job(client, parsed)
+        name = f"the log of {job.title}"
+        file = client.download(f"/repos/{job.repository}/actions/jobs/{job.id}/logs", name)
+    with file, read_logs(file, name) as log:
+        yield FailedJob(job, log)
+
+
+def find_failed_job(client: GitHubClient, url: GitHubUrl) -> WorkflowJob:
+    """The job that `url` names, or the only failed one of its run, commit or pull request.
+
+    Raises UsageError, Blocked.
+    """
+    github = _Repository(client, url.repository)
+    if url.job:
+        job = _checked(github.job(url.job, url.run or 0))
+    elif url.run:
+        job = _only_failed(github.jobs(github.run(url.run), url.attempt), f"run {url.run} of {url.repository}")
+    elif url.commit:
+        jobs = _newest_jobs(github, github.runs(head_sha=github.full_sha(url.commit)))
+        job = _only_failed(jobs, f"commit {url.commit[:12]} of {url.repository}")
+    else:
+        job = _only_failed(_jobs_of_pull(github, url.pull or 0), f"pull request {url.pull} of {url.repository}")
+    pulls = (url.pull,) if url.pull else job.pull_requests or github.pull_requests_of(job)
+    return replace(job, pull_requests=pulls)
+
+
+@dataclass(frozen=True)
+class _Repository:
+    """What the API knows of a repository's runs. Its methods raise UsageError and Blocked."""
+
+    client: GitHubClient
+    name: str
+
+    def job(self, number: int, run: int) -> WorkflowJob:
+        json = self._json(f"actions/jobs/{number}", f"job {number}")
+        return records.workflow_job(json, self.run(records.number_at(json, "run_id") or run), self.name)
+
+    def run(self, number: int) -> WorkflowRun:
+        try:
+            return records.workflow_run(self._json(f"actions/runs/{number}", f"run {number}"))
+        except UsageError:  # its jobs are what counts; the request for them fails with a better message
+            return WorkflowRun(number)
+
+    def jobs(self, run: WorkflowRun, attempt: int | None = None) -> list[WorkflowJob]:
+        """The jobs of an attempt of a run, else of its newest."""
+        path, subject = f"actions/runs/{run.id}", f"run {run.id}"
+        if attempt:
+            path, subject = f"{path}/attempts/{attempt}", f"{subject}, attempt {attempt}"
+        return [records.workflow_job(json, run, self.name) for json in self._pages(f"{path}/jobs", subject, "jobs")]
+
+    def runs(self, **query: str) -> list[WorkflowRun]:
+        """The newest runs of a commit or a branch, the newest first."""
+        if not all(query.values()):
+            return []
+        pages = self._pages("actions/runs", "list of runs", "workflow_runs", **query)
+        return [records.workflow_run(json) for json in islice(pages, _MAX_RUNS)]
+
+    def full_sha(self, commit: str) -> str:
+        return records.text_at(self._json(f"commits/{commit}", f"commit {commit}"), "sha") or commit
+
+    def pull(self, number: int) -> Any:
+        return self._json(f"pulls/{number}", f"pull request {number}")
+
+    def pull_requests_of(self, job: WorkflowJob) -> tuple[int, ...]:
+        """Those of the job's commit, which GitHub does not name in a run of a fork."""
+        owner = job.run.head_repository.partition("/")[0]
+        if not (job.run.event.startswith("pull_request") and owner and job.head_branch):
+            return ()
+        query = {"head": f"{owner}:{job.head_branch}", "state": "all"}
+        try:
+            pulls = records.items(self._json("pulls", "list of pull requests", **query), "")
+        except UsageError:  # helpful, not necessary
+            return ()
+        same = [pull for pull in pulls if records.text_at(pull, "head", "sha") == job.head_sha]
+        return tuple(records.number_at(pull, "number") for pull in same or (pulls if len(pulls) == 1 else []))
+
+    def _pages(self, path: str, subject: str, key: str, **query: str) -> Iterator[Any]:
+        for page in count(1):
+            items = records.items(self._json(path, subject, per_page=_PAGE_SIZE, page=page, **query), key)
+            yield from items
+            if len(items) < _PAGE_SIZE:
+                return
+
+    def _json(self, path: str, subject: str, **query: str | int) -> Any:
+        return self.client.json(f"/repos/{self.name}/{path}", f"{subject} of {self.name}", **query)
+
+
+def _jobs_of_pull(github: _Repository, number: int) -> list[WorkflowJob]:
+    """Jobs of its newest commit; of an earlier one while no run of the newest has ended."""
+    pull = github.pull(number)
+    newest = records.text_at(pull, "head", "sha")
+    runs = github.runs(head_sha=newest)
+    jobs = _newest_jobs(github, runs)
+    if any(job.has_failed for job in jobs) or any(run.conclusion == "success" for run in runs):
+        return jobs
+    fork = records.text_at(pull, "head", "repo", "full_name")
+    earlier = [
+        run
+        for run in github.runs(branch=records.text_at(pull, "head", "ref"))
+        if run.head_repository == fork and run.conclusion in records.FAILED and run.event.startswith("pull_request")
+    ]
+    if not earlier:
+        return jobs
+    commit = earlier[0].head_sha
+    github.client.notify(
+        f"nothing has failed yet on the newest commit {newest[:12]}; these are failures of {commit[:12]}"
+    )
+    return _newest_jobs(github, [run for run in earlier if run.head_sha == commit])
+
+
+def _newest_jobs(github: _Repository, runs: Sequence[WorkflowRun]) -> list[WorkflowJob]:
+    """Jobs of each workflow's newest conclusive run; of `runs`, the newest is the first."""
+    jobs: dict[str, list[WorkflowJob]] = {}
+    for run in runs:
+        if any(job.has_failed for job in jobs.get(run.workflow_path, [])) or run.conclusion in records.INCONCLUSIVE:
+            continue
+        if run.conclusion != "success":
+            jobs[run.workflow_path] = github.jobs(run)
+        else:
+            jobs.setdefault(run.workflow_path, [])
+    return [job for several in jobs.values() for job in several]
+
+
+def _checked(job: WorkflowJob) -> WorkflowJob:
+    """Raises UsageError for a job that has not failed."""
+    if job.status and job.status != "completed":
+        status = job.status.replace("_", " ")
+        raise UsageError(f"{job.title} has no log yet: it is {status}", hint="try again when it has ended")
+    if job.conclusion in _WITHOUT_FAILURE:
+        outcome = "succeeded: nothing failed" if job.conclusion == "success" else f"was {job.conclusion}: it never ran"
+        raise UsageError(f"{job.title} {outcome}", hint="pass the URL of a job that failed")
+    return job
+
+
+def _only_failed(jobs: Sequence[WorkflowJob], place: str) -> WorkflowJob:
+    """Raises UsageError where none failed, or several."""
+    failed = [job for job in jobs if job.has_failed]
+    # A job that ran into its time limit counts as cancelled; beside a failure it is one that was stopped for it.
+    failed = failed or [job for job in jobs if job.conclusion == "cancelled"]
+    if len(failed) == 1:
+        return failed[0]
+    if failed:
+        urls = "\n".join(f"  {job.name}: {job.html_url}" for job in failed)
+        raise UsageError(f"{len(failed)} jobs failed in {place}; which one?", hint=f"--url takes:\n{urls}")
+    waiting = sorted({job.name for job in jobs if job.status != "completed"})
+    if waiting:
+        names = ", ".join(waiting[:5])
+        raise UsageError(
+            f"nothing has failed yet in {place}; not completed: {names}", hint="try again when it has ended"
+        )
+    raise UsageError(
+        f"nothing failed in {place}{'' if jobs else ' (no job of it ran)'}", hint="pass the URL of a job that failed"
+    )

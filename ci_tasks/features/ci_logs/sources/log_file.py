@@ -1,0 +1,207 @@
+"""What `--log FILE|-` names: a saved log, a stream, the zip of a run; plain, gzipped or in UTF-16. Never in memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import BinaryIO
+
+from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.features.ci_logs.sources import run_zip, temporary_copy
+from ci_tasks.features.ci_logs.sources.bounded_lines import bounded_lines
+from ci_tasks.features.ci_logs.sources.github_url import without_secrets
+
+STANDARD_INPUT = "-"
+_HEAD_BYTES = 1 << 13
+_CHUNK_BYTES = 1 << 18
+_PIPE_HINT = "gh run view RUN --log-failed | … --log -, or --log FILE with a saved log"
+_PACKED = {
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"7z\xbc\xaf": "7-Zip",
+    b"Rar!": "rar",
+}
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_GZIP = b"\x1f\x8b"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")  # what PowerShell makes of `gh … > file`
+# Control bytes, but for those that programs write to terminals: \a \b \t \n \f \r and escape.
+_CONTROL = re.compile(rb"[\x00-\x06\x0b\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class JobLog:
+    """One job's log. `name` is the job's as the zip has it (GitHub leaves characters out), "" where it is not known.
+    `chunks` starts to read it from the beginning; several readers do not disturb each other."""
+
+    name: str
+    chunks: Callable[[], Iterator[bytes]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Its lines, of bounded length. Raises UsageError where it is damaged."""
+        return bounded_lines(self.chunks())
+
+
+@dataclass(frozen=True)
+class OpenLog:
+    """An open file of logs: `name` is for people, `jobs` are the logs in it, at least one."""
+
+    name: str
+    jobs: tuple[JobLog, ...]
+
+    def job(self, name: str) -> JobLog:
+        """Raises UnknownName."""
+        for job in self.jobs:
+            if job.name == name:
+                return job
+        raise UnknownName("job", name, [job.name for job in self.jobs], where=self.name)
+
+
+@contextmanager
+def open_log(path: str) -> Iterator[OpenLog]:
+    """The log in the file `path`, or on standard input for "-".
+
+    Raises UsageError for what is no log, with the next step; Blocked where a stream does not fit on the disk.
+    """
+    if re.match(r"https?://", path):
+        raise UsageError(f"{without_secrets(path)!r} is an address", hint="--url URL reads the log at an address")
+    name = "standard input" if path == STANDARD_INPUT else path
+    with _standard_input() if path == STANDARD_INPUT else _open_file(path) as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and path != STANDARD_INPUT:
+            with read_logs(file, name) as logs:
+                yield logs
+        else:
+            with _copy_of_stream(file, name) as copy, read_logs(copy, name) as logs:
+                yield logs
+
+
+@contextmanager
+def read_logs(file: BinaryIO, name: str) -> Iterator[OpenLog]:
+    """The logs in an open regular file. Raises UsageError, Blocked."""
+    with ExitStack() as copies:
+        head = _head(file, name)
+        if head.startswith(_ZIP):
+            yield OpenLog(name, tuple(_job_in_zip(job, name) for job in run_zip.jobs_in(file, name)))
+            return
+        if head.startswith(_GZIP):
+            limit = run_zip.max_unpacked_bytes(os.fstat(file.fileno()).st_size)
+            file = copies.enter_context(temporary_copy.temporary_copy(_gunzipped(file, name), name, limit))
+            head = _head(file, name)
+        if head.startswith(_UTF16):
+            file = copies.enter_context(temporary_copy.temporary_copy(_utf16_as_utf8(file), name))
+        else:
+            _refuse_binary(head, name)
+        yield OpenLog(name, (JobLog("", partial(_file_chunks, file)),))
+
+
+def _job_in_zip(job: run_zip.ZippedJob, name: str) -> JobLog:
+    def chunks() -> Iterator[bytes]:
+        for number, chunk in enumerate(job.chunks()):
+            if number == 0:
+                _refuse_binary(chunk[:_HEAD_BYTES], f"{name}: {job.name}")
+            yield chunk
+
+    return JobLog(job.name, chunks)
+
+
+def _file_chunks(file: BinaryIO) -> Iterator[bytes]:
+    offset = 0
+    while chunk := os.pread(file.fileno(), _CHUNK_BYTES, offset):
+        yield chunk
+        offset += len(chunk)
+
+
+def _gunzipped(file: BinaryIO, name: str) -> Iterator[bytes]:
+    file.seek(0)
+    with gzip.GzipFile(fileobj=file) as unpacked:
+        try:
+            yield from iter(partial(unpacked.read, _CHUNK_BYTES), b"")
+        except (OSError, EOFError, zlib.error) as error:
+            raise run_zip.damaged(name, error) from error
+
+
+def _utf16_as_utf8(file: BinaryIO) -> Iterator[bytes]:
+    file.seek(0)
+    text = io.TextIOWrapper(file, "utf-16", errors="replace", newline="")
+    yield from iter(lambda: text.read(_CHUNK_BYTES).encode(), b"")
+    text.detach()
+
+
+def _head(file: BinaryIO, name: str) -> bytes:
+    """Raises UsageError where there is nothing, or nothing can be read."""
+    try:
+        head = os.pread(file.fileno(), _HEAD_BYTES, 0)
+    except OSError as error:
+        raise _unreadable(name, error) from None
+    if len(head) < _HEAD_BYTES and not head.strip(b"\xef\xbb\xbf\r\n\t "):
+        raise UsageError(f"{name!r} is empty: nothing to triage", hint=_PIPE_HINT)
+    return head
+
+
+def _refuse_binary(head: bytes, name: str) -> None:
+    packer = next((packer for magic, packer in _PACKED.items() if head.startswith(magic)), None)
+    if packer:
+        raise UsageError(f"{name!r} is packed with {packer}", hint="unpack it; text, gzip and zip are read")
+    # By lines: a log with a tensor's bytes in it, or a line in UTF-16, is a log still.
+    lines = head.split(b"\n")
+    if sum(bool(_CONTROL.search(line)) for line in lines) * 2 > len(lines):
+        raise UsageError(f"{name!r} is binary, no log", hint="text, gzip and the zip of a run's logs are read")
+
+
+def _copy_of_stream(stream: BinaryIO, name: str) -> BinaryIO:
+    """A stream on disk, once its beginning looks like a log: there are endless streams."""
+    try:
+        head = stream.read(_HEAD_BYTES)
+        if not head.startswith((*_ZIP, _GZIP, *_UTF16)):
+            _refuse_binary(head, name)
+        return temporary_copy.temporary_copy(chain([head], iter(partial(stream.read, _CHUNK_BYTES), b"")), name)
+    except OSError as error:
+        raise _unreadable(name, error) from None
+
+
+def _standard_input() -> BinaryIO:
+    """Raises UsageError where nothing is piped in: the command would wait for ever."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError("there is no standard input to read a log from", hint=_PIPE_HINT)
+    if sys.stdin.isatty():
+        raise UsageError("nothing is piped in: standard input is the terminal", hint=_PIPE_HINT)
+    return open(os.dup(sys.stdin.fileno()), "rb")
+
+
+def _open_file(path: str) -> BinaryIO:
+    """Raises UsageError."""
+    try:
+        file = open(os.path.expanduser(path), "rb")  # noqa: SIM115 - the caller closes it
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path!r}", hint=_PIPE_HINT) from None
+    except IsADirectoryError:
+        raise UsageError(f"{path!r} is a directory", hint=_logs_in_directory(path)) from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    if os.isatty(file.fileno()):
+        file.close()
+        raise UsageError(f"{path!r} is a terminal", hint=_PIPE_HINT)
+    return file
+
+
+def _unreadable(name: str, error: Exception) -> UsageError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return UsageError(f"{name!r} cannot be read: {reason}", hint=_PIPE_HINT)
+
+
+def _logs_in_directory(directory: str) -> str:
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.endswith((".txt", ".log", ".zip")))[:5]
+    except OSError:
+        names = []
+    return f"name a log in it: {', '.join(names)}" if names else _PIPE_HINT

@@ -1,0 +1,16 @@
+"""What the checkout's CI covers, and what it does not."""
+
+from ci_tasks.registry import Command, Feature
+
+FEATURE = Feature(
+    name="coverage",
+    needs=("suites",),
+    commands=(
+        Command(
+            "coverage",
+            "Before a run",
+            "Print what the checkout's CI covers, from its workflow and the sources of its tests.",
+            "ci_tasks.features.coverage.command:coverage",
+        ),
+    ),
+)

@@ -1,0 +1,92 @@
+"""A checkout, or a revision of it → what its CI covers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.revision import resolve_rev
+from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels
+from ci_tasks.features.coverage.gaps import gaps
+from ci_tasks.features.coverage.options import ARGUMENTS
+from ci_tasks.features.suites.slime_helpers import HELPERS
+from ci_tasks.recorder.record import open_recorder
+from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.run.listing import list_jobs
+
+
+def _silent(_: str) -> None:
+    """Shows no messages."""
+
+
+_TESTS = "tests"
+_READ = (_TESTS, "scripts/models", ARGUMENTS)  # the files of a revision that are read
+
+
+def checkout_coverage(
+    source: CheckoutSource, *, static: bool = False, say: Callable[[str], None] = _silent
+) -> CheckoutCoverage:
+    """What the CI of a checkout, or of its revision, covers. Raises CheckoutError, WorkflowError."""
+    names, read = _files(source)
+    with open_recorder(source.path, read, HELPERS, rev=source.rev, static=static, say=say) as recorder:
+        label_coverages = labels(list_jobs(source), read, recorder.record)
+    return CheckoutCoverage(
+        _checkout_name(source), source.workflow.place, label_coverages, gaps(label_coverages, names, read)
+    )
+
+
+def _checkout_name(source: CheckoutSource) -> str:
+    """The checkout's name for readers elsewhere: without a path of this machine."""
+    name = "the embedded sample" if source.sample else event_context(source, secrets=()).repository
+    git = Git(source.path)
+    commit = git.text_or_none("rev-parse", "--short", "--verify", "--quiet", f"{source.rev or 'HEAD'}^{{commit}}")
+    if not commit or source.sample:
+        return f"{name} at {source.rev}" if source.rev else name
+    changed = source.rev is None and git.text_or_none("status", "--porcelain", "--", ".")
+    return f"{name} at {commit}{' with local changes' if changed else ''}"
+
+
+def _files(source: CheckoutSource) -> tuple[list[str], Callable[[str], str | None]]:
+    """The tests' paths, and a reader of the checkout's files."""
+    if source.rev is None:
+        return sorted(_walk(source.path)), lambda name: _text(source.path, name)
+    texts = _revision(source.path, source.rev)
+    return sorted(name for name in texts if name.startswith(f"{_TESTS}/")), texts.get
+
+
+def _walk(root: Path) -> list[str]:
+    paths = []
+    for directory, folders, files in os.walk(root / _TESTS):
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        paths += [Path(directory, name).relative_to(root).as_posix() for name in files]
+    return paths
+
+
+def _text(root: Path, name: str) -> str | None:
+    """A file's text; nothing outside the checkout, whatever a test's name or a link in it says."""
+    path = (root / name).resolve()
+    if not path.is_relative_to(root.resolve()) or not path.is_file():
+        return None
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _revision(root: Path, rev: str) -> Mapping[str, str]:
+    """The files of a revision that are read, by path: two calls of git for all of them."""
+    git = Git(root)
+    commit = resolve_rev(root, rev)
+    blobs: dict[str, str] = {}
+    for entry in git.null_separated("ls-tree", "-r", "-z", commit, "--", *_READ):
+        head, _, name = entry.partition("\t")
+        mode, kind, blob = head.split(" ")
+        if kind == "blob" and mode != "120000":
+            blobs[name] = blob
+    answer = git.run("cat-file", "--batch", input="".join(f"{blob}\n" for blob in blobs.values()).encode())
+    texts = {}
+    for name in blobs:
+        head_line, _, rest = answer.partition(b"\n")
+        size = int(head_line.split(b" ")[2])
+        texts[name] = rest[:size].decode("utf-8", errors="replace")
+        answer = rest[size + 1 :]
+    return texts

@@ -1,0 +1,18 @@
+"""Jobs that fail: what failed and why, does it fail here too, how often, and since which commit."""
+
+from ci_tasks.registry import Command, Feature
+
+_HEADING = "Failures"
+_COMMANDS = "ci_tasks.features.failures.command"
+
+FEATURE = Feature(
+    name="failures",
+    needs=("ci_logs",),
+    commands=(
+        Command("triage", _HEADING, "Find what failed in a job's log, and why.", f"{_COMMANDS}:triage"),
+        Command("reproduce", _HEADING, "Run a job that failed in CI again, and compare.", f"{_COMMANDS}:reproduce"),
+        Command("bisect", _HEADING, "Find the commit that made a row fail, flaky or not.", f"{_COMMANDS}:bisect"),
+    ),
+    repeated_run=f"{_COMMANDS}:repeated_run",
+    failure_analysis="ci_tasks.features.failures.triage.analysis:analyse",
+)

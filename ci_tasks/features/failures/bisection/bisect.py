@@ -1,0 +1,259 @@
+"""`bisect`: which commit made a row fail, flaky or not, on one host or on several at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ci_tasks.checkout.commits import Commit, commits_between
+from ci_tasks.config import Config
+from ci_tasks.errors import EXIT_CANCELLED, Blocked, UsageError
+from ci_tasks.features.failures.bisection import report, strategy
+from ci_tasks.features.failures.bisection.bisection_state import BisectionKey, BisectionState, open_state
+from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
+from ci_tasks.features.failures.bisection.marks import mark
+from ci_tasks.features.failures.bisection.observations import BLOCKED, Observation
+from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest, run_commits
+from ci_tasks.features.failures.bisection.strategy import (
+    BisectionGoal,
+    CulpritFound,
+    Decision,
+    InvalidRange,
+    RunCommits,
+    Undecided,
+    assess,
+    next_decision,
+)
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, given_secrets, open_source
+from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.workflow.select import select
+
+if TYPE_CHECKING:
+    from ci_tasks.features.failures.command import BisectOptions
+
+EXIT_FOUND, EXIT_UNCLEAR = 0, 1
+_BLOCKED_AT_END = 2  # runs in a row that a host blocks, the last of them of a commit known to run: then it is the host
+_BLOCKED_ELSEWHERE = 3  # runs in a row that a host blocks, after which it has to show that it can run anything
+
+
+def bisect(options: BisectOptions, hosts: tuple[str, ...], config: Config) -> int:
+    """Find the culprit, with a reason for each commit's mark. Returns 0 where it was found, 1 where several are left.
+
+    Raises UsageError where the ends are not good and bad, Blocked where no host can go on.
+    """
+    for host in hosts:
+        config.host(host)
+    source = open_source(options.repo, options.bad, options.workflow)
+    options = replace(options, label=source.label_of(options.label))
+    row = _row(source, options)
+    history = commits_between(source.path, options.good, options.bad, first_parent=options.first_parent)
+    subject = BisectionKey(
+        repo=str(source.path),
+        good=history.good.sha,
+        bad=history.bad.sha,
+        label=options.label,
+        row=row,
+        signature=options.signature or "",
+        image=options.image or "",
+        first_parent=options.first_parent,
+    )
+    work = RowUnderTest(
+        repo=str(source.path),
+        workflow=options.workflow,
+        label=options.label,
+        row=row,
+        config=config,
+        signature=options.signature or "",
+        image=options.image,
+        reuse=options.reuse,
+    )
+    commits = (history.good, *history.commits)
+    with open_state(subject, [commit.sha for commit in commits], fresh=options.fresh) as state:
+        if options.resume and not state.observations:
+            raise UsageError("there is nothing to resume: no run of this bisection is on record", hint=str(state.path))
+        goal = BisectionGoal(CommitGraph(history.positions()), options.signature or "", options.repeat or 0)
+        print(source.headline)
+        print("\n".join(report.head(options.label, row, history, hosts)))
+        return _Bisection(commits, goal, work, state, hosts).run()
+
+
+def _row(source: CheckoutSource, options: BisectOptions) -> str:
+    """The name of the one row that is meant, as the bad end has it."""
+    context = event_context(source, secrets=given_secrets(source.workflow))
+    rows = find_rows(source, options.label, context, None).rows
+    chosen = [row for row in rows if row.row == options.only] or select(rows, options.only, options.label)
+    names = [row.row for row in chosen]
+    if len(names) != 1:
+        some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        raise UsageError(f"a bisection follows one row, and --only {options.only!r} means {len(names)}", hint=some)
+    return names[0]
+
+
+@dataclass
+class _Bisection:
+    """One bisection under way. `streaks` are how many runs in a row a host has blocked, since this command began."""
+
+    commits: Sequence[Commit]
+    goal: BisectionGoal
+    work: RowUnderTest
+    state: BisectionState
+    hosts: Sequence[str]
+    blocked_streaks: dict[str, list[Observation]] = field(default_factory=dict)
+    out: dict[str, str] = field(default_factory=dict)
+    print_lock: threading.Lock = field(default_factory=threading.Lock)
+    target_printed: bool = False
+
+    def run(self) -> int:
+        self._print_earlier_runs()
+        try:
+            while isinstance(decision := self._decide(), RunCommits):
+                if not self.target_printed and not {0, self.goal.graph.bad}.issuperset(decision.positions):
+                    self._print_target()
+                self._run_round(decision.positions)
+        except KeyboardInterrupt:
+            self._print(
+                f"interrupted after {report.runs(len(self.state.observations))}; the same command goes on from here"
+            )
+            return EXIT_CANCELLED
+        return self._print_result(decision)
+
+    def _decide(self) -> Decision:
+        hosts = self._usable_hosts()
+        return next_decision(self.goal, self.state.observations, len(hosts))
+
+    def _usable_hosts(self) -> list[str]:
+        """The hosts that can run anything. Raises Blocked where none is left."""
+        hosts = [host for host in self.hosts if host not in self.out]
+        if not hosts:
+            reasons = "; ".join(f"{host}: {why}" for host, why in self.out.items())
+            raise Blocked(
+                f"no host can run row {self.work.row} of a commit that should run: {reasons}",
+                hint="`ci-tasks doctor --host NAME` says what a host lacks; the same command then goes on from here",
+            )
+        return hosts
+
+    def _run_round(self, positions: Sequence[int]) -> None:
+        commit_runs = []
+        for host, position in zip(self._usable_hosts(), positions, strict=False):
+            # A host that blocks commit after commit runs one that is known to run: is it the commits, or the host?
+            in_doubt = len(self.blocked_streaks.get(host, ())) >= _BLOCKED_ELSEWHERE
+            chosen = self.goal.graph.bad if in_doubt else position
+            commit_runs.append(CommitRun(chosen, self.commits[chosen].sha, host, must=chosen == self.goal.graph.bad))
+        run_commits(self.work, commit_runs, self._print, self._record)
+
+    def _record(self, observation: Observation) -> None:
+        mark_text = str(mark(self.goal, [*self.state.observations, observation]))
+        self.state.add(observation, mark_text)
+        self._show(observation, mark_text, len(self.state.observations))
+        streak = self.blocked_streaks.setdefault(observation.host, [])
+        if observation.kind != BLOCKED:
+            streak.clear()
+            return
+        streak.append(observation)
+        if len(streak) >= _BLOCKED_AT_END and observation.position in (0, self.goal.graph.bad):
+            self.out[observation.host] = observation.reason
+            self._print(f"     {observation.host} is out: blocked {len(streak)} times in a row")
+
+    def _print_earlier_runs(self) -> None:
+        """Show what was found out before."""
+        for number, (observation, mark_text) in enumerate(
+            zip(self.state.observations, self.state.marks, strict=True), 1
+        ):
+            self._show(observation, mark_text, number)
+        if self.state.observations:
+            self._print(f"going on after {report.runs(len(self.state.observations))} of before ({self.state.path})")
+
+    def _show(self, observation: Observation, mark_text: str, number: int) -> None:
+        self._print(
+            report.observation(
+                number,
+                self.commits[observation.position],
+                observation.host,
+                mark_text,
+                observation.run,
+                observation.seconds,
+            )
+        )
+
+    def _print_target(self) -> None:
+        """Once the ends are known: what is looked for, and how long it may take."""
+        assessment = assess(self.goal, self.state.observations)
+        at_bad = assessment.run_counts.at(self.goal.graph.bad)
+        to_go = strategy.runs_to_go(assessment.now)
+        self._print(f"     {report.target(assessment.run_counts.target, at_bad.fails, at_bad.valid, to_go)}")
+        self.target_printed = True
+
+    def _print(self, text: str) -> None:
+        with self.print_lock:
+            print(text, flush=True)
+
+    def _print_result(self, decision: CulpritFound | Undecided | InvalidRange) -> int:
+        if isinstance(decision, InvalidRange):
+            raise self._refusal(decision)
+        effort = report.Effort(
+            len(self.state.observations),
+            len({observation.position for observation in self.state.observations}),
+            sum(observation.seconds or 0 for observation in self.state.observations),
+        )
+        if isinstance(decision, Undecided):
+            left = [(self.commits[position], probability) for position, probability in decision.left]
+            self._print("\n".join(report.unclear(left, decision.distinguishable, effort)))
+            return EXIT_UNCLEAR
+        self._print(
+            "\n".join(
+                report.culprit(
+                    self.commits[decision.position],
+                    decision.probability,
+                    self._failure_counts(decision.position),
+                    self.work.repo,
+                    effort,
+                )
+            )
+        )
+        return EXIT_FOUND
+
+    def _failure_counts(self, culprit: int) -> report.FailureCounts:
+        within = self.goal.graph.descendants[culprit]
+        counts = assess(self.goal, self.state.observations).run_counts.counts
+        after = [commit_counts for position, commit_counts in counts.items() if within >> position & 1]
+        before = [commit_counts for position, commit_counts in counts.items() if not within >> position & 1]
+        return report.FailureCounts(
+            sum(commit_counts.fails for commit_counts in after),
+            sum(commit_counts.valid for commit_counts in after),
+            sum(commit_counts.fails for commit_counts in before),
+            sum(commit_counts.valid for commit_counts in before),
+        )
+
+    def _refusal(self, decision: InvalidRange) -> UsageError:
+        """Why the ends will not do, and what would."""
+        good, bad = self.commits[0].sha[:12], self.commits[-1].sha[:12]
+        at_good, at_bad = self._last(0), self._last(self.goal.graph.bad)
+        if decision.why == strategy.FAILS_AT_GOOD:
+            return UsageError(
+                f"--good {good} is not good: {self.work.row} fails there as it does at the bad end",
+                hint="name an older commit as --good",
+            )
+        if decision.why == strategy.GOOD_UNTESTABLE:
+            return UsageError(
+                f"--good {good} cannot be tested: {at_good}", hint="name a commit as --good where the row runs"
+            )
+        if decision.why == strategy.BAD_UNTESTABLE:
+            return UsageError(
+                f"--bad {bad} does not fail with the signature that is looked for: {at_bad}",
+                hint="leave --signature away, and the failure most seen at the bad end is looked for",
+            )
+        return UsageError(
+            f"--bad {bad} is not bad: {self.work.row} did not fail there in {strategy.MAX_RUNS_AT_BAD} runs",
+            hint="name a commit where it fails; for a failure as rare as that, --repeat of `run` measures the rate",
+        )
+
+    def _last(self, position: int) -> str:
+        """What the last run without a pass at an end said."""
+        marks = [
+            text
+            for observation, text in zip(self.state.observations, self.state.marks, strict=True)
+            if observation.position == position
+        ]
+        return marks[-1] if marks else "it was not run"

@@ -1,0 +1,104 @@
+"""Which commits to run next: those whose results are expected to tell most, together with what runs already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log2
+
+from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
+from ci_tasks.features.failures.bisection.posterior import FALSE_FAILURE_RATE, Posterior
+
+_NEARLY = 0.95  # a commit that was run before is preferred where it tells so much of what the best one would
+_BRANCHES = 64  # futures that are looked at; of more than six runs at once, the most probable
+_PLACES = 256  # commits that are looked at; of a longer history, evenly by probability
+
+
+def select_commits(
+    graph: CommitGraph,
+    now: Posterior,
+    chances: Mapping[int, float],
+    tested: Mapping[int, int],
+    count: int,
+    begun: Sequence[int] = (),
+) -> list[tuple[int, float]]:
+    """`count` positions to run at once, each with the bits that it is expected to add to the others and to `begun`.
+
+    `chances` has the positions that may be run, with how probable it is that a run there says anything; `tested` how
+    often each has said something.
+    """
+    places = _spread(graph, now, sorted(chances))
+    futures = [list(now.weights)]
+    for position in begun:
+        futures = _split(graph, futures, position, now.rates)
+    chosen = []
+    for _ in range(count if places else 0):
+        gains = _gains(graph, futures, places, now.rates)
+        worth = {place: gain * chances[place] for place, gain in zip(places, gains, strict=True)}
+        enough = max(worth.values()) * _NEARLY
+        best = max(
+            (place for place in places if worth[place] >= enough),
+            key=lambda place: (tested.get(place, 0), worth[place]),
+        )
+        chosen.append((best, worth[best]))
+        futures = _split(graph, futures, best, now.rates)
+    return chosen
+
+
+def information(within: float, rate: float) -> float:
+    """What a run is expected to tell where the culprit is in the commit with the probability `within`."""
+    fails = within * rate + (1 - within) * FALSE_FAILURE_RATE
+    return max(0.0, _entropy(fails) - within * _entropy(rate) - (1 - within) * _entropy(FALSE_FAILURE_RATE))
+
+
+def max_information(rate: float) -> float:
+    """The most bits that one run can tell."""
+    return max(information(step / 64, rate) for step in range(16, 40))
+
+
+def _entropy(chance: float) -> float:
+    rest = 1 - chance
+    return -chance * log2(chance) - rest * log2(rest) if 0 < chance < 1 else 0.0
+
+
+def _gains(
+    graph: CommitGraph, futures: Sequence[Sequence[float]], places: Sequence[int], rates: Sequence[float]
+) -> list[float]:
+    """The bits that a run at each of `places` is expected to tell, over all futures."""
+    entropies = [_entropy(rate) - _entropy(FALSE_FAILURE_RATE) for rate in rates]
+    gains = [0.0] * len(places)
+    for weights in futures:
+        total = sum(weights)
+        more = graph.within([w * (rate - FALSE_FAILURE_RATE) for w, rate in zip(weights, rates, strict=True)], places)
+        noise = graph.within([w * entropy for w, entropy in zip(weights, entropies, strict=True)], places)
+        for at in range(len(places)):
+            information = (
+                _entropy(FALSE_FAILURE_RATE + more[at] / total) - _entropy(FALSE_FAILURE_RATE) - noise[at] / total
+            )
+            gains[at] += total * max(0.0, information)
+    return gains
+
+
+def _split(
+    graph: CommitGraph, futures: Sequence[list[float]], position: int, rates: Sequence[float]
+) -> list[list[float]]:
+    """Each future as two: the run there fails, or it passes."""
+    held = graph.ancestors[position]
+    chances = [rate if held >> place & 1 else FALSE_FAILURE_RATE for place, rate in enumerate(rates)]
+    split = []
+    for weights in futures:
+        fails = [weight * chance for weight, chance in zip(weights, chances, strict=True)]
+        split += [fails, [weight - fail for weight, fail in zip(weights, fails, strict=True)]]
+    return sorted(split, key=sum, reverse=True)[:_BRANCHES]
+
+
+def _spread(graph: CommitGraph, now: Posterior, places: list[int]) -> list[int]:
+    if len(places) <= _PLACES:
+        return places
+    masses = graph.within(now.weights, places)
+    commit_run = sorted(range(len(places)), key=masses.__getitem__)
+    chosen, goal = [], 0.0
+    for at in commit_run:
+        if masses[at] >= goal:
+            chosen.append(places[at])
+            goal = masses[at] + 1 / _PLACES
+    return sorted(chosen)

@@ -1,0 +1,167 @@
+"""Commands about a job that failed: `triage`, `reproduce`, `bisect`, and `run --repeat`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ci_tasks.cli.options import (
+    HOST,
+    IMAGE,
+    JSON,
+    KEEP,
+    LABEL,
+    ONLY,
+    REPEAT,
+    REPO,
+    REUSE,
+    REV,
+    WORKFLOW,
+    positional,
+    switch,
+    text,
+)
+from ci_tasks.cli.output import print_json
+from ci_tasks.errors import UsageError
+
+if TYPE_CHECKING:
+    from ci_tasks.cli.commands.run import RunOptions
+    from ci_tasks.config import Config
+    from ci_tasks.run.checkout_source import CheckoutSource
+    from ci_tasks.run.prepare import RunRequest
+    from ci_tasks.run.row_execution import ExecutionOptions
+
+_UNTIL_FAIL_LIMIT = 100
+_LOG = text("a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)", "FILE")
+_JOB = text("which job, where the log holds several", "JOB")
+_HERE = replace(HOST, default="local", commas=False)
+
+
+@dataclass(frozen=True)
+class TriageOptions:
+    log: str = positional(_LOG.help, hint="`ci-tasks triage --help` has examples").field()
+    job: str | None = _JOB.field()
+    json: bool = JSON.field()
+
+
+def triage(options: TriageOptions) -> int:
+    """
+    ci-tasks triage failed.log
+    gh run view 123 --log-failed | ci-tasks triage -
+    """
+    from ci_tasks.agent.codec import encode
+    from ci_tasks.features.ci_logs.job_log import from_file
+    from ci_tasks.features.failures.reproduction.reproduce import show_triage
+
+    analysis = from_file(options.log, options.job)
+    if options.json:
+        print_json(encode(analysis.triage, versioned=False))
+        return 0
+    return show_triage(analysis)
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    log: str | None = _LOG.field()
+    url: str | None = text(
+        "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access",
+        "URL",
+        excludes=(("log", "both name the failed job", "leave one of them out"),),
+    ).field()
+    job: str | None = _JOB.field()
+    host: str = _HERE.field()
+    on_my_tree: bool = switch(
+        "run the working tree instead of CI's commit, to show that it is fixed",
+        excludes=(("rev", "they name two trees", ""),),
+    ).field()
+    repeat: int | None = REPEAT.field(help=f"{REPEAT.help}; one equal failure is enough")
+    label: str | None = text("the label, where the log does not say it", "LABEL", complete=LABEL.complete).field()
+    only: str | None = ONLY.field(help="the row, where the log does not say it")
+    rev: str | None = REV.field(help="the commit, where the log does not say it or another one is meant")
+    image: str | None = IMAGE.field(help="run in this container image instead of the one that CI ran")
+    keep: bool = KEEP.field()
+    repo: str | None = REPO.field()
+    workflow: str | None = WORKFLOW.field()
+
+
+def reproduce(options: ReproduceOptions) -> int:
+    """
+    ci-tasks reproduce --url https://github.com/OWNER/REPO/actions/runs/1/job/2 --host h100a
+    gh run view 123 --log-failed | ci-tasks reproduce --log - --host h100a
+    ci-tasks reproduce --log failed.log --host h100a --on-my-tree      is it fixed?
+
+    Exit code 0 if the failure is reproduced, 1 if the job passes here, 3 if it fails differently, 125 if it is blocked.
+    """
+    from ci_tasks.features.ci_logs import job_log as ci_log
+    from ci_tasks.features.failures.reproduction.reproduce import reproduce
+    from ci_tasks.run.checkout_source import open_config
+
+    if not (options.log or options.url):
+        raise UsageError(
+            "reproduce needs --log FILE, --log - or --url URL", hint="`ci-tasks reproduce --help` has examples"
+        )
+    config = open_config()
+    config.host(options.host)  # before anything is downloaded
+    log = ci_log.from_url(options.url) if options.url else ci_log.from_file(options.log or "-", options.job)
+    return reproduce(log, config, options)
+
+
+_BISECT = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks jobs` lists the rows"
+
+
+@dataclass(frozen=True)
+class BisectOptions:
+    label: str = LABEL.field()
+    only: str = ONLY.field(
+        help="the row's name, or a part that no other row has", metavar="ROW", commas=False, required=True, hint=_BISECT
+    )
+    good: str = text("a revision where the row passes", "REV", required=True, hint=_BISECT).field()
+    bad: str = text("a revision where it fails, always or now and then", "REV", default="HEAD").field()
+    host: str = HOST.field(help="hosts of hosts.yaml with commas, each runs one commit at a time", default="local")
+    repeat: int | None = REPEAT.field(
+        help="least number of runs of a commit that passes (else as many as the failure rate asks for)"
+    )
+    signature: str | None = text(
+        "the failure to look for, as `triage` names it (else the one seen most at --bad)", "TEXT"
+    ).field()
+    first_parent: bool = switch("treat a merge as one commit").field()
+    resume: bool = switch(
+        "go on with an earlier bisection; the same command does so anyway",
+        excludes=(("fresh", "one keeps what the other forgets", ""),),
+    ).field()
+    fresh: bool = switch("start again, without the results so far").field()
+    image: str | None = IMAGE.field()
+    reuse: bool = REUSE.field()
+    repo: str | None = REPO.field()
+    workflow: str | None = WORKFLOW.field()
+
+
+def bisect(options: BisectOptions) -> int:
+    """
+    ci-tasks bisect cpu-unittest --only rewards --good v1.2 --bad main
+    ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a,h100b
+    ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a --resume
+    """
+    hosts = tuple(name for name in (part.strip() for part in options.host.split(",")) if name)
+    if not hosts:
+        raise UsageError("--host needs the name of a host", hint=HOST.hint)
+    from ci_tasks.features.failures.bisection.bisect import bisect
+    from ci_tasks.run.checkout_source import open_config
+
+    return bisect(options, hosts, open_config())
+
+
+def repeated_run(
+    source: CheckoutSource, config: Config, request: RunRequest, how: ExecutionOptions, options: RunOptions
+) -> int:
+    """`run --repeat` and `--until-fail`."""
+    from ci_tasks.features.failures.repeats import repeat_label
+    from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
+
+    if options.keep and not options.until_fail:
+        raise UsageError(
+            "--repeat and --keep cannot be combined: a container and a workspace of every failure would be kept",
+            hint="with --until-fail, those of the first failure are kept",
+        )
+    limit = RepeatLimit(options.repeat or _UNTIL_FAIL_LIMIT, options.until_fail)
+    return repeat_label.repeat(source, config, request, limit, how)

@@ -1,0 +1,1 @@
+"""A job that failed in CI, run again: is it the same failure?"""

@@ -1,0 +1,170 @@
+"""`triage` and `reproduce`: from a failed job's log to what failed, and whether it fails here as well."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ci_tasks.checkout.fetch_commit import fetch_commit, has_commit
+from ci_tasks.config import Config
+from ci_tasks.errors import UsageError
+from ci_tasks.features.ci_logs.job_log import AnalysedLog
+from ci_tasks.features.ci_logs.parse import commit_variable
+from ci_tasks.features.ci_logs.parse.identify_row import identify_row
+from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
+from ci_tasks.features.ci_logs.parse.row_candidates import context_of_log, row_candidates
+from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
+from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
+from ci_tasks.features.failures.reproduction import report
+from ci_tasks.features.failures.reproduction.verdicts import BLOCKED, compare_failures
+from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, RunRecord
+from ci_tasks.report import table
+from ci_tasks.report.triage import describe
+from ci_tasks.results import store
+from ci_tasks.results.triage import PASS
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
+from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.label import execute_label
+from ci_tasks.run.prepare import RunRequest
+from ci_tasks.workflow import rows
+from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.naming import label_of
+from ci_tasks.workflow.select import job_of, select
+
+if TYPE_CHECKING:
+    from ci_tasks.features.failures.command import ReproduceOptions
+
+
+def show_triage(log: AnalysedLog) -> int:
+    """Print what failed and why."""
+    print("\n".join(describe(log.triage)))
+    return 0
+
+
+def reproduce(log: AnalysedLog, config: Config, options: ReproduceOptions) -> int:
+    """Run the job of a log again, and say whether it is the same failure. Returns the exit code of the verdict."""
+    if log.triage.verdict == PASS:
+        raise UsageError(f"{log.name!r} shows no failure", hint="give the log of a job that failed")
+    config.host(options.host)
+    source, recovered, row = _job_of_log(log.job, options)
+    print("\n".join([*report.recovered(recovered, row.row, row.label), "", "CI's failure:"]))
+    print("\n".join(f"  {line}".rstrip() for line in describe(log.triage)), "", sep="\n", flush=True)
+    base = recovered.merge_base if source.suite.is_changed(row.label) and not options.on_my_tree else None
+    image = options.image or _pinned(recovered)
+    run_request = RunRequest(
+        row.label, None, options.host, base or None, keep=options.keep, image=image, rows=(row.row,)
+    )
+    print(source.headline, flush=True)
+    if options.repeat and options.repeat > 1:
+        done = perform_repeatedly(source, config, run_request, RepeatLimit(options.repeat))
+        if done.interrupted or not done.records:
+            return done.exit_code
+        return _conclude(log, recovered, [record for record, _ in done.records], [path for _, path in done.records])
+    once = execute_label(source, config, run_request)
+    if once is None:
+        return EXIT_CODES[VACUOUS]
+    if once.records[0].status == CANCELLED:
+        return once.exit_code
+    return _conclude(log, recovered, once.records, once.logs)
+
+
+def _conclude(log: AnalysedLog, recovered: RecoveredJob, records: Sequence[RunRecord], logs: Sequence[str]) -> int:
+    verdict = compare_failures(log.triage, records)
+    at = next(number for number, record in enumerate(records) if record is verdict.record)
+    shown = table.results([verdict.record], [logs[at]])
+    differences = table.deviations([_without_code_deviation(verdict.record, recovered)])
+    print("\n".join(["", *shown, "", *report.comparison(recovered, verdict.record), "", *differences, ""]))
+    print(f"{verdict.verdict}: {table.one_line(verdict.why)}", flush=True)
+    if verdict.verdict == BLOCKED:
+        print("nothing was shown about the code: mend the environment, or name another --host")
+    return verdict.exit_code
+
+
+def _without_code_deviation(record: RunRecord, recovered: RecoveredJob) -> RunRecord:
+    """The record, without the difference in code where there is none: CI's own commit ran."""
+    checkout = record.checkout
+    if checkout is None or not recovered.commit or checkout.commit != recovered.commit or checkout.dirty:
+        return record
+    return replace(record, deviations=tuple(item for item in record.deviations if item.what != "code"))
+
+
+def _job_of_log(recovered: RecoveredJob, options: ReproduceOptions) -> tuple[CheckoutSource, RecoveredJob, Row]:
+    """The checkout at the job's commit, or the working tree, and the row that the log is of."""
+    mine = open_source(options.repo, None, options.workflow or recovered.workflow or None)
+    options = replace(options, label=mine.label_of(options.label)) if options.label else options
+    recovered = _with_commit(recovered, mine)
+    commit = options.rev or recovered.commit
+    if not commit and not options.on_my_tree:
+        raise UsageError(
+            "the log does not say which commit CI ran", hint="--rev REV names it, --on-my-tree runs your working tree"
+        )
+    available = bool(commit) and (not options.on_my_tree or has_commit(mine.path, commit))
+    source = _checkout_at(mine, commit, recovered, options) if available else mine
+    row = _row(source, recovered, options)
+    return (mine if options.on_my_tree else source), recovered, row
+
+
+def _with_commit(recovered: RecoveredJob, source: CheckoutSource) -> RecoveredJob:
+    """The commit may stand in a variable of the job alone."""
+    for job in source.workflow.jobs.values():
+        if recovered.commit:
+            break
+        recovered = commit_variable.commit_from_variables(recovered, source.workflow, job)
+    return recovered
+
+
+def _checkout_at(
+    mine: CheckoutSource, commit: str, recovered: RecoveredJob, options: ReproduceOptions
+) -> CheckoutSource:
+    """The checkout at `commit`, which is fetched beside it where it is not in it."""
+    path = mine.path
+    if not has_commit(path, commit):
+        url = origin(path) or f"https://github.com/{recovered.repository}"
+        print(f"fetching commit {commit[:12]} from {url}", flush=True)
+        name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        path = fetch_commit(path, commit, store.home() / "commits" / name, url=url, ref=recovered.ref)
+    source = open_source(str(path), commit, options.workflow or recovered.workflow or None)
+    return replace(source, how=mine.how, sample=mine.sample)
+
+
+def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOptions) -> Row:
+    """The row that the log is of. Raises UsageError where none or several fit, naming them."""
+    context = context_of_log(recovered, event_context(source, secrets=source.workflow.secrets))
+    jobs = source.workflow.jobs.values() if not options.label else [job_of(source.workflow, options.label)]
+    job_rows = []
+    for job in jobs:
+        if not rows.missing_outputs(job, context):
+            job_rows.append((job, rows.rows(source.workflow, job, context, source.suite.describe)))
+        elif options.label or recovered.job_name.startswith(job.id):  # another job's output says which rows it has
+            decided = find_rows(source, label_of(job.id), context, recovered.merge_base or None)
+            job_rows.append((decided.job, decided.rows))
+    if options.only:
+        where = options.label or "any label"
+        chosen = select([row for _, several in job_rows for row in several], options.only, where)
+        job_rows = [(job, [row for row in several if row in chosen]) for job, several in job_rows]
+    every = [row for _, several in job_rows for row in several]
+    if (options.label or options.only) and len(every) == 1:
+        return every[0]
+    known_rows = [
+        candidate for job, several in job_rows for candidate in row_candidates(source.workflow, job, several, context)
+    ]
+    which = identify_row(recovered, known_rows)
+    if which.row is not None:
+        return which.row
+    near = "".join(f"\n  --label {row.label} --only '{row.row}'" for row in which.nearest)
+    raise UsageError(
+        f"the log does not say which row of {source.workflow.place} it is of: {which.why}",
+        hint=f"name it:{near}" if near else "--label LABEL --only ROW names it; `jobs` lists them",
+    )
+
+
+def _pinned(recovered: RecoveredJob) -> str | None:
+    """The image that CI ran, by its digest, so that a tag that moved makes no difference."""
+    name = recovered.image.partition("@")[0]
+    if not (name and recovered.digest):
+        return None
+    head, colon, tag = name.rpartition(":")
+    bare = head if colon and "/" not in tag else name
+    return f"{bare}@{recovered.digest}"

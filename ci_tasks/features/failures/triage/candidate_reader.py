@@ -1,0 +1,249 @@
+"""Gathers from the telling lines of a log what may be the reason of its failure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from ci_tasks.features.failures.triage import log_prefixes as lines
+from ci_tasks.features.failures.triage.log_prefixes import PrefixedLine
+from ci_tasks.features.failures.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
+from ci_tasks.features.failures.triage.tracebacks import EXCEPTION, HEADER, TracebackEnd, Tracebacks
+from ci_tasks.results.log_lines import segments, visible
+
+EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN = "traceback", "exception", "pytest", "line"
+AROUND = 5  # lines of context before and after
+_AFTER = 8  # a message may have several lines, and more than the words would find
+_KEPT = 400
+_SURVIVED, _SURVIVED_WITHIN = "survived", 3  # a rule's name; lines
+_MESSAGE = 6  # lines that an exception's message may go on for
+_ENGINES = ("sglang", "vllm")
+_PYTEST_LINE = re.compile(r"^E {2,}(\S.*)$")
+_PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):\d+: (?:in )?([\w.<>]+)$")
+_EXCEPTION_LINE = re.compile(
+    r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)"
+)
+_PLAIN_ERROR = re.compile(r"(?i)\b(?:error|failed|failure|fatal|exception|cannot|could not|unable)\b")
+_ERROR_LINE = re.compile(r"(?i)^(?:\S+ )?(?:fatal )?error\b: ?\S")
+_LOUD = ("error", "critical", "fatal", "e", "f", "exception")
+_SILENT = ("debug", "d")
+_ECHO = b"\x1b[36;1m"  # GitHub prints a step's script in this colour before it runs it
+_VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
+
+
+@dataclass
+class Candidate:
+    """A line that may be the reason. `rule` is None for an exception that no rule knows; `order` counts those before
+    it that are no repetition. `survived` is set where somebody said that it goes on all the same; `last_at` is the
+    number of the latest repetition."""
+
+    line: PrefixedLine
+    text: str
+    kind: str
+    rule: Rule | None
+    order: int
+    type: str = ""
+    frames: list[str] = field(default_factory=list)
+    chain: int = 0
+    depth: float = 0
+    ignored: bool = False
+    survived: bool = False
+    last_at: int = 0
+    before: tuple[str, ...] = ()
+    after: list[str] = field(default_factory=list)
+
+
+class CandidateReader:
+    """Feed it lines; it is hungry for the next one while something is open."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._tracebacks = Tracebacks()
+        self._kept: dict[tuple[str, str], Candidate] = {}
+        self._wants_context: list[Candidate] = []
+        self._eager = 0
+        self._pytest_at = -2
+        self._message: tuple[Candidate, int] | None = None
+        self.engines = dict.fromkeys(_ENGINES, 0)
+        self._distinct = 0
+        self.succeeded_at = self.got_on_at = 0
+        self.last: PrefixedLine | None = None
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        return list(self._kept.values())
+
+    def needs_next_line(self) -> bool:
+        return self._eager > 0 or bool(self._wants_context) or self._tracebacks.waiting
+
+    def feed(self, number: int, raw: bytes, before: bytes) -> bool:
+        """One line of the log, with what stood before it. Returns whether it told anything."""
+        self._eager = max(0, self._eager - 1)
+        if _ECHO in raw[:60]:
+            return False
+        results = [self._read_segment(lines.read(number, segment), before) for segment in segments(raw)]
+        return any(results)
+
+    def end(self, tail: list[tuple[int, bytes]]) -> None:
+        """The last lines, whatever they say: whether the job got through, and what it said last."""
+        for number, raw in tail:
+            line = lines.read(number, segments(raw)[-1])
+            if line.text.strip():
+                self.last = line
+            rule = self._rules.of(line.text, raised=False)
+            if rule is not None and rule.rank == SUCCESS:
+                self.succeeded_at = number
+            if rule is not None and rule.rank == PROGRESS:
+                self.got_on_at = number
+
+    def _read_segment(self, line: PrefixedLine, before: bytes) -> bool:
+        for candidate in self._wants_context:
+            candidate.after.append(line.shown)
+        self._wants_context = [waiting for waiting in self._wants_context if len(waiting.after) < AROUND]
+        for engine in _ENGINES:
+            self.engines[engine] += engine in line.shown
+        if HEADER in line.text and self._is_survived(line, before):
+            self._tracebacks.survive_next()
+        part = self._tracebacks.feed(line.origin, line.text)
+        if isinstance(part, TracebackEnd):
+            end = self._of_end(line, part)
+            self._message = (end, line.number + _MESSAGE)
+            self._keep(end, before)
+        return bool(part) or self._goes_on(line, before) or self._plain(line, before)
+
+    def _goes_on(self, line: PrefixedLine, before: bytes) -> bool:
+        """Whether the line is more of an exception's message, and says more: NCCL ends with the cause."""
+        if self._message is None:
+            return False
+        end, until = self._message
+        if end.ignored or line.number > until or line.level or line.origin != end.line.origin:
+            self._message = None
+            return False
+        rule = self._rules.of(line.text)
+        is_root = end.rule is not None and end.rule.rank == ROOT
+        if rule is None or rule.rank != ROOT or (is_root and end.rule is not None and rule.order >= end.rule.order):
+            return False
+        depth = end.depth - 0.5
+        more = replace(end, line=line, text=line.text, kind=EXCEPTION_END, rule=rule, depth=depth, after=[])
+        self._keep(more, before)
+        return True
+
+    def _of_end(self, line: PrefixedLine, end: TracebackEnd) -> Candidate:
+        traceback, text = end.traceback, line.text.lstrip()
+        rule = self._rules.of(text, "\n".join(traceback.frames))
+        return Candidate(
+            line,
+            text,
+            EXCEPTION_END,
+            rule if rule is None or rule.rank not in (SUCCESS, PROGRESS) else None,
+            0,
+            end.type,
+            traceback.frames,
+            traceback.chain,
+            traceback.depth,
+            traceback.ignored,
+            traceback.survived,
+        )
+
+    def _plain(self, line: PrefixedLine, before: bytes) -> bool:
+        text, kind = line.text, PLAIN
+        if match := _PYTEST_LINE.match(text):
+            text, kind = match[1], PYTEST
+            follows, self._pytest_at = line.number - self._pytest_at == 1, line.number
+            if follows:
+                return True  # the rest of a message
+        elif match := _PYTEST_PLACE.match(text):
+            return self._place(line, f"{match[1]}:{match[2]}")
+        elif _EXCEPTION_LINE.match(text.lstrip()):
+            text, kind = text.lstrip(), EXCEPTION_LINE
+        raised = kind != PLAIN or line.level in _LOUD
+        rule = self._rules.of(f"E  {text}") if kind == PYTEST else None
+        rule = rule or self._rules.of(text, raised=raised)
+        if line.level in _SILENT or (rule is None and kind == PLAIN and not self._loud(line)):
+            return False
+        if rule is not None and rule.rank in (SUCCESS, PROGRESS):
+            self.succeeded_at = line.number if rule.rank == SUCCESS else self.succeeded_at
+            return True
+        if rule is not None and rule.name == "ignored-in-destructor":
+            self._tracebacks.ignore_next()
+            return True
+        if rule is not None and rule.rank == NOISE:
+            if rule.name == _SURVIVED:
+                self._survive(line)
+            return False
+        match = EXCEPTION.match(text) if kind != PLAIN else None
+        frames = self._tracebacks.stack_of(line.origin) if kind == PLAIN and "Fatal Python error" in text else []
+        candidate = Candidate(line, text, kind, rule, 0, match["type"] if match else "", frames)
+        if rule is not None and rule.rank == ROOT and kind != PYTEST:
+            candidate.chain = -line.number  # what follows may be more of its message
+            self._message = (candidate, line.number + _MESSAGE)
+        self._keep(candidate, before)
+        return True
+
+    def _survive(self, line: PrefixedLine) -> None:
+        """Whoever goes on says so after the error..."""
+        for candidate in self._kept.values():
+            if candidate.kind in (PLAIN, EXCEPTION_LINE) and line.number - candidate.last_at <= _SURVIVED_WITHIN:
+                candidate.survived = True
+
+    def _is_survived(self, header: PrefixedLine, before: bytes) -> bool:
+        """...or above its traceback, where it is logged."""
+        above = lines.read(header.number - 1, segments(before.removesuffix(b"\n").rpartition(b"\n")[2])[-1])
+        rule = self._rules.of(above.text, raised=False) if above.origin == header.origin else None
+        return rule is not None and rule.name == _SURVIVED
+
+    def _loud(self, line: PrefixedLine) -> bool:
+        return (line.level in _LOUD and bool(_PLAIN_ERROR.search(line.text))) or bool(_ERROR_LINE.match(line.text))
+
+    def _place(self, line: PrefixedLine, place: str) -> bool:
+        """pytest prints where a failure was after its message. Returns whether one waited for that."""
+        latest = next(reversed(self._kept.values()), None)
+        if latest is None or latest.kind != PYTEST or line.number - latest.line.number >= 30:
+            return False
+        latest.frames = latest.frames or [place]
+        return True
+
+    def _keep(self, candidate: Candidate, before: bytes) -> None:
+        rank = candidate.rule.rank if candidate.rule else SYMPTOM
+        if rank == NOISE:
+            return
+        candidate.last_at = candidate.line.number
+        key = (candidate.rule.name if candidate.rule else "", _VOLATILE.sub("", candidate.text[:160]))
+        if existing := self._kept.get(key):
+            existing.last_at, existing.survived, self._eager = candidate.last_at, candidate.survived, _AFTER
+            return
+        if len(self._kept) >= _KEPT and not self._made_room(candidate):
+            return
+        self._eager = _AFTER
+        candidate.order = self._distinct
+        if rank in (ROOT, SYMPTOM) or candidate.kind == EXCEPTION_END:
+            self._distinct += 1
+        above = before.split(b"\n")[-AROUND - 1 : -1]
+        candidate.before = tuple(visible(segments(raw_line)[-1]) for raw_line in above)
+        self._kept[key] = candidate
+        if rank != WRAPPER or len(self._kept) < 20:
+            self._wants_context.append(candidate)
+
+    def _made_room(self, candidate: Candidate) -> bool:
+        """Whether another one was dropped for it: of those that say least the one in the middle, since what counts
+        most stands at the beginning or at the end of a long job."""
+        strengths = {key: _strength(kept) for key, kept in self._kept.items()} if _strength(candidate) else {}
+        least = min(strengths.values(), default=_STRONGEST + 1)
+        if least > _strength(candidate) or least == _strength(candidate) < _STRONGEST:
+            return False
+        weakest = [key for key, strength in strengths.items() if strength == least]
+        del self._kept[weakest[len(weakest) // 2]]
+        return True
+
+
+_STRONGEST = 3
+
+
+def _strength(candidate: Candidate) -> int:
+    """How much it takes to forget it."""
+    rank = candidate.rule.rank if candidate.rule else None
+    if candidate.ignored or (rank is None and candidate.kind == PLAIN):
+        return 0
+    if rank == WRAPPER:
+        return 1
+    return _STRONGEST if rank == ROOT or candidate.kind == EXCEPTION_END else 2

@@ -1,0 +1,85 @@
+"""A line of a log without what loggers, ranks, actors and CI put before its text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ci_tasks.results.log_lines import visible
+
+_TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_ACTOR = r"[\w.:@/-]{1,80}"
+_TYPE = r"[\w.]*(?:Error|Exception)\b"
+_LEVEL = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
+# Each takes one thing off the beginning, tried in turn until none fits: what is special stands before what is general.
+# Named groups say who spoke, and how loud.
+_PREFIXES = [
+    re.compile(pattern)
+    for pattern in (
+        rf"{_TIME} std(?:err|out) [FP] ",  # Kubernetes
+        rf"{_TIME} - [\w.]+ - (?P<level>{_LEVEL}) - ",
+        rf"{_TIME}\t(?P<level>{_LEVEL}) [\w./-]+:\d+ -- ",  # Ray
+        rf"{_TIME} ",
+        rf"(?P<origin>\((?=[A-Za-z_])(?:{_ACTOR},? ?)?(?:rank=\d+ )?(?:pid=\w+)?(?:, ip=[\w.:]+)?\)) ?",
+        r"(?P<origin>\(autoscaler[^)]{0,20}\)) ?",
+        r"(?P<origin>\[(?:rank|default|local_rank|Rank) ?\d+\]):? ?",
+        r"(?P<origin>\[\d+,\d+\])<std(?:err|out)>: ?",
+        rf"(?P<level>{_LEVEL}) (?:\d\d-\d\d \d\d:\d\d:\d\d|{_TIME})(?: \[?[\w./-]+:\d+\]?)? ?",
+        rf"\[{_TIME}\]\[[^\]\n]{{1,80}}\]\[(?P<level>{_LEVEL})\] ?(?:- )?",  # Hydra
+        rf"\[{_TIME}(?P<origin>(?: [A-Z]{{2,3}}\d+)*)\] ?",
+        rf"\[{_TIME},? (?P<level>[EWIDF]) [\d ]+\] ?(?:\(raylet\) )?(?:[\w./]+:\d+: )?",
+        rf"{_TIME}(?: ?[-|:,] ?| )?",
+        r"\[(?P<level>[EWIF])\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)? [\w/.]+:\d+\] ?",
+        r"(?P<level>[EWIF])\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ [\w/.-]+:\d+\] ?",
+        rf"(?:[\w.]{{1,60}} ?[-:|] ?)?\[?(?P<level>{_LEVEL})\b\]? ?[-:|] ?(?:{_TIME}:? ?)?",
+        rf"(?P<level>{_LEVEL}) [\w./-]+\.py:\d+[:\]]? ?",
+        rf"\| *(?P<level>{_LEVEL}) *\| (?:[\w.:<>-]+ [|-] )?",
+        rf"\[(?P<level>{_LEVEL})\] ?",
+        r"##\[(?P<level>error|warning)\]",
+        r"::(?P<level>error|warning|notice)(?: [^\n]{0,300}?)?::",  # GitHub's commands, where nobody obeyed them
+        r"[\w.]+\.py:\d+ - ",
+        r"(?P<origin>[\w.-]{2,40}) +\| ",
+        r"\[[\w.-]+[-_]py:\d+\] ",
+        r" {2,}\| | *\| (?=\[)| +\+ (?=Exception Group)",  # Buildkite; an exception group's frame of lines
+    )
+]
+_RANK = re.compile(rf" {{0,3}}(\d{{1,5}}:) (?=[\[(]| {{2}}|Traceback |{_TYPE}|{_TIME}|(?:{_LEVEL})\b)")  # srun --label
+_REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
+_TAB = re.compile(r"^[^\t]{1,200}\t[^\t]{1,200}\t(?=\d{4}-\d\d-\d\dT)")
+
+
+@dataclass(frozen=True)
+class PrefixedLine:
+    """`shown` is the line as a terminal may have it; `text` is without prefixes; `origin` says which rank or actor
+    spoke, `level` how loud, in lower case, both "" where the line does not say."""
+
+    number: int
+    shown: str
+    text: str
+    origin: str
+    level: str
+
+
+def read(number: int, raw: bytes) -> PrefixedLine:
+    """Take a raw line apart."""
+    shown = visible(raw)
+    text, origin, level = shown, "", ""
+    if "\t" in text[:200]:
+        text = _TAB.sub("", text)
+    if match := _RANK.match(text):
+        text, origin = text[match.end() :], match[1]
+    for _ in range(6):
+        before = text
+        for pattern in _PREFIXES:
+            match = pattern.match(text)
+            if match and match.end():
+                text = text[match.end() :]
+                groups = match.groupdict()
+                origin += (groups.get("origin") or "").strip()
+                level = (groups.get("level") or level or "").lower()
+                break
+        if text == before:
+            break
+    if text.endswith("]") or "across cluster" in text:
+        text = _REPEATED.sub("", text)
+    return PrefixedLine(number, shown, text, origin, level)

@@ -1,0 +1,113 @@
+"""From the bytes of a log to a Triage, in one pass and bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ci_tasks.features.failures.triage.candidate_reader import PLAIN, Candidate, CandidateReader
+from ci_tasks.features.failures.triage.log_prefixes import read
+from ci_tasks.features.failures.triage.ranking import FLOOR, cause_of, ranked
+from ci_tasks.features.failures.triage.rules import ROOT, WRAPPER, Rules, shipped
+from ci_tasks.features.failures.triage.signature import of_code, sign
+from ci_tasks.records import Triage, TriageCandidate
+from ci_tasks.results.log_scanner import LogScanner
+from ci_tasks.results.triage import FAIL, PASS, UNKNOWN
+
+_IGNORED_ONLY = 5.0  # no more speaks for it than for what Python ignored
+_CLOSE = 14.0  # how far behind a second one still makes us unsure
+_MERE_ENDS = ("launcher", "going-down")
+_SURE, _BARE, _WRAPPED, _GUESS = 0.9, 0.7, 0.35, 0.1
+
+
+def triage(log: Iterable[bytes], exit_code: int | None = None, rules: Rules | None = None) -> Triage:
+    """The reason of a failure. `log` is the log's bytes in order, cut anywhere; `exit_code` is the job's, if it is
+    known: 0 makes what was printed no failure, another one makes a clean log unknown instead of passed."""
+    rules = rules or shipped()
+    reader = CandidateReader(rules)
+    scanner = LogScanner(rules.keywords, reader.needs_next_line)
+    scanner.read(log, reader.feed)
+    reader.end(scanner.tail)
+    order = ranked(reader.candidates)
+    if exit_code == 0 or not _failed(order, reader, exit_code):
+        return Triage(PASS, PASS, None, "", "", _SURE if exit_code == 0 or not order else 0.6)
+    if not order:
+        last = reader.last
+        ending = sign(f"exit code {exit_code}", "", ()) if exit_code else ""
+        return Triage(UNKNOWN, FAIL, last.number if last else None, last.shown if last else "", ending, _GUESS)
+    return _of_engine(_triage_of(order, reader.candidates, rules), reader.engines)
+
+
+def _failed(order: list[tuple[float, Candidate]], reader: CandidateReader, exit_code: int | None) -> bool:
+    """Without an exit code the log has to say: what only wraps a failure, or was followed by the job's own word that
+    it got through, is none."""
+    if exit_code:
+        return True
+    if not order:
+        return False
+    best = order[0][0]
+    line_numbers = [candidate.line.number for value, candidate in order if value > _IGNORED_ONLY]
+    got_through = reader.succeeded_at or reader.got_on_at
+    if (got_through and best < FLOOR) or (reader.succeeded_at and reader.succeeded_at > max(line_numbers, default=0)):
+        return False
+    return bool(line_numbers)
+
+
+def _triage_of(order: list[tuple[float, Candidate]], candidates: list[Candidate], rules: Rules) -> Triage:
+    best, chosen = order[0]
+    if chosen.rule is not None and chosen.rule.name in _MERE_ENDS and (before := _said_before(chosen, rules)):
+        chosen = before
+    cause, verdict = cause_of(chosen, candidates, rules)
+    name = chosen.type or (chosen.rule.name if chosen.rule else "error")
+    message = chosen.text[len(chosen.type) :].lstrip(": ") if chosen.type else chosen.text
+    second = next((pair for pair in order[1:] if best - pair[0] < _CLOSE), None)
+    return Triage(
+        cause=cause,
+        verdict=verdict,
+        line_no=chosen.line.number,
+        line=chosen.line.shown,
+        text=chosen.text,
+        signature=sign(name, message, chosen.frames),
+        confidence=_confidence(best, chosen, cause, second is not None),
+        context=(*chosen.before, chosen.line.shown, *chosen.after),
+        reason=chosen.rule.reason if chosen.rule else "",
+        rule=chosen.rule.name if chosen.rule else "",
+        frames=of_code(chosen.frames),
+        second=_second_candidate(second[1], candidates, rules) if second else None,
+    )
+
+
+def _of_engine(result: Triage, named: dict[str, int]) -> Triage:
+    """An exception of which nothing else is known, in a log that is full of an engine's lines, is that engine's."""
+    engine = max(named, key=lambda name: named[name])
+    if result.cause != UNKNOWN or result.rule or not result.frames or not named[engine]:
+        return result
+    return replace(result, cause=f"{engine}_engine_crash")
+
+
+def _said_before(chosen: Candidate, rules: Rules) -> Candidate | None:
+    """What was said last before somebody only noted that it failed: a script's own words, which no rule knows."""
+    for back, shown in enumerate(reversed(chosen.before), 1):
+        line = read(chosen.line.number - back, shown.encode("utf-8", "replace"))
+        rule = rules.of(line.text, raised=False)
+        if line.text.strip() and not shown.lstrip().startswith("##[") and (rule is None or rule.rank == ROOT):
+            return Candidate(line, line.text, PLAIN, None, 0, before=chosen.before[:-back], after=[chosen.line.shown])
+        if rule is not None:
+            return None
+    return None
+
+
+def _second_candidate(candidate: Candidate, candidates: list[Candidate], rules: Rules) -> TriageCandidate:
+    cause, verdict = cause_of(candidate, candidates, rules)
+    rule = candidate.rule.name if candidate.rule else ""
+    return TriageCandidate(cause, verdict, candidate.line.number, candidate.line.shown, rule)
+
+
+def _confidence(best: float, chosen: Candidate, cause: str, close: bool) -> float:
+    if chosen.rule is not None and chosen.rule.rank == WRAPPER:
+        base = _WRAPPED
+    elif chosen.rule is not None and chosen.rule.rank == ROOT:
+        base = _SURE if best > 70 else 0.6
+    else:
+        base = _BARE if cause != UNKNOWN else 0.5
+    return round(base * (0.75 if close else 1.0), 2)

@@ -1,0 +1,169 @@
+"""Python's tracebacks in a log where many ranks and actors write at once: their frames, their ends, and how they are
+chained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+HEADER = "Traceback (most recent call last)"
+_HEADERS = (HEADER, f"Exception Group {HEADER}")
+_STACK = re.compile(r"^(?:Stack|Current thread 0x\w+(?: \[[^\]]*\])?|Thread 0x\w+) \(most recent call first\)")
+_FRAME = re.compile(r'^[\s|+-]*File "([^"]{1,500})", line (\d+),? in (.*)|^[\s|]*File "([^"]{1,500})", line (\d+)$')
+_CODE = re.compile(r"^\s|^[\^~]+$|^\.\.\.|^\[Previous line repeated|^[|+] ")
+EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,150}(?:\([\w., ]{1,80}\))?)(?:: ?(?P<message>.*))?$")
+_CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
+_PATIENCE = 60  # lines of others between two of one traceback
+_TASK_ERROR = "RayTaskError"
+_GROUP = "ExceptionGroup"
+_TYPE = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|Expired|Failure|Group)$")
+_OLD_TYPE = re.compile(r"\.(?:\w*error|timeout)$")  # socket.timeout, struct.error
+_COMPOUND = re.compile(r"^[A-Z]+[a-z\d]+[A-Z]")  # OutOfResources, but not Epoch
+_NO_TYPE = ("INFO", "DEBUG", "WARNING", "ERROR", "None", "True", "False", "File", "Note", "Warning")
+_TASK = "ray.exceptions.RayTaskError"
+
+
+@dataclass
+class Traceback:
+    """One that is being read. `frames` are `path:function`, outermost first; `chain` is shared by those that Python
+    printed as one raising during the handling of another, `depth` its place there; `ignored` where it was raised in
+    a destructor, `survived` where somebody logged it and went on."""
+
+    origin: str
+    chain: int
+    depth: int = 0
+    ignored: bool = False
+    survived: bool = False
+    frames: list[str] = field(default_factory=list)
+    stack: bool = False
+    open: bool = True
+    linked: bool = False
+    quiet: int = 0
+    in_code: bool = False
+    indent: str = ""
+
+
+@dataclass(frozen=True)
+class TracebackEnd:
+    """The last line of a traceback: its exception."""
+
+    type: str
+    message: str
+    traceback: Traceback
+
+
+class Tracebacks:
+    """Those of one log, by who prints them."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Traceback] = {}
+        self._latest: Traceback | None = None
+        self._chains = 0
+        self._ignoring = 0
+        self._surviving = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a line of one may come."""
+        return any(traceback.quiet < (_PATIENCE if traceback.open else 8) for traceback in self._last.values())
+
+    def ignore_next(self) -> None:
+        """What comes next is said to be ignored."""
+        self._ignoring = 3
+
+    def survive_next(self) -> None:
+        """The traceback that the next line begins is only logged."""
+        self._surviving = True
+
+    def feed(self, origin: str, text: str) -> TracebackEnd | bool:
+        """An End where the line ends a traceback; else whether it is a part of one."""
+        for traceback in self._last.values():
+            traceback.quiet += 1
+        self._ignoring = max(0, self._ignoring - 1)
+        if HEADER in text:
+            begun, bare = self._begin(origin), text.lstrip()
+            begun.indent = text[: len(text) - len(bare)] if bare.startswith(_HEADERS) else ""
+            return bare.startswith(_HEADERS)
+        if _STACK.match(text):
+            self._begin(origin).stack = True
+            return True
+        current = self._of(origin)
+        if (current is None or not current.open) and (_FRAME.match(text) or text.startswith(_TASK)):
+            current = self._begin(origin)  # its header was cut off, or is Ray's
+            if text.startswith(_TASK):
+                current.frames.append("")
+        if current is None:
+            return False
+        text = text.removeprefix(current.indent)
+        if _CHAINED.match(text):
+            current.linked = True
+            return True
+        return self._inside(current, text) if current.open else False
+
+    def stack_of(self, origin: str) -> list[str]:
+        """The frames that are still being read for `origin`."""
+        current = self._of(origin)
+        return current.frames if current is not None else []
+
+    def _begin(self, origin: str) -> Traceback:
+        before = self._last.get(origin)
+        if before is not None and before.linked:
+            traceback = Traceback(origin, before.chain, before.depth + 1, before.ignored, before.survived)
+        else:
+            self._chains += 1
+            traceback = Traceback(origin, self._chains, ignored=self._ignoring > 0, survived=self._surviving)
+        self._surviving = False
+        self._last[origin] = self._latest = traceback
+        if len(self._last) > 200:  # a thousand ranks; the oldest have long ended
+            del self._last[next(iter(self._last))]
+        return traceback
+
+    def _of(self, origin: str) -> Traceback | None:
+        traceback = self._last.get(origin)
+        # The header has a rank or a time, its lines have none.
+        if not origin and (traceback is None or not traceback.open) and self._latest is not None and self._latest.open:
+            traceback = self._latest
+        return traceback if traceback is not None and traceback.quiet <= _PATIENCE else None
+
+    def _inside(self, current: Traceback, text: str) -> TracebackEnd | bool:
+        if match := _FRAME.match(text):
+            if not current.frames:  # its header may have been glued to something, or be missing
+                current.indent += text[: max(0, len(text) - len(text.lstrip()) - 2)]
+            path, function = (match[1], match[3]) if match[1] else (match[4], "")
+            if not current.stack or len(current.frames) < 30:
+                current.frames.insert(0, f"{path}:{function}") if current.stack else current.frames.append(
+                    f"{path}:{function}"
+                )
+            current.quiet, current.in_code = 0, not text.startswith(" ")
+            return True
+        if current.stack:
+            if not text:
+                current.open = False
+            return not text
+        if not text or _CODE.match(text):
+            current.quiet, current.in_code = 0, current.in_code and not text
+            return True
+        if current.in_code:  # pasted without its indentation: the line after File is code
+            current.in_code = False
+            return True
+        match = EXCEPTION.match(text)
+        if match is None or not _is_type(match["type"], at_once=current.quiet == 1):
+            return False
+        if not current.frames and "Error" not in match["type"]:
+            return False
+        current.open, current.quiet = False, 0
+        end = TracebackEnd(match["type"], match["message"] or "", current)
+        # What the task raised follows at once, and is the reason of this.
+        current.linked = _TASK_ERROR in match["type"] or match["type"].endswith(_GROUP)
+        if _TASK_ERROR in match["type"]:
+            self._begin(current.origin)
+        return end
+
+
+def _is_type(name: str, at_once: bool) -> bool:
+    """Whether an exception's type may be called so. Python names the module of all but its own types and those of a
+    script; `at_once`, below the code that raised it, other names are believed too."""
+    last = name.split("(")[0].rsplit(".", 1)[-1]
+    if last in _NO_TYPE or len(last) <= 3 or _OLD_TYPE.search(name):
+        return bool(_OLD_TYPE.search(name))
+    return last[:1].isupper() and bool("." in name or _TYPE.search(last) or (at_once and _COMPOUND.match(last)))

@@ -1,0 +1,15 @@
+"""Problems of a checkout's CI that can be seen before anything runs."""
+
+from ci_tasks.registry import Command, Feature
+
+FEATURE = Feature(
+    name="lint",
+    commands=(
+        Command(
+            "lint",
+            "Before a run",
+            "Check the checkout's CI for mistakes before anything runs.",
+            "ci_tasks.features.lint.command:lint",
+        ),
+    ),
+)

@@ -1,0 +1,96 @@
+"""Findings of lint as text, GitHub annotations, and SARIF for code scanning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from ci_tasks.errors import printable
+from ci_tasks.features.lint.lint_finding import RULES, LintFinding
+
+
+def text(findings: Sequence[LintFinding]) -> list[str]:
+    """Each finding with its fix; why a rule matters once, before its first finding."""
+    lines: list[str] = []
+    for rule in dict.fromkeys(finding.rule for finding in findings):
+        of_rule = [finding for finding in findings if finding.rule == rule]
+        lines += ["", f"{rule} ({of_rule[0].level}): {of_rule[0].why}"]
+        for finding in of_rule:
+            lines += [f"  {finding.file}:{finding.line}: {finding.message}", f"    fix: {finding.fix}"]
+    return [printable(line) for line in lines]
+
+
+def summary(findings: Sequence[LintFinding], in_baseline: int) -> str:
+    """`12 findings: 8 runs-nothing, …`."""
+    counts = {
+        rule: sum(finding.rule == rule for finding in findings)
+        for rule in dict.fromkeys(finding.rule for finding in findings)
+    }
+    parts = ", ".join(f"{count} {rule}" for rule, count in counts.items())
+    total = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}: {parts}" if findings else "no finding"
+    return f"{total}; {in_baseline} more in the baseline" if in_baseline else total
+
+
+def github(findings: Sequence[LintFinding]) -> list[str]:
+    """Workflow commands of GitHub Actions, which show each finding at its line of the pull request."""
+    return [
+        f"::{finding.level} file={_property(finding.file)},line={finding.line},title={_property(finding.rule)}::"
+        + _data(f"{finding.message}. {finding.why}. Fix: {finding.fix}")
+        for finding in findings
+    ]
+
+
+def as_json(findings: Sequence[LintFinding]) -> str:
+    entries = [{**asdict(finding), "why": finding.why, "level": finding.level} for finding in findings]
+    return json.dumps(entries, indent=2, ensure_ascii=False)
+
+
+def sarif(findings: Sequence[LintFinding], version: str) -> str:
+    """SARIF 2.1.0; `version` is that of ci-tasks."""
+    order = {rule: number for number, rule in enumerate(RULES)}
+    driver = {
+        "name": "ci-tasks lint",
+        "version": version,
+        "rules": [
+            {
+                "id": rule.id,
+                "shortDescription": {"text": rule.title},
+                "fullDescription": {"text": rule.why},
+                "defaultConfiguration": {"level": rule.level},
+            }
+            for rule in RULES.values()
+        ],
+    }
+    results = [
+        {
+            "ruleId": finding.rule,
+            "ruleIndex": order[finding.rule],
+            "level": finding.level,
+            "message": {"text": f"{finding.message}. Fix: {finding.fix}"},
+            "locations": [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": finding.file, "uriBaseId": "%SRCROOT%"},
+                        "region": {"startLine": finding.line},
+                    }
+                }
+            ],
+            "partialFingerprints": {"ciTasks/v1": f"{finding.rule}|{finding.file}|{finding.subject}"},
+        }
+        for finding in findings
+    ]
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "columnKind": "utf16CodeUnits", "results": results}],
+    }
+    return json.dumps(log, indent=1, ensure_ascii=True)
+
+
+def _data(value: str) -> str:
+    return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(value: str) -> str:
+    return _data(value).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,51 @@
+"""The command `prefetch`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+
+from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, REPO, REV, WORKFLOW, switch
+
+
+@dataclass(frozen=True)
+class PrefetchOptions:
+    label: str = LABEL.field()
+    host: str = HOST.field(default="local", commas=False)
+    only: str | None = ONLY.field()
+    dry_run: bool = switch("show what is there and what is missing, and download nothing").field()
+    static: bool = switch("execute nothing of the checkout: only what the tests' syntax trees show").field()
+    json: bool = JSON.field()
+    repo: str | None = REPO.field()
+    rev: str | None = REV.field()
+    workflow: str | None = WORKFLOW.field()
+    base: str | None = BASE.field()
+
+
+def prefetch(options: PrefetchOptions) -> int:
+    """
+    ci-tasks prefetch megatron --host h100a --dry-run    what is there, what is missing, and what is gated
+    ci-tasks prefetch megatron --host h100a              downloads it; after ^C the same command goes on
+    ci-tasks prefetch ckpt --only async --json
+
+    To find what they download, the tests of your working tree are executed, with imports and programs replaced by
+    stubs, in a sandbox without network. With --static, and where there is no sandbox, they are only read.
+
+    It runs `hf download` (or huggingface-cli) in the image of the rows. A host without containers uses the one on its
+    PATH, or installs huggingface_hub into a venv in its workspace.
+
+    Exit code 0 if nothing keeps a run from its files. 125 if a repository is gated or cannot be found, the hub does
+    not answer, or the disk is too small: a run would be blocked.
+    """
+    from ci_tasks.executors.open_executor import open_executor
+    from ci_tasks.features.prefetch.prefetch import prefetch_label
+    from ci_tasks.features.prefetch.progress import ProgressLine
+    from ci_tasks.run.checkout_source import open_config, open_source
+
+    source = open_source(options.repo, options.rev, options.workflow)
+    print(source.headline, file=sys.stderr)
+    options = replace(options, label=source.label_of(options.label))
+    with ProgressLine(sys.stderr) as line:
+        return prefetch_label(
+            source, open_config(), options, say=line.say, progress=line.progress, open_executor=open_executor
+        )

@@ -1,0 +1,5 @@
+"""Suites of projects whose CI is known: slime's."""
+
+from ci_tasks.registry import Feature
+
+FEATURE = Feature("suites", suite="ci_tasks.features.suites.slime:SUITE")

@@ -1,0 +1,50 @@
+"""slime's conventions: how an entry of its matrix names a test file, arguments and GPUs.
+
+They were the same in every revision of its workflow: an object under `info` with `test_file`, `num_gpus` and, since the
+arguments left the file's string, `test_args`. A path that does not begin with `tests/` is meant from there (the Execute
+script of the workflow says so). SGLang's and Miles' older workflows use the same keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ci_tasks.features.suites import changed
+from ci_tasks.workflow.model import Workflow
+from ci_tasks.workflow.naming import MatrixTest
+from ci_tasks.workflow.suite import ChangedTests, Suite, gpu_count
+
+WORKFLOW = ".github/workflows/pr-test.yml"
+
+
+def describe(combination: Mapping[str, Any]) -> MatrixTest:
+    """The test, its arguments and its GPUs; (None, "", None) for a matrix that is not slime's."""
+    info = combination.get("info", combination)
+    if not isinstance(info, Mapping) or not info.get("test_file"):
+        return MatrixTest(None, "", gpu_count(info.get("num_gpus")) if isinstance(info, Mapping) else None)
+    file, *inline = str(info["test_file"]).split(None, 1) or [""]
+    args = " ".join(part.strip() for part in (*inline, str(info.get("test_args") or "")) if part.strip())
+    return MatrixTest(file if file.startswith("tests/") else f"tests/{file}", args, gpu_count(info.get("num_gpus")))
+
+
+def matches(workflow: Workflow) -> bool:
+    """Whether it is slime's workflow, or one that names tests as slime does."""
+    if workflow.path in (WORKFLOW, f"{WORKFLOW}.j2"):
+        return True
+    return any("test_file" in entry for job in workflow.jobs.values() for entry in _entries(job.matrix))
+
+
+def _entries(matrix: Any) -> Iterator[Mapping[str, Any]]:
+    for values in matrix.values() if isinstance(matrix, Mapping) else ():
+        yield from (entry for entry in values if isinstance(entry, Mapping)) if isinstance(values, list) else ()
+
+
+SUITE = Suite(
+    name="slime",
+    workflow=WORKFLOW,
+    directory="slime",
+    matches=matches,
+    describe=describe,
+    changed=ChangedTests("changed", "e2e-test-changed", "changed-detect", changed.PATTERNS, changed.changed_matrix),
+)

@@ -1,0 +1,25 @@
+"""The verl end-to-end levels of a Megatron-Bridge change."""
+
+from ci_tasks.registry import Command, Feature, Session
+
+FEATURE = Feature(
+    name="verl",
+    needs=("failures",),
+    metric_format="ci_tasks.features.verl.metric_lines:FORMAT",
+    commands=(
+        Command(
+            "verl",
+            "Megatron-Bridge",
+            "Validate a Megatron-Bridge change through verl, level by level.",
+            "ci_tasks.features.verl.command:verl",
+        ),
+    ),
+    nox_sessions=tuple(
+        Session(
+            f"verl(level={level})",
+            f"verl end-to-end of a Megatron-Bridge change, level {level}",
+            ("verl", "--level", str(level)),
+        )
+        for level in range(6)
+    ),
+)

@@ -1,0 +1,178 @@
+"""The command `verl`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_tasks.cli.options import HOST, JSON, KEEP, Option, flag_of, number, options_of, repeatable, switch, text
+from ci_tasks.cli.output import print_json
+from ci_tasks.errors import UsageError
+
+if TYPE_CHECKING:
+    from ci_tasks.features.verl.levels.levels import LevelRequest
+    from ci_tasks.features.verl.run_levels import VerlRequest
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.IGNORECASE)
+_SAMPLE = "the sample: --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim"
+
+
+def levels(_given: Mapping[str, str], _typed: str) -> Iterable[str]:
+    return "012345"
+
+
+@dataclass(frozen=True)
+class VerlOptions:
+    level: int = number(
+        "0 smoke, 1 save/resume, 2 parallelism, 3 FSDP, 4 a feature, 5 learning signal (default: 0)",
+        "level",
+        default=0,
+        minimum=0,
+        hint="--level 0 to 5",
+        complete="ci_tasks.features.verl.command:levels",
+    ).field()
+    bridge: str = text(
+        "the Megatron-Bridge checkout (else BRIDGE_REPO)",
+        "DIR",
+        required=True,
+        environment="BRIDGE_REPO",
+        hint=_SAMPLE,
+    ).field()
+    verl: str = text(
+        "the verl checkout (else VERL_REPO)", "DIR", required=True, environment="VERL_REPO", hint=_SAMPLE
+    ).field()
+    host: str = HOST.field(default="local", commas=False)
+    image: str | None = text("verlai/verl:TAG (else VERL_IMAGE)", "IMAGE", environment="VERL_IMAGE").field()
+    gpus: int = number("number of GPUs that the run takes", "GPUs", default=8).field()
+    model_id: str = text("a small Hugging Face model", "ID", default="Qwen/Qwen2.5-0.5B").field()
+    model_path: str | None = text("the model's directory on the host", "DIR").field()
+    data: str | None = text(
+        "a directory of the host with data and models, mounted into the container under the same path", "DIR"
+    ).field()
+    train_files: str | None = text("parquet file on the host", "FILE").field()
+    val_files: str | None = text("parquet file on the host", "FILE").field()
+    reward_model: str | None = text("the reward model's directory on the host", "DIR").field()
+    no_reward_model: bool = switch("rule reward only (a limitation)").field()
+    dummy_config: str | None = text("a minimal config.json instead of a checkpoint (a limitation)", "FILE").field()
+    enforce_eager: bool = switch("no CUDA graphs in vLLM (a limitation)").field()
+    variant: str = text(
+        "of level 2: dense, expert, or both with a comma",
+        "VARIANT",
+        default="dense",
+        choices=("dense", "expert"),
+        commas=True,
+    ).field()
+    script: str | None = text("of level 4: a script of verl's instead of the wrapper", "FILE").field()
+    proof: tuple[str, ...] = repeatable(
+        "of level 4: regular expression of a line that shows the feature active; may be repeated", "REGEX"
+    ).field()
+    steps: int = number("of level 5: 20 to 100", "steps", default=20, hint="for example --steps 40").field()
+    baseline: str | None = text("of level 5: the log of a known-good run", "FILE").field()
+    env: tuple[str, ...] = repeatable("a variable for the wrapper; may be repeated", "NAME=VALUE").field()
+    override: tuple[str, ...] = repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()
+    test: tuple[str, ...] = repeatable("a test of Bridge, from its root; may be repeated", "FILE").field()
+    plan: bool = switch("write what would run, and stop").field()
+    markdown: bool = switch("print the summary as markdown").field()
+    json: bool = JSON.field()
+    keep: bool = KEEP.field(help="keep the container and the workspace of a run that fails, for `shell`")
+
+
+def verl(options: VerlOptions) -> int:
+    """
+    ci-tasks verl --level 0 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image verlai/verl:TAG
+    ci-tasks verl --level 1 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image verlai/verl:TAG --plan
+    ci-tasks verl --level 5 --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim
+
+    Prints the summary for the pull request. Exit code 0 if the level passed, 1 if it failed, 125 if it is blocked.
+    """
+    from ci_tasks.features.verl import run_levels as run_levels
+    from ci_tasks.report.plan import describe
+    from ci_tasks.run.checkout_source import open_config
+
+    request = _request_of(options)
+    config = open_config()
+    if options.plan:
+        plans = run_levels.plan(request, config)
+        print_json(plans) if options.json else print("\n".join(describe(plans)))
+        return 0
+    return run_levels.run(request, config, form="json" if options.json else "markdown" if options.markdown else "text")
+
+
+def _request_of(options: VerlOptions) -> VerlRequest:
+    """What the flow takes. Raises UsageError."""
+    from ci_tasks.features.verl.run_levels import VerlRequest
+
+    bridge, verl = (Path(tree).expanduser().absolute() for tree in (options.bridge, options.verl))
+    return VerlRequest(
+        request=_level_request(options),
+        bridge=bridge,
+        verl=verl,
+        host=options.host,
+        command=command_line(replace(options, bridge=str(bridge), verl=str(verl))),
+        image=options.image,
+        data=options.data,
+        baseline=Path(options.baseline).expanduser() if options.baseline else None,
+        keep=options.keep,
+    )
+
+
+def _level_request(options: VerlOptions) -> LevelRequest:
+    from ci_tasks.features.verl.levels.levels import LevelRequest
+
+    return LevelRequest(
+        level=options.level,
+        variants=tuple(part.strip() for part in options.variant.split(",") if part.strip()),
+        model_id=options.model_id,
+        model_path=options.model_path or "",
+        train_files=options.train_files or "",
+        val_files=options.val_files or "",
+        reward_model=options.reward_model or "",
+        no_reward_model=options.no_reward_model,
+        dummy_config=options.dummy_config or "",
+        enforce_eager=options.enforce_eager,
+        steps=options.steps,
+        script=options.script or "",
+        proofs=options.proof,
+        bridge_tests=options.test,
+        env=_environment(options.env),
+        overrides=options.override,
+        gpus=options.gpus,
+    )
+
+
+def _environment(pairs: tuple[str, ...]) -> dict[str, str]:
+    """The variables of --env. Raises UsageError for one that is none, or is a secret."""
+    assignments = [pair.partition("=") for pair in pairs]
+    if wrong := [name for name, equals, _ in assignments if not equals or not name.isidentifier()]:
+        raise UsageError(f"--env takes NAME=VALUE, not {wrong[0]!r}")
+    if secret := [name for name, _, _ in assignments if _SECRET.search(name)]:
+        raise UsageError(
+            f"--env {secret[0]} would put a secret into the log and the summary",
+            hint="name it under `secrets:` of the host in hosts.yaml; its value comes from your environment",
+        )
+    return {name: value for name, _, value in assignments}
+
+
+_ALWAYS_SHOWN = ("level", "bridge", "verl", "host")
+_NOT_SHOWN = ("plan", "markdown", "json", "keep")
+
+
+def command_line(options: VerlOptions) -> str:
+    """The command that starts the same plan, for a shell."""
+    argv = ["ci-tasks", "verl"]
+    for name, option in options_of(VerlOptions).items():
+        value = getattr(options, name)
+        if name not in _NOT_SHOWN and (value != option.default or name in _ALWAYS_SHOWN):
+            argv += _option_argv(flag_of(name, option), option, value)
+    return shlex.join(argv)
+
+
+def _option_argv(flag: str, option: Option, value: object) -> list[str]:
+    if option.kind is bool:
+        return [flag]
+    values = value if isinstance(value, tuple) else (value,)
+    return [word for item in values for word in (flag, str(item))]

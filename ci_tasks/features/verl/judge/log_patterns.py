@@ -1,0 +1,86 @@
+"""What single lines of verl's, Megatron-Bridge's and our step script's output say."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 1 << 16  # characters of a line that are read: a step's metrics are several thousand
+_MOST_METRICS = 400
+_ANSI = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
+_RAY = re.compile(r"^\(([\w.:@/-]{1,80} pid=\d+(?:, ip=[\w.:]+)?)\) ?")
+# A progress bar that had no newline yet may stand before the mark.
+MARK = re.compile(r"(?:^|\])ci-tasks-verl: ([a-z-]+): (.*)$")
+TRACE = re.compile(r"^\++ ")
+SETTINGS = re.compile(r"^\{'\w+':")
+PROGRESS = re.compile(r"Training Progress:\s*\d+%\|(?:[^|]*\|)?\s*(\d+)/(\d+)")
+STEP = re.compile(r"(?:^|\] ?)step:(\d+) - (.*)$")
+_VALUE = re.compile(r"^(?:np\.\w+\()?([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))\)?$", re.IGNORECASE)
+RESUMED = re.compile(
+    r"(?:Load from checkpoint folder: *|Resuming from +)\S*global_step_(\d+)|[Ss]etting global step to (\d+)"
+)
+SCRATCH = re.compile(r"Training from scratch")
+TRAINABLE = re.compile(r"(?i)(?:adapter|trainable) param\w*: *([\d,]+)")
+# Bridge-managed construction, in the order in which verl goes through it.
+CONSTRUCTION = {
+    "provider": re.compile(
+        r"^TF config: |(?i:\bprovider\b.*\b(?:finaliz|configur|built))|apply_overrides_and_finalize"
+    ),
+    "HF import": re.compile(r"(?i)(?:load|import)\w* (?:HF|Hugging ?Face) (?:weights|model|check)|load_hf_weights"),
+    "LoRA": re.compile(r"Enabling \w+ with rank=\d+|Adding lora to: |PEFT Adapter Information"),
+    "DDP": re.compile(r"Setting up DistributedDataParallel|(?i:wrapp\w+ .*\b(?:Megatron )?DDP\b)"),
+    "Megatron-FSDP": re.compile(r"Setting up (?:\w*FullyShard\w*|MegatronFSDP)|(?i:wrapp\w+ .*\bMegatron-?FSDP\b)"),
+    "model": re.compile(r"contains [\d.]+[KMB]? parameters|> number of parameters on \(tensor|^module: \d+$"),
+}
+FRAME = re.compile(
+    r'File "[^"]*(?:/megatron/(?:bridge|core)/|/verl/workers/engine/megatron/|/verl/utils/megatron|/megatron_peft\.py|'
+    r'/verl/models/mcore/)[^"]*", line \d+, in (?!<module>)'
+)
+BRIDGE = re.compile(r"(/[^\s\"'=:()]*)/megatron/bridge/[\w/.-]*\.py\b")
+# Acceptable once the requested steps are done, as the guide has it.
+NOISE = re.compile(
+    r"resource_tracker|leaked (?:semaphore|shared_memory|folder)|DataLoader worker \(pid|"
+    r"A worker died or was killed|\(raylet\)|(?i:ray\b.*\bshut(?:ting)? ?down)|Shutdown hook|"
+    r"destroy_process_group\(\) was not called"
+)
+# What makes a line worth a look, for RE2: of a large log these are few.
+WORDS = (
+    rb"ci-tasks-verl: |Training Progress:|step:\d+ - |\{'\w+':|Resuming from|etting global step|from scratch|"
+    rb"(?i:checkpoint folder|param\w*:)|parameters|Enabling \w+ with|dding lora|Adapter Info|Setting up|module: \d|"
+    rb"(?i:wrapp|provider|hf.weights|hf model|hf checkpoint|hugging ?face)|File \"|/megatron/bridge/|"
+    rb"TF config|resource_tracker|leaked |DataLoader worker|worker died|raylet|(?i:shut ?down|shutting)|"
+    rb"destroy_process_group|(?m:^\++ )|main_ppo"
+)
+
+
+def plain(raw: bytes) -> str:
+    """The line without escape sequences and control characters, and of bounded length; white space before it stays."""
+    text = raw[:LONGEST].decode("utf-8", "replace").rstrip("\r\n")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
+    return text.rstrip()
+
+
+def split(text: str) -> tuple[str, str]:
+    """(who, text) of a line behind Ray's prefix; who is "" for one that has none."""
+    match = _RAY.match(text)
+    return (match[1], text[match.end() :]) if match else ("", text)
+
+
+def metrics(pairs: str) -> dict[str, float]:
+    """`key:value - key:value …` of verl's console logger; what is no number is left out."""
+    values: dict[str, float] = {}
+    for pair in pairs.split(" - "):
+        key, _, value = pair.rpartition(":")
+        number = _VALUE.match(value.strip())
+        if key and number and len(values) < _MOST_METRICS:
+            try:
+                values[key.strip()] = float(number[1])
+            except ValueError:
+                continue
+    return values
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", "") or 0)

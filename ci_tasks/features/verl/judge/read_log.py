@@ -1,0 +1,158 @@
+"""From the log of a run to its facts, as a stream and in bounded memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ci_tasks.errors import UsageError
+from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.features.verl.judge import log_patterns as lines
+from ci_tasks.features.verl.judge.log_records import KEYS, Metrics, PreflightCheck, RunFacts, TrainingFacts
+from ci_tasks.features.verl.judge.training_log import TrainingLogParser
+from ci_tasks.records import Triage, TriageCandidate
+from ci_tasks.results.log_lines import segments, visible
+from ci_tasks.results.log_scanner import LogScanner, blocks
+from ci_tasks.results.triage import PASS
+
+Log = Callable[[], Iterable[bytes]]
+_BEGIN, _COMMAND, _END = "begin", "command", "end"
+
+
+def read_run(log: Log, proofs: Sequence[str] = ()) -> RunFacts:
+    """The facts of a run. `log` gives the log's bytes from its beginning, cut anywhere, each time it is called: once,
+    and once more for each training that failed. `proofs` are regular expressions of lines to look for. Raises
+    UsageError for one that is none."""
+    reader = _RunLogReader(proofs)
+    reader.read(log())
+    trainings = {training.name: _with_error(training, last, log) for training, last in reader.finished()}
+    error = None
+    if not trainings:
+        error = _failure_only(triage(log()))
+    return RunFacts(reader.preflight, trainings, error)
+
+
+def metrics_of(log: Log) -> Metrics:
+    """The metrics of another run, for comparison: of its last training that has some, or of all lines where our step
+    script did not write the log."""
+    reader = _RunLogReader((), outside=True)
+    reader.read(log())
+    metrics = [training.metrics for training, _ in reader.finished() if training.metrics]
+    return metrics[-1] if metrics else {}
+
+
+class _RunLogReader:
+    """Sorts the telling lines to the training in which they stand."""
+
+    def __init__(self, proofs: Sequence[str], outside: bool = False) -> None:
+        self._proofs = {text: _compiled(text) for text in proofs}
+        self._current: TrainingLogParser | None = TrainingLogParser("", 0, {}) if outside else None
+        self._done: dict[str, tuple[TrainingLogParser, int | None]] = {}
+        self._words = _words()
+        self.preflight: dict[str, PreflightCheck] = {}
+
+    def read(self, pieces: Iterable[bytes]) -> None:
+        LogScanner(self._words, self._hungry).read(pieces, self._read_line)
+
+    def _hungry(self) -> bool:
+        return self._current is not None and self._current.needs_next_line
+
+    def _read_line(self, number: int, raw: bytes, _before: bytes) -> bool:
+        has_pattern = self._words.search(raw) is not None
+        for segment in segments(raw):
+            text = lines.plain(segment)
+            if "ci-tasks-verl: " in text and (match := lines.MARK.search(text)):
+                self._mark(number, match[1], match[2])
+            elif self._current is not None:
+                self._current.feed(number, text, has_pattern)
+        return True  # no line is boring: the same metrics with other numbers are what we want
+
+    def finished(self) -> Iterator[tuple[TrainingFacts, int | None]]:
+        """Each training and the number of its last line, None for the log's own last."""
+        self._close(None, None)
+        for parser, last in self._done.values():
+            yield parser.facts(), last
+
+    def _mark(self, number: int, key: str, rest: str) -> None:
+        if key == _BEGIN:
+            self._close(None, number - 1)
+            self._current = TrainingLogParser(rest, number, self._proofs)
+        elif key == _COMMAND and self._current is not None:
+            self._current.command = rest
+        elif key == _END:
+            self._close(_exit_code(rest.rpartition(": ")[2]), number - 1)
+        elif key in KEYS:
+            status, _, text = rest.partition(": ")
+            self.preflight[key] = PreflightCheck(key, status.strip(), visible(text.encode()), number)
+
+    def _close(self, exit_code: int | None, last: int | None) -> None:
+        if self._current is not None:
+            self._current.exit_code = exit_code
+            self._done[self._current.name] = (self._current, last)
+        self._current = None
+
+
+@functools.cache
+def _words() -> Any:
+    """Finds the lines that are worth a look."""
+    import re2
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
+    options.never_capture = True
+    return re2.compile(lines.WORDS, options)
+
+
+def _compiled(pattern: str) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        raise UsageError(
+            f"--proof {pattern!r} is no regular expression: {error}", hint="the syntax is RE2's: no look-ahead"
+        ) from error
+
+
+def _exit_code(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _with_error(training: TrainingFacts, last: int | None, log: Log) -> TrainingFacts:
+    if training.exit_code == 0:
+        return training
+    triaged = triage(_between(log(), training.line_no + 1, last), training.exit_code)
+    return replace(training, error=_failure_only(_shifted(triaged, training.line_no)))
+
+
+def _failure_only(triaged: Triage) -> Triage | None:
+    return None if triaged.verdict == PASS else triaged
+
+
+def _shifted(triaged: Triage, by: int) -> Triage:
+    """`triaged` in the lines of the whole log."""
+    second: TriageCandidate | None = triaged.second and replace(triaged.second, line_no=triaged.second.line_no + by)
+    return replace(triaged, line_no=triaged.line_no + by if triaged.line_no is not None else None, second=second)
+
+
+def _between(pieces: Iterable[bytes], first: int, last: int | None) -> Iterator[bytes]:
+    """The lines `first` to `last`, both included; `last` None is the log's own."""
+    number = 1
+    for block in blocks(pieces):
+        here = block.count(b"\n") + (not block.endswith(b"\n"))
+        after = number + here
+        if last is not None and number > last:
+            return
+        if number >= first and (last is None or after - 1 <= last):
+            yield block
+        elif after > first:
+            kept = block.split(b"\n")[max(0, first - number) : None if last is None else last - number + 1]
+            yield b"\n".join(kept) + b"\n"
+        number = after

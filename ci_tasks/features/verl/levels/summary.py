@@ -1,0 +1,84 @@
+"""The summary that ends every run of verl's levels: the guide's five deliverables, and what stands around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+PASS, FAIL, BLOCKED, SKIPPED, NOT_REQUESTED = "Pass", "Fail", "Blocked", "Skipped", "Not requested"
+CHECKS = "Bridge-side checks"
+IMPORT = "Local Bridge import in verl"
+BACKEND = "verl Megatron backend run"
+VARIANTS = "Requested variants"
+LOG = "Log capture"
+
+
+@dataclass(frozen=True)
+class Deliverable:
+    """One line: `status` is Pass, Fail, Blocked, Skipped or Not requested; `text` its evidence or reason."""
+
+    name: str
+    status: str
+    text: str
+
+
+@dataclass(frozen=True)
+class EvidenceItem:
+    """`lines` are one or more, each fit for a terminal."""
+
+    name: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MetricCurve:
+    """A metric over global steps, for a plot."""
+
+    name: str
+    points: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What the log does not know of its run. Commits are short; `bridge_root` is the Bridge checkout as the job sees
+    it, "" where nobody knows; `command` repeats the run when it is pasted; `log` is where the log lies, "" where there
+    is none."""
+
+    bridge_commit: str
+    verl_commit: str
+    command: str
+    log: str
+    bridge_dirty: tuple[str, ...] = ()
+    verl_dirty: tuple[str, ...] = ()
+    image: str = ""
+    host: str = ""
+    bridge_root: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`result` is Pass, Fail or Blocked; `passed_level` the highest requested level whose criteria were met, None where
+    none was. `deliverables` are five and `evidence` four, in the guide's order; `preflight` has a line for each mark
+    of the preflight."""
+
+    result: str
+    sentence: str
+    requested: str
+    checkpoint: str
+    deliverables: tuple[Deliverable, ...]
+    evidence: tuple[EvidenceItem, ...]
+    limitations: tuple[str, ...]
+    follow_ups: tuple[str, ...]
+    passed_level: int | None = None
+    preflight: tuple[Deliverable, ...] = ()
+    curve: MetricCurve | None = None
+
+    def deliverable(self, name: str) -> Deliverable:
+        """Raises KeyError for a name that is none of the five."""
+        by_name: Mapping[str, Deliverable] = {deliverable.name: deliverable for deliverable in self.deliverables}
+        return by_name[name]
+
+    def public(self) -> dict[str, Any]:
+        """The content of the summary as JSON."""
+        return asdict(self)

@@ -1,0 +1,146 @@
+"""The summary of verl's levels in the guide's format: as text, as markdown for a pull request, and as JSON; and a
+metric over steps as a plot of plain characters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ci_tasks.errors import printable
+from ci_tasks.features.verl.levels.summary import Deliverable, EvidenceItem, MetricCurve, Summary
+
+_TICKS = re.compile(r"`+")
+_MARKUP = re.compile(r"[\\`*<>\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_INDENT = "    "
+_FEWEST_COLUMNS = 20
+
+
+def text(summary: Summary) -> list[str]:
+    """The guide's format, a line each. What belongs to a line of its but does not fit on it stands below, indented."""
+    return [printable(line) for line in _text(summary)]
+
+
+def markdown(summary: Summary) -> str:
+    """The same, fit to be pasted into a pull request: what a log or a shell said stands in code, so that nothing of it
+    is taken for markup or a mention."""
+    lines = [
+        f"**Result:** **{summary.result}** - {_escaped(summary.sentence)}",
+        f"**Requested coverage:** {_escaped(summary.requested)}",
+        f"**Checkpoint/config:** {_escaped(summary.checkpoint)}",
+    ]
+    lines = [f"{line}  " for line in lines]  # two spaces: a break, no new paragraph
+    lines += ["", "**Deliverables:**", ""]
+    lines += [
+        f"- {deliverable.name}: **{deliverable.status}** - {_escaped(deliverable.text)}"
+        for deliverable in summary.deliverables
+    ]
+    lines += ["", "**Evidence:**", ""]
+    lines += [line for item in summary.evidence for line in _marked(item)]
+    lines += ["", "**Limitations:**", "", *_list(summary.limitations)]
+    lines += ["", "**Follow-ups:**", "", *_list(summary.follow_ups)]
+    if summary.curve is not None:
+        lines += ["", "```text", *plot(summary.curve), "```"]
+    return "\n".join(printable(line) for line in lines) + "\n"
+
+
+def public(summary: Summary) -> dict[str, Any]:
+    """The content of `--json`; a number that JSON does not have is its name."""
+    data: dict[str, Any] = _json(summary.public())
+    return data
+
+
+def plot(curve: MetricCurve, width: int = 72, height: int = 8) -> list[str]:
+    """A metric over steps, at most `width` columns wide: the highest and lowest value beside it, the first and last
+    step below. Where there are more steps than columns, each column shows the mean of its own. Empty where there is no
+    finite value."""
+    points = [(step, value) for step, value in curve.points if math.isfinite(value)]
+    if not points:
+        return []
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    labels = (f"{high:.4g}", f"{low:.4g}")
+    margin = max(map(len, labels))
+    columns = max(_FEWEST_COLUMNS, width - margin - 3)
+    values = _fitted([value for _, value in points], columns)
+    rows = [_row(value, low, high, height) for value in values]
+    spread = max(1, min(3, columns // len(values)))
+    lines = [curve.name[:width]]
+    for row in range(height - 1, -1, -1):
+        label = labels[0] if row == height - 1 else labels[1] if row == 0 else ""
+        body = "".join(("*" if at == row else " ").ljust(spread) for at in rows)
+        lines.append(f"{label:>{margin}} |{body}".rstrip())
+    first, last = f"step {points[0][0]}", str(points[-1][0])
+    across = max(len(values) * spread, len(first) + len(last) + 1)
+    return [
+        *lines,
+        f"{'':>{margin}} +{'-' * (len(values) * spread)}",
+        f"{'':>{margin}}  {first}{last:>{across - len(first)}}",
+    ]
+
+
+def _text(summary: Summary) -> Iterator[str]:
+    yield f"Result: {summary.result} - {summary.sentence}"
+    yield f"Requested coverage: {summary.requested}"
+    yield f"Checkpoint/config: {summary.checkpoint}"
+    yield "Deliverables:"
+    yield from (_deliverable(deliverable) for deliverable in summary.deliverables)
+    yield "Evidence:"
+    for item in summary.evidence:
+        yield f"- {item.name}: {item.lines[0]}"
+        yield from (f"{_INDENT}{line}" for line in item.lines[1:])
+    yield "Limitations:"
+    yield from (f"- {line}" for line in summary.limitations or ("none",))
+    yield "Follow-ups:"
+    yield from (f"- {line}" for line in summary.follow_ups or ("none",))
+
+
+def _deliverable(deliverable: Deliverable) -> str:
+    return f"- {deliverable.name}: {deliverable.status} - {deliverable.text}"
+
+
+def _marked(item: EvidenceItem) -> list[str]:
+    return [f"- {item.name}: {_code(item.lines[0])}", *(f"  - {_code(line)}" for line in item.lines[1:])]
+
+
+def _list(lines: Sequence[str]) -> list[str]:
+    return [f"- {_escaped(line)}" for line in lines or ("none",)]
+
+
+def _code(line: str) -> str:
+    """As code, whatever backticks are in it."""
+    longest = max(map(len, _TICKS.findall(line)), default=0)
+    if not longest:
+        return f"`{line}`"
+    fence = "`" * (longest + 1)
+    return f"{fence} {line} {fence}"
+
+
+def _escaped(line: str) -> str:
+    """As prose: no markup, no mention of a person, no reference to an issue. Paths and settings keep their underscores,
+    which are markup only around a whole word."""
+    escaped = _MARKUP.sub(lambda match: f"\\{match[0]}", line)
+    return re.sub(r"(?<!\w)([@#])(?=\w)", "\\1\u200b", escaped)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _fitted(values: Sequence[float], columns: int) -> list[float]:
+    """At most `room` values, each the mean of its neighbours where there are more."""
+    if len(values) <= columns:
+        return list(values)
+    edges = [len(values) * at // columns for at in range(columns + 1)]
+    return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+
+
+def _row(value: float, low: float, high: float, height: int) -> int:
+    return round((value - low) / (high - low) * (height - 1)) if high > low else 0

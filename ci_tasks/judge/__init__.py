@@ -1,1 +1,0 @@
-"""What happened: log, JUnit and exit code → evidence → verdict. Pure."""

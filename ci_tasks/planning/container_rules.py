@@ -1,0 +1,74 @@
+"""The agent's rules for containers and GPU locks, and what a row must not share on its host."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+
+from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.gpus.request import AGENT, JOB, PATTERN, GpuRequest
+from ci_tasks.config import HostSpec
+from ci_tasks.records import Deviation
+from ci_tasks.workflow.model import Row
+
+LOCK_DIR_ENV = "CI_TASKS_GPU_LOCK_DIR"
+# slime's tests/ci/gpu_lock_exec.py: its name, its files and the number of GPUs that it believes in.
+LOCK_SCRIPT = "gpu_lock_exec"
+LOCKED_GPUS = 8
+# Ray's head and slime's fixed 8265 are ports of the host under `--network host`, whichever GPUs the rows have.
+RAY_ON_HOST = "ray-host-network"
+_HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
+
+
+def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str, images: Mapping[str, str]) -> ContainerRules:
+    """What the container adapter does with CI's `docker run`: see ci_tasks.agent.containers. `images`: CI's → ours."""
+    junit = shlex.quote(f"{run_dir}/artifacts/junit.xml")
+    env = {"CI_TASKS_RUN_DIR": run_dir, "PYTEST_ADDOPTS": f"--junitxml={junit}"}
+    if host.simulate:
+        env[LOCK_DIR_ENV] = lock_dir
+    # Two people may have a run of one id on one host: the directory is what tells them apart.
+    where = hashlib.sha256(run_dir.encode("utf-8", "surrogateescape")).hexdigest()[:6]
+    return ContainerRules(
+        runtime=host.runtime,
+        pull=host.pull,
+        image=images,
+        mounts=host.mounts,
+        network=host.network,
+        name=f"ci-tasks-{id}-{where}",
+        labels={"ci-tasks.run": id, "ci-tasks.dir": run_dir},
+        env=env,
+        volumes=(f"{run_dir}/artifacts",),
+    )
+
+
+def gpu_locks(row: Row, host: HostSpec, lock_dir: str, texts: Iterable[str]) -> GpuRequest | None:
+    """Who takes the locks of the row's GPUs: the checkout's script where the row's steps call it, else the agent."""
+    if not row.gpus:
+        return None
+    return GpuRequest(
+        count=row.gpus,
+        by=JOB if any(LOCK_SCRIPT in text for text in texts) else AGENT,
+        pattern=f"{lock_dir}/{PATTERN.rpartition('/')[2]}" if host.simulate else PATTERN,
+        total=LOCKED_GPUS,
+        simulated=host.gpus if host.simulate else None,
+        declared=host.gpus,
+    )
+
+
+def lock_deviation(locks: GpuRequest | None) -> Iterator[Deviation]:
+    """A row without a lock script has CI's GPUs for itself in another way, or in none."""
+    if locks is not None and locks.by == AGENT:
+        yield Deviation(
+            "GPU locks", "none in the row's steps", "taken by ci-tasks", "so that no other run gets its GPUs"
+        )
+
+
+def exclusive(host: HostSpec, texts: Iterable[str], *, starts_ray: bool) -> tuple[str, ...]:
+    """What the row cannot share with another on its host. `texts` are the words of its steps and its container."""
+    if not starts_ray:
+        return ()
+    own_network = host.runtime in ("docker", "podman")  # the others' containers have the host's
+    on_host = not own_network or (host.network is None and any(_HOST_NETWORK.search(text) for text in texts))
+    return (RAY_ON_HOST,) if on_host else ()

@@ -1,0 +1,139 @@
+"""What differs from CI in a planned row, each difference by name. What a container's runtime adds, the runner says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ci_tasks.config import HostSpec
+from ci_tasks.planning.expression_references import condition_texts, expression_texts, referenced_names
+from ci_tasks.planning.steps import PlannedSteps, version_matches
+from ci_tasks.records import Checkout, Deviation
+from ci_tasks.workflow.model import Job, Row, Workflow
+from ci_tasks.workflow.resolve import Resolver
+
+# "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
+_GITHUB_MINUTES = 360
+_OF_PULL_REQUEST = ("github.event.pull_request.number", "github.event.number", "github.ref", "github.head_ref")
+
+
+def deviations(
+    workflow: Workflow,
+    job: Job,
+    row: Row,
+    host: HostSpec,
+    resolve: Resolver,
+    planned: PlannedSteps,
+    checkout: Checkout,
+    python: str,
+    *,
+    shared: bool,
+) -> tuple[Deviation, ...]:
+    """Every way in which the row's plan is not CI's. `python` is the version at hand, `shared` says that the install
+    steps are done once for all rows."""
+    read = _read(workflow, job, planned)
+    return (
+        *_code(checkout),
+        *_time(row, host),
+        *planned.deviations,
+        *_python(row, planned, host, python, shared=shared),
+        *_machine(row, host),
+        *_container(job),
+        *_condition(job, resolve),
+        *_needs(job, resolve, read),
+        *_pull_request(read),
+        *_secrets(workflow, resolve, read),
+    )
+
+
+def _code(checkout: Checkout) -> Iterator[Deviation]:
+    count = len(checkout.dirty)
+    dirty = f" with {count} uncommitted file{'' if count == 1 else 's'}" if count else ""
+    here = f"{checkout.commit[:12]}{dirty}"
+    why = f"{checkout.rev} is what is tested" if checkout.rev else "your working tree is what is tested"
+    yield Deviation("code", "the pull request's merge commit", here, why)
+    yield Deviation("PYTEST_ADDOPTS", "unset", "--junitxml=…", "evidence of the tests that ran")
+
+
+def _time(row: Row, host: HostSpec) -> Iterator[Deviation]:
+    if row.timeout_minutes is None and host.timeout_minutes != _GITHUB_MINUTES:
+        ci, here = f"{_GITHUB_MINUTES} min, GitHub's default", f"{host.timeout_minutes:g} min"
+        yield Deviation("timeout", ci, here, f"timeout_minutes of host {host.name}")
+
+
+def _pull_request(read: Iterable[str]) -> Iterator[Deviation]:
+    if any(name.startswith(_OF_PULL_REQUEST) for name in read):
+        yield Deviation("pull request", "its number and refs", "none", "only GitHub knows them")
+
+
+def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, shared: bool) -> Iterator[Deviation]:
+    if planned.python and not version_matches(planned.python, python):
+        yield Deviation("Python", planned.python, python, f"no Python {planned.python} on this host")
+    if shared:
+        why = "the same for every row; rows share one checkout"
+        yield Deviation("install steps", "once a row", "once for all rows", why)
+    if host.simulate and not planned.python:
+        here = f"a venv over Python {python}"
+        yield Deviation("Python packages", "the image's", here, f"{host.name} has no image")
+    elif row.image and host.runtime == "none" and not planned.python:
+        here = "a venv over the python3 on PATH"
+        yield Deviation("Python packages", "the image's own", here, "what a row installs is gone with it")
+
+
+def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
+    if row.runner == "github-hosted":
+        yield Deviation("machine", "GitHub's runner", f"host {host.name}", "CI's packages may be missing here")
+    if host.simulate and row.gpus:
+        yield Deviation("GPUs", "the runner's", "pretend GPUs", f"{host.name} simulates them")
+    if row.image and host.runtime != "docker":
+        here = "no container" if host.runtime == "none" else host.runtime
+        yield Deviation("container", row.image, here, f"runtime of host {host.name}")
+
+
+def _container(job: Job) -> Iterator[Deviation]:
+    for key in job.container.unused if job.container else ():
+        why = (
+            "docker's own login on this host counts" if key == "credentials" else "nothing outside is to reach the job"
+        )
+        yield Deviation(f"container {key}", "as the workflow says", "not used", why)
+
+
+def _condition(job: Job, resolve: Resolver) -> Iterator[Deviation]:
+    if not resolve.condition(job.condition):
+        yield Deviation("if", f"does not run: {job.condition}", "runs", "it was asked for by name")
+
+
+def _needs(job: Job, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
+    """Jobs that CI runs before. Only those whose outputs this job reads can change what it does."""
+    left_out = [name for name in job.needs if not resolve.contexts["needs"].get(name, {}).get("outputs")]
+    needed_jobs = {name.split(".")[1].lower() if "." in name else "" for name in read if name.split(".")[0] == "needs"}
+    empty = [name for name in left_out if name.lower() in needed_jobs or "" in needed_jobs]
+    others = [name for name in left_out if name not in empty]
+    if empty:
+        yield Deviation("needs", f"after {', '.join(empty)}", "not run", "their outputs count as empty")
+    if others:
+        yield Deviation("needs", f"after {', '.join(others)}", "not run", "the row was asked for alone")
+
+
+def _secrets(workflow: Workflow, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
+    """Secrets that the row's own texts name and that the caller's environment does not have."""
+    referenced: list[str] = []
+    for name in read:
+        if name == "secrets":
+            referenced += workflow.secrets
+        elif name.startswith("secrets."):
+            referenced.append(name.split(".")[1])
+        elif name == "github.token":
+            referenced.append("GITHUB_TOKEN")
+    available = {name.lower() for name in resolve.contexts["secrets"]}
+    missing = [name for name in dict.fromkeys(referenced) if name.lower() not in available]
+    if missing:
+        yield Deviation("secrets", ", ".join(missing), "unset", "not in your environment")
+
+
+def _read(workflow: Workflow, job: Job, planned: PlannedSteps) -> list[str]:
+    """What the row's expressions read, as dotted names: the environment's, the container's and those of its steps."""
+    texts = [str(value) for value in (*workflow.env.values(), *job.env.values())] + condition_texts(job.condition)
+    if job.container:
+        options = (job.container.image, job.container.options, *job.container.volumes)
+        texts += [*options, *(str(value) for value in job.container.env.values())]
+    return referenced_names([*texts, *(text for step in planned.sources for text in expression_texts(step))])

@@ -1,0 +1,100 @@
+"""A row on a cluster: what Slurm decides in the place of its host, and the text of the batch script that asks for it.
+
+Rows with one text are submitted together, as one array; so nothing of a single row stands in it. The batch script is
+given the run directory, or a file that lists one for each row of the array.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ci_tasks.agent.gpus.request import JOB, SLURM, GpuRequest
+from ci_tasks.config import HostSpec
+from ci_tasks.planning.container_rules import LOCK_SCRIPT
+from ci_tasks.planning.nodes import node_lines
+from ci_tasks.records import Deviation, Plan
+
+# Minutes between the row's own timeout and Slurm's limit: the runner ends the job, collects and says how it ended.
+GRACE = 5
+_SCRIPT = re.compile(rf"[\w./-]*{LOCK_SCRIPT}\.py")
+_LOCKS = "GPU locks"
+
+
+@dataclass(frozen=True)
+class SlurmResources:
+    """What a run wants of the cluster. `alone`: no other job on its node. `options` are those of sbatch for its nodes
+    and GPUs; `prologue` is bash that comes before the runner, and exports what `passed` names."""
+
+    minutes: float
+    exclusive_node: bool = False
+    options: tuple[str, ...] = ("--nodes=1", "--ntasks=1")
+    prologue: str = ""
+    passed: tuple[str, ...] = ()
+
+
+def on_slurm(plan: Plan) -> Plan:
+    """The plan of a row that Slurm places: it gives the GPUs, in the place of lock files, and keeps rows apart that
+    cannot share a node. A plan that is so already stays as it is."""
+    if plan.gpu_locks is None or plan.gpu_locks.by == SLURM:
+        return replace(plan, exclusive=())
+    match = _SCRIPT.search(plan.script) if plan.gpu_locks.by == JOB else None
+    script = match[0].removeprefix("./") if match else None
+    locks = GpuRequest(count=plan.gpus, by=SLURM, script=script, exclusive_node=bool(plan.exclusive))
+    kept = tuple(deviation for deviation in plan.deviations if deviation.what != _LOCKS)
+    return replace(plan, gpu_locks=locks, exclusive=(), deviations=(*kept, *_deviations(locks)))
+
+
+def want(plan: Plan, host: HostSpec, nodes: int = 1) -> SlurmResources:
+    """What a row's plan wants of the host. Raises UsageError for several nodes that the host cannot give."""
+    locks = on_slurm(plan).gpu_locks
+    # A row that no node has GPUs for is blocked for that, with all that its host lacks; its script can be shown.
+    lines = node_lines(nodes, plan.gpus, host if nodes > 1 else replace(host, gpus=None))
+    return SlurmResources(
+        plan.timeout_minutes, locks is not None and locks.exclusive_node, lines.options, lines.prologue, lines.passed
+    )
+
+
+def script(host: HostSpec, resources: SlurmResources) -> str:
+    """The text of the batch script. hosts.yaml's own options come last, so that they win over ours."""
+    options = [
+        "--job-name=ci-tasks",
+        *_named(host),
+        *resources.options,
+        *(["--exclusive"] if resources.exclusive_node else []),
+        f"--time={math.ceil(resources.minutes) + GRACE}",
+        "--requeue",
+        "--open-mode=append",
+        *host.sbatch,
+    ]
+    lines = "\n".join(f"#SBATCH {shlex.quote(option)}" for option in options)
+    passed = f'export CI_TASKS_PASSED="{" ".join(resources.passed)}"\n' if resources.passed else ""
+    return f"""#!/bin/bash
+# What ci-tasks submits to {host.name} for each row that wants as much; the row itself is run.sh of its run directory.
+# By hand: sbatch batch.sh RUN_DIR   (many: sbatch --array=0-N batch.sh FILE, with a run directory in each line)
+{lines}
+{passed}{resources.prologue}rows=${{1:?the run directory, or a file that lists one for each row of the array}}
+if [ -d "$rows" ]; then run_dir=$rows; else run_dir=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" "$rows"); fi
+# It becomes the runner, so that Slurm's signals reach it and its exit code is the job's.
+exec python3 -I "$run_dir/bin/agent.pyz" batch "$run_dir"
+"""
+
+
+def _named(host: HostSpec) -> Iterator[str]:
+    for name, value in (("partition", host.partition), ("account", host.account), ("qos", host.qos)):
+        if value:
+            yield f"--{name}={value}"
+
+
+def _deviations(locks: GpuRequest) -> Iterator[Deviation]:
+    if locks.script:
+        here = f"the GPUs that Slurm gave; {locks.script} is replaced in the run's checkout by one that takes these"
+        yield Deviation(_LOCKS, "one lock file a GPU", here, "its locks know nothing of other jobs on the node")
+    else:
+        yield Deviation(_LOCKS, "none in the row's steps", "the GPUs that Slurm gave", "Slurm keeps other jobs off")
+    if locks.exclusive_node:
+        why = "two rows that start Ray on one network use the same ports"
+        yield Deviation("node", "shared with other rows", "the row's alone (--exclusive)", why)

@@ -1,0 +1,213 @@
+"""run.sh as text. It is bash that a person can read and run by hand, and the only thing that the runner executes.
+
+What GitHub's runner does around a step is done here in plain bash: the script file and its interpreter, GITHUB_ENV,
+GITHUB_PATH and GITHUB_OUTPUT, `if:` by the job's state, the `##[group]` and `##[error]` lines of CI's log.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ci_tasks.planning.script_functions import ADAPTER, FUNCTIONS, PYTEST, RESERVED, SETUP_TAIL, TAIL
+from ci_tasks.planning.steps import PlannedStep
+from ci_tasks.workflow import secrets
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Venv:
+    """A venv for the steps. `layered` puts it over `python`'s own packages and in the run's scratch directory; without
+    a `python` that is the one on PATH, which may be of a venv itself."""
+
+    python: str = ""
+    path: str = ""
+    layered: bool = False
+
+
+@dataclass(frozen=True)
+class Script:
+    """What run.sh is made of.
+
+    `container` are the words of a job-level container: options for `docker run`, and the image last. `setup` is the
+    directory of the shared install steps that the script waits for; `is_setup` says that it is these steps itself.
+    """
+
+    title: str
+    commit: str
+    workspace: str
+    env: Mapping[str, str]
+    steps: Sequence[PlannedStep]
+    secrets: Sequence[str] = ()
+    venv: Venv | None = None
+    setup: str | None = None
+    is_setup: bool = False
+    container: Sequence[str] = ()
+    github: Mapping[str, str] = field(default_factory=dict)
+
+
+def render(script: Script) -> str:
+    """The text of run.sh, or of a setup's."""
+    parts = [
+        _head(script),
+        FUNCTIONS,
+        _exports("What GitHub sets for every job.", script.github),
+        _OF_THE_CHECKOUT if script.is_setup else "",
+        PYTEST,
+        _exports("The workflow's and the job's env.", script.env),
+        "_path=$PATH\n",
+        ADAPTER if script.container else "",
+        _container(script) if script.container else "",
+        _setup(script.setup) if script.setup else "",
+        _venv(script.venv) if script.venv else "",
+        ADAPTER if not script.container else "",
+        *(_step(number, step, script.workspace) for number, step in enumerate(script.steps, 1)),
+        SETUP_TAIL if script.is_setup else TAIL,
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+# Asked for and not written down, so that the same install steps of another commit are the same script.
+_OF_THE_CHECKOUT = """GITHUB_SHA=$(git -C "$GITHUB_WORKSPACE" rev-parse HEAD 2> /dev/null); export GITHUB_SHA
+"""
+
+
+def _head(script: Script) -> str:
+    secrets_note = f"# Secrets come from your environment: {' '.join(script.secrets)}\n" if script.secrets else ""
+    names = " ".join(name for name in script.secrets if _NAME.fullmatch(name))
+    title = "".join(char if char.isprintable() else "?" for char in script.title)
+    commit = "" if script.is_setup else f" of {script.commit}"
+    return f"""#!/usr/bin/env bash
+# {title}, planned by ci-tasks.
+# By hand: bash run.sh   (elsewhere: GITHUB_WORKSPACE=DIR bash run.sh, with a checkout{commit} in DIR)
+{secrets_note}set -uo pipefail
+CI_TASKS_RUN_DIR=$(CDPATH='' cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd -P)
+export CI_TASKS_RUN_DIR
+export GITHUB_WORKSPACE="${{GITHUB_WORKSPACE:-}}"
+[ -n "$GITHUB_WORKSPACE" ] || GITHUB_WORKSPACE={shlex.quote(script.workspace)}
+_secrets=({names})
+_reserved='{" ".join(sorted(RESERVED))}'
+"""
+
+
+def _exports(why: str, env: Mapping[str, str]) -> str:
+    lines = [_assignment(name, value) for name, value in env.items()]
+    return "\n".join([f"# {why}", *lines, ""]) if lines else ""
+
+
+def _assignment(name: str, value: str) -> str:
+    """A variable for the steps: exported, or kept for `env` where its name is none for bash."""
+    word = quote(value)
+    if name == "PYTEST_ADDOPTS":
+        word += '" $_junit"'
+    if not _NAME.fullmatch(name) or name in RESERVED:
+        return f"_odd+=({shlex.quote(name + '=')}{word})"
+    return f"export {name}={word}"
+
+
+def _setup(directory: str) -> str:
+    home = shlex.quote(directory)
+    return f"""# The job's leading steps, the same for every row, are done once.
+_setup={home}
+[ -f "$_setup/ready" ] || bash "$_setup/run.sh" || blocked "the install steps failed; see $_setup/log"
+. "$_setup/ready"
+"""
+
+
+def _venv(venv: Venv) -> str:
+    python = shlex.quote(venv.python) if venv.python else "$(command -v python3)"
+    if not venv.layered:
+        return f"""# actions/setup-python
+_venv={shlex.quote(venv.path)} _python={python}
+[ -x "$_venv/bin/python" ] || "$_python" -m venv "$_venv" || blocked "$_python cannot make a venv"
+export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH
+"""
+    return f"""# No container here: a throwaway venv over this machine's Python; `pip install` changes nothing outside.
+_venv=$_tmp/venv _python={python}
+"$_python" -m venv --system-site-packages --without-pip "$_venv" || blocked "$_python cannot make a venv"
+{"" if venv.python else _OUTER}if "$_venv/bin/python" -c 'import pip' 2> /dev/null; then
+  for _name in pip pip3; do
+    printf '#!/bin/sh\\nexec "${{0%%/*}}/python" -m pip "$@"\\n' > "$_venv/bin/$_name"; chmod +x "$_venv/bin/$_name"
+  done
+else
+  "$_python" -m venv --system-site-packages "$_venv" || blocked "$_python cannot make a venv with pip"
+fi
+export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH
+"""
+
+
+# A venv over a venv sees the packages of the system's Python only, unless it is told.
+_OUTER = """_outer=$("$_venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth
+"$_python" -c 'import site
+for path in site.getsitepackages(): print(f"import site; site.addsitedir({path!r})")' > "$_outer" ||
+  blocked "cannot write $_outer"
+"""
+
+
+def _container(script: Script) -> str:
+    """The job-level `container:`: this very script again, inside. As on GitHub, the image's entrypoint has no say."""
+    names = [name for name in dict.fromkeys((*script.secrets, "PYTEST_ADDOPTS")) if _NAME.fullmatch(name)]
+    passed = " ".join(f"-e {name}" for name in names)
+    arguments = " ".join(quote(word) for word in script.container[:-1])
+    image = quote(script.container[-1])
+    return f"""# The job's container: the rest of this script runs inside it.
+if [ -z "${{CI_TASKS_INSIDE:-}}" ]; then
+  export CI_TASKS_INSIDE=1
+  exec docker run --rm {arguments} -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -v "$CI_TASKS_RUN_DIR:$CI_TASKS_RUN_DIR" \\
+    -w "$GITHUB_WORKSPACE" -e CI_TASKS_INSIDE -e GITHUB_WORKSPACE {passed} \\
+    --entrypoint bash {image} "$CI_TASKS_RUN_DIR/run.sh"
+fi
+"""
+
+
+def _step(number: int, step: PlannedStep, workspace: str) -> str:
+    mark = f"END_OF_STEP_{number}"
+    while mark in step.text:
+        mark += "_"
+    whole = step.text.endswith("\n")
+    text = step.text if whole else step.text + "\n"
+    argv = [shlex.quote(word) for word in step.words]
+    if step.timeout_minutes:
+        argv = ["timeout", "-k", "10", f"{step.timeout_minutes:g}m", *argv]
+    shown = " ".join(secrets.shown(step.name).split())
+    event = shlex.quote(f'"event": "step", "name": {json.dumps(shown)}')
+    exports = "".join(f"    {_of_step(key, value)}\n" for key, value in step.env.items())
+    minutes = f"{step.timeout_minutes:g}" if step.timeout_minutes else "''"
+    return f"""if begin {shlex.quote(shown)} {int(step.on_success)} {int(step.on_failure)} {event}; then
+  (
+    cd -- {_directory(step.directory, workspace)} || exit 1
+{exports}    script {"" if whole else "-n "}{" ".join(argv)} << '{mark}'
+{text}{mark}
+  )
+  finish $? {int(step.continue_on_error)} {shlex.quote(step.id or "")} {minutes}
+fi
+"""
+
+
+def _of_step(name: str, value: str) -> str:
+    """A variable of one step. Its PATH comes behind the venv and what earlier steps put in front, as on GitHub."""
+    return f'export PATH="${{PATH%"$_path"}}"{quote(value)}' if name == "PATH" else _assignment(name, value)
+
+
+def _directory(directory: str, workspace: str) -> str:
+    """Below the workspace wherever that is, so that the script also runs with another one."""
+    if directory in (workspace, "", "."):
+        return '"$GITHUB_WORKSPACE"'
+    if directory.startswith(workspace + "/"):
+        return '"$GITHUB_WORKSPACE"/' + quote(directory[len(workspace) + 1 :])
+    return quote(directory) if directory.startswith("/") else '"$GITHUB_WORKSPACE"/' + quote(directory)
+
+
+def quote(text: str) -> str:
+    """A bash word for `text`, with each secret taken from the environment when bash comes to it."""
+    pieces: list[str] = []
+    for literal, name in secrets.split(text):
+        if literal or (name is None and not pieces):
+            pieces.append(shlex.quote(literal))
+        if name:
+            pieces.append(f'"${{{name}:-}}"')
+    return "".join(pieces)

@@ -1,0 +1,269 @@
+"""A job's steps for one row: evaluated text, and an equivalent for each `uses:`.
+
+`run:` text stays as it is but for its expressions. `actions/checkout` is our code sync, `actions/setup-python` a venv;
+actions that only move files between CI's machines are left out by name; any other is an error that says how to replace
+it. So is a step that says something which only an earlier step's end can decide.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ci_tasks.config import Override
+from ci_tasks.errors import ConfigError, WorkflowError
+from ci_tasks.planning.expression_references import depends_on_matrix, expression_texts, referenced_names
+from ci_tasks.records import Deviation
+from ci_tasks.workflow.expressions import JobStatus
+from ci_tasks.workflow.model import Job, Step
+from ci_tasks.workflow.naming import matches_job
+from ci_tasks.workflow.resolve import Resolver
+
+_SHELLS = {
+    None: ("bash", "-e", "{0}"),
+    "bash": ("bash", "--noprofile", "--norc", "-eo", "pipefail", "{0}"),
+    "sh": ("sh", "-e", "{0}"),
+    "python": ("python", "{0}"),
+}
+_WITHOUT_EFFECT = ("actions/cache", "actions/upload-artifact")
+# What actions/checkout fetches when asked to: (key, what, what stands here for it)
+_FETCHED_IN_CI = (
+    ("submodules", "submodules", "as they are in your checkout"),
+    ("lfs", "LFS files", "pointers, as committed"),
+)
+_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_FAILED = JobStatus(success=False, failure=True)
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step as bash will run it. `words` start the interpreter; `{0}` among them is the script's file."""
+
+    name: str
+    text: str
+    words: tuple[str, ...]
+    directory: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    id: str | None = None
+    on_success: bool = True
+    on_failure: bool = False
+    continue_on_error: bool = False
+    timeout_minutes: float | None = None
+    own: bool = False  # belongs to this row alone, because it depends on the matrix
+
+
+@dataclass(frozen=True)
+class PlannedSteps:
+    """All steps of a row, and the unevaluated ones they come from. `python` is the version that setup-python names."""
+
+    steps: tuple[PlannedStep, ...]
+    python: str | None
+    deviations: tuple[Deviation, ...]
+    sources: tuple[Step, ...] = ()
+
+    def split(self) -> tuple[tuple[PlannedStep, ...], tuple[PlannedStep, ...]]:
+        """The leading steps that are the same for every row, done once, and the rest. The last step is never shared."""
+        first = next((number for number, step in enumerate(self.steps) if step.own), len(self.steps) - 1)
+        return self.steps[:first], self.steps[first:]
+
+
+def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> PlannedSteps:
+    """Evaluate the job's steps for the row that `resolve` stands for. Raises WorkflowError, ConfigError."""
+    if job.uses:
+        raise WorkflowError(
+            "reusable workflows are not supported",
+            file=resolve.file,
+            job=job.id,
+            line=job.line,
+            text=f"uses: {job.uses}",
+            hint=f"list its jobs with --workflow {job.uses.removeprefix('./')}" if job.uses.startswith("./") else "",
+        )
+    if job.services:
+        raise WorkflowError("`services` are not supported", file=resolve.file, job=job.id, line=job.line)
+    planned: list[PlannedStep] = []
+    deviations: list[Deviation] = []
+    sources: list[Step] = []
+    python: str | None = None
+    for original in job.steps:
+        step, named = _overridden(original, job, overrides)
+        deviations += named
+        if step is None:
+            continue
+        if _without_effect(step):
+            deviations.append(_not_run(step))
+            continue
+        _check_known(step, sources, resolve)
+        if step.uses:
+            version, named = _equivalent(step, resolve)
+            python = version or python
+            deviations += named
+        else:
+            planned.append(_run_step(step, job, resolve))
+            sources.append(step)
+    if not planned:
+        raise WorkflowError("has no step to run", file=resolve.file, job=job.id, line=job.line)
+    return PlannedSteps(tuple(planned), python, tuple(deviations), tuple(sources))
+
+
+def check_overrides(overrides: Sequence[Override], jobs: Mapping[str, Job]) -> None:
+    """Every override of a job that this workflow has meets one of its steps. Raises ConfigError."""
+    for override in overrides:
+        for job in jobs.values():
+            if matches_job(override.job, job.id):
+                steps = [step.name for step in job.steps]
+                if override.step not in steps:
+                    raise ConfigError(
+                        f"the override of job {override.job} meets no step {override.step!r}",
+                        hint=f"its steps: {', '.join(steps)}",
+                    )
+
+
+def version_matches(requested: str, version: str) -> bool:
+    """Whether `version` (3.10.13) is what setup-python's `requested` (3.10, 3.x, 3.10.13) asks for."""
+    parts = requested.split(".")
+    return all(part in ("x", "*") or part == have for part, have in zip(parts, version.split("."), strict=False))
+
+
+def _overridden(step: Step, job: Job, overrides: Sequence[Override]) -> tuple[Step | None, list[Deviation]]:
+    for override in overrides:
+        if override.step != step.name or not matches_job(override.job, job.id):
+            continue
+        ci = (step.run or step.uses or "").strip()
+        if override.skip:
+            return None, [Deviation(f"step {step.name!r}", ci, "skipped", "override in hosts.yaml")]
+        if override.run is not None:
+            changed = replace(step, run=override.run, uses=None)
+            return changed, [Deviation(f"step {step.name!r}", ci, override.run.strip(), "override in hosts.yaml")]
+        merged = {**step.with_, **(override.with_ or {})}
+        here = ", ".join(f"{key}: {value}" for key, value in (override.with_ or {}).items())
+        before = ", ".join(f"{key}: {step.with_.get(key, 'unset')}" for key in override.with_ or {})
+        return replace(step, with_=merged), [
+            Deviation(f"step {step.name!r}", before, here, "override in hosts.yaml"),
+        ]
+    return step, []
+
+
+def _without_effect(step: Step) -> bool:
+    action = (step.uses or "").split("@")[0]
+    return any(action == prefix or action.startswith(prefix + "/") for prefix in _WITHOUT_EFFECT)
+
+
+def _not_run(step: Step) -> Deviation:
+    """Unevaluated: the key of a cache asks for hashFiles, which only CI's runner can answer."""
+    return Deviation(f"step {step.name!r}", f"uses {step.uses}", "not run", "only moves files around in CI")
+
+
+def _equivalent(step: Step, resolve: Resolver) -> tuple[str | None, list[Deviation]]:
+    """What stands here for an action: (a Python version it sets up, deviations)."""
+    if not any(resolve.condition(step.condition, status, step=step) for status in (JobStatus(), _FAILED)):
+        return None, []
+    action = (step.uses or "").split("@")[0]
+    inputs = {key: resolve.text(value, step=step) for key, value in step.with_.items()}
+    if action == "actions/checkout":
+        strange = [key for key in ("repository", "path", "ref") if inputs.get(key)]
+        if strange:
+            raise _unsupported(step, resolve, f"checks out something else ({', '.join(strange)})")
+        return None, [
+            Deviation(what, f"{key}: {inputs[key]}", here, "no server is asked for them")
+            for key, what, here in _FETCHED_IN_CI
+            if inputs.get(key, "false") != "false"
+        ]
+    if action == "actions/setup-python":
+        version = inputs.get("python-version", "")
+        if not version:
+            raise _unsupported(step, resolve, "does not say which Python")
+        return version, []
+    raise _unsupported(step, resolve, "uses an action that has no equivalent here")
+
+
+def _unsupported(step: Step, resolve: Resolver, message: str) -> WorkflowError:
+    override = f"overrides: [{{job: {resolve.job}, step: {step.name!r}, skip: true}}]"
+    hint = f"replace or skip it in hosts.yaml: {override}"
+    return _refused(message, step, resolve, f"uses: {step.uses}", hint)
+
+
+def _run_step(step: Step, job: Job, resolve: Resolver) -> PlannedStep:
+    step_env = resolve.strings(step.env, step=step)
+    inner = resolve.with_env({**resolve.contexts["env"], **step_env})
+    directory = step.working_directory or job.working_directory
+    minutes = inner.number(step.timeout_minutes, "timeout-minutes")
+    planned = PlannedStep(
+        name=inner.text(step.name, step=step),
+        text=inner.text(step.run or "", step=step),
+        words=_words(step.shell or job.shell, step, inner),
+        directory=inner.text(directory, step=step) if directory else str(inner.contexts["github"]["workspace"]),
+        env=step_env,
+        id=step.id,
+        on_success=inner.condition(step.condition, step=step),
+        on_failure=inner.condition(step.condition, _FAILED, step=step),
+        continue_on_error=_truth(inner.value(step.continue_on_error, step=step)),
+        timeout_minutes=minutes if minutes and minutes > 0 else None,  # GitHub takes 0 for no limit
+        own=_depends_on_matrix(step, job),
+    )
+    if any("\0" in text for text in (planned.text, planned.name, planned.directory, *step_env, *step_env.values())):
+        raise _refused("has a NUL byte, which no script and no variable can hold", step, resolve)
+    if step.id and not _ID.fullmatch(step.id):
+        raise _refused(f"the id {step.id!r} is no identifier", step, resolve)
+    return planned
+
+
+def _refused(message: str, step: Step, resolve: Resolver, text: str = "", hint: str = "") -> WorkflowError:
+    return WorkflowError(
+        message, file=resolve.file, job=resolve.job, step=step.name, line=step.line, text=text, hint=hint
+    )
+
+
+def _truth(value: Any) -> bool:
+    return value == "true" if isinstance(value, str) else bool(value)
+
+
+def _check_known(step: Step, before: Sequence[Step], resolve: Resolver) -> None:
+    """Nothing that this step says is decided only while the job runs: by the outcome or outputs of a step that ran
+    `before`, or by what it wrote to GITHUB_ENV. Actions have no outputs here, as a cache has none that misses."""
+    ran = {earlier.id.lower() for earlier in before if earlier.id}
+    exporting = [earlier.run for earlier in before if earlier.run and "GITHUB_ENV" in earlier.run]
+    for name in referenced_names(expression_texts(step)):
+        parts = name.split(".")
+        if parts[0] == "steps" and ran and (len(parts) == 1 or parts[1].lower() in ran):
+            raise _refused(
+                "needs the outcome or an output of an earlier step, which is known only while it runs",
+                step,
+                resolve,
+                name,
+            )
+        if (
+            parts[0] == "env"
+            and len(parts) > 1
+            and any(re.search(rf"\b{re.escape(parts[1])}\b", text) for text in exporting)
+        ):
+            raise _refused(
+                "needs a variable that an earlier step writes to GITHUB_ENV, which is known only while it runs",
+                step,
+                resolve,
+                name,
+                f"the script can take it from its environment: ${parts[1]}",
+            )
+
+
+def _words(shell: str | None, step: Step, resolve: Resolver) -> tuple[str, ...]:
+    if shell in _SHELLS:
+        return _SHELLS[shell]
+    if shell and "{0}" in shell:
+        try:
+            return tuple(shlex.split(resolve.text(shell, step=step)))
+        except ValueError as error:
+            raise _refused(f"its shell cannot be read as words: {error}", step, resolve, shell) from None
+    raise _refused(
+        f"the shell {shell!r} is not supported here; valid: bash, sh, python, or a command with {{0}}", step, resolve
+    )
+
+
+def _depends_on_matrix(step: Step, job: Job) -> bool:
+    """Whether the step may differ from row to row, be it by way of the job's `env`."""
+    texts = [*expression_texts(step), *([job.working_directory] if job.working_directory else [])]
+    names = referenced_names(texts)
+    by_env = [str(value) for key, value in job.env.items() if f"env.{key}" in names or "env" in names]
+    return depends_on_matrix([*names, *referenced_names(by_env)])

@@ -1,0 +1,144 @@
+"""What a recording holds: calls with their arguments, checks, written files, and where the test stopped.
+
+A part of a text that is not known stands as ⟨expression⟩.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
+
+RECORDED, READ = "recorded", "read"  # by running the test under stubs, or from its syntax tree
+MAIN, PYTEST, NONE = "main", "pytest", "none"
+UNKNOWN = re.compile("⟨[^⟨⟩]*⟩")
+_STARTERS = frozenset(
+    ["subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output", "subprocess.Popen"]
+    + ["os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"]
+)
+_OPERATORS = frozenset(";&|\n")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A function of the checkout that was running, and the 1-based line it had come to."""
+
+    file: str
+    function: str
+    line: int
+
+
+@dataclass(frozen=True)
+class LaunchCall:
+    """A call of a suite's helper, of the standard library's `subprocess`, or of a package that is stubbed.
+
+    `target` is the function as imported ("subprocess.run"), `stack` the checkout's frames, innermost last, `entry` the
+    test function that pytest would call ("" without pytest), `env` what the test had set in its environment.
+    """
+
+    target: str
+    args: Sequence[Value]
+    kwargs: Mapping[str, Value]
+    stack: tuple[Frame, ...]
+    entry: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    origin: str = RECORDED
+
+    @property
+    def function(self) -> str:
+        return self.target.rpartition(".")[2]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The parts of the arguments that are not known."""
+        return tuple(dict.fromkeys(unknown_parts([*self.args, *self.kwargs.values()])))
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The words of each command that the standard library was asked to start; [] for other calls."""
+        command = self.args[0] if self.args else self.kwargs.get("args", self.kwargs.get("cmd"))
+        return commands_in(command) if self.target in _STARTERS else []
+
+
+@dataclass(frozen=True)
+class AssertionSite:
+    """An assertion, which is never evaluated. `after` is how many calls were recorded before it; None: not reached."""
+
+    file: str
+    function: str
+    line: int
+    text: str
+    message: str
+    after: int | None = None
+    entry: str = ""
+    origin: str = RECORDED
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where a test ended under stubs before its end: what comes after it is not seen."""
+
+    why: str
+    entry: str = ""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a test launches. `entry` is how `python FILE` begins it: a `__main__` block, pytest called by that block, or
+    not at all. `files` are the texts that it wrote, by path. `problem`: why nothing, or not everything, is known."""
+
+    calls: tuple[LaunchCall, ...] = ()
+    assertions: tuple[AssertionSite, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Value] = field(default_factory=dict)
+    stops: tuple[Stop, ...] = ()
+    tests: tuple[str, ...] = ()
+    entry: str = NONE
+    doc: str = ""
+    origin: str = READ
+    problem: str = ""
+
+
+def unknown_parts(value: Value) -> Iterator[str]:
+    """Every ⟨part⟩ of a value, however deep."""
+    if isinstance(value, str):
+        yield from UNKNOWN.findall(value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from unknown_parts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from unknown_parts(item)
+
+
+def shell_split(text: str) -> list[str]:
+    """The words that a shell would make of a text, as far as quotes go."""
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that is not closed
+        return text.split()
+
+
+def commands_in(command: Value) -> list[list[str]]:
+    """The words of each command of a line of shell (`a && b; c` has three), or of a list of words."""
+    if isinstance(command, list):
+        return [[word if isinstance(word, str) else str(word) for word in command]]
+    if not isinstance(command, str):
+        return []
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="".join(_OPERATORS))
+    lexer.whitespace = " \t\r"
+    lexer.whitespace_split, lexer.commenters = True, ""
+    commands: list[list[str]] = [[]]
+    try:
+        for token in lexer:
+            if set(token) <= _OPERATORS:
+                commands.append([])
+            else:
+                commands[-1].append(token)
+    except ValueError:
+        return [shell_split(command)]
+    return [command_words for command_words in commands if command_words]

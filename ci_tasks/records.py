@@ -1,0 +1,214 @@
+"""What is known of runs, as typed records: the content of record.json, of the history and of `--json`.
+
+Only `ci_tasks.agent.codec` turns them into JSON and back. Fields may be added, not renamed. Times are ISO texts, UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ci_tasks.agent.codec import encode
+from ci_tasks.agent.records import Checkout as Checkout
+from ci_tasks.agent.records import Deviation as Deviation
+from ci_tasks.agent.records import Environment
+from ci_tasks.agent.records import Plan as Plan
+
+# Statuses of a row and what a process says of them. 125 is the code that `git bisect run` skips.
+PASSED, FAILED, VACUOUS, BLOCKED, CANCELLED, LOST = "passed", "failed", "vacuous", "blocked", "cancelled", "lost"
+EXIT_CODES = {PASSED: 0, FAILED: 1, VACUOUS: 1, BLOCKED: 125, CANCELLED: 130, LOST: 125}
+# Of several rows the first of these that occurred speaks for all: failed wins over blocked, blocked over passed.
+_WORST_FIRST = (CANCELLED, FAILED, VACUOUS, LOST, BLOCKED, PASSED)
+PLANNED, RUNNING = "planned", "running"  # of a run that has no end yet
+STATUSES = (*EXIT_CODES, RUNNING, PLANNED)
+
+
+def overall(statuses: list[str]) -> str:
+    """The status of several rows together. No row at all is vacuous: nothing was shown."""
+    return next((status for status in _WORST_FIRST if status in statuses), VACUOUS)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What shows that a row did something. `kind` is junit, pytest, unittest, metrics, script or none."""
+
+    kind: str
+    tests: int = 0
+    failures: int = 0
+    skipped: int = 0
+    steps: int = 0
+    detail: str = ""
+
+
+NO_EVIDENCE = Evidence("none")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A row's status and the one line that explains it. `line_no` is 1-based in the log, or None."""
+
+    status: str
+    reason: str
+    evidence: Evidence
+    line_no: int | None = None
+
+
+@dataclass(frozen=True)
+class TriageCandidate:
+    """A line that may be the reason. `line_no` is 1-based in the log as it was given."""
+
+    cause: str
+    verdict: str
+    line_no: int
+    line: str
+    rule: str
+
+
+@dataclass(frozen=True)
+class Triage:
+    """What a log says of its failure.
+
+    `verdict` is `fail` (the code under test or its configuration), `blocked` (the environment) or `pass` (nothing
+    failed); `cause` one of the classes of rules.yaml, `unknown` where no rule knows, `pass` where nothing failed.
+    `line` has no escape sequences; `text` is the same without timestamp, rank and actor. `signature` is equal for
+    two runs of one failure, "" where nothing failed. `confidence` is between 0 and 1. `context` are the lines
+    around, the blamed one among them; `reason` is the rule's explanation; `frames` the innermost calls of its
+    traceback as `file:function`, outermost first. `second` is the next best, where that is not far behind.
+    """
+
+    cause: str
+    verdict: str
+    line_no: int | None
+    line: str
+    signature: str
+    confidence: float
+    text: str = ""
+    context: tuple[str, ...] = ()
+    reason: str = ""
+    rule: str = ""
+    frames: tuple[str, ...] = ()
+    second: TriageCandidate | None = None
+
+
+@dataclass(frozen=True)
+class Timings:
+    """`seconds` from start to end; `queued` of them the run waited for GPUs or locks, None where that is not known."""
+
+    seconds: float | None = None
+    queued: float | None = None
+
+
+@dataclass(frozen=True)
+class LogDigest:
+    """The size and SHA-256 of a log as it was written, secrets masked."""
+
+    bytes: int = 0
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class RunEnvironment(Environment):
+    """What a run had around it, and the image that its plan names."""
+
+    runtime: str | None = None
+    image: str | None = None
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of the first container's image, with the name that it was pulled by."""
+        return next((digest for container in self.containers for digest in container.digests), None)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at a row. `id` is that of its run directory; `gpu_ids` count on its host, or on its node."""
+
+    id: str
+    host: str | None
+    status: str
+    reason: str = ""
+    slurm_job_id: str | None = None
+    node: str | None = None
+    gpu_ids: tuple[int, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+    queue_seconds: float | None = None
+    image_digest: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A row's run: the content of record.json.
+
+    `status` is one of STATUSES. `attempts` are all tries at the row, the last of them this run. `stopped`: it was ended
+    because another row had failed. `files_gone` is set by the history alone: nothing but this is left of the run.
+    """
+
+    id: str
+    label: str
+    row: str
+    host: str | None
+    status: str
+    reason: str = ""
+    exit_code: int | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    timings: Timings = Timings()
+    checkout: Checkout | None = None
+    gpus: int = 0
+    gpu_ids: tuple[int, ...] = ()
+    log: LogDigest = LogDigest()
+    evidence: Evidence = NO_EVIDENCE
+    metrics: Mapping[str, float | str] = field(default_factory=dict)
+    triage: Triage | None = None
+    deviations: tuple[Deviation, ...] = ()
+    environment: RunEnvironment = RunEnvironment()
+    attempts: tuple[Attempt, ...] = ()
+    stopped: bool = False
+    files_gone: bool = False
+
+    @property
+    def earlier(self) -> tuple[Attempt, ...]:
+        return self.attempts[:-1]
+
+    @property
+    def cause(self) -> str | None:
+        return self.triage.cause if self.triage else None
+
+    @property
+    def signature(self) -> str:
+        return self.triage.signature if self.triage else ""
+
+    @property
+    def line_no(self) -> int | None:
+        """The line of the log that triage blames."""
+        return self.triage.line_no if self.triage else None
+
+
+@dataclass(frozen=True)
+class RowTally:
+    """A row on a host: how often it ended how, and the medians of its newest passed runs: seconds, and seconds that it
+    waited. `flaky`: it has passed and failed there on one and the same tree."""
+
+    label: str
+    row: str
+    host: str
+    counts: Mapping[str, int]
+    seconds: float | None
+    queued: float | None
+    flaky: bool
+    runs: int
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan, the directory that it was written to, and what its host lacks: an entry of `plan --json`."""
+
+    plan: Plan
+    run_dir: str
+    lacks: tuple[str, ...] = ()
+
+    def public(self) -> Mapping[str, object]:
+        """For JSON: one flat object."""
+        return {**encode(self.plan), "run_dir": self.run_dir, "lacks": list(self.lacks)}

@@ -1,0 +1,105 @@
+"""The registry of features: each folder of `ci_tasks.features` declares what it adds. The core imports none of them.
+
+A folder's `__init__` holds only `FEATURE = Feature(...)`. References are "module:attribute" and are imported on first
+use, so that listing commands is fast. The core works without any of the folders.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ci_tasks.results.metric_lines import MetricFormat
+    from ci_tasks.workflow.model import Workflow
+    from ci_tasks.workflow.suite import Suite
+
+
+class Command(NamedTuple):
+    """A command. `heading` is its group in help; `function` refers to a function whose one argument is the options (see
+    ci_tasks.cli.options)."""
+
+    name: str
+    heading: str
+    summary: str
+    function: str
+
+
+class Session(NamedTuple):
+    """A nox session that runs `command_line` of the program, followed by nox's posargs."""
+
+    name: str
+    summary: str
+    command_line: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What a feature adds to the core. References are "module:attribute", or "" if it adds nothing of that kind.
+
+    `needs` are the names of the features that it requires. `repeated_run` runs a label several times: the
+    implementation of `run --repeat` and `--until-fail`. `before_rows` is called before the rows of a host start: see
+    `ci_tasks.run.row_plans.BeforeRows`.
+    `suite` is a `workflow.suite.Suite`, `metric_format` a
+    `results.metric_lines.MetricFormat`; `failure_analysis` and `ci_log_reader` are the functions of the types in
+    `results.analysis`.
+    """
+
+    name: str
+    needs: tuple[str, ...] = ()
+    commands: tuple[Command, ...] = ()
+    nox_sessions: tuple[Session, ...] = ()
+    repeated_run: str = ""
+    before_rows: str = ""
+    suite: str = ""
+    metric_format: str = ""
+    failure_analysis: str = ""
+    ci_log_reader: str = ""
+
+
+@cache
+def features() -> tuple[Feature, ...]:
+    """The features of all folders, by name. A folder without a declaration adds nothing."""
+    package = importlib.import_module("ci_tasks.features")
+    (folder,) = package.__path__
+    names = sorted(name for name in os.listdir(folder) if os.path.isfile(f"{folder}/{name}/__init__.py"))
+    modules = (importlib.import_module(f"{package.__name__}.{name}") for name in names)
+    return tuple(module.FEATURE for module in modules if hasattr(module, "FEATURE"))
+
+
+def find(name: str) -> Feature | None:
+    """The feature of that name, None if it is not there."""
+    return next((feature for feature in features() if feature.name == name), None)
+
+
+def load(reference: str) -> Any:
+    """Import and return "module:attribute"."""
+    module, _, attribute = reference.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def hook(field: str) -> Any:
+    """The object that this field of `Feature` refers to, of the first feature that sets it; None without one."""
+    return next((load(getattr(feature, field)) for feature in features() if getattr(feature, field)), None)
+
+
+@cache
+def suites() -> tuple[Suite, ...]:
+    """The suites of all features."""
+    return tuple(load(feature.suite) for feature in features() if feature.suite)
+
+
+def suite_of(workflow: Workflow) -> Suite:
+    """The first suite that matches the workflow, else the generic one."""
+    from ci_tasks.workflow.suite import GENERIC
+
+    return next((suite for suite in suites() if suite.matches(workflow)), GENERIC)
+
+
+@cache
+def metric_formats() -> tuple[MetricFormat, ...]:
+    """The metric formats of all features, in addition to the core's."""
+    return tuple(load(feature.metric_format) for feature in features() if feature.metric_format)

@@ -1,0 +1,43 @@
+"""What features make of a failure: the reason that a log gives, and CI's own log of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ci_tasks import registry
+from ci_tasks.records import Triage
+
+if TYPE_CHECKING:
+    from ci_tasks.results.verdict import JobEnd
+
+FailureAnalysis = Callable[[Iterable[bytes], "JobEnd"], Triage]
+"""Why a job failed: its log's bytes, cut anywhere, and how it ended."""
+
+
+@dataclass(frozen=True)
+class CiJobLog:
+    """CI's log of one job. `text` are its bytes without CI's prefixes, which can be read again and again; `blamed` is
+    the 1-based line that says why it failed."""
+
+    name: str
+    text: Iterable[bytes]
+    blamed: int | None
+
+
+CiLogReader = Callable[[str, "str | None"], AbstractContextManager[CiJobLog]]
+"""Opens a file with CI's log, of the job that is named where it holds several. Raises UsageError."""
+
+
+def analyse(log: Iterable[bytes], ended: JobEnd) -> Triage | None:
+    """Why a job failed, as far as its log says; None where no feature analyses failures."""
+    failure_analysis: FailureAnalysis | None = registry.hook("failure_analysis")
+    return failure_analysis(log, ended) if failure_analysis else None
+
+
+def ci_log_reader() -> CiLogReader | None:
+    """What opens CI's logs; None where no feature does."""
+    reader: CiLogReader | None = registry.hook("ci_log_reader")
+    return reader

@@ -1,0 +1,63 @@
+"""What the last line of a log says of a job that runs; of a line of metrics how far it is and how it does, in short."""
+
+from __future__ import annotations
+
+import re
+
+from ci_tasks.results.log_facts import read_log, shown
+from ci_tasks.results.metric_lines import MetricFormat
+
+_STEP = re.compile(rb"(step|rollout|eval)[ :](\d+)(?=:| -)")
+# What a person asks for first: names by their parts, the most telling ones above. A minimum says less than a mean.
+_TELLING = tuple(re.compile(words) for words in (r"(?i)reward(?!.*(?:max|min|std))", r"(?i)\bacc", r"(?i)score/mean"))
+_LOSS = re.compile(r"(?i)(?:^|[/_])(?:pg_)?loss$")
+_IDLE = frozenset({"mean", "avg"})  # the last part of a name that says nothing alone
+_ACTOR = re.compile(r"^\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?")
+
+
+def line_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:
+    """The line for a person who looks at many: metrics in short, without the actor that Ray puts in front."""
+    if summary := metrics_summary(line, formats):
+        return summary
+    text = shown(line)
+    return _ACTOR.sub("", text) or text
+
+
+def metrics_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:
+    """`step 12, reward 0.43` of a line of metrics; "" where it is none. `formats` are further ways to log them."""
+    if b"{" not in line and b" - " not in line:  # most lines, and what follows costs more
+        return ""
+    match = _STEP.search(line)
+    if match is None:
+        return ""
+    values = _values(line, formats)
+    if not values:
+        return ""
+    word = f"{match[1].decode()} {int(match[2])}"
+    name = _telling(values)
+    return f"{word}, {_short(name)} {values[name]:.4g}" if name else f"{word}, {len(values)} metrics"
+
+
+def _values(line: bytes, formats: tuple[MetricFormat, ...]) -> dict[str, float]:
+    facts = read_log([line])
+    if facts.metrics:
+        return facts.values
+    return next((match[1] for metric_format in formats if (match := metric_format.read(line))), {})
+
+
+def _telling(values: dict[str, float]) -> str:
+    """The name of the value to show, or "" where none stands out."""
+    for pattern in (*_TELLING, _LOSS):
+        for name in values:
+            if pattern.search(name):
+                return name
+    return next(iter(values)) if len(values) == 1 else ""
+
+
+def _short(name: str) -> str:
+    """`critic/rewards/mean` is a reward, `train/loss` a loss, `eval/aime` aime."""
+    if "reward" in name.lower():
+        return "reward"
+    parts = [part.split("@")[0] for part in name.split("/") if part]
+    telling = [part for part in parts if part.lower() not in _IDLE]
+    return (telling or parts or [name])[-1]

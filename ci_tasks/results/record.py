@@ -1,0 +1,263 @@
+"""record.json: what is known of a run after its end, put together from its directory. The judge decides, this reads."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from ci_tasks.agent import processes
+from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.records import (
+    DockerInvocation,
+    DockerInvocations,
+    Environment,
+    Event,
+    Plan,
+    SlurmAllocation,
+    Status,
+    read_events,
+)
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_record, read_remote, read_status, write_record
+from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.records import (
+    NO_EVIDENCE,
+    PASSED,
+    PLANNED,
+    RUNNING,
+    Attempt,
+    LogDigest,
+    RunEnvironment,
+    RunRecord,
+    Timings,
+    Triage,
+    Verdict,
+)
+from ci_tasks.results.analysis import analyse
+from ci_tasks.results.junit import Junit, read_junit
+from ci_tasks.results.log_facts import LogFacts, read_log
+from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
+from ci_tasks.results.waits import queue_seconds
+
+_LONGEST_LINE = 1 << 16
+_PIECE = 1 << 18
+_LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
+_LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log has to do
+
+
+def judge_run(run: RunDir) -> RunRecord:
+    """Judge an ended run, write its record.json and return it."""
+    plan, status = read_plan(run), read_status(run)
+    facts = log_facts(run)
+    evidence = collect_evidence(_junit(run), facts, plan.entry_point)
+    calls = _container_calls(run)
+    ended = JobEnd(
+        end=status.end,
+        exit_code=status.exit_code,
+        error=status.error or "",
+        timeout_minutes=plan.timeout_minutes,
+        log_error=status.log_error or "",
+    )
+    triage = log_triage(run, ended) if needs_triage(ended) else None
+    contained = any(call.runtime in ("docker", "podman") for call in calls)
+    verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
+    environment, queued = _environment(run), queue_seconds(events_of(run))
+    record = _record(plan, status, verdict, facts, calls, environment, queued)
+    return _write_record(run, replace(record, triage=triage if verdict.status != PASSED else None))
+
+
+def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
+    """The record of a run that never began: blocked, or cancelled while it waited."""
+    return _write_record(run, _record(read_plan(run), Status(), Verdict(status, reason, NO_EVIDENCE)))
+
+
+class UnreadableRun(UsageError):
+    """A file of a run directory is not what it should be; the message names the file and the key."""
+
+
+def read_run_record(run: RunDir) -> RunRecord | None:
+    """The content of record.json; None where there is none. Raises UnreadableRun, OSError."""
+    with _readable():
+        return read_record(RunRecord, run.record)
+
+
+def load_record(run: RunDir) -> RunRecord:
+    """The record of a run, or what can be said of one without: it runs, or its client went away before the end.
+    Raises UnreadableRun, OSError."""
+    with _readable():
+        record = read_record(RunRecord, run.record)
+        if record is not None:
+            return record
+        plan, status = read_plan(run), read_status(run)
+        if status.exists and is_over(run):
+            return judge_run(run)
+        state = RUNNING if status.exists else PLANNED
+        return _record(plan, status, Verdict(state, "", NO_EVIDENCE))
+
+
+def is_over(run: RunDir) -> bool:
+    """Whether the run has ended, and all of it is here: one of another host may have ended with its log still there."""
+    remote = read_remote(run)
+    if remote is not None:
+        return remote.complete
+    status = read_status(run)
+    return status.has_ended or not processes.alive(status)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except RecordError as error:
+        raise UnreadableRun(str(error), hint="a record.json that is removed is made again from its run") from None
+
+
+def with_attempts(run: RunDir, record: RunRecord, earlier: Sequence[Attempt], *, stopped: bool) -> RunRecord:
+    """The record with the attempts that went before, on disk too."""
+    if not earlier and not stopped:
+        return record
+    return _write_record(run, replace(record, attempts=(*earlier, *record.attempts[-1:]), stopped=stopped))
+
+
+def _write_record(run: RunDir, record: RunRecord) -> RunRecord:
+    """Write record.json, which is the truth, and then tell the history, which may fail."""
+    write_record(run.record, record)
+    try:
+        from ci_tasks.results.history.writer import add_run
+    except Blocked:  # a Python that was built without SQLite
+        return record
+    add_run(run, record)
+    return record
+
+
+def _record(
+    plan: Plan,
+    status: Status,
+    verdict: Verdict,
+    facts: LogFacts = LogFacts(),
+    calls: Sequence[DockerInvocation] = (),
+    environment: Environment = Environment(),
+    queued: float | None = None,
+) -> RunRecord:
+    started, ended = status.started_at, status.ended_at
+    observed = [item for call in calls for item in call.deviations]
+    # What the adapter saw happen replaces what the plan foresaw under the same name.
+    foreseen = [item for item in plan.deviations if item.what not in {other.what for other in observed}]
+    gpu_ids = facts.gpu_ids or status.gpu_ids or ()
+    uuids = tuple(gpu.uuid for gpu in environment.gpus if gpu.uuid and gpu.index in gpu_ids)
+    around = RunEnvironment(**vars(environment), runtime=plan.runtime or None, image=plan.image)
+    slurm = status.slurm or SlurmAllocation()
+    attempt = Attempt(
+        id=plan.id,
+        host=plan.host or None,
+        status=verdict.status,
+        reason=verdict.reason,
+        slurm_job_id=slurm.job,
+        node=slurm.node,
+        gpu_ids=gpu_ids,
+        gpu_uuids=uuids or status.gpu_uuids,
+        queue_seconds=queued,
+        image_digest=around.digest,
+        started_at=_iso(started),
+        ended_at=_iso(ended),
+    )
+    return RunRecord(
+        id=plan.id,
+        label=plan.label,
+        row=plan.row,
+        host=plan.host or None,
+        status=verdict.status,
+        reason=verdict.reason,
+        exit_code=status.exit_code,
+        started_at=_iso(started),
+        ended_at=_iso(ended),
+        timings=Timings(round(ended - started, 3) if started and ended else None, queued),
+        checkout=plan.checkout if plan.checkout.path else None,
+        gpus=plan.gpus,
+        gpu_ids=gpu_ids,
+        log=LogDigest(status.log_bytes, status.log_sha256),
+        evidence=verdict.evidence,
+        metrics={name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()},
+        deviations=tuple(dict.fromkeys([*foreseen, *observed])),
+        environment=around,
+        attempts=(attempt,),
+    )
+
+
+def log_facts(run: RunDir) -> LogFacts:
+    """What the log of a run says; nothing where there is none."""
+    try:
+        with open(run.log, "rb") as source:
+            if stat.S_ISREG(os.fstat(source.fileno()).st_mode):  # a log sent to a device may have no end
+                return read_log(_lines(source))
+            return LogFacts()
+    except OSError:
+        return LogFacts()
+
+
+def log_triage(run: RunDir, ended: JobEnd) -> Triage | None:
+    """Why a run ended so, as far as its log says; None where no feature analyses failures."""
+    try:
+        with open(run.log, "rb", buffering=0) as source:
+            if stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                return analyse(iter(lambda: source.read(_PIECE), b""), ended)
+    except OSError:
+        pass
+    return analyse([], ended)
+
+
+def _lines(source: Any) -> Iterator[bytes]:
+    """Lines of bounded length, so that 100 MB without a newline stay 64 KiB: of a longer one its beginning, or its end
+    where that is a progress bar's, which writes its line again and again."""
+    while line := source.readline(_LONGEST_LINE):
+        more = line
+        while more and not more.endswith(b"\n"):
+            more = source.readline(_LONGEST_LINE)
+            if b"\r" in more.rstrip(b"\r\n"):
+                line = more
+        yield line
+
+
+def _junit(run: RunDir) -> Junit | None:
+    try:
+        with open(run.junit, "rb") as source:
+            return read_junit(source.read(_LARGEST_JUNIT))
+    except OSError:
+        return None
+
+
+def events_of(run: RunDir) -> list[Event]:
+    """What happened in a run; a line that is none is left out."""
+    try:
+        with open(run.events, encoding="utf-8", errors="replace") as source:
+            return read_events(source.read(_LARGEST_EVENTS))
+    except OSError:
+        return []
+
+
+def _environment(run: RunDir) -> Environment:
+    """What the agent found out about the machine; a file that does not hold that is named in `problem`."""
+    try:
+        return read_record(Environment, run.environment) or Environment()
+    except (OSError, RecordError) as error:
+        return Environment(problem=str(error))
+
+
+def _container_calls(run: RunDir) -> tuple[DockerInvocation, ...]:
+    try:
+        invocations = read_record(DockerInvocations, run.docker)
+    except (OSError, RecordError):
+        return ()
+    return invocations.calls if invocations else ()
+
+
+def _iso(seconds: float | None) -> str | None:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds") if seconds else None
+    except (OverflowError, ValueError, OSError):
+        return None  # no clock says so

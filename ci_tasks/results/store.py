@@ -1,0 +1,183 @@
+"""Where runs are kept, what they are called, and how a person's short name finds one.
+
+HOME/runs/BATCH/NN/     one row's run directory; its id is BATCH.NN
+HOME/runs/BATCH/source  the tree that every row of the batch gets, gone at its end
+HOME/environments/      venvs that rows of a job share
+HOME/history.db         an index of all runs' records, made again where it is missing
+HOME/logs/              what `ci_tasks.debug_log` writes, a file a process
+HOME/pretend-gpus/      the lock files of pretend GPUs
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.resources import HOME_ENV as HOME_ENV
+from ci_tasks.resources import home as home
+
+_STAMP = "%Y%m%d-%H%M%S"
+_LONGEST_SLUG = 80  # a file name has 255 bytes
+_ID = re.compile(r"(?P<batch>.+)\.(?P<number>\d+)")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of one command, in `path`."""
+
+    id: str
+    path: Path
+
+    @property
+    def environments(self) -> Path:
+        """Where a plan keeps its venvs: beside its rows, so that it can be run by hand whatever others do meanwhile."""
+        return self.path / "environments"
+
+    @property
+    def source(self) -> Path:
+        return self.path / "source"
+
+    def run_dir(self, number: int) -> RunDir:
+        return RunDir(str(self.path / f"{number:02d}"))
+
+    def run_id(self, number: int) -> str:
+        return f"{self.id}.{number:02d}"
+
+
+def environments() -> Path:
+    return home() / "environments"
+
+
+def lock_dir() -> Path:
+    """The lock files of pretend GPUs: shared by all simulated runs, so that they compete as real ones do."""
+    return home() / "pretend-gpus"
+
+
+def client_id() -> str:
+    """Six letters that tell this home's runs on a shared host from another's."""
+    path = home() / "client-id"
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"client-id.{os.getpid()}")
+        beside.write_text(uuid.uuid4().hex[:6], encoding="ascii")
+        try:
+            os.link(beside, path)  # of two commands at once, the first decides
+        except FileExistsError:
+            pass
+        finally:
+            beside.unlink()
+        return path.read_text(encoding="ascii").strip()
+
+
+def new_batch(label: str, directory: Path | None = None) -> Batch:
+    """A fresh directory for the rows of one command; two commands in one second get two."""
+    slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", label)[:_LONGEST_SLUG].strip("-.") or "run"
+    stamp = time.strftime(_STAMP)
+    if directory is not None:
+        directory = directory.expanduser().resolve()
+        if directory.exists() and not directory.is_dir():
+            raise UsageError(f"{directory} is not a directory", hint="name a new directory with --out")
+        if directory.exists() and any(directory.iterdir()):
+            raise UsageError(f"{directory} is not empty", hint="name a new directory with --out")
+        directory.mkdir(parents=True, exist_ok=True)
+        return Batch(f"{stamp}-{slug}", directory)
+    for attempt in range(1, 1000):
+        id = f"{stamp}-{slug}" + (f"-{attempt}" if attempt > 1 else "")
+        path = home() / "runs" / id
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return Batch(id, path)
+    raise UsageError(f"{home() / 'runs'} has 1,000 runs of this second")
+
+
+def run_dirs() -> Iterator[tuple[str, RunDir]]:
+    """(id, directory) of every run kept here, newest first. What is not asked for is not looked at."""
+    for batch in _newest_first(batches()):
+        yield from _rows_of(batch)
+
+
+def batches() -> list[str]:
+    """The names of all batches kept here, in no order."""
+    return directories(home() / "runs")
+
+
+def directories(path: Path) -> list[str]:
+    """The names of the directories in `path`; another command may remove it at any moment."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except OSError:
+        return []
+
+
+def planned_at(batch: str) -> int:
+    """When the first row of a batch was planned, in nanoseconds since 1970; 0 where that is not known."""
+    try:
+        return os.stat(home() / "runs" / batch / "01" / "plan.json").st_mtime_ns
+    except OSError:
+        return 0
+
+
+def find(name: str) -> list[tuple[str, RunDir]]:
+    """The runs that `name` means: an id, a batch, the beginning of either, or `last` for the newest batch.
+
+    Raises UnknownName where there is none.
+    """
+    runs = list(_runs_like(name)) if name else []
+    if name == "last" and runs:
+        return list(reversed(runs))
+    exact = [(id, run) for id, run in runs if id == name or batch_of(id) == name]
+    matches = exact or [(id, run) for id, run in runs if id.startswith(name)]
+    if not matches:
+        raise UnknownName("run", name, [id for id, _ in itertools.islice(run_dirs(), 10)], where=str(home() / "runs"))
+    return list(reversed(matches))
+
+
+def _runs_like(name: str) -> Iterator[tuple[str, RunDir]]:
+    """The runs of which one may be meant, newest first: only their batches' directories are looked at."""
+    if name == "last":
+        newest = next((rows for batch in _newest_first(batches()) if (rows := list(_rows_of(batch)))), [])
+        yield from newest
+        return
+    for batch in _newest_first(
+        batch for batch in batches() if f"{batch}.".startswith(name) or name.startswith(f"{batch}.")
+    ):
+        yield from _rows_of(batch)
+
+
+def _rows_of(batch: str) -> Iterator[tuple[str, RunDir]]:
+    path = home() / "runs" / batch
+    for number in sorted(filter(_is_row, directories(path)), key=int, reverse=True):
+        yield f"{batch}.{number}", RunDir(str(path / number))
+
+
+def _is_row(name: str) -> bool:
+    return name.isascii() and name.isdecimal()
+
+
+def batch_of(id: str) -> str:
+    matched = _ID.fullmatch(id)
+    return matched["batch"] if matched else id
+
+
+def _newest_first(names: Iterable[str]) -> Iterator[str]:
+    """By the second in the name, and within it by when the first row was planned."""
+    by_second = itertools.groupby(sorted(names, key=_stamp, reverse=True), key=_stamp)
+    for _, together in by_second:
+        yield from sorted(together, key=lambda name: (planned_at(name), name), reverse=True)
+
+
+def _stamp(batch: str) -> str:
+    return batch[: len("20260101-120000")]

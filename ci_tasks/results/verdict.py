@@ -1,0 +1,148 @@
+"""Evidence over exit codes: what a run's end means.
+
+end, exit code     evidence                          status
+runner gone        any                               lost
+cancelled          any                               cancelled
+error              any                               blocked     (the job could not be started)
+any                the log could not be written      blocked     (whatever it lacks could be the reason)
+timeout            any                               failed
+125, 126, 127      the adapter's blocked line        blocked
+125                docker's own error                blocked
+not 0              a triage that blames the          blocked
+                   environment, and is sure of it
+not 0              any                               failed
+0                  a test that failed                failed      (the exit code lies)
+0                  no test executed                  vacuous     (green, but nothing ran)
+0                  tests, or a script that ran       passed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ci_tasks.agent import run_directory
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, Triage, Verdict
+from ci_tasks.results import triage as triages
+from ci_tasks.results.junit import Junit
+from ci_tasks.results.log_facts import LogFacts
+
+_DOCKERS_CODE = 125
+_ADAPTERS_CODES = (125, 126, 127)  # the last two for a program that is missing on a host without containers
+_DOCKERS_RULE = "image-pull"
+SURE = 0.6  # a triage's confidence from which on it says that it was the environment
+_EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
+_FAILED = ("failed", "error")
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a run ended, from its status.json. `end` is None where the runner vanished before it could say."""
+
+    end: str | None
+    exit_code: int | None
+    error: str = ""
+    timeout_minutes: float = 0
+    log_error: str = ""
+
+
+def collect_evidence(junit: Junit | None, log: LogFacts, entry_point: bool | None) -> Evidence:
+    """What shows that the row did something. `entry_point` is None where the row names no test file.
+
+    A script that calls pytest several times keeps the last call's JUnit file only; the log has the counts of all.
+    """
+    candidates = [evidence for evidence in (_from_junit(junit, log), _from_pytest(junit, log)) if evidence is not None]
+    if candidates:
+        return max(candidates, key=lambda evidence: evidence.tests + evidence.skipped)  # of equals the first
+    if log.unittest is not None:
+        executed = max(0, log.unittest - log.unittest_skipped)
+        return Evidence("unittest", executed, log.unittest_failed, log.unittest_skipped, log.metrics)
+    if log.metrics:
+        return Evidence("metrics", steps=log.metrics)
+    if entry_point is None or entry_point:
+        return Evidence("script")
+    return Evidence("none")
+
+
+def needs_triage(ended: JobEnd) -> bool:
+    """Whether the log's reason for a failure matters: the job ran, and did not get through."""
+    return ended.end in (run_directory.END_EXIT, run_directory.END_TIMEOUT) and ended.exit_code != 0
+
+
+def judge(
+    ended: JobEnd,
+    evidence: Evidence,
+    log: LogFacts,
+    *,
+    test: str | None,
+    containers: bool,
+    triage: Triage | None = None,
+) -> Verdict:
+    """The row's status and its reason. `triage` is what the log says of a failure."""
+    if ended.end is None:
+        return Verdict(LOST, ended.error or "the runner vanished before the job ended", evidence)
+    if ended.end == run_directory.END_CANCELLED:
+        return Verdict(CANCELLED, ended.error or "cancelled", evidence)
+    if ended.end == run_directory.END_ERROR:
+        return Verdict(BLOCKED, f"the job could not be started: {ended.error}", evidence)
+    if ended.log_error:
+        return Verdict(BLOCKED, ended.log_error, evidence)
+    if ended.end == run_directory.END_TIMEOUT:
+        reason = ended.error or f"timeout after {ended.timeout_minutes:g} min"
+        return _at_last_line(FAILED, reason, evidence, log)
+    if ended.exit_code in _ADAPTERS_CODES and log.blocked:
+        return Verdict(BLOCKED, log.blocked, evidence)
+    if ended.exit_code == _DOCKERS_CODE and containers and log.daemon:
+        return Verdict(BLOCKED, log.daemon, evidence)
+    if ended.exit_code != 0:
+        return _failed(ended, evidence, log, triage, containers)
+    return _green(evidence, test)
+
+
+def _from_junit(junit: Junit | None, log: LogFacts) -> Evidence | None:
+    if junit is None:
+        return None
+    return Evidence("junit", junit.executed, junit.failures, junit.skipped, log.metrics, junit.first)
+
+
+def _from_pytest(junit: Junit | None, log: LogFacts) -> Evidence | None:
+    if log.pytest is None:
+        return None
+    executed, failed = (sum(log.pytest.get(word, 0) for word in outcomes) for outcomes in (_EXECUTED, _FAILED))
+    return Evidence(
+        "pytest", executed, failed, log.pytest.get("skipped", 0), log.metrics, junit.first if junit is not None else ""
+    )
+
+
+def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | None, containers: bool) -> Verdict:
+    if triage is not None and _environment(triage, containers):
+        return Verdict(BLOCKED, triage.text, evidence, triage.line_no)
+    has_text = triage is not None and triage.text
+    if triage is not None and (evidence.detail or has_text):
+        return Verdict(FAILED, evidence.detail or triage.text, evidence, triage.line_no)
+    if evidence.detail:
+        return Verdict(FAILED, evidence.detail, evidence)
+    return _at_last_line(FAILED, f"exit code {ended.exit_code}", evidence, log)
+
+
+def _environment(triage: Triage, containers: bool) -> bool:
+    """Whether the log is right to blame the environment: docker cannot have stopped a row that never called it."""
+    sure = triage.verdict == triages.BLOCKED and triage.confidence >= SURE
+    return sure and (containers or triage.rule != _DOCKERS_RULE)
+
+
+def _at_last_line(status: str, reason: str, evidence: Evidence, log: LogFacts) -> Verdict:
+    if log.last_line is None:
+        return Verdict(status, f"{reason}, no output", evidence)
+    number, line = log.last_line
+    return Verdict(status, f"{reason}; last line: {line}", evidence, number)
+
+
+def _green(evidence: Evidence, test: str | None) -> Verdict:
+    if evidence.failures:
+        return Verdict(FAILED, f"exit code 0, but {evidence.detail or f'{evidence.failures} tests failed'}", evidence)
+    if evidence.kind == "none":
+        return Verdict(VACUOUS, f"nothing ran: {test} has no __main__ block, python only defined its tests", evidence)
+    if evidence.kind in ("junit", "pytest", "unittest") and not evidence.tests:
+        skipped = f"all {evidence.skipped} tests skipped" if evidence.skipped else "no test was collected"
+        return Verdict(VACUOUS, f"nothing ran: {skipped}", evidence)
+    return Verdict(PASSED, "", evidence)

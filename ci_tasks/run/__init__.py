@@ -1,0 +1,1 @@
+"""What happens when a command runs: prepare, place, execute, judge, record; and coming back to it."""

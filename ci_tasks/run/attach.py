@@ -1,0 +1,289 @@
+"""`attach`, `fetch`, `cancel` and `logs --follow`: coming back to runs, wherever they are.
+
+A run of this machine is read where it is. The files of one on another host are fetched first: their mirror grows on
+from where it stopped. Several people may watch one run, and several processes here: one of them writes the mirror.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_tasks.agent.records import RemoteLocation
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
+from ci_tasks.agent.serving.messages import Cancel, ListRuns, ReadPlan, RunSummary
+from ci_tasks.config import Config, HostSpec
+from ci_tasks.errors import Blocked, UnknownName, UsageError
+from ci_tasks.executors import local_runs
+from ci_tasks.executors.executor import RunState
+from ci_tasks.executors.remote.mirror import lock_mirror
+from ci_tasks.executors.remote.remote_run import RemoteRun, write_remote_location
+from ci_tasks.executors.remote.run_manager import RemoteRunManager
+from ci_tasks.records import LOST, RunRecord
+from ci_tasks.report.live import WAITING, RowProgress
+from ci_tasks.results import store
+from ci_tasks.results.record import is_over, load_record, record_not_started
+from ci_tasks.run.label import print_results
+from ci_tasks.run.progress_view import copy_from, open_view, running_row_progress
+
+_POLL_SECONDS = 0.05
+
+
+@dataclass
+class AttachedRun:
+    """A run that somebody came back to. `remote_run` is ours to fetch; without one the run is here, or another process
+    fetches it: `claim` makes it ours as soon as that process has ended."""
+
+    id: str
+    run: RunDir
+    remote_run: RemoteRun | None = None
+    claim: Callable[[AttachedRun], None] = lambda _run: None
+
+    def poll(self) -> RunState:
+        from ci_tasks.executors.remote_host import run_state
+
+        if self.remote_run is None:
+            self.claim(self)
+        if self.remote_run is not None:
+            return run_state(self.remote_run)
+        return RunState(is_complete=is_over(self.run))
+
+    def has_ended(self) -> bool:
+        state = self.poll()
+        return state.is_complete or state.aborted is not None
+
+
+def attach(name: str, config: Config, host: str | None) -> int:
+    """Follow runs to their end and fetch their files. Returns the exit code of design's statuses."""
+    runs = find_runs(name, config, host)
+    with attached_runs(runs) as (attached, managers):
+        _follow(name, attached, managers)
+        records = [_record(attached_run) for attached_run in attached]
+    batches = dict.fromkeys(store.batch_of(attached_run.id) for attached_run in attached)
+    return print_results(records, [attached_run.run.log for attached_run in attached], ", ".join(batches))
+
+
+def fetch(name: str, config: Config, host: str | None) -> int:
+    """Fetch what there is of runs: everything of those that have ended, the log so far of the others."""
+    with attached_runs(find_runs(name, config, host)) as (attached, managers):
+        for attached_run in attached:
+            while not (attached_run.has_ended() or _is_caught_up(attached_run)):
+                _print_messages(managers)
+                time.sleep(_POLL_SECONDS)
+        goes_on = [attached_run for attached_run in attached if not attached_run.has_ended()]
+        for attached_run in attached:
+            state = "still running, its log so far" if attached_run in goes_on else _record(attached_run).status
+            print(f"{attached_run.id}: {state}: {attached_run.run.path}")
+    return 0
+
+
+def cancel(name: str, config: Config, host: str | None) -> list[str]:
+    """End runs with everything they started. Returns the ids of those that were running."""
+    runs = [(id, run) for id, run in find_runs(name, config, host) if _may_run(run)]
+    with attached_runs(runs) as (attached, managers):
+        for attached_run in attached:
+            if attached_run.remote_run is not None:
+                managers[_host_of(attached_run.run)].cancel(attached_run.remote_run, "cancel")
+            elif not os.path.exists(attached_run.run.remote):
+                local_runs.cancel(attached_run.run)
+            else:  # another command here fetches it
+                _ask_to_cancel(attached_run.run)
+        for attached_run in attached:
+            while not attached_run.has_ended():
+                _print_messages(managers)
+                time.sleep(_POLL_SECONDS)
+            if _record(attached_run).status == LOST:
+                raise Blocked(f"{attached_run.id}: {_record(attached_run).reason}")
+    return [attached_run.id for attached_run in attached]
+
+
+def show_log(name: str, *, follow: bool) -> int:
+    """Copy a run's log to standard output, byte for byte; with `follow` until the run has ended."""
+    run = _single_run(name, store.find(name))
+    offset = copy_from(run.log, 0)
+    if not follow:
+        return 0
+    with attached_runs([(name, run)]) as ((attached_run,), _):
+        while not attached_run.has_ended():
+            time.sleep(_POLL_SECONDS)
+            offset = copy_from(run.log, offset)
+        copy_from(run.log, offset)
+        _record(attached_run)  # whoever fetches a run also records how it ended
+    return 0
+
+
+def find_runs(name: str, config: Config, host: str | None) -> list[tuple[str, RunDir]]:
+    """The runs that `name` means: those kept here; with `host` those on it, which are then known here too."""
+    if not host:
+        return store.find(name)
+    spec = config.host(host)
+    runs = list(_adopt_runs(name, spec))
+    if not runs:
+        raise UnknownName("run", name, [run.id for run in _runs_on(spec)], where=f"host {host}")
+    return runs
+
+
+@contextmanager
+def attached_runs(
+    runs: Sequence[tuple[str, RunDir]],
+) -> Iterator[tuple[list[AttachedRun], dict[str, RemoteRunManager]]]:
+    """The runs, each growing here while the block lasts. Runs of other hosts that no process fetches yet are ours."""
+    from ci_tasks.executors.remote_host import open_remote_host
+
+    managers: dict[str, RemoteRunManager] = {}
+
+    def claim(attached_run: AttachedRun) -> None:
+        held = None if _is_complete(attached_run.run) else lock_mirror(attached_run.run)
+        if held is None:
+            return
+        if _is_complete(attached_run.run):  # by now
+            held.release()
+            return
+        remote, host = _location(attached_run.run), _host_of(attached_run.run)
+        if host not in managers:
+            managers[host] = open_remote_host(_spec(remote))
+        attached_run.remote_run = RemoteRun(
+            run=attached_run.run, directory=remote.directory, lock=held, keep_remote=remote.adopted
+        )
+        managers[host].attach(attached_run.remote_run)
+
+    attached = [AttachedRun(id, run, claim=claim) for id, run in runs]
+    try:
+        for attached_run in attached:
+            claim(attached_run)
+        yield attached, managers
+    finally:
+        for manager in managers.values():
+            manager.detach()
+            manager.close()
+
+
+def _is_complete(run: RunDir) -> bool:
+    """Whether nothing of the run is to be brought from anywhere."""
+    remote = read_remote(run)
+    return remote is None or remote.complete
+
+
+def _follow(name: str, attached: Sequence[AttachedRun], managers: dict[str, RemoteRunManager]) -> None:
+    view = open_view(name, [attached_run.run for attached_run in attached])
+    try:
+        while True:
+            for manager in managers.values():
+                while not manager.connection.messages.empty():
+                    view.print_message(manager.connection.messages.get())
+            states = [attached_run.poll() for attached_run in attached]
+            view.update([_progress(attached_run, state) for attached_run, state in zip(attached, states, strict=True)])
+            if all(state.is_complete or state.aborted for state in states):
+                return
+            time.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        view.print_message(
+            f"the runs continue; `ci-tasks attach {name}` follows them, `ci-tasks cancel {name}` ends them"
+        )
+        raise
+    finally:
+        view.close()
+
+
+def _progress(attached: AttachedRun, state: RunState) -> RowProgress:
+    row = read_plan(attached.run).row
+    if state.is_complete or state.aborted:
+        record = load_record(attached.run)
+        return RowProgress(row, state.aborted[0] if state.aborted else record.status, record.timings.seconds)
+    started_at = read_status(attached.run).started_at
+    if started_at is None:
+        return RowProgress(row, WAITING, None, state.note)
+    return running_row_progress(row, attached.run, time.time() - started_at, state.note)
+
+
+def _record(attached: AttachedRun) -> RunRecord:
+    state = attached.poll()
+    return record_not_started(attached.run, *state.aborted) if state.aborted else load_record(attached.run)
+
+
+def _is_caught_up(attached: AttachedRun) -> bool:
+    """Whether the run goes on and its log here is what the host had a moment ago."""
+    mirror = attached.remote_run.mirror if attached.remote_run else None
+    return (
+        mirror is not None
+        and mirror.has_status
+        and not mirror.ended.is_set()
+        and mirror.offset >= mirror.status.log_bytes
+    )
+
+
+def _print_messages(managers: dict[str, RemoteRunManager]) -> None:
+    for manager in managers.values():
+        while not manager.connection.messages.empty():
+            print(manager.connection.messages.get(), flush=True)
+
+
+def _ask_to_cancel(run: RunDir) -> None:
+    from ci_tasks.executors.remote_host import open_remote_host
+
+    remote = _location(run)
+    with closing(open_remote_host(_spec(remote))) as manager:
+        manager.connection.request(Cancel(remote.directory))
+
+
+def _may_run(run: RunDir) -> bool:
+    """Of a run that somebody else began nothing is known here yet."""
+    remote = read_remote(run)
+    begun = read_status(run).exists or (remote is not None and remote.adopted)
+    return begun and not is_over(run)
+
+
+def _host_of(run: RunDir) -> str:
+    remote = read_remote(run)
+    return remote.host if remote is not None else ""
+
+
+def _location(run: RunDir) -> RemoteLocation:
+    """Of a run that is on another host."""
+    remote = read_remote(run)
+    assert remote is not None
+    return remote
+
+
+def _spec(remote: RemoteLocation) -> HostSpec:
+    """The host where the run is, as it was called then: hosts.yaml may say something else by now."""
+    return HostSpec(name=remote.host, kind=remote.kind, address=remote.address, workspace=remote.workspace)
+
+
+def _single_run(name: str, runs: list[tuple[str, RunDir]]) -> RunDir:
+    if len(runs) > 1:
+        raise UsageError(f"{name!r} means {len(runs)} runs", hint="one of: " + ", ".join(id for id, _ in runs))
+    return runs[0][1]
+
+
+def _runs_on(spec: HostSpec) -> Sequence[RunSummary]:
+    from ci_tasks.executors.remote_host import open_remote_host
+
+    if spec.kind == "local":
+        raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")
+    with closing(open_remote_host(spec)) as manager:
+        return manager.connection.request(ListRuns()).runs
+
+
+def _adopt_runs(name: str, spec: HostSpec) -> Iterator[tuple[str, RunDir]]:
+    """Runs of the host by that name, somebody else's perhaps, each with a directory here from now on."""
+    from ci_tasks.executors.remote_host import open_remote_host
+
+    with closing(open_remote_host(spec)) as manager:
+        for remote_run in manager.connection.request(ListRuns()).runs:
+            id = remote_run.id
+            if not remote_run.row or not (id == name or id.startswith(f"{name}.") or store.batch_of(id) == name):
+                continue
+            batch, number = os.path.split(remote_run.dir)
+            run = RunDir(str(store.home() / "runs" / os.path.basename(batch) / number))
+            if not os.path.exists(run.plan):
+                answer = manager.connection.request(ReadPlan(remote_run.dir))
+                Path(run.path).mkdir(parents=True, exist_ok=True)
+                write_record(run.plan, answer.plan)
+                Path(run.script).write_text(answer.script, encoding="utf-8", errors="surrogateescape", newline="\n")
+                write_remote_location(run, spec, remote_run.dir, adopted=True)
+            yield id, run

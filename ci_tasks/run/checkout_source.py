@@ -1,0 +1,208 @@
+"""Which checkout is meant, and what its workflow says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_tasks import debug_log, registry, resources
+from ci_tasks.checkout.git import Git
+from ci_tasks.errors import CheckoutError, ConfigError, printable
+from ci_tasks.workflow.model import Workflow
+from ci_tasks.workflow.naming import label_of
+from ci_tasks.workflow.reader import read as read_workflow
+
+if TYPE_CHECKING:
+    from ci_tasks.config import Config
+    from ci_tasks.workflow.context import EventContext
+    from ci_tasks.workflow.suite import Suite
+
+REPO_ENV = "CI_TASKS_REPO"
+HOSTS_ENV = "CI_TASKS_HOSTS"
+SAMPLE = "examples/tiny-slime"
+
+
+@dataclass(frozen=True)
+class CheckoutSource:
+    """A checkout, how it was found, and its workflow. `rev` is None for the working tree."""
+
+    path: Path
+    how: str
+    workflow: Workflow
+    sample: bool = False
+    rev: str | None = None
+
+    @property
+    def suite(self) -> Suite:
+        """The conventions by which its workflow names tests."""
+        return registry.suite_of(self.workflow)
+
+    @property
+    def headline(self) -> str:
+        if self.sample:
+            return f"checkout: the embedded sample {SAMPLE} ({self.how}); --repo DIR or {REPO_ENV} picks another"
+        return printable(f"checkout: {self.path}{f' at {self.rev}' if self.rev else ''} ({self.how})")
+
+    def label_of(self, name: str) -> str:
+        """The label that a label, a job's name or a PR label means; any other text stays as it is."""
+        labels = {job.id: label_of(job.id) for job in self.workflow.jobs.values()}
+        if name in labels.values():
+            return name
+        if name not in labels:
+            from ci_tasks.workflow.rows import trigger_of
+
+            # The job that another one needs has the same PR label; the job that it is for stands behind it.
+            labels = {trigger_of(self.workflow, job) or "": labels[job.id] for job in self.workflow.jobs.values()}
+        return labels.get(name, name)
+
+
+def open_source(repo: str | None = None, rev: str | None = None, workflow: str | None = None) -> CheckoutSource:
+    """Find the checkout and read its workflow. Raises CheckoutError, WorkflowError."""
+    path, how = _find(repo)
+    sample = path == resources.path(SAMPLE)
+    return CheckoutSource(path, how, _read(path, rev, workflow), sample, rev)
+
+
+def event_context(source: CheckoutSource, *, secrets: tuple[str, ...]) -> EventContext:
+    """What GitHub would know of this checkout. `secrets` are the names that count as set."""
+    from ci_tasks.workflow.context import EventContext
+
+    return EventContext(repository=_repository(source.path), secrets=secrets)
+
+
+def given_secrets(workflow: Workflow) -> tuple[str, ...]:
+    """The workflow's secrets that the caller's environment has. Only names leave this function."""
+    secrets = {name: os.environ[name] for name in workflow.secrets if os.environ.get(name)}
+    debug_log.add_secrets(secrets.values())
+    return tuple(secrets)
+
+
+def open_config() -> Config:
+    """CI_TASKS_HOSTS, else ./hosts.yaml, else the user's, else the one that ships. Raises ConfigError."""
+    from ci_tasks.config import read
+
+    named = os.environ.get(HOSTS_ENV)
+    candidates = (
+        [Path(named).expanduser()] if named else [Path("hosts.yaml"), _users_hosts(), resources.path("hosts.yaml")]
+    )
+    for path in candidates:
+        if path.is_file():
+            config = read(path.read_text(encoding="utf-8"), str(path))
+            debug_log.add_secrets(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
+            return config
+    raise ConfigError("there is no such file", file=str(candidates[0]), hint=f"{HOSTS_ENV} names it")
+
+
+def _users_hosts() -> Path:
+    from platformdirs import user_config_path
+
+    return user_config_path("ci-tasks") / "hosts.yaml"
+
+
+def _find(repo: str | None) -> tuple[Path, str]:
+    if repo:
+        return _directory(repo, "--repo"), "--repo"
+    if named := os.environ.get(REPO_ENV):
+        return _directory(named, REPO_ENV), REPO_ENV
+    here = Path.cwd()
+    for directory in (here, *here.parents):
+        if _has_workflow(directory):
+            return directory, "the current directory"
+    for name in (suite.directory for suite in registry.suites() if suite.directory):
+        if _has_workflow(here.parent / name):
+            return (here.parent / name).resolve(), f"the sibling ../{name}"
+    return resources.path(SAMPLE), "no checkout was named and none is here"
+
+
+def _directory(name: str, what: str) -> Path:
+    path = Path(name).expanduser().absolute()
+    if not path.is_dir():
+        raise CheckoutError(f"{what} names {path}, which is not a directory")
+    return path.resolve()
+
+
+def _has_workflow(directory: Path) -> bool:
+    return any((directory / f"{name}{end}").is_file() for name in _usual_workflows() for end in ("", ".j2"))
+
+
+def _usual_workflows() -> list[str]:
+    return [suite.workflow for suite in registry.suites() if suite.workflow]
+
+
+def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
+    file_name = name or _usual(path, rev)
+    text = _text(path, rev, file_name)
+    if text is not None and not file_name.endswith(".j2"):
+        return read_workflow(text, file_name)
+    template = file_name if file_name.endswith(".j2") else file_name + ".j2"
+    text = _text(path, rev, template) if text is None else text
+    if text is None:
+        _not_bare(path)
+        raise CheckoutError(
+            f"{path} has no {file_name}{f' at {rev}' if rev else ''}, nor {template}", hint=_choices(path, rev)
+        )
+    from ci_tasks.workflow.template import render
+
+    return read_workflow(render(text, template), template, rendered=True)
+
+
+def _usual(path: Path, rev: str | None) -> str:
+    """The workflow that is meant where nobody names one: that of a suite, else the only one. Raises CheckoutError."""
+    usual = _usual_workflows()
+    there = list(dict.fromkeys(name.removesuffix(".j2") for name in _workflows(path, rev)))
+    candidates = [name for name in usual if name in there] or (there if len(there) == 1 else usual)
+    if candidates:
+        return candidates[0]
+    _not_bare(path)
+    raise CheckoutError(f"{path} has {len(there)} workflows: which one is meant?", hint=_choices(path, rev))
+
+
+def _text(path: Path, rev: str | None, name: str) -> str | None:
+    if rev is None:
+        file = path / name
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+    from ci_tasks.checkout.revision import resolve_rev
+
+    commit = resolve_rev(path, rev)
+    return Git(path).text_or_none("show", f"{commit}:./{name}")
+
+
+def _not_bare(path: Path) -> None:
+    if Git(path).text_or_none("rev-parse", "--is-bare-repository") == "true":
+        raise CheckoutError(
+            f"{path} is a bare repository: it has no files to run",
+            hint=f"git -C {shlex.quote(str(path))} worktree add DIR makes a checkout for --repo DIR",
+        )
+
+
+def _choices(path: Path, rev: str | None) -> str:
+    files = _workflows(path, rev)
+    return (
+        f"--workflow FILE picks one of: {', '.join(files)}"
+        if files
+        else "it has no workflow at all: is it the right one?"
+    )
+
+
+def _workflows(path: Path, rev: str | None) -> list[str]:
+    if rev is None:
+        return [str(file.relative_to(path)) for file in sorted((path / ".github/workflows").glob("*.y*ml*"))]
+    return (Git(path).text_or_none("ls-tree", "--name-only", rev, ".github/workflows/") or "").splitlines()
+
+
+def _repository(path: Path) -> str:
+    """owner/name as the remote `origin` says it; a neutral name where there is none."""
+    match = re.search(r"([^/:]+/[^/]+?)(?:\.git)?/?$", origin(path))
+    return match[1] if match else "owner/repository"
+
+
+def origin(path: Path) -> str:
+    """The address of the remote `origin`, "" without one."""
+    try:
+        return Git(path).text_or_none("config", "--get", "remote.origin.url") or ""
+    except CheckoutError:
+        return ""

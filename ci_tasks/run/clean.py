@@ -1,0 +1,122 @@
+"""`clean`: what runs have left on a host, because somebody went away, something was killed, or it was asked to stay.
+
+A run that goes on is never touched, nor is what is not home yet or was kept for `shell`, unless `everything` says so.
+Somebody else's runs go when they have long been over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ci_tasks.agent.cleanup.remove_run import end_and_clean
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status
+from ci_tasks.agent.serving import list_runs
+from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
+from ci_tasks.config import Config
+from ci_tasks.errors import EXIT_BLOCKED
+from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
+from ci_tasks.results import store
+from ci_tasks.results.record import load_record
+
+_DAY = 24 * 3600.0
+
+
+def clean(config: Config, host: str, *, days: float | None, everything: bool) -> int:
+    """Print what is removed and what stays, with the reason. Returns 125 where something could not be removed."""
+    spec = config.host(host)
+    if spec.kind == "local":
+        return _report(_clean_here(days, everything))
+    from ci_tasks.executors.remote_host import open_remote_host
+    from ci_tasks.executors.ssh_executor import OLD_DAYS
+
+    days = OLD_DAYS if days is None else days
+    manager = open_remote_host(spec)
+    try:
+        runs = manager.connection.request(ListRuns()).runs
+        code = _report(_clean_there(manager.connection, runs, days, everything))
+        pruned = manager.connection.request(Prune(days)).done
+        print("old objects: forgotten" if pruned else "old objects: not now, another run uses them")
+        return code
+    finally:
+        manager.close()
+
+
+def _report(lines: Iterator[tuple[str, Sequence[str]]]) -> int:
+    """`lines`: a sentence each, and what is left although it should be gone."""
+    bad, any_line = False, False
+    for sentence, left in lines:
+        any_line = True
+        print("\n".join([sentence, *(f"  left: {line}" for line in left)]), flush=True)
+        bad = bad or bool(left)
+    if not any_line:
+        print("no run has left anything")
+    return EXIT_BLOCKED if bad else 0
+
+
+def _clean_there(
+    line: ReconnectingConnection, runs: Sequence[RunSummary], days: float, everything: bool
+) -> Iterator[tuple[str, Sequence[str]]]:
+    for run in runs:
+        if why := _stays_there(run, days, everything):
+            yield f"{run.id}: stays, {why}", []
+        else:
+            yield f"{run.id}: removed", line.request(Clear(run.dir)).left
+
+
+def _stays_there(run: RunSummary, days: float, everything: bool) -> str:
+    """Why a run on another host is not to be removed; empty where it is."""
+    if run.alive:
+        return "it runs"
+    mine = os.path.basename(os.path.dirname(run.dir)).endswith(f"-{store.client_id()}")
+    if not mine:
+        long_ago = run.ended_at is not None and time.time() - run.ended_at > days * _DAY
+        return "" if long_ago else f"it is somebody else's and not over for {days:g} days"
+    if run.kept and not everything:
+        return "it was kept for `shell`; --all removes it"
+    if run.row and not _is_home(run.dir) and not everything:
+        return "it is not home yet: `fetch` it first, or --all"
+    return ""
+
+
+def _is_home(directory: str) -> bool:
+    batch, number = os.path.split(directory)
+    here = store.home() / "runs" / os.path.basename(batch).removesuffix(f"-{store.client_id()}") / number
+    if not here.exists():
+        return True
+    remote = read_remote(RunDir(str(here)))
+    return remote is not None and remote.complete
+
+
+def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
+    for info in list_runs.runs(str(store.home())):
+        run = RunDir(info.dir)
+        if info.alive:
+            yield f"{info.id}: stays, it runs", []
+        elif days is not None and info.ended_at and time.time() - info.ended_at > days * _DAY:
+            left = end_and_clean(run.path)
+            shutil.rmtree(run.path, ignore_errors=True)
+            _forget_empty(Path(run.path).parent)
+            yield f"{info.id}: removed", left
+        elif info.kept and not everything:
+            yield f"{info.id}: stays, it was kept for `shell`; --all removes what was kept", []
+        elif info.state != "planned" and read_remote(run) is None and _has_left(run):
+            load_record(run)  # so that a run whose runner was killed has its record
+            yield f"{info.id}: what it left is removed", end_and_clean(run.path)
+
+
+def _has_left(run: RunDir) -> bool:
+    status = read_status(run)
+    owned = any(os.path.lexists(path) for path in read_plan(run).owned)
+    return owned or not status.has_ended or bool(status.left)
+
+
+def _forget_empty(batch: Path) -> None:
+    shutil.rmtree(batch / "source", ignore_errors=True)
+    try:
+        batch.rmdir()
+    except OSError:
+        pass

@@ -1,0 +1,308 @@
+"""Running rows on the hosts of a command: each as soon as a host has GPUs for it, until every one has ended."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+
+from ci_tasks.agent.run_directory import RunDir, write_record
+from ci_tasks.errors import CiTasksError
+from ci_tasks.executors.executor import PreparedRow, RunState
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, VACUOUS, Plan, RunRecord
+from ci_tasks.results.record import judge_run, record_not_started
+from ci_tasks.run import journal as journals
+from ci_tasks.run.host_sessions import HostSession, HostSessions
+from ci_tasks.run.journal import JournalEntry
+from ci_tasks.run.live_state import host_progress, row_progress
+from ci_tasks.run.place_rows import RowPlacer
+from ci_tasks.run.prepare import PreparedBatch
+from ci_tasks.run.progress_view import ProgressView
+from ci_tasks.run.row_execution import ExecutionOptions, RowExecution
+from ci_tasks.workflow.model import Row
+
+_POLL_SECONDS = 0.05  # seconds between two looks at the rows, where no event comes from them
+_DISPLAY_SECONDS = 0.2  # seconds between two pictures of many rows
+_MANY_ROWS = 20
+_WORK_SECONDS = 0.2  # seconds of beginning or judging rows, after which those that run are looked at again
+
+Expected = Callable[[Row], float]  # seconds that a row is expected to take
+
+
+def run_rows(
+    ready: PreparedBatch,
+    options: ExecutionOptions,
+    view: ProgressView,
+    expected: Expected,
+    hosts: HostSessions | None = None,
+) -> list[RowExecution]:
+    """Run all rows to their ends, in order; `hosts` are the threads of several hosts. On ^C every running row is
+    cancelled and the others never start; a second ^C kills what is left at once."""
+    run = LabelExecution(ready, options, view, expected, hosts)
+    run.resume()
+    pressed = handled = 0  # how often ^C was pressed, and how much of that was acted on: it may come at any moment
+    over = False
+    while not over:
+        try:
+            while not run.is_over:  # inside, or ^C at this very point would be nobody's
+                if pressed > handled:
+                    handled = pressed
+                    run.interrupt(pressed)
+                run.place_and_start_rows()
+                ended = run.ended_rows()
+                run.show_progress()
+                if ended:
+                    run.judge_and_record(ended)
+                else:
+                    run.wait()
+            over = True
+        except KeyboardInterrupt:
+            pressed += 1
+        except Exception:  # a closed pipe, a full disk: no row goes on without us
+            run.end_running(kill=True)
+            raise
+    run.show()
+    return run.executions
+
+
+class LabelExecution:
+    """The rows of a command and its hosts, from moment to moment."""
+
+    def __init__(
+        self,
+        ready: PreparedBatch,
+        options: ExecutionOptions,
+        view: ProgressView,
+        expected: Expected,
+        hosts: HostSessions | None = None,
+    ) -> None:
+        self.ready, self.view, self.policy, self.sessions = ready, view, options.policy, ready.sessions
+        now = time.monotonic()
+        self.executions = [RowExecution(at, row, expected(row), waiting_since=now) for at, row in enumerate(ready.rows)]
+        self.seconds_left: float | None = None
+        self._placer = RowPlacer(ready, self.executions, options.jobs)
+        self._hosts, self._numbers = hosts, itertools.count(len(ready.rows) + 1)
+        self._shown = 0.0
+        self._stopping = False
+
+    @property
+    def is_over(self) -> bool:
+        return all(execution.record is not None for execution in self.executions)
+
+    # -- starting ----------------------------------------------------------------------------------------------------
+
+    def place_and_start_rows(self) -> None:
+        waiting = [execution for execution in self.executions if execution.is_waiting]
+        if not waiting or not self._placer.has_changed():
+            return
+        for execution in [execution for execution in waiting if self._placer.can_run_nowhere(execution)]:
+            waiting.remove(execution)
+            self._record_not_started(execution, BLOCKED, self._why_blocked(execution))
+        decision, deadline = self._placer.decide(waiting), time.monotonic() + _WORK_SECONDS
+        self.seconds_left = decision.seconds_left
+        for execution, why in decision.waits:
+            if self.policy.explain and execution.wait_reason != why:
+                self.view.print_message(f"{execution.row.row} waits: {why}")
+            execution.wait_reason = why
+        for execution, session, why in decision.starts:
+            if self.policy.explain:
+                self.view.print_message(f"{execution.row.row} starts on {session.name}: {why}")
+            self._start(execution, session)
+            self.show_progress()
+            if time.monotonic() > deadline:
+                self._placer.replan()  # the others are placed anew, after a look at what runs
+                break
+
+    def _why_blocked(self, execution: RowExecution) -> str:
+        if execution.position in self.ready.planned_rows:
+            return why_blocked(self.ready.planned_rows[execution.position])
+        lacking = (
+            f"{session.name}: {'; '.join(session.missing_for(execution.row)) or 'an earlier attempt ended there'}"
+            for session in self.sessions
+        )
+        return f"no host can run it: {'; '.join(lacking)}"
+
+    def _start(self, execution: RowExecution, session: HostSession) -> None:
+        planned_row = self.ready.planned_rows.pop(execution.position, None)
+        number = execution.position + 1 if execution.attempt == 1 and not execution.is_moving else next(self._numbers)
+        try:
+            prepared = planned_row or self.ready.planner.plan_row(execution.row, session, number)
+        except CiTasksError as problem:
+            self._placer.replan()
+            run = self._unplanned_run_dir(execution, session.name)
+            self._record_attempt(execution, record_not_started(run, BLOCKED, problem.message), run)
+            return
+        self._add_to_journal(JournalEntry(execution.row.row, int(os.path.basename(prepared.run.path)), session.name))
+        execution.is_moving = False
+        execution.prepared, execution.session, execution.started_at = prepared, session, time.monotonic()
+        session.executor.start(prepared)
+
+    def resume(self) -> None:
+        """Come back to the attempts of an earlier command: what has a record has ended, what was begun is watched."""
+        from ci_tasks.run.resume import restore_executions
+
+        if self.ready.journal:
+            self._numbers = itertools.count(self.ready.journal.next_number)
+            restore_executions(self.ready.journal, self.executions, self.ready, self.view.print_message)
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def ended_rows(self) -> list[tuple[RowExecution, RunState]]:
+        """The rows whose attempt is over, with how."""
+        over = []
+        for execution in self.executions:
+            if execution.is_running and execution.prepared is not None and execution.session is not None:
+                state = execution.session.executor.poll(execution.prepared)
+                if state.is_complete or state.aborted:
+                    over.append((execution, state))
+                elif not state.has_started and not execution.is_moving and self._should_move(execution):
+                    execution.is_moving = True
+                    execution.session.executor.cancel([execution.prepared], kill=False)
+        return over
+
+    def _should_move(self, execution: RowExecution) -> bool:
+        """Whether a row on its way to a host that has vanished could run on another one."""
+        here = execution.session
+        others = [session for session in self.sessions if session is not here and session.is_ready]
+        return (
+            here is not None
+            and not here.executor.is_up
+            and any(other.executor.is_up and execution.may_run_on(other) for other in others)
+        )
+
+    def judge_and_record(self, ended: Sequence[tuple[RowExecution, RunState]]) -> None:
+        """Judge what has ended, as far as there is time. All of it is shown by now: to judge a log takes a while."""
+        self._placer.replan()
+        deadline = time.monotonic() + _WORK_SECONDS
+        for execution, state in ended:
+            prepared = execution.prepared
+            assert prepared is not None
+            if not self._stopping and execution.never_ran(state):
+                self._requeue(execution, prepared)
+            else:
+                record = record_not_started(prepared.run, *state.aborted) if state.aborted else judge_run(prepared.run)
+                if not state.aborted:
+                    prepared.executor.release(prepared)
+                self._record_attempt(execution, record, prepared.run)
+            if time.monotonic() > deadline:
+                break
+
+    def _record_attempt(self, execution: RowExecution, record: RunRecord, run: RunDir) -> None:
+        """An attempt has its record: another one follows, or it was the last."""
+        if not self._stopping and execution.retry(record, self.sessions, self.policy):
+            last = execution.earlier[-1]
+            self.view.print_message(f"{last.status:<9} {execution.row.row} on {last.host}: {last.reason}; trying again")
+            execution.waiting_since = time.monotonic()
+            return
+        execution.finish(record, run)
+        if record.status in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
+            self._cancel_others(execution)
+
+    def _requeue(self, execution: RowExecution, prepared: PreparedRow) -> None:
+        """The attempt never was; the row waits for the next one."""
+        shutil.rmtree(prepared.run.path, ignore_errors=True)
+        execution.prepared = execution.session = None
+        execution.is_moving, execution.is_resumed = True, False
+
+    def _cancel_others(self, failed: RowExecution) -> None:
+        self._stopping = True
+        self.view.print_message(f"{failed.row.row} failed: cancelling the other rows (--fail-fast)")
+        for execution in self.executions:
+            execution.is_stopped = execution.record is None
+            if execution.is_waiting:
+                self._record_not_started(
+                    execution, CANCELLED, f"not started, since {failed.row.row} failed (--fail-fast)"
+                )
+        self.end_running(kill=False)
+
+    def interrupt(self, count: int) -> None:
+        """^C was pressed for the `count`-th time."""
+        self._stopping = True
+        if self._hosts:
+            self._hosts.abandon_setup()
+        for execution in self.executions:
+            execution.is_stopped = False
+            if execution.is_waiting:
+                self._record_not_started(execution, CANCELLED, "cancelled before it began")
+        if count == 1:
+            self.view.print_message(f"cancelling the running rows ({len(self._running())}); ^C again kills them")
+        self.end_running(kill=count > 1)
+
+    def end_running(self, *, kill: bool) -> None:
+        for session in self.sessions:
+            there = [prepared for prepared in self._running() if prepared.executor is session.executor]
+            if there:
+                session.executor.cancel(there, kill=kill)
+
+    def _record_not_started(self, execution: RowExecution, status: str, reason: str) -> None:
+        """The record of a row that never began."""
+        planned_row = self.ready.planned_rows.pop(execution.position, None)
+        run = planned_row.run if planned_row else self._unplanned_run_dir(execution)
+        execution.finish(record_not_started(run, status, reason), run)
+
+    def _unplanned_run_dir(self, execution: RowExecution, host: str | None = None) -> RunDir:
+        """The run directory of a row that has no plan: no host was given it, or `host` cannot say what it would run."""
+        number = execution.position + 1 if execution.attempt == 1 else next(self._numbers)
+        run, row = self.ready.batch.run_dir(number), execution.row
+        os.makedirs(run.path, exist_ok=True)
+        plan = Plan(
+            id=self.ready.batch.run_id(number),
+            label=row.label,
+            job=row.job,
+            row=row.row,
+            host=host or "",
+            test=row.test,
+            gpus=row.gpus or 0,
+            checkout=self.ready.checkout,
+        )
+        write_record(run.plan, plan)
+        self._add_to_journal(JournalEntry(row.row, number, host or ""))
+        return run
+
+    def _add_to_journal(self, begun: JournalEntry) -> None:
+        """A full disk here ends no row."""
+        try:
+            journals.append_entry(self.ready.batch, begun)
+        except OSError as error:
+            self.view.print_message(f"{self.ready.batch.path}: {error.strerror}; --resume will not find {begun.row}")
+
+    def _running(self) -> list[PreparedRow]:
+        return [
+            execution.prepared
+            for execution in self.executions
+            if execution.is_running and execution.prepared is not None
+        ]
+
+    # -- showing -----------------------------------------------------------------------------------------------------
+
+    def show_progress(self) -> None:
+        for session in self.sessions:
+            for line in session.executor.drain_messages():
+                self.view.print_message(line)
+        for line in self._hosts.drain_messages() if self._hosts else ():
+            self.view.print_message(line)
+        if len(self.executions) < _MANY_ROWS or time.monotonic() > self._shown + _DISPLAY_SECONDS:
+            self.show()
+
+    def show(self) -> None:
+        self._shown = time.monotonic()
+        hosts = host_progress(self.sessions, self.executions) if len(self.sessions) > 1 else ()
+        self.view.update(row_progress(self.executions), hosts, self.seconds_left)
+
+    def wait(self) -> None:
+        if len(self.sessions) == 1:
+            self.sessions[0].executor.wait(_POLL_SECONDS)
+        else:
+            time.sleep(_POLL_SECONDS)
+
+
+def why_blocked(row: PreparedRow) -> str:
+    """What the host lacks, and which other host of hosts.yaml could run the row."""
+    advice = (
+        f"could run on: {', '.join(row.alternative_hosts)}"
+        if row.alternative_hosts
+        else "no other host of hosts.yaml could run it"
+    )
+    return f"{row.plan.host} lacks {'; '.join(row.missing)}; {advice}"

@@ -1,0 +1,231 @@
+"""The hosts of one command: each is asked, made ready and kept an eye on in a thread of its own.
+
+With one host a command does all that itself, before its rows: what is wrong there ends the command. Of several hosts
+the ready ones begin, whatever the others do.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ci_tasks import debug_log
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import CiTasksError
+from ci_tasks.executors.executor import CodeSnapshot, Executor, Say
+from ci_tasks.planning.capacity import HostFacts, missing_resources
+from ci_tasks.workflow.model import Row
+
+if TYPE_CHECKING:
+    from ci_tasks.executors.inventory import HostInventory
+    from ci_tasks.planning.planner import SharedSetup
+
+_REFRESH_SECONDS = 20.0  # seconds between two looks at what others hold there
+MAX_OFFLINE_SECONDS = 3600.0  # seconds without a link after which no row waits for the host any longer
+_SHUTDOWN_SECONDS = 30.0  # seconds that the threads may take to let go of what they hold
+
+
+@dataclass
+class HostSession:
+    """A host that takes part. `facts` are None until it has answered; `problem` says why nothing can run there;
+    `note` what it does before its rows begin; `without` which rows lack a download there, and why; `speed` how fast
+    rows are there, 1 as elsewhere. While it `holds` something for its rows, such as their venv, its thread is waited
+    for."""
+
+    executor: Executor
+    code: CodeSnapshot
+    facts: HostFacts | None = None
+    unusable_reason: str = ""
+    activity: str = "connecting"
+    is_ready: bool = False
+    holds_resources: bool = False
+    locked_gpus: frozenset[int] = frozenset()
+    images: frozenset[str] = frozenset()
+    row_problems: Mapping[str, str] = field(default_factory=dict)
+    speed: float = 1.0
+    _missing: dict[tuple[int, bool], tuple[str, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def spec(self) -> HostSpec:
+        return self.executor.spec
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what can run there."""
+        return self.facts is not None or bool(self.unusable_reason)
+
+    def missing_for(self, row: Row) -> tuple[str, ...]:
+        """What keeps `row` from running there, as far as is known."""
+        if self.unusable_reason or self.facts is None:
+            return (self.unusable_reason,) if self.unusable_reason else ()
+        wants = (row.gpus or 0, bool(row.image))
+        if wants not in self._missing:
+            self._missing[wants] = tuple(missing_resources(row, self.spec, self.facts))
+        return (*self._missing[wants], *((self.row_problems[row.row],) if row.row in self.row_problems else ()))
+
+
+@dataclass(frozen=True)
+class HostRequirements:
+    """What the rows of a command want of a host: see Site.facts. `setups` are the install steps that they share there,
+    `images` what they run in, each with the names of its rows. `before_rows` is what features do first; it says which
+    rows would lack something."""
+
+    gpus: int
+    container: bool
+    simulates: bool
+    python: str
+    images: Mapping[str, tuple[str, ...]]
+    setups: Callable[[HostSession], Sequence[SharedSetup]]
+    before_rows: Callable[[HostSession, Say, Callable[[], bool]], Mapping[str, str]] | None = None
+
+
+class HostSessions:
+    """The threads of several hosts, until the block ends."""
+
+    def __init__(self, sessions: Sequence[HostSession], needs: HostRequirements, reuse: bool) -> None:
+        self.sessions = sessions
+        self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._requirements, self._reuse = needs, reuse
+        self._over, self._abandoned = threading.Event(), threading.Event()
+        self._threads = [
+            threading.Thread(target=self._serve, args=(session,), daemon=True, name=f"ci-tasks {session.name}")
+            for session in sessions
+        ]
+
+    def __enter__(self) -> HostSessions:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._abandoned.set()
+        until = time.monotonic() + _SHUTDOWN_SECONDS
+        for thread, session in zip(self._threads, self.sessions, strict=True):
+            worth = session.holds_resources and session.executor.is_up
+            thread.join(max(0.0, until - time.monotonic()) if worth else 0.0)
+
+    def abandon_setup(self) -> None:
+        """Nobody waits for install steps any more."""
+        self._abandoned.set()
+
+    def drain_messages(self) -> list[str]:
+        """What a person should hear of the hosts since the last call."""
+        lines = []
+        while not self._messages.empty():
+            lines.append(self._messages.get())
+        return lines
+
+    def _serve(self, session: HostSession) -> None:
+        """A host's whole story beside its rows."""
+        try:
+            facts = gather_facts(session, self._requirements)
+            self._before_rows(session)
+            session.facts = facts
+            self._refresh(session)
+            self._pull(session)
+            session.activity, session.holds_resources = "install steps", True
+            with session.executor.prepare_environments(
+                self._requirements.setups(session), self._reuse, self._message_sink(session), self._is_wanted
+            ) as why:
+                if why:
+                    raise CiTasksError(why)
+                session.is_ready, session.activity = True, ""
+                self._refresh_until_over(session)
+        except KeyboardInterrupt:
+            session.unusable_reason = "cancelled"
+        except CiTasksError as problem:
+            self._mark_unusable(session, problem.message)
+        except OSError as error:
+            self._mark_unusable(session, str(error))
+        except Exception as bug:  # the others go on
+            self._mark_unusable(session, debug_log.bug(f"host {session.name}", bug))
+
+    def _before_rows(self, session: HostSession) -> None:
+        if self._requirements.before_rows:
+            session.activity, session.holds_resources = "prefetching", True
+            session.row_problems = self._requirements.before_rows(session, self._message_sink(session), self._is_wanted)
+            session.holds_resources = False
+
+    def _pull(self, session: HostSession) -> None:
+        """The images that the host lacks, once for all rows. Rows whose image cannot be had need not go there."""
+        from ci_tasks.executors import inventory as surveys
+
+        absent = [image for image in self._requirements.images if image not in session.images]
+        queries = surveys.pull_commands(session.spec, absent) if not session.executor.has_scheduler else {}
+        if not queries:
+            return
+        session.activity = f"pulling {', '.join(queries)}"
+        self._message_sink(session)(session.activity)
+        answers = session.executor.run_queries(queries, surveys.PULL_TIMEOUT_S)
+        refused = {image: answer.last_line for image, answer in answers.items() if answer.code != 0}
+        lost = {
+            row: f"image {image}: {error}"
+            for image, error in refused.items()
+            for row in self._requirements.images[image]
+        }
+        session.row_problems = {**session.row_problems, **lost}
+        session.images |= {image for image in answers if image not in refused}
+
+    def _refresh_until_over(self, session: HostSession) -> None:
+        last_seen = time.monotonic()
+        while not self._over.wait(_REFRESH_SECONDS):
+            self._refresh(session)
+            if session.executor.is_up:
+                last_seen = time.monotonic()
+            elif time.monotonic() > last_seen + MAX_OFFLINE_SECONDS:
+                raise CiTasksError(f"no link for {MAX_OFFLINE_SECONDS / 60:g} minutes")
+
+    def _mark_unusable(self, session: HostSession, why: str) -> None:
+        session.unusable_reason = why
+        if not self._abandoned.is_set():
+            self._messages.put(f"{session.name} is not used: {why}")
+
+    def _refresh(self, session: HostSession) -> None:
+        """What others hold there is a hint; a host that does not answer is heard of elsewhere."""
+        if not session.executor.is_up:
+            return
+        try:
+            inventory = query_inventory(session, list(self._requirements.images))
+        except CiTasksError:
+            return
+        session.locked_gpus, session.images = inventory.locked, inventory.images
+
+    def _message_sink(self, session: HostSession) -> Callable[[str], None]:
+        return lambda text: self._messages.put(f"{session.name}: {text}")
+
+    def _is_wanted(self) -> bool:
+        return not self._abandoned.is_set()
+
+
+def gather_facts(session: HostSession, needs: HostRequirements) -> HostFacts:
+    """What a host offers. Raises Blocked for one that cannot be reached, or has not the Python that CI asks for."""
+    facts = session.executor.facts(gpus=needs.gpus, container=needs.container, simulates=needs.simulates)
+    session.executor.find_python(needs.python)
+    return facts
+
+
+def query_inventory(session: HostSession, images: Sequence[str]) -> HostInventory:
+    """How the host stands just now; a host with a scheduler of its own is not looked at."""
+    from ci_tasks.executors import inventory as surveys
+
+    if session.executor.has_scheduler:
+        return surveys.HostInventory()
+    queries: Mapping[str, Sequence[str]] = surveys.inventory_queries(session.spec, images)
+    return (
+        surveys.parse_inventory(session.executor.run_queries(queries, surveys.QUERY_TIMEOUT_S))
+        if queries
+        else surveys.HostInventory()
+    )

@@ -1,0 +1,147 @@
+"""A matrix that another job's output gives: run that job's own steps here, and read what they wrote.
+
+That is how slime's `run-ci-changed` finds its rows. The job runs as any row does, in a clone whose HEAD is the working
+tree and whose `origin/main` is the base, so the script sees uncommitted files too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.revision import BASE, resolve_base
+from ci_tasks.checkout.snapshot import materialize
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import CiTasksError, WorkflowError
+from ci_tasks.planning.planner import RunLocation, make_plan
+from ci_tasks.records import Checkout, Deviation
+from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.workflow import rows
+from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.model import Job, Row
+from ci_tasks.workflow.naming import label_of, matches_job
+from ci_tasks.workflow.outputs import parse_outputs
+from ci_tasks.workflow.select import job_of
+from ci_tasks.workflow.suite import ChangedTests
+
+_HERE = HostSpec(name="local", runtime="none", timeout_minutes=5)
+
+
+@dataclass(frozen=True)
+class JobRows:
+    """The rows of a job, its job as planned, and what had to be done otherwise than in CI to find them."""
+
+    job: Job
+    rows: list[Row]
+    context: EventContext
+    deviations: tuple[Deviation, ...] = ()
+
+
+def find_rows(source: CheckoutSource, label: str, event: EventContext, base: str | None) -> JobRows:
+    """The rows of `label`, other jobs' outputs included. Raises UnknownName, WorkflowError, CheckoutError."""
+    changed_by_rule = source.suite.is_changed(label) and not _has_label(source, label)
+    job = _template_job(source, event) if changed_by_rule else job_of(source.workflow, label)
+    missing = [] if changed_by_rule else rows.missing_outputs(job, event)
+    if not missing and not changed_by_rule:
+        return JobRows(job, rows.rows(source.workflow, job, event, source.suite.describe), event)
+    with _clone(source, base) as (workspace, checkout):
+        if changed_by_rule:
+            return _by_rule(source, job, event, workspace, "the workflow has no job for changed tests")
+        try:
+            for name in missing:
+                outputs = _run_job(source, source.workflow.jobs[name], event, workspace, checkout)
+                event = replace(event, outputs={**event.outputs, name: outputs})
+        except _JobFailed as failure:
+            if not source.suite.is_changed(label_of(job.id)):
+                raise
+            return _by_rule(source, job, event, workspace, failure.message)
+    if not rows.row_resolver(source.workflow, job, _any_row(job), event).condition(job.condition):
+        return JobRows(job, [], event)
+    return JobRows(job, rows.rows(source.workflow, job, event, source.suite.describe), event)
+
+
+class _JobFailed(CiTasksError):
+    pass
+
+
+def _has_label(source: CheckoutSource, label: str) -> bool:
+    return any(matches_job(label, name) for name in source.workflow.jobs)
+
+
+@contextmanager
+def _clone(source: CheckoutSource, base: str | None) -> Iterator[tuple[Path, Checkout]]:
+    if not source.sample:
+        resolve_base(source.path, base or BASE)
+    with TemporaryDirectory(prefix="ci-tasks-") as scratch:
+        workspace = Path(scratch) / "workspace"
+        yield workspace, materialize(source.path, workspace, rev=source.rev, base=base)
+
+
+def _run_job(
+    source: CheckoutSource, job: Job, event: EventContext, workspace: Path, checkout: Checkout
+) -> dict[str, str]:
+    """The job's outputs, after its steps have run in `workspace`."""
+    if job.container or job.uses or any(step.run and "docker" in step.run for step in job.steps):
+        raise WorkflowError(
+            "its output decides the rows, and it cannot be run here",
+            file=source.workflow.path,
+            job=job.id,
+            line=job.line,
+        )
+    from ci_tasks.executors import local_runs, python  # most labels' rows need no job to be run here
+
+    run = RunDir(str(workspace.parent / "run"))
+    here = replace(event, workspace=str(workspace), sha=checkout.commit)
+    row = rows.rows(source.workflow, job, here, source.suite.describe)[0]
+    place = RunLocation("detect", run.path, str(workspace), checkout, python.find_python(""), str(workspace.parent), "")
+    plan = replace(make_plan(source.workflow, job, row, _HERE, here, (), place).plan, owned=())
+    local_runs.write_run_dir(run, plan)
+    code = local_runs.complete(run)
+    if code != 0:
+        lines = Path(run.log).read_text(errors="replace").strip().splitlines() if Path(run.log).exists() else []
+        raise _JobFailed(f"job {job.id}, whose output decides the rows, ends with {code}: {lines[-1] if lines else ''}")
+    resolve = rows.row_resolver(source.workflow, job, row, here)
+    resolve.contexts["steps"] = {step.id: {"outputs": _outputs(run, step.id)} for step in job.steps if step.id}
+    return resolve.strings(job.outputs)
+
+
+def _outputs(run: RunDir, step: str) -> dict[str, str]:
+    file = Path(run.outputs, step)
+    return parse_outputs(file.read_text(encoding="utf-8", errors="replace")) if file.exists() else {}
+
+
+def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: Path, why: str) -> JobRows:
+    """CI's rule for changed tests, by our own hand."""
+    rule = _rule(source)
+    names = Git(workspace).null_separated(
+        "diff", "--name-only", "-z", "--diff-filter=AM", f"{BASE}...HEAD", "--", *rule.patterns
+    )
+    files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names}
+    planned = replace(job, id=rule.job, condition=None, needs=(), matrix=rule.matrix(files))
+    job_rows = rows.rows(source.workflow, planned, event, source.suite.describe)
+    note = Deviation("changed tests", "the workflow's own detection", "the same rule, applied by ci-tasks", why)
+    return JobRows(planned, job_rows, event, (note,))
+
+
+def _template_job(source: CheckoutSource, event: EventContext) -> Job:
+    """A job that runs a test file given by its matrix: what a job for changed tests would look like."""
+    for job in source.workflow.jobs.values():
+        if not rows.missing_outputs(job, event):
+            job_rows = rows.rows(source.workflow, job, event, source.suite.describe)
+            if job_rows and job_rows[0].test and job_rows[0].gpus:
+                return job
+    return job_of(source.workflow, _rule(source).label)
+
+
+def _rule(source: CheckoutSource) -> ChangedTests:
+    assert source.suite.changed is not None  # the label is its own
+    return source.suite.changed
+
+
+def _any_row(job: Job) -> Row:
+    return Row(label_of(job.id), job.id, None, "", None, "", None, None, {}, "self-hosted", None)

@@ -1,0 +1,226 @@
+"""`run`, `remote` and `plan`: the story of a label.
+
+prepare   rows, hosts, the code and the plans                prepare.py
+place     which waiting row starts on which host, now        place_rows.py
+execute   rows are started, polled, moved, retried, ended    execute.py
+judge     what a run directory shows, as a status            results.record.judge_run
+record    record.json, the history, the closing table        results.record, print_results
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from ci_tasks.checkout.revision import BASE
+from ci_tasks.config import Config
+from ci_tasks.errors import UsageError
+from ci_tasks.executors.executor import OpenExecutor
+from ci_tasks.executors.open_executor import open_executor
+from ci_tasks.planning.load import expected, speed
+from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, PlannedRun, RunRecord, overall
+from ci_tasks.report import junit, table, timeline
+from ci_tasks.results import store
+from ci_tasks.results.history import durations
+from ci_tasks.results.record import record_not_started
+from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.detach import start_detached
+from ci_tasks.run.execute import run_rows
+from ci_tasks.run.host_sessions import HostSessions
+from ci_tasks.run.journal import find_unfinished, start_journal
+from ci_tasks.run.prepare import PreparedBatch, RunRequest, prepare
+from ci_tasks.run.progress_view import ProgressView, open_view
+from ci_tasks.run.resume import check_same_tree
+from ci_tasks.run.row_execution import ExecutionOptions, RowExecution, statuses
+from ci_tasks.run.row_plans import host_requirements
+from ci_tasks.workflow.model import Row
+
+_SIMULATED_SECONDS = 10.0  # seconds
+
+
+@dataclass(frozen=True)
+class LabelResult:
+    """One run of a label. `records` is in the order of `logs`, and empty where the rows go on without us; `sites` are
+    the hosts that took part, with their GPUs."""
+
+    batch: str
+    records: list[RunRecord]
+    logs: list[str]
+    host_gpus: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[overall(statuses(self.records))]
+
+
+def run(
+    source: CheckoutSource,
+    config: Config,
+    request: RunRequest,
+    options: ExecutionOptions,
+    *,
+    open_executor: OpenExecutor = open_executor,
+) -> int:
+    """Run a label's rows and end with a truthful table. Returns the exit code of design's statuses."""
+    print(source.headline, flush=True)
+    result = execute_label(source, config, request, options, open_executor=open_executor)
+    if result is None:
+        return EXIT_CODES[VACUOUS]
+    if options.detach and not result.records:
+        print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
+        return 0
+    also = [f"JUnit of all rows: {_write_junit(result)}"] if len(result.records) > 1 else []
+    return print_results(result.records, result.logs, result.batch, result.host_gpus, also)
+
+
+def execute_label(
+    source: CheckoutSource,
+    config: Config,
+    request: RunRequest,
+    options: ExecutionOptions = ExecutionOptions(),
+    *,
+    open_executor: OpenExecutor = open_executor,
+    view: ProgressView | None = None,
+) -> LabelResult | None:
+    """Prepare, place, execute, judge and record a label's rows; `view` shows how they stand. None where there is no
+    row, which is printed."""
+    if options.detach and len(config.select_hosts(request.host)) > 1:
+        raise UsageError(
+            f"--detach is for one host, and {request.host} is several",
+            hint="without it, the terminal may be closed at any time: `--resume` comes back to all rows",
+        )
+    journal = find_unfinished(request.label, str(source.path)) if options.resume else None
+    if journal:
+        request = replace(request, rows=journal.rows, only=None)
+    ready = prepare(source, config, request, open_executor, journal)
+    if not ready.rows:
+        _print_no_rows(source, request, ready)
+        return None
+    with closing(ready):
+        if journal:
+            check_same_tree(journal, ready.checkout.tree)
+        else:
+            start_journal(ready.batch, request.label, request.host, [row.row for row in ready.rows], ready.checkout)
+        if view is None:
+            print(_headline(ready), flush=True)
+            view = _open_view(request, ready)
+        with closing(view):
+            records, logs = _execute(ready, options, view)
+    return LabelResult(ready.batch.id, records, logs, ready.host_gpus)
+
+
+def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView) -> tuple[list[RunRecord], list[str]]:
+    """The rows' records and logs; no records for rows that go on detached."""
+    expected_seconds = _expected_seconds(ready)
+    if len(ready.sessions) > 1:
+        with HostSessions(ready.sessions, host_requirements(ready.planner, ready.rows), options.reuse) as hosts:
+            return _results(run_rows(ready, options, view, expected_seconds, hosts))
+    session = ready.sessions[0]
+    try:
+        with session.executor.prepare_environments(ready.setups(), options.reuse, view.print_message) as problem:
+            if problem and ready.journal is None:
+                return _record_none_started(ready, BLOCKED, problem)
+            session.unusable_reason = problem or ""  # rows that an earlier command began go on
+            if options.detach:
+                return start_detached(ready, view), [row.run.log for row in ready.planned_rows.values()]
+            return _results(run_rows(ready, options, view, expected_seconds))
+    except KeyboardInterrupt:
+        if ready.journal:
+            raise
+        return _record_none_started(ready, CANCELLED, "cancelled during the install steps")
+
+
+def _results(executions: Sequence[RowExecution]) -> tuple[list[RunRecord], list[str]]:
+    return [execution.record for execution in executions if execution.record is not None], [
+        execution.log for execution in executions
+    ]
+
+
+def _record_none_started(ready: PreparedBatch, status: str, reason: str) -> tuple[list[RunRecord], list[str]]:
+    """The records of rows that never began, all for one reason."""
+    rows = ready.planned_rows.values()
+    return [record_not_started(row.run, status, reason) for row in rows], [row.run.log for row in rows]
+
+
+def _expected_seconds(ready: PreparedBatch) -> Callable[[Row], float]:
+    """How long rows are expected to take, by their history; of several hosts, each one's speed is set."""
+    label, hosts = ready.rows[0].label, [session.name for session in ready.sessions]
+    history = durations(label, hosts if len(hosts) == 1 else ())
+    for session in ready.sessions if len(hosts) > 1 and history else ():
+        session.speed = speed(history, durations(label, [session.name]))
+    if not history and all(session.spec.simulate for session in ready.sessions):
+        return lambda row: _SIMULATED_SECONDS  # what nobody has seen yet trains for seconds on pretend GPUs
+    return lambda row: expected(row.row, history, row.gpus or 0)
+
+
+def _open_view(request: RunRequest, ready: PreparedBatch) -> ProgressView:
+    runs = [row.run for row in ready.planned_rows.values()]
+    return open_view(f"{request.label} on {request.host}", runs)
+
+
+def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[PlannedRun]:
+    """Write the run directories that `run` would execute, with their checkouts. Returns their plans."""
+    if len(config.select_hosts(request.host)) > 1:
+        raise UsageError(
+            f"plan is for one host, and {request.host} is several: which row runs where is decided when GPUs are free",
+            hint="`invoke remote --explain` says each decision",
+        )
+    ready = prepare(source, config, replace(request, shared=False), open_executor)
+    if not ready.rows:
+        shutil.rmtree(ready.batch.path, ignore_errors=True)
+    rows = list(ready.planned_rows.values())
+    ready.sessions[0].executor.prepare_manual_run(rows)
+    return [PlannedRun(row.plan, row.run.path, tuple(row.missing)) for row in rows]
+
+
+def _headline(ready: PreparedBatch) -> str:
+    checkout = ready.checkout
+    many = "" if len(checkout.dirty) == 1 else "s"
+    dirty = f", {len(checkout.dirty)} uncommitted file{many}" if checkout.dirty else ""
+    count = f"{len(ready.rows)} row{'' if len(ready.rows) == 1 else 's'}"
+    return f"run {ready.batch.id}: {count} of commit {checkout.commit[:12]}{dirty}, tree {checkout.tree[:12]}"
+
+
+def print_results(
+    records: list[RunRecord],
+    logs: Sequence[str],
+    name: str,
+    sites: Mapping[str, int] | None = None,
+    also: Sequence[str] = (),
+) -> int:
+    """Print the table that ends a run, then what is `also` to be said. Returns its exit code."""
+    counts = any(record.gpus for record in records) or len(sites or {}) > 1
+    times = timeline.summary_lines(records, sites or {}) if counts else []
+    lines = [
+        "",
+        *table.results(records, logs),
+        "",
+        *table.deviations(records),
+        "",
+        *times,
+        *([""] if times else []),
+        *also,
+    ]
+    print("\n".join(lines))
+    print(f"{name}: {table.summary(records)}", flush=True)
+    return EXIT_CODES[overall(statuses(records))]
+
+
+def _write_junit(result: LabelResult) -> str:
+    """Returns where it is, or why there is none: a full disk changes no result."""
+    path = store.home() / "runs" / result.batch / "junit.xml"
+    try:
+        path.write_text(junit.render(result.batch, result.records, result.logs), encoding="utf-8")
+    except OSError as error:
+        return f"could not be written ({error.strerror})"
+    return str(path)
+
+
+def _print_no_rows(source: CheckoutSource, request: RunRequest, ready: PreparedBatch) -> None:
+    shutil.rmtree(ready.batch.path, ignore_errors=True)
+    why = f"label {request.label} has no row here"
+    if source.suite.is_changed(request.label):
+        why = f"no test file is new or modified since {request.base or BASE}"
+    print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")

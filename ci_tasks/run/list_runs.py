@@ -1,0 +1,137 @@
+"""`runs`: looking at runs that exist, and at what all of them say together. This only reads."""
+
+from __future__ import annotations
+
+import json as json_module
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from ci_tasks.agent.codec import encode
+from ci_tasks.errors import UnknownName, UsageError, did_you_mean
+from ci_tasks.records import STATUSES, RowTally, RunRecord
+from ci_tasks.report import history as tables
+from ci_tasks.results import history
+from ci_tasks.results.history import RunQuery
+
+_AGO = re.compile(r"([0-9]{1,6})(m|h|d|w)")
+_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_TIME = re.compile(_DAY.pattern + r"[T ]\d\d:\d\d(:\d\d)?")
+_FORMS = "a date (2026-11-01), a time (2026-11-01T18:30), or how long ago (30m, 12h, 3d, 2w); in local time"
+_LIMIT = 20
+_COMMIT = re.compile(r"[0-9a-f]{1,64}")
+
+
+@dataclass(frozen=True)
+class RunFilterOptions:
+    """The flags of `runs`, as they were typed."""
+
+    label: str = ""
+    row: str = ""
+    status: str = ""
+    host: str = ""
+    commit: str = ""
+    since: str = ""
+    until: str = ""
+    limit: int | None = None
+
+
+def show_runs(options: RunFilterOptions, *, json: bool) -> int:
+    """Print the runs that are meant, newest first. Raises UsageError."""
+    query = parse_query(options)
+    records = history.search(replace(query, limit=query.limit or _LIMIT))
+    if json:
+        _print_json(records)
+    elif records:
+        print("\n".join(tables.listed(records, [_local_time(record.started_at) for record in records])))
+    else:
+        print(_no_runs_message(options))
+    return 0
+
+
+def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
+    """Print how often each row ended how on each host. Raises UsageError."""
+    tallies = history.flakes(query=parse_query(options))
+    if json:
+        _print_json(tallies)
+    elif tallies:
+        print("\n".join(tables.tallied(tallies)))
+    else:
+        print(_no_runs_message(options))
+    return 0
+
+
+def parse_query(options: RunFilterOptions) -> RunQuery:
+    """The filter that the words mean. Raises UsageError, with what is valid."""
+    now = time.time()
+    since, until = parse_time("since", options.since, now), parse_time("until", options.until, now)
+    if since is not None and until is not None and since >= until:
+        raise UsageError(f"--since {options.since} is not before --until {options.until}", hint=f"either is {_FORMS}")
+    commit = options.commit.strip().lower()
+    if commit and not _COMMIT.fullmatch(commit):
+        raise UsageError(
+            f"--commit is the beginning of a commit's hash, not {options.commit!r}", hint="such as 25740fd8"
+        )
+    return RunQuery(
+        label=options.label,
+        row=_split_names(options.row),
+        status=_statuses(options.status),
+        host=_split_names(options.host),
+        commit=commit,
+        since=since,
+        until=until,
+        limit=options.limit,
+    )
+
+
+def parse_time(flag: str, text: str, now: float) -> float | None:
+    """The seconds since 1970 that a date, a time or a while ago means; None for no text. The whole day of a date is
+    meant, so `--until` gets its end. Raises UsageError."""
+    text = text.strip()
+    if not text:
+        return None
+    if ago := _AGO.fullmatch(text):
+        return now - int(ago[1]) * _SECONDS[ago[2]]
+    if _DAY.fullmatch(text) or _TIME.fullmatch(text):
+        with suppress(ValueError, OverflowError, OSError):
+            whole_day = timedelta(days=int(flag == "until" and len(text) == len("2026-11-01")))
+            return (datetime.fromisoformat(text) + whole_day).timestamp()
+    raise UsageError(f"--{flag} is no date: {text!r}", hint=f"it is {_FORMS}")
+
+
+def _statuses(text: str) -> tuple[str, ...]:
+    for status in _split_names(text):
+        if status not in STATUSES:
+            raise UnknownName("status", status, STATUSES)
+    return _split_names(text)
+
+
+def _split_names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _no_runs_message(options: RunFilterOptions) -> str:
+    """That there is none; where a label may be mistyped, which there are."""
+    labels = history.labels()
+    if not labels:
+        return "no runs yet"
+    if options.label and options.label not in labels:
+        near = did_you_mean(options.label, labels)
+        return f"no runs of label {options.label!r}{near}\nthere are runs of: {', '.join(labels)}"
+    return "no runs like that"
+
+
+def _local_time(parse_time: str | None) -> str:
+    """A record's time as the names of runs have it, in local time."""
+    try:
+        return datetime.fromisoformat(parse_time or "").astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return "-"
+
+
+def _print_json(records: Sequence[RunRecord] | Sequence[RowTally]) -> None:
+    print(json_module.dumps([encode(record) for record in records], indent=2, ensure_ascii=False))

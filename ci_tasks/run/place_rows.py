@@ -1,0 +1,147 @@
+"""Asks the placement which rows start now, with the rows and hosts as they are at this moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow
+from ci_tasks.planning.placement import place
+from ci_tasks.run.host_sessions import HostSession
+from ci_tasks.run.prepare import PreparedBatch
+from ci_tasks.run.row_execution import RowExecution
+from ci_tasks.workflow.model import Row
+
+_REPLAN_SECONDS = 5.0  # seconds after which it is asked again where waiting rows belong, though nothing happened
+_UNLIMITED = 1 << 20  # GPUs and rows of a host whose own scheduler decides
+
+
+@dataclass(frozen=True)
+class PlacementDecision:
+    """Rows to start now, each with its host and the reason; why the others wait; the expected seconds until all rows
+    have ended, None where that cannot be said yet."""
+
+    starts: Sequence[tuple[RowExecution, HostSession, str]] = ()
+    waits: Sequence[tuple[RowExecution, str]] = ()
+    seconds_left: float | None = None
+
+
+class RowPlacer:
+    """Asks the placement whenever something has happened that may let a row start. `jobs` bounds the rows at once on a
+    host; else as many CPU rows as there are cores, and as many GPU rows as there are GPUs for."""
+
+    def __init__(self, ready: PreparedBatch, executions: Sequence[RowExecution], jobs: int | None) -> None:
+        self._ready, self._courses, self._stations = ready, executions, ready.sessions
+        self._slots = jobs or (len(ready.rows) if any(row.gpus for row in ready.rows) else os.cpu_count() or 1)
+        self._exclusive: dict[tuple[str | None, str, str | None], frozenset[str]] = {}
+        self._hosts: dict[tuple[Any, ...], frozenset[str]] = {}  # of one decision, as is `kinds`
+        self._kinds: dict[tuple[str, str | None], HostSession] = {}
+        self._seen: list[tuple[Any, ...]] = []
+        self._planned = -_REPLAN_SECONDS
+
+    def has_changed(self) -> bool:
+        """Whether something happened that may let a row start, or it is time to ask all the same."""
+        snapshot = [
+            (session.is_ready, session.unusable_reason, session.executor.is_up, session.locked_gpus, session.is_known)
+            for session in self._stations
+        ]
+        if snapshot == self._seen and time.monotonic() < self._planned + _REPLAN_SECONDS:
+            return False
+        self._seen, self._planned = snapshot, time.monotonic()
+        return True
+
+    def replan(self) -> None:
+        """A row has ended, or waits again."""
+        self._planned = -_REPLAN_SECONDS
+
+    def can_run_nowhere(self, execution: RowExecution) -> bool:
+        """Whether no host can ever run the row; of one that did not answer yet nothing is known."""
+        return not any(execution.may_run_on(session) for session in self._stations)
+
+    def decide(self, waiting: Sequence[RowExecution]) -> PlacementDecision:
+        """What starts now. Nothing, as long as no host is ready."""
+        usable = {
+            session.name: session for session in self._stations if session.is_ready and not session.unusable_reason
+        }
+        if not usable or not waiting:
+            return PlacementDecision()
+        self._hosts = {}
+        self._kinds = {
+            (session.spec.runtime, session.spec.network): session
+            for session in usable.values()
+            if not session.executor.has_scheduler
+        }
+        there: dict[str, list[RowExecution]] = {}
+        for execution in self._courses:
+            if execution.session is not None:
+                there.setdefault(execution.session.name, []).append(execution)
+        rows = [self._waiting_row(execution) for execution in waiting]
+        decision = place(rows, [self._load(session, there.get(session.name, [])) for session in usable.values()])
+        return PlacementDecision(
+            starts=[(waiting[start.position], usable[start.host], start.why) for start in decision.starts],
+            waits=[(waiting[at], why) for at, why in decision.waits.items()],
+            seconds_left=decision.left,
+        )
+
+    def _waiting_row(self, execution: RowExecution) -> WaitingRow:
+        return WaitingRow(
+            name=execution.row.row,
+            gpus=execution.row.gpus or 0,
+            seconds=execution.expected_seconds,
+            exclusive=self._exclusive_of(execution),
+            hosts=self._hosts_of(execution),
+            image=self._ready.planner.request.image or execution.row.image,
+            waited=time.monotonic() - execution.waiting_since,
+        )
+
+    def _hosts_of(self, execution: RowExecution) -> frozenset[str]:
+        """Where it may run. Rows that want the same and were nowhere yet are many, and hosts may be."""
+        row = execution.row
+        own = row.row if any(session.row_problems for session in self._stations) else ""
+        key = (
+            row.gpus or 0,
+            bool(row.image),
+            own,
+            *((session.host, session.host in execution.retry_hosts) for session in execution.earlier),
+        )
+        if key not in self._hosts:
+            self._hosts[key] = frozenset(session.name for session in self._stations if execution.may_run_on(session))
+        return self._hosts[key]
+
+    def _exclusive_of(self, execution: RowExecution) -> frozenset[str]:
+        """What the row cannot share with another one, on some host."""
+        sessions = self._kinds.values() if execution.row.gpus else ()
+        return frozenset().union(*(self._exclusive_on(execution.row, session) for session in sessions))
+
+    def _exclusive_on(self, row: Row, session: HostSession) -> frozenset[str]:
+        """Rows of one test are alike in that, and so are hosts with one kind of containers."""
+        key = (row.test, session.spec.runtime, session.spec.network)
+        if key not in self._exclusive:
+            self._exclusive[key] = frozenset(self._ready.planner.exclusive(row, session))
+        return self._exclusive[key]
+
+    def _load(self, session: HostSession, had: Sequence[RowExecution]) -> HostLoad:
+        """`had` are the rows that were begun there last."""
+        there = [execution for execution in had if execution.is_running]
+        started = tuple(
+            StartedRow(self._waiting_row(execution), time.monotonic() - execution.started_at) for execution in there
+        )
+        if session.executor.has_scheduler:
+            up, speed = session.executor.is_up, session.speed
+            return HostLoad(session.name, _UNLIMITED, _UNLIMITED, up=up, started=started, speed=speed, queues=True)
+        assert session.facts is not None
+        ours = sum(execution.row.gpus or 0 for execution in there)
+        return HostLoad(
+            name=session.name,
+            gpus=session.facts.gpus,
+            slots=self._slots,
+            held=max(0, len(session.locked_gpus) - ours),
+            up=session.executor.is_up or len(self._stations) == 1,  # with one host, rows wait for it where they are
+            images=session.images,
+            has_code=bool(had),
+            started=started,
+            speed=session.speed,
+        )

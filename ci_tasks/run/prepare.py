@@ -1,0 +1,191 @@
+"""From a label to run directories: the part that `plan` and `run` share, so that what is shown is what runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from ci_tasks.checkout.git import Git
+from ci_tasks.config import Config
+from ci_tasks.errors import CheckoutError, UnknownName, UsageError
+from ci_tasks.executors.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
+from ci_tasks.planning.container_rules import LOCK_DIR_ENV
+from ci_tasks.planning.planner import SharedSetup
+from ci_tasks.planning.steps import check_overrides
+from ci_tasks.records import Checkout
+from ci_tasks.results import store
+from ci_tasks.results.store import Batch
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, given_secrets
+from ci_tasks.run.host_sessions import HostSession, gather_facts
+from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.journal import BatchJournal
+from ci_tasks.run.row_plans import RowPlanner, host_requirements, sorted_setups
+from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.select import select
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What a person asked for. `host` names hosts and pools with commas between them. `out` is where `plan` writes,
+    `shared` says that venvs are those of earlier runs too, `keep` that a failed run leaves its container and
+    workspace. `image` replaces CI's.
+    `rows` are whole names, and count instead of `only` where there are any.
+    `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
+    `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
+    `nodes` over how many nodes of a cluster each row runs. `prefetch`: what they will download comes first."""
+
+    label: str
+    only: str | None = None
+    host: str = "local"
+    base: str | None = None
+    out: Path | None = None
+    shared: bool = True
+    keep: bool = False
+    image: str | None = None
+    rows: tuple[str, ...] = ()
+    by_runner: bool = False
+    slots: int = 0
+    nodes: int = 1
+    prefetch: bool = False
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """All rows of one command, and the hosts that take part. `planned_rows` are the plans that there are already, by
+    the row's position and in its order: with one host it is clear where each row runs. `journal` is that of the
+    earlier command which this one resumes."""
+
+    batch: Batch
+    rows: tuple[Row, ...]
+    sessions: tuple[HostSession, ...]
+    planner: RowPlanner
+    planned_rows: dict[int, PreparedRow] = field(default_factory=dict)
+    journal: BatchJournal | None = None
+
+    @property
+    def host_gpus(self) -> dict[str, int]:
+        """Host → GPUs, of the hosts that answered and have no scheduler of their own."""
+        return {
+            session.name: session.facts.gpus
+            for session in self.sessions
+            if session.facts and not session.executor.has_scheduler
+        }
+
+    @property
+    def checkout(self) -> Checkout:
+        return self.planner.checkout(self.sessions[0])
+
+    def setups(self) -> list[SharedSetup]:
+        """The install steps that rows share on the one host. Plans that there are already need not be made again."""
+        if self.planned_rows:
+            return sorted_setups(row.setup for row in self.planned_rows.values() if not row.missing)
+        return self.planner.setups(self.rows, self.sessions[0])
+
+    def close(self) -> None:
+        for session in self.sessions:
+            session.executor.close()
+
+
+def prepare(
+    source: CheckoutSource,
+    config: Config,
+    request: RunRequest,
+    open_executor: OpenExecutor,
+    journal: BatchJournal | None = None,
+) -> PreparedBatch:
+    """Find every row that was asked for, or those of an earlier command, and its hosts. Leaves nothing where it
+    raises, but for what an earlier command left."""
+    specs = config.select_hosts(request.host)
+    check_overrides(config.overrides, source.workflow.jobs)
+    if request.out is None:
+        _check_home_outside_checkout(source)
+    sites = [open_executor(spec) for spec in specs]  # connections are being made while the rows are found
+    try:
+        event = event_context(source, secrets=given_secrets(source.workflow))
+        job_rows = find_rows(source, request.label, event, request.base)
+        chosen = _select_rows(job_rows.rows, request)
+        batch = journal.batch if journal else store.new_batch(request.label, request.out)
+        try:
+            sessions = _open_sessions(sites, source, request, batch)
+            code = sessions[0].code
+            _check_tests_exist(chosen, code)
+            job_rows = replace(job_rows, context=replace(job_rows.context, sha=code.checkout.commit))
+            drafts = RowPlanner(source, config, request, job_rows, batch, request.by_runner or _simulates(source, code))
+            ready = PreparedBatch(batch, tuple(chosen), sessions, drafts, journal=journal)
+            if len(sessions) == 1 and chosen:
+                _prepare_single_host(sessions[0], ready)
+            return ready
+        except BaseException:
+            if journal is None:
+                shutil.rmtree(batch.path, ignore_errors=True)
+            raise
+    except BaseException:
+        for site in sites:
+            site.close()
+        raise
+
+
+def _open_sessions(
+    sites: Sequence[Executor], source: CheckoutSource, request: RunRequest, batch: Batch
+) -> tuple[HostSession, ...]:
+    """The hosts, with the code that all of them get: one tree, whatever is edited meanwhile."""
+    sessions: list[HostSession] = []
+    for site in sites:
+        if sessions:
+            site.reuse_snapshot(sessions[0].code)
+        session = HostSession(site, site.snapshot(batch, source.path, rev=source.rev, base=request.base))
+        if sessions and session.code.checkout.tree != sessions[0].code.checkout.tree:
+            raise CheckoutError(f"{source.path} changed while it was recorded for several hosts", hint="run it again")
+        sessions.append(session)
+    return tuple(sessions)
+
+
+def _prepare_single_host(session: HostSession, ready: PreparedBatch) -> None:
+    """With one host, all rows are planned before the first begins, and what the host lacks is known. Raises Blocked."""
+    requirements = host_requirements(ready.planner, ready.rows)
+    session.facts = gather_facts(session, requirements)
+    if requirements.before_rows:
+        session.row_problems = requirements.before_rows(session, partial(print, flush=True), lambda: True)
+    session.is_ready, session.activity = True, ""
+    if ready.journal is None:
+        for position, row in enumerate(ready.rows):
+            ready.planned_rows[position] = ready.planner.plan_row(row, session, position + 1)
+
+
+def _select_rows(rows: list[Row], request: RunRequest) -> list[Row]:
+    if not request.rows:
+        return select(rows, request.only, request.label)
+    for name in request.rows:
+        if all(row.row != name for row in rows):
+            raise UnknownName("row", name, [row.row for row in rows], where=f"label {request.label}")
+    return [row for row in rows if row.row in request.rows]
+
+
+def _check_home_outside_checkout(source: CheckoutSource) -> None:
+    """Runs kept in the checkout would be part of the next run's working tree, unless git ignores them."""
+    home = store.home()
+    if (
+        home.is_relative_to(source.path)
+        and Git(source.path).text_or_none("check-ignore", "--quiet", str(home / "runs")) is None
+    ):
+        raise UsageError(
+            f"{store.HOME_ENV} is {home}, inside the checkout, and no command writes there",
+            hint="name a directory elsewhere, or have git ignore this one",
+        )
+
+
+def _check_tests_exist(chosen: Sequence[Row], code: CodeSnapshot) -> None:
+    for row in chosen:
+        if row.test and code.read_file(row.test) is None:
+            raise CheckoutError(
+                f"row {row.row} of label {row.label} runs {row.test}, which is not in the checkout",
+                hint="it is not committed, and not an untracked file either: is it ignored, or was it renamed?",
+            )
+
+
+def _simulates(source: CheckoutSource, code: CodeSnapshot) -> bool:
+    """Whether the checkout's lock script keeps pretend GPUs' locks away from the real ones."""
+    return any(LOCK_DIR_ENV in text for text in code.read_files(source.suite.lock_scripts, ".py"))

@@ -1,0 +1,200 @@
+"""`report`: runs that exist, told again: in the terminal, as one HTML page, as markdown, as JUnit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_tasks import __version__
+from ci_tasks.agent.run_directory import RunDir, read_status
+from ci_tasks.errors import UsageError
+from ci_tasks.records import PASSED, RunRecord
+from ci_tasks.registry import metric_formats
+from ci_tasks.report.html.curves import CI, Curve
+from ci_tasks.report.html.page import Ci, Log, Run, page
+from ci_tasks.report.html.timeline import Bar, phases
+from ci_tasks.results import store
+from ci_tasks.results.metrics import read_series
+from ci_tasks.results.record import events_of, load_record
+from ci_tasks.run.label import print_results
+
+_PIECE = 1 << 18
+_MOST_EVENTS = 1 << 20  # bytes of events.jsonl: a gate that waits for days says so again and again
+
+
+@dataclass(frozen=True)
+class ReportOutputs:
+    """Where the report goes: files, or markdown on standard output; none of them means the terminal. `ci_log` is CI's
+    own log of the row, `job` which of the jobs in it."""
+
+    html: Path | None = None
+    junit: Path | None = None
+    markdown: bool = False
+    ci_log: str | None = None
+    job: str | None = None
+
+
+ReportedRun = tuple[str, RunDir, RunRecord]  # id, directory, record
+
+
+def report(names: Sequence[str], options: ReportOutputs) -> int:
+    """Tell what the runs that `names` mean did. Returns 0, whatever they did. Raises UnknownName, UsageError."""
+    runs = _find_runs(names)
+    title = _title([id for id, _, _ in runs])
+    records, logs = [record for _, _, record in runs], [run.log for _, run, _ in runs]
+    if options.ci_log is not None and options.html is None:
+        raise UsageError("--ci-log draws CI's metrics beside the run's", hint="add --html FILE")
+    if options.html is not None:
+        with _ci(options, runs) as ci:
+            _write(options.html, page(title, _runs(runs), ci, _generator_line()))
+    if options.junit is not None:
+        from ci_tasks.report import junit
+
+        _write(options.junit, [junit.render(title, records, logs)])
+    if options.markdown:
+        from ci_tasks.report import markdown
+
+        print(markdown.render(title, records), end="")
+    for path in (options.html, options.junit):
+        if path is not None:  # standard output may be the markdown
+            print(f"{path}: {_size(path)}", file=sys.stderr if options.markdown else sys.stdout)
+    if not (options.html or options.junit or options.markdown):
+        print_results(records, logs, title)
+    return 0
+
+
+def _find_runs(names: Sequence[str]) -> list[ReportedRun]:
+    """Every run once, in the order in which they were named."""
+    runs = {id: run for name in names for id, run in store.find(name)}
+    return [(id, run, load_record(run)) for id, run in runs.items()]
+
+
+def _title(ids: Sequence[str]) -> str:
+    batches = list(dict.fromkeys(map(store.batch_of, ids)))
+    return (
+        ids[0] if len(ids) == 1 else ", ".join(batches[:3]) + (f" and {len(batches) - 3} more" if batches[3:] else "")
+    )
+
+
+def _generator_line() -> str:
+    return f"Made by ci-tasks {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}."
+
+
+# -- runs as the page wants them ---------------------------------------------------------------------------------------
+
+
+def _runs(runs: Sequence[ReportedRun]) -> list[Run]:
+    rows = [record.row for _, _, record in runs]
+    return [
+        Run(record, _timeline_bar(id, run, record), _curves(id, run, rows.count(record.row)), _log(id, run, record))
+        for id, run, record in runs
+    ]
+
+
+def _timeline_bar(id: str, run: RunDir, record: RunRecord) -> Bar | None:
+    """When the run began, had its GPUs and ended, by its own clock; None for one that did not begin."""
+    events, status = events_of(run), read_status(run)
+    times = [event.t for event in events]
+    began = status.started_at or min(times, default=None)
+    if began is None:
+        return None
+    return Bar(
+        row=record.row,
+        status=record.status,
+        batch=store.batch_of(id),
+        host=record.host or "",
+        began=began,
+        ended=max(began, status.ended_at or max([*times, status.heartbeat_at or began])),
+        held=next((event.t for event in reversed(events) if event.event == "gpus"), None),
+        gpus=record.gpu_ids,
+        phases=phases(events),
+    )
+
+
+def _curves(id: str, run: RunDir, alike: int) -> list[Curve]:
+    source = "here" if alike == 1 else id
+    size = _log_size(run)
+    return _read_curves(source, _pieces(run.log, size)) if size else []
+
+
+def _read_curves(source: str, pieces: Iterable[bytes]) -> list[Curve]:
+    return [Curve(series.family, series.name, source, series.parts) for series in read_series(pieces, metric_formats())]
+
+
+def _log(id: str, run: RunDir, record: RunRecord) -> Log | None:
+    size = _log_size(run)
+    if not size:
+        return None
+    blamed = record.line_no if record.status != PASSED else None
+    return Log(f"{record.row}: {record.status} ({id})", size, _pieces(run.log, size), blamed)
+
+
+def _log_size(run: RunDir) -> int:
+    """Bytes of the log as it is now; 0 for one that is a device, which may have no end."""
+    try:
+        status = os.stat(run.log)
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def _pieces(path: str, size: int) -> Iterator[bytes]:
+    """The first `size` bytes of a file that may be growing."""
+    with open(path, "rb") as source:
+        while size > 0 and (piece := source.read(min(_PIECE, size))):
+            size -= len(piece)
+            yield piece
+
+
+# -- CI's own log ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[Ci | None]:
+    """CI's log, for as long as the page is written. Raises UsageError where it is not clear whose it is."""
+    if options.ci_log is None:
+        yield None
+        return
+    from ci_tasks.results.analysis import ci_log_reader
+
+    rows = list(dict.fromkeys(record.row for _, _, record in runs))
+    if len(rows) > 1:
+        raise UsageError(
+            f"--ci-log is one row's log, and these runs are of {len(rows)} rows", hint="name one of the runs"
+        )
+    open_ci_log = ci_log_reader()
+    if open_ci_log is None:
+        raise UsageError("nothing here reads CI's logs", hint="install ci-tasks with its feature ci_logs")
+    with open_ci_log(options.ci_log, options.job) as log:
+        size = sum(len(piece) for piece in log.text)
+        yield Ci(rows[0], _read_curves(CI, iter(log.text)), Log(f"CI: {log.name}", size, iter(log.text), log.blamed))
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def _write(path: Path, text: Iterable[str]) -> None:
+    """Write a file whole or not at all. Raises UsageError where it cannot be there."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", hint="name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no directory {path.absolute().parent}", hint="make it, or name another file")
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        # A path that is no UTF-8 may stand in a record as a lone surrogate.
+        with open(beside, "x", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
+            out.writelines(text)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> str:
+    size = path.stat().st_size
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

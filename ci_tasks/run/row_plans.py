@@ -1,0 +1,179 @@
+"""The plan of a row for a host, and its run directory: made when the row is given to the host, not before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from ci_tasks import registry
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.errors import UsageError
+from ci_tasks.executors.executor import PreparedRow, Say
+from ci_tasks.planning.capacity import other_hosts
+from ci_tasks.planning.entry_point import has_entry_point
+from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
+from ci_tasks.records import Checkout
+from ci_tasks.results.store import Batch
+from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.host_sessions import HostRequirements, HostSession
+from ci_tasks.run.job_outputs import JobRows
+from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.ray import starts_ray
+
+if TYPE_CHECKING:
+    from ci_tasks.config import Config
+    from ci_tasks.planning.planner import SharedSetup
+    from ci_tasks.run.prepare import RunRequest
+
+
+@dataclass(frozen=True)
+class RowPlanner:
+    """Everything that a command's plans have in common."""
+
+    source: CheckoutSource
+    config: Config
+    request: RunRequest
+    job_rows: JobRows
+    batch: Batch
+    simulates: bool
+    _with_ray: dict[str, bool] = field(default_factory=dict)  # by test: its modes are rows of their own
+
+    def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
+        """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""
+        run, site, spec = self.batch.run_dir(number), session.executor, session.spec
+        drafted = self._make_plan(row, session, number)
+        test = session.code.read_file(row.test) if row.test else None
+        plan = replace(
+            drafted.plan,
+            deviations=(*drafted.plan.deviations, *self.job_rows.deviations),
+            exclusive=(*drafted.plan.exclusive, *_slot(self.request, row, session, number)),
+            entry_point=has_entry_point(test or "") if row.test else None,
+        )
+        os.makedirs(run.path, exist_ok=True)
+        site.write_plan(run, plan)
+        return PreparedRow(
+            row=row,
+            plan=plan,
+            run=run,
+            setup=drafted.setup,
+            executor=site,
+            missing=session.missing_for(row),
+            alternative_hosts=tuple(other_hosts(row, self.config.hosts, spec.name, self.simulates)),
+        )
+
+    def checkout(self, session: HostSession) -> Checkout:
+        """The tree that runs there, as records name it."""
+        return replace(session.code.checkout, sample=self.source.sample, rev=self.source.rev)
+
+    def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
+        """What the row cannot share with another row on the host: nothing, unless it starts Ray."""
+        return self._make_plan(row, session, 0).plan.exclusive if self._starts_ray(row, session) else ()
+
+    def setups(self, rows: Sequence[Row], session: HostSession) -> list[SharedSetup]:
+        """The install steps that rows share on the host."""
+        if not rows or self._make_plan(rows[0], session, 1).setup is None:  # rows of one label have one job's steps
+            return []
+        return sorted_setups(self._make_plan(row, session, 1).setup for row in rows if not session.missing_for(row))
+
+    def python_version(self, row: Row) -> str:
+        """The Python that CI sets up for the row."""
+        return wanted_python(self.source.workflow, self.job_rows.job, row, self.job_rows.context, self.config.overrides)
+
+    def _make_plan(self, row: Row, session: HostSession, number: int) -> RowPlan:
+        site, request = session.executor, self.request
+        run: RunDir = self.batch.run_dir(number)
+        directory = site.run_directory(run)
+        event = replace(self.job_rows.context, workspace=f"{directory}/workspace")
+        place = RunLocation(
+            id=self.batch.run_id(number),
+            run_dir=directory,
+            workspace=event.workspace,
+            checkout=self.checkout(session),
+            python=site.find_python(self.python_version(row)),
+            environments=site.environments_directory(shared=request.shared),
+            lock_dir=site.lock_dir,
+            starts_ray=self._starts_ray(row, session),
+            keep=request.keep,
+            image=request.image,
+            nodes=request.nodes,
+        )
+        return make_plan(
+            self.source.workflow, self.job_rows.job, row, session.spec, event, self.config.overrides, place
+        )
+
+    def _starts_ray(self, row: Row, session: HostSession) -> bool:
+        if self.request.by_runner:
+            return True
+        if not row.test or not row.gpus:
+            return False
+        if row.test not in self._with_ray:
+            self._with_ray[row.test] = starts_ray(row.test, session.code.read_file)
+        return self._with_ray[row.test]
+
+
+def sorted_setups(setups: Iterable[SharedSetup | None]) -> list[SharedSetup]:
+    """Each of them once, so that two runs cannot wait for each other."""
+    by_directory = {setup.directory: setup for setup in setups if setup}
+    return [setup for _, setup in sorted(by_directory.items())]
+
+
+def host_requirements(drafts: RowPlanner, rows: Sequence[Row]) -> HostRequirements:
+    """What the rows want of any host."""
+    image = drafts.request.image
+    return HostRequirements(
+        gpus=max((row.gpus or 0 for row in rows), default=0),
+        container=any(row.image for row in rows),
+        simulates=drafts.simulates,
+        python=drafts.python_version(rows[0]) if rows else "",
+        images=_rows_by_image(rows, image),
+        setups=lambda session: drafts.setups(rows, session),
+        before_rows=_before_rows(drafts, rows) if drafts.request.prefetch else None,
+    )
+
+
+def _rows_by_image(rows: Sequence[Row], image_option: str | None) -> dict[str, tuple[str, ...]]:
+    """What rows run in, with their names; `image_option` replaces CI's images."""
+    rows_by_image: dict[str, tuple[str, ...]] = {}
+    for row in rows:
+        if row.image:
+            image = image_option or row.image
+            rows_by_image[image] = (*rows_by_image.get(image, ()), row.row)
+    return rows_by_image
+
+
+class BeforeRows(Protocol):
+    """What a feature does on a host before rows start there."""
+
+    def __call__(
+        self, drafts: RowPlanner, rows: Sequence[Row], session: HostSession, say: Say, is_wanted: Callable[[], bool]
+    ) -> Mapping[str, str]:
+        """Returns, by row, what it would lack. Raises Blocked where the host cannot be reached, and KeyboardInterrupt
+        once nobody wants it any more."""
+        ...
+
+
+def _before_rows(
+    drafts: RowPlanner, rows: Sequence[Row]
+) -> Callable[[HostSession, Say, Callable[[], bool]], dict[str, str]]:
+    """Every feature's, one after the other."""
+    references = [feature.before_rows for feature in registry.features() if feature.before_rows]
+    if not references:
+        raise UsageError("--prefetch needs the feature prefetch, which is not installed")
+
+    def run(session: HostSession, say: Say, is_wanted: Callable[[], bool]) -> dict[str, str]:
+        problems: dict[str, str] = {}
+        for reference in references:
+            hook: BeforeRows = registry.load(reference)
+            for row, why in hook(drafts, rows, session, say, is_wanted).items():
+                problems[row] = f"{problems[row]}; {why}" if row in problems else why
+        return problems
+
+    return run
+
+
+def _slot(request: RunRequest, row: Row, session: HostSession, number: int) -> tuple[str, ...]:
+    """The place in which a row without GPUs runs. Detached runs share the places, so that no host is swamped."""
+    counts = request.slots and not row.gpus and not session.executor.has_scheduler
+    return (f"cpu-{number % request.slots}",) if counts else ()

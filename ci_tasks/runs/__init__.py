@@ -1,1 +1,0 @@
-"""Run directories and records on this machine."""

@@ -1,1 +1,0 @@
-"""What a workflow's rows cover, read from the workflow and the sources of its tests."""

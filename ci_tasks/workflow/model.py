@@ -1,0 +1,123 @@
+"""GitHub's nouns of a workflow file, as frozen records: what the reader gives, and a row of its matrix. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ci_tasks.agent.codec import encode
+
+
+@dataclass(frozen=True)
+class Step:
+    """One entry of a job's `steps`, unevaluated. `line` is 1-based in the workflow file."""
+
+    name: str
+    line: int
+    id: str | None = None
+    uses: str | None = None
+    with_: Mapping[str, Any] = field(default_factory=dict)
+    run: str | None = None
+    shell: str | None = None
+    env: Mapping[str, Any] = field(default_factory=dict)
+    working_directory: str | None = None
+    condition: str | None = None
+    continue_on_error: Any = False
+    timeout_minutes: Any = None
+
+
+@dataclass(frozen=True)
+class Container:
+    """A job's `container:`, unevaluated. `options` are words for `docker create`; `unused` are keys that CI acts on and
+    we do not: how to log in to a registry, and ports."""
+
+    image: str
+    options: str = ""
+    env: Mapping[str, Any] = field(default_factory=dict)
+    volumes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a workflow, unevaluated. `matrix` is a mapping, or an expression that gives one."""
+
+    id: str
+    line: int
+    name: str | None = None
+    condition: str | None = None
+    needs: tuple[str, ...] = ()
+    runs_on: Any = None
+    env: Mapping[str, Any] = field(default_factory=dict)
+    matrix: Any = None
+    container: Container | None = None
+    services: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    shell: str | None = None
+    working_directory: str | None = None
+    timeout_minutes: Any = None
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    uses: str | None = None
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A workflow file. `path` is from the checkout's root; `rendered` says that it came from a template.
+
+    `inputs` are the defaults of what a caller gives, for a workflow that no pull request starts.
+    """
+
+    path: str
+    name: str
+    jobs: Mapping[str, Job]
+    env: Mapping[str, Any] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    rendered: bool = False
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """What line numbers count in: the file, or the text that its template gave."""
+        return f"{self.path} (rendered)" if self.rendered else self.path
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """An entry of `jobs --json`. `trigger` is the PR label, null for a job that always runs; `gpus` null where the
+    workflow does not say; `dynamic` the expression of a matrix that only another job's output can give."""
+
+    label: str
+    job: str
+    trigger: str | None
+    row: str
+    test: str | None
+    args: str
+    gpus: int | None
+    image: str | None
+    env: Mapping[str, str]
+    runner: str
+    timeout_minutes: float | None
+    dynamic: str | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> JobRow:
+        return JobRow(**{field.name: getattr(row, field.name) for field in fields(JobRow)})
+
+    def public(self) -> Mapping[str, object]:
+        """For JSON: `dynamic` is there only where it says something."""
+        return encode(self, versioned=False, compact=True)
+
+
+@dataclass(frozen=True)
+class Row(JobRow):
+    """One entry of a job's expanded matrix, evaluated: what CI shows as one check.
+
+    `test` is a path from the checkout's root, or None where the job names no test file; `matrix` is the entry,
+    `index` its position among the job's `total`.
+    """
+
+    matrix: Mapping[str, Any] = field(default_factory=dict)
+    index: int = 0
+    total: int = 1

@@ -1,0 +1,306 @@
+"""What is taken from a container's tar stream or from the host, and what is not. `docker cp` is a stand-in that gives
+any stream."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent import run_directory
+from ci_tasks.agent.artifacts import collect, limits
+from ci_tasks.agent.codec import from_json
+from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.containers.run_containers import DockerClient, RunContainer
+from ci_tasks.agent.records import CoreFile, CoreFiles, LeftOut, Plan
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+
+FAKE = """\
+#!/bin/sh
+case "${0##*/} $1 $2" in "docker cp -L") ;; "podman cp id:"*) ;; *) exit 1 ;; esac
+cat "$STREAM"
+[ ! -e "$STREAM.hangs" ] || exec sleep 300
+exit 1
+"""
+
+
+def entry(
+    name: str, content: bytes = b"x", kind: bytes = tarfile.REGTYPE, link: str = ""
+) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, len(content) if kind == tarfile.REGTYPE else 0
+    return info, content
+
+
+def stream(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for info, content in entries:
+            tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+class Daemon:
+    def __init__(self, root: Path, runtime: str) -> None:
+        program = root / "bin" / runtime
+        program.parent.mkdir()
+        program.write_text(FAKE)
+        program.chmod(0o755)
+        self.stream = root / "stream"
+        path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+        client = DockerClient(runtime, {**os.environ, "PATH": path, "STREAM": str(self.stream)})
+        self.container = RunContainer(client, "id", "ci-7", 1, "img", "sha256:1", False, "", "/")
+
+    def gives(self, content: bytes, hangs: bool = False) -> None:
+        self.stream.write_bytes(content)
+        if hangs:
+            Path(f"{self.stream}.hangs").touch()
+
+
+@pytest.fixture
+def runtime() -> str:
+    return "docker"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, runtime: str) -> Daemon:
+    return Daemon(tmp_path, runtime)
+
+
+@pytest.fixture
+def taken(run: Run, daemon: Daemon) -> Callable[..., dict[str, bytes]]:
+    """The files of artifacts after collecting."""
+
+    def take(*containers: RunContainer, **plan: Any) -> dict[str, bytes]:
+        Path(run.paths.artifacts).mkdir(exist_ok=True)
+        full_plan = Plan(container=ContainerRules(), **plan)
+        assert (
+            collect.collect(run.paths, full_plan, list(containers) or [daemon.container], time.time() - 60, False) == []
+        )
+        top = Path(run.paths.artifacts)
+        assert not [path for path in top.rglob("*") if path.is_symlink()]
+        assert not [name for name in os.listdir(run.path) if name.startswith(".")]
+        return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+    return take
+
+
+def left_out(files: dict[str, bytes]) -> LeftOut:
+    text = files.get("left-out.json")
+    return from_json(LeftOut, text, where="left-out.json") if text else LeftOut()
+
+
+def _left(files: dict[str, bytes]) -> dict[str, str]:
+    return {file.path: file.why for file in left_out(files).files}
+
+
+LOGS = "/tmp/ray/session_latest/logs"
+AT = f"container-1{LOGS}"
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman"])
+def test_plain_files_are_taken_to_where_they_lay(daemon: Daemon, taken: Callable[..., dict[str, bytes]]) -> None:
+    names = ["logs/a", "logs/sub/b c", "logs/sub/two\nlines", "logs/übung", "logs/-rf"]
+    daemon.gives(stream(entry("logs", kind=tarfile.DIRTYPE), *(entry(name, name.encode()) for name in names)))
+    assert taken() == {f"{AT}{name[4:]}": name.encode() for name in names}
+
+
+@pytest.mark.parametrize("name", ["logs/../../x", "logs/a/../../../x", "../../x", "logs/.."])
+def test_a_name_that_leads_elsewhere_is_not_followed(
+    run: Run, daemon: Daemon, taken: Callable[..., dict[str, bytes]], name: str
+) -> None:
+    daemon.gives(stream(entry("logs/ok"), entry(name)))
+    before = sorted(os.listdir(run.path.parent))
+    files = taken()
+    assert set(files) - {"left-out.json"} <= {f"{AT}/ok", f"{AT}/x"}
+    assert sorted(os.listdir(run.path.parent)) == before
+    assert all(why == "its path leads elsewhere" for why in _left(files).values())
+
+
+KINDS = [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_and_devices_are_named_and_not_made(
+    daemon: Daemon, taken: Callable[..., dict[str, bytes]], kind: bytes
+) -> None:
+    daemon.gives(stream(entry("logs/odd", kind=kind, link="/etc"), entry("logs/odd/passwd"), entry("logs/z")))
+    files = taken()
+    assert set(files) == {f"{AT}/odd/passwd", f"{AT}/z", "left-out.json"}
+    assert _left(files) == {f"{LOGS}/odd": "neither a plain file nor a directory"}
+
+
+def test_whole_files_are_taken_up_to_the_limit_and_the_others_named(
+    daemon: Daemon, taken: Callable[..., dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LIMIT", 10)
+    sizes = [("a", 6), ("b", 5), ("c", 4), ("d", 1)]
+    daemon.gives(stream(*(entry(f"logs/{name}", b"x" * size) for name, size in sizes)))
+    files = taken()
+    assert {name[len(AT) + 1 :] for name in files if name.startswith(AT)} == {"a", "c"}
+    assert [(file.path[-1], file.bytes) for file in left_out(files).files] == [("b", 5), ("d", 1)]
+
+
+def test_no_more_than_so_many_files_and_so_many_names_of_left_out_ones(
+    daemon: Daemon, taken: Callable[..., dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_FILES", 2)
+    monkeypatch.setattr(limits, "MAX_NAMED", 3)
+    daemon.gives(stream(*(entry(f"logs/{number}") for number in range(9))))
+    files = taken()
+    assert len(files) == 3
+    assert (len(left_out(files).files), left_out(files).more) == (3, 4)
+
+
+def test_a_name_that_cannot_be_made_keeps_no_other_from_coming(
+    daemon: Daemon, taken: Callable[..., dict[str, bytes]]
+) -> None:
+    daemon.gives(stream(entry("logs/" + "n" * 300), entry("logs/twice"), entry("logs/twice"), entry("logs/z")))
+    files = taken()
+    assert {f"{AT}/twice", f"{AT}/z"} < set(files)
+    assert set(_left(files).values()) == {"File name too long", "File exists"}
+
+
+def test_a_stream_that_breaks_off_leaves_no_half_of_a_file(
+    daemon: Daemon, taken: Callable[..., dict[str, bytes]]
+) -> None:
+    daemon.gives(stream(entry("logs/a"), entry("logs/b", b"x" * 50_000))[:20_000])
+    files = taken()
+    assert set(files) == {f"{AT}/a", "left-out.json"}
+    assert _left(files) == {LOGS: "the copy broke off"}
+
+
+@pytest.mark.parametrize("content", [b"", b"no tar at all" * 100])
+def test_what_is_no_archive_is_nothing(daemon: Daemon, taken: Callable[..., dict[str, bytes]], content: bytes) -> None:
+    daemon.gives(content)
+    assert set(taken()) <= {"left-out.json"}
+
+
+def test_a_daemon_that_hangs_in_the_middle_is_not_waited_for(
+    daemon: Daemon, taken: Callable[..., dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "MAX_SECONDS", 1.0)
+    daemon.gives(stream(entry("logs/a"), entry("logs/b", b"x" * 50_000))[:20_000], hangs=True)
+    files = taken(artifacts=["/other"])
+    assert "left-out.json" in files and f"{AT}/b" not in files
+    assert set(_left(files)) == {LOGS, "/other"}
+
+
+def test_secrets_are_masked(
+    daemon: Daemon, taken: Callable[..., dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "correct-horse")
+    daemon.gives(stream(entry("logs/a", b"it is correct-horse.\n")))
+    assert taken(secrets=["HF_TOKEN"]) == {f"{AT}/a": b"it is ***.\n"}
+
+
+def test_a_path_inside_another_is_taken_once() -> None:
+    plan = Plan(artifacts=("/out/deep", "/out", "/outer", "/tmp/ray/session_latest/logs/x", "relative", "/out/"))
+    assert collect.artifact_paths(plan) == ["/out", "/outer", LOGS]
+
+
+def test_a_link_in_the_place_of_artifacts_is_not_followed(run: Run, daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    os.symlink(tmp_path / "outside", run.paths.artifacts)
+    daemon.gives(stream(entry("logs/a")))
+    assert collect.collect(run.paths, Plan(), [daemon.container], 0, False) == []
+    assert os.listdir(tmp_path / "outside") == []
+
+
+# -- without containers ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare(run: Run, tmp_path: Path) -> Callable[[Path], set[str]]:
+    def take(path: Path) -> set[str]:
+        Path(run.paths.artifacts).mkdir(exist_ok=True)
+        plan = Plan(container=ContainerRules("none"), artifacts=(str(path),))
+        assert collect.collect(run.paths, plan, [], time.time(), False) == []
+        top = Path(run.paths.artifacts, "host")
+        return {str(file.relative_to(top))[len(str(path)) :] for file in top.rglob("*") if file.is_file()}
+
+    return take
+
+
+def test_only_what_changed_since_the_run_began_is_taken_from_the_host(
+    bare: Callable[[Path], set[str]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    (out / "sub").mkdir(parents=True)
+    for name in ("new", "sub/new\n2", "old"):
+        (out / name).write_text(name)
+    os.utime(out / "old", (1, time.time() - 3600))
+    (out / "link").symlink_to("/etc/passwd")
+    (out / "up").symlink_to("/etc")
+    os.mkfifo(out / "pipe")
+    assert bare(out) == {"new", "sub/new\n2"}
+
+
+def test_one_file_and_a_link_as_a_path_of_the_host(bare: Callable[[Path], set[str]], tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "log").write_text("x")
+    (tmp_path / "latest").symlink_to(tmp_path / "real")
+    assert bare(tmp_path / "latest" / "log") == {""}
+
+
+def test_a_path_that_the_host_lacks_is_nothing(bare: Callable[[Path], set[str]], tmp_path: Path) -> None:
+    assert bare(tmp_path / "absent") == set()
+
+
+@pytest.mark.parametrize(("kind", "ray"), [("pyxis", "ray"), ("apptainer", "tmp/ray")])
+def test_rays_newest_logs_come_out_of_a_container_without_a_daemon(run: Run, kind: str, ray: str) -> None:
+    """Its /tmp lies in the run directory, and the link to the newest session leads to a path inside of it."""
+    for age, session in enumerate(("session_new", "session_old")):
+        logs = Path(run.paths.path, "tmp/container-1", ray, session, "logs")
+        logs.mkdir(parents=True)
+        (logs / "worker.out").write_text(session)
+        os.utime(logs.parent, (time.time() - age * 60,) * 2)
+    Path(run.paths.path, "tmp/container-1", ray, "session_latest").symlink_to("/tmp/ray/session_new")
+    top = Path(run.paths.artifacts)
+    top.mkdir(exist_ok=True)
+    assert collect.collect(run.paths, Plan(container=ContainerRules(kind)), [], time.time(), False) == []
+    texts = {str(path.relative_to(top)): path.read_text() for path in top.rglob("*") if path.suffix == ".out"}
+    assert texts == {"container-1/tmp/ray/session_latest/logs/worker.out": "session_new"}
+
+
+def test_the_runs_own_directory_is_not_collected_into_itself(bare: Callable[[Path], set[str]], run: Run) -> None:
+    (run.path / "artifacts").mkdir()
+    (run.path / "artifacts" / "junit.xml").write_text("x")
+    (run.path.parent / "beside").write_text("x")
+    assert bare(run.path.parent) == {"beside"}
+
+
+# -- core files ------------------------------------------------------------------------------------------------------
+
+CORE = b"\x7fELF\2\1\1" + bytes(9) + b"\4\0"
+CORES = [
+    ("core", CORE, True),
+    ("core.123", CORE + b"more", True),
+    ("core.python3.77", CORE, True),
+    ("core.py", b"import os\n", False),
+    ("core", b"notes\n", False),
+    ("core.so", CORE[:16] + b"\3\0", False),
+    ("score", CORE, False),
+    ("core", b"", False),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "is_core"), CORES)
+def test_a_core_file_is_known_by_its_head(run: Run, tmp_path: Path, name: str, content: bytes, is_core: bool) -> None:
+    workspace = tmp_path / "workspace"
+    (workspace / "deep").mkdir(parents=True)
+    (workspace / "deep" / name).write_bytes(content)
+    (workspace / "core.9").symlink_to(workspace / "deep" / name)
+    Path(run.paths.artifacts).mkdir()
+    collect.collect(run.paths, Plan(workspace=str(workspace)), [], time.time(), True)
+    core_files = run_directory.read_record(CoreFiles, os.path.join(run.paths.artifacts, "cores.json"))
+    assert core_files == (CoreFiles((CoreFile(str(workspace / "deep" / name), len(content)),)) if is_core else None)
+    assert len(os.listdir(run.paths.artifacts)) == int(is_core)

@@ -1,0 +1,135 @@
+"""The facts of environment.json, from the words of nvidia-smi and of a Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci_tasks.agent.cleanup import environment_snapshot
+from ci_tasks.agent.records import DirectUrl, GpuModel
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+
+SMI = "0, GPU-0, NVIDIA H200, 570.86.15, 143771 MiB\n1, GPU-1, NVIDIA H200, 570.86.15, 143771 MiB\n"
+GPUS = tuple(GpuModel(n, f"GPU-{n}", "NVIDIA H200", "143771 MiB") for n in (0, 1))
+NO_GPUS = [
+    "",
+    "No devices were found\n",
+    "NVIDIA-SMI has failed, as it couldn't, communicate, with, the driver\n",
+]
+
+
+def test_driver_and_gpus_are_read_from_nvidia_smi() -> None:
+    assert environment_snapshot.gpu_models(SMI) == ("570.86.15", GPUS)
+
+
+@pytest.mark.parametrize("text", NO_GPUS)
+def test_what_is_no_gpu_is_none(text: str) -> None:
+    assert environment_snapshot.gpu_models(text) == (None, ())
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[1]", "3"])
+def test_a_python_that_says_nothing_useful_is_a_problem(text: str) -> None:
+    assert environment_snapshot.parse_packages(text) == environment_snapshot.Packages(
+        problem="python3 did not list its packages"
+    )
+
+
+def test_a_password_in_the_url_of_a_package_is_hidden() -> None:
+    output = {"python": "3.12.1", "packages": {"a": "1"}, "direct": {"a": {"url": "git+https://me:hf_x@host/a?b=c@d"}}}
+    assert environment_snapshot.parse_packages("noise\n" + json.dumps(output)) == environment_snapshot.Packages(
+        python="3.12.1", packages={"a": "1"}, direct={"a": DirectUrl("git+https://***@host/a?b=c@d")}
+    )
+
+
+def _package(directory: Path, name: str, version: str, url: str | None = None) -> None:
+    info = directory / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    if url:
+        (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
+
+
+def test_packages_are_those_that_the_job_would_import(tmp_path: Path) -> None:
+    """The first of a name on the path wins, and a module of the working directory does not get in the way."""
+    _package(tmp_path / "one", "slime", "1.0", "file:///w")
+    _package(tmp_path / "two", "slime", "0.9")
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    path = os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")])
+    process = subprocess.run(
+        [sys.executable, "-c", environment_snapshot.LIST_PACKAGES],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    packages = environment_snapshot.parse_packages(process.stdout)
+    assert packages.python == sys.version.split()[0]
+    assert packages.packages["slime"] == "1.0"
+    assert packages.direct["slime"] == DirectUrl("file:///w")
+
+
+def test_without_a_container_the_hosts_python_is_listed(run: Run) -> None:
+    run.plan["container"] = {"runtime": "none"}
+    run.start("exit 0")
+    assert run.ended().end == "exit"
+    facts = json.loads(Path(run.paths.environment).read_text())
+    assert facts["python"].count(".") == 2
+    assert facts["taken_at"] > 0
+
+
+def test_a_job_with_its_own_venv_is_asked_through_it(run: Run) -> None:
+    output = json.dumps({"python": "3.99.0", "packages": {"own": "1"}, "direct": {}})
+    script = f"""\
+mkdir -p "$CI_TASKS_RUN_DIR/tmp/venv/bin"
+printf '#!/bin/sh\\necho %s\\n' {json.dumps(json.dumps(output))} > "$CI_TASKS_RUN_DIR/python3"
+chmod +x "$CI_TASKS_RUN_DIR/python3"
+mv "$CI_TASKS_RUN_DIR/python3" "$CI_TASKS_RUN_DIR/tmp/venv/bin/python3"
+until [ -e "$CI_TASKS_RUN_DIR/environment.json" ]; do sleep 0.05; done"""
+    run.plan["container"] = {"runtime": "none"}
+    run.start(script)
+    run.ended()
+    assert json.loads(Path(run.paths.environment).read_text())["packages"] == {"own": "1"}
+
+
+def test_a_python_that_hangs_delays_no_end_and_does_not_stay(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment_snapshot, "FINISH_SECONDS", 0.2)
+    monkeypatch.setattr(environment_snapshot, "_VENV_SECONDS", 0.0)
+    program = run.path / "python3"
+    program.write_text(f'#!/bin/sh\necho $$ > "{run.path}/pid"\nexec sleep 300\n')
+    program.chmod(0o755)
+    run.write("", container={"runtime": "none"}, host_env={"PATH": f"{run.path}:{os.environ['PATH']}"})
+    taken = environment_snapshot.EnvironmentSnapshot(str(run.path))
+    taken.begin()
+    pid = run.pid("pid")
+    taken.finish([])
+    taken._thread.join(20)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_plan_without_container_rules_has_no_environment(run: Run) -> None:
+    run.start("exit 0").ended()
+    assert not Path(run.paths.environment).exists()
+
+
+def test_pretend_gpus_are_not_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[str] = []
+
+    def answer(_: environment_snapshot.EnvironmentSnapshot, argv: list[str]) -> str:
+        programs.append(argv[0])
+        return SMI
+
+    monkeypatch.setattr(environment_snapshot.EnvironmentSnapshot, "_run", answer)
+    for locks in ({"simulated": 8}, None):
+        run.write("", container={"runtime": "none"}, gpus=2, gpu_locks=locks)
+        environment_snapshot.EnvironmentSnapshot(str(run.path))._query_host()
+    assert programs == ["nvidia-smi"]
+    assert json.loads(Path(run.paths.environment).read_text())["driver"] == "570.86.15"

@@ -1,0 +1,233 @@
+"""Directories go whatever is in them, nothing outside of them does, and a run goes with all that is its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent.cleanup import end_of_run
+from ci_tasks.agent.cleanup import remove_run as remove
+from ci_tasks.agent.cleanup import remove_tree as trees
+from ci_tasks.agent.records import Kept, Plan
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+
+
+ROOT = Path(end_of_run.__file__).parents[3]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "a: tree's\nname"
+    path.mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").write_text("x")
+    yield path
+    subprocess.run(["rm", "-rf", "--", path], check=False)  # pytest itself cannot remove what is too deep
+    assert (tmp_path / "outside" / "kept").read_text() == "x"
+
+
+def _remove(path: Path) -> list[str]:
+    return trees.remove_tree(str(path), None, "none", {})
+
+
+def test_a_tree_goes_whatever_its_modes_and_names(tree: Path, tmp_path: Path) -> None:
+    (tree / "locked" / "in\nner").mkdir(parents=True)
+    (tree / "locked" / "in\nner" / "-rf").touch(mode=0)
+    (tree / "link").symlink_to(tmp_path / "outside")
+    os.mkfifo(tree / "pipe")
+    for path in (tree / "locked" / "in\nner", tree / "locked", tree):
+        path.chmod(0)
+    assert _remove(tree) == []
+    assert not tree.exists()
+
+
+def test_modes_that_hide_something_are_changed_first(tree: Path) -> None:
+    """Root may look into any directory, unless it has no capabilities."""
+    powerless = []
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("not installed: setpriv (Debian: apt-get install util-linux)")
+        powerless = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
+    (tree / "locked" / "inner").mkdir(parents=True)
+    (tree / "locked" / "inner" / "file").touch()
+    for path in (tree / "locked" / "inner", tree / "locked", tree):
+        path.chmod(0)
+    text = (
+        "import sys; from ci_tasks.agent.cleanup import remove_tree as r; "
+        "print(r.remove_tree(sys.argv[1], None, 'none', {}))"
+    )
+    argv = [*powerless, sys.executable, "-c", text, str(tree)]
+    process = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout == "[]\n"
+    assert not tree.exists()
+
+
+def test_a_link_is_removed_and_not_what_it_leads_to(tree: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "outside")
+    assert _remove(link) == []
+    assert not os.path.lexists(link)
+
+
+@pytest.mark.parametrize("name", ["file", "absent"])
+def test_a_file_goes_and_what_is_absent_is_gone(tree: Path, name: str) -> None:
+    (tree / "file").touch()
+    assert _remove(tree / name) == []
+    assert not (tree / name).exists()
+
+
+def test_a_tree_deeper_than_python_can_go_is_removed(tree: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-c", "import os\nfor _ in range(3000):\n os.mkdir('d'); os.chdir('d')"], cwd=tree, check=True
+    )
+    assert _remove(tree) == []
+    assert not tree.exists()
+
+
+def test_what_cannot_be_removed_is_named_with_the_reason(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path + "/roots")
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    assert _remove(tree) == [f"{tree}: [Errno 13] Permission denied: {str(tree) + '/roots'!r}"]
+
+
+def test_the_container_gets_words_and_no_shell_text(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for docker does what the container would: it removes what lies in the mounted directory."""
+    (tree / "x").touch()
+    monkeypatch.setattr(shutil, "rmtree", lambda _: None)
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n" + PRETEND)
+    program.chmod(0o755)
+    env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    monkeypatch.setenv("PATH", env["PATH"])
+    assert trees.remove_tree(str(tree / "x"), "img", "docker", env) == []
+    assert trees.remove_tree(str(tree), "img", "docker", env) == []
+    assert not tree.exists()
+
+
+PRETEND = """
+import csv, io, os, sys
+words = sys.argv[1:]
+assert words[:3] == ["run", "--rm", "--pull=never"] and words[3:5] == ["--network", "none"], words
+(fields,) = csv.reader(io.StringIO(words[words.index("--mount") + 1], newline=""))
+mount = dict(field.split("=", 1) for field in fields)
+assert mount["type"] == "bind" and words[words.index("--entrypoint") + 1] == "rm"
+assert words[words.index("img") + 1:-1] == ["-rf", "--"], words
+os.execvp("rm", ["rm", "-rf", "--", words[-1].replace(mount["destination"], mount["source"], 1)])
+"""
+
+MOUNTS = [
+    (r"24 1 0:22 / /w/tree\040a/in rw - tmpfs x rw", "/w/tree a", ["/w/tree a/in"]),
+    (r"24 1 0:22 / /w/two\012lines rw - tmpfs x rw", "/w/two\nlines", ["/w/two\nlines"]),
+    (r"24 1 0:22 / /w/tree2 rw - tmpfs x rw", "/w/tree", []),
+    (r"24 1 0:22 / /w rw - tmpfs x rw", "/w/tree", []),
+]
+
+
+@pytest.mark.parametrize(("line", "path", "mounts"), MOUNTS, ids=[path for _, path, _ in MOUNTS])
+def test_a_mount_inside_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, path: str, mounts: list[str]
+) -> None:
+    (tmp_path / "mountinfo").write_text(line + "\n")
+    monkeypatch.setattr(trees, "_MOUNTS", str(tmp_path / "mountinfo"))
+    assert trees._mounted_below(path) == mounts
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_removes_the_directories_that_it_owns_at_its_end(run: Run, tmp_path: Path) -> None:
+    owned = [tmp_path / "workspace", tmp_path / "absent", run.path / "workspace"]
+    for path in (owned[0], owned[2]):
+        (path / "sub").mkdir(parents=True)
+    run.plan["owned"] = [str(path) for path in owned]
+    run.start("exit 3")
+    assert run.ended().left == ()
+    assert not any(path.exists() for path in owned)
+
+
+@pytest.mark.parametrize("script", ["exit 3", "exit 0"])
+def test_what_a_failed_run_owns_stays_where_it_is_kept(run: Run, script: str) -> None:
+    workspace = run.path / "workspace"
+    workspace.mkdir()
+    run.plan.update(owned=[str(workspace)], workspace=str(workspace), keep=True)
+    run.start(script)
+    kept = Kept(workspace=str(workspace)) if script == "exit 3" else None
+    assert run.ended().kept == kept
+    assert workspace.exists() == bool(kept)
+
+
+@pytest.mark.parametrize("path", ["/", "{run}", "{run}/..", "relative", ""])
+def test_a_plan_that_owns_what_no_run_can_own_is_not_followed(run: Run, path: str) -> None:
+    wrong = path.replace("{run}", str(run.path))
+    left = end_of_run.remove_owned(run.paths, Plan(owned=(wrong,)), None)
+    assert left == [f"{wrong}: not a directory of one run"]
+    assert run.path.exists()
+
+
+def test_removing_a_run_that_goes_on_ends_it_and_takes_all_that_is_its_own(
+    run: Run, tmp_path: Path, until: Callable[..., Any]
+) -> None:
+    (tmp_path / "workspace").mkdir()
+    run.plan["owned"] = [str(tmp_path / "workspace")]
+    run.start('touch "$CI_TASKS_RUN_DIR/ready"; exec sleep 300')
+    until(lambda: run.has("ready"))
+    assert remove.remove_run(str(run.path)) == []
+    assert not run.path.exists()
+    assert not (tmp_path / "workspace").exists()
+    assert run.alive() == []
+
+
+def test_a_run_that_never_began_or_is_gone_is_removed_too(run: Run) -> None:
+    run.write("exit 0")
+    assert remove.remove_run(str(run.path)) == []
+    assert remove.remove_run(str(run.path)) == []
+    assert not run.path.exists()
+
+
+def test_closing_goes_on_while_the_heart_beats_and_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beats: list[int] = []
+    enough = threading.Event()
+
+    def beat() -> None:
+        beats.append(1)
+        if len(beats) == 3:
+            enough.set()
+
+    assert end_of_run.call_with_heartbeat(lambda: enough.wait(20) and "done", beat, 0.01) == "done"
+    monkeypatch.setattr(end_of_run, "MAX_SECONDS", 0.05)
+    never = threading.Event()
+    assert end_of_run.call_with_heartbeat(never.wait, lambda: None, 0.01) is None
+    never.set()
+
+
+def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    run.plan["container"] = {"runtime": "docker", "labels": {"ci-tasks.dir": str(run.path)}}
+    run.write("exit 0")
+    (run.path / "docker.json").write_text('{"calls": [{"name": "one", "runtime": "docker", "ci": [], "here": []}]}')
+    for script, left in (("echo 'Cannot connect to the Docker daemon' >&2; exit 1", True), ("echo '[]'", False)):
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        assert bool(remove.remove_run(str(run.path))) == left
+        assert run.path.exists() == left

@@ -1,0 +1,373 @@
+"""Each rule changes what it names in CI's `docker run`, leaves the rest, and is named as a deviation."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_tasks.agent.argv_masking import masked
+from ci_tasks.agent.codec import RecordError, decode
+from ci_tasks.agent.containers.bare import bare_deviations, container_command, inner_environment
+from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run, render
+from ci_tasks.agent.containers.mounts import bind_sources
+from ci_tasks.agent.containers.rewrite import client_environment, rewrite
+from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.records import Deviation, Plan
+
+
+def _rewritten(argv: list[str], number: int = 1, **rules: Any) -> tuple[list[str], list[Deviation]]:
+    run, deviations = rewrite(parse_run(["run", *argv]), decode(ContainerRules, rules, where="rules"), number)
+    return render(run)[1:], deviations
+
+
+def _whats(deviations: list[Deviation]) -> list[str]:
+    return [deviation.what for deviation in deviations]
+
+
+MOUNTS = {"/mnt/x": "/data/x", "/mnt/x/deep": "/fast", "/mnt/sp ace": '/d\'s "q"', "/nl\nx": "/h\ny", "/c,d": "/e,f"}
+SOURCES = [
+    ("/mnt/x", "/data/x"),
+    ("/mnt/x/", "/data/x"),
+    ("/mnt/x/sub/dir", "/data/x/sub/dir"),
+    ("//mnt//x/sub", "/data/x/sub"),
+    ("/mnt/x/./a/../b", "/data/x/b"),
+    ("/mnt/x/deep", "/fast"),  # the longest rule wins
+    ("/mnt/x/deep/er", "/fast/er"),
+    ("/mnt/x/deeper", "/data/x/deeper"),
+    ("/mnt/x2", None),  # a rule ends where a name ends
+    ("/mnt/x/../y", None),
+    ("/mnt", None),
+    ("named-volume", None),
+    ("mnt/x", None),
+    ("/mnt/sp ace/it's", "/d's \"q\"/it's"),
+    ("/nl\nx/y\nz", "/h\ny/y\nz"),
+    ("/c,d/g", "/e,f/g"),
+]
+
+
+@pytest.mark.parametrize(("source", "here"), SOURCES, ids=[repr(source) for source, _ in SOURCES])
+@pytest.mark.parametrize("spelling", ["-v", "-v glued", "--volume", "--volume=", "--mount", "--mount="])
+def test_a_mount_source_moves_by_the_longest_rule_that_holds_it(spelling: str, source: str, here: str | None) -> None:
+    def mount_argv(path: str) -> list[str]:
+        volume = f"{path}:/dst:ro"
+        mount = _csv("type=bind", f"src={path}", "dst=/dst", "readonly")
+        return {
+            "-v": ["-v", volume],
+            "-v glued": ["-v" + volume],
+            "--volume": ["--volume", volume],
+            "--volume=": ["--volume=" + volume],
+            "--mount": ["--mount", mount],
+            "--mount=": ["--mount=" + mount],
+        }[spelling]
+
+    got, deviations = _rewritten(["--init", *mount_argv(source), "img"], mounts=MOUNTS)
+    assert got == ["--init", *mount_argv(here or source), "img"]
+    named = Deviation(f"mount {source}", source, here or "", "hosts.yaml mounts")
+    assert deviations == ([named] if here else [])
+
+
+def _csv(*fields: str) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerow(fields)
+    return out.getvalue()[:-2]
+
+
+UNMOUNTED = ["-v /data", "--mount type=volume,src=/mnt/x,dst=/d", "--mount source=/mnt/x,target=/d", "--tmpfs /mnt/x"]
+
+
+@pytest.mark.parametrize("argv", UNMOUNTED)
+def test_what_mounts_nothing_of_the_host_stays(argv: str) -> None:
+    got, deviations = _rewritten(["--init", *argv.split(), "img"], mounts=MOUNTS)
+    assert (got, deviations) == (["--init", *argv.split(), "img"], [])
+    assert bind_sources(parse_run(["run", *argv.split(), "img"])) == []
+
+
+def test_a_rule_for_the_root_holds_every_path() -> None:
+    assert _rewritten(["--init", "-v", "/a/b:/c", "img"], mounts={"/": "/alt"})[0][2] == "/alt/a/b:/c"
+
+
+PULLS = [
+    (["--pull=always"], "never", ["--pull=never"], ("always", "never")),
+    (["--pull", "always"], "missing", ["--pull", "missing"], ("always", "missing")),
+    (["--pull", "never", "--pull=always"], "never", ["--pull", "never", "--pull=never"], ("always", "never")),
+    ([], "always", ["--pull", "always"], ("missing (docker's default)", "always")),
+    (["--pull=always"], "always", ["--pull=always"], None),
+    (["--pull=always"], None, ["--pull=always"], None),
+    ([], None, [], None),
+]
+
+
+@pytest.mark.parametrize(("argv", "pull", "expected", "change"), PULLS)
+def test_the_pull_policy_is_the_hosts_where_it_has_one(
+    argv: list[str], pull: str | None, expected: list[str], change: tuple[str, str] | None
+) -> None:
+    got, deviations = _rewritten(["--init", *argv, "img"], pull=pull)
+    assert got == ["--init", *expected, "img"]
+    assert [(d.what, d.ci, d.here) for d in deviations] == ([("pull", *change)] if change else [])
+
+
+def test_the_image_is_replaced_where_the_plan_names_another() -> None:
+    pinned = "slime@sha256:abc"
+    got, deviations = _rewritten(["--init", "slime:latest", "ls", "slime:latest"], image={"slime:latest": pinned})
+    assert got == ["--init", pinned, "ls", "slime:latest"]
+    assert [(d.what, d.ci, d.here) for d in deviations] == [("image", "slime:latest", pinned)]
+    assert _rewritten(["--init", "other"], image={"slime:latest": pinned}) == (["--init", "other"], [])
+
+
+def test_the_container_is_named_for_the_run_and_later_ones_are_numbered() -> None:
+    names = [_rewritten(["--init", "img"], number=number, name="ci-7")[0][2] for number in (1, 2, 3)]
+    assert names == ["ci-7", "ci-7-2", "ci-7-3"]
+
+
+def test_cis_own_name_is_replaced_and_the_deviation_says_so() -> None:
+    got, deviations = _rewritten(["--init", "--name=theirs", "img"], name="ours")
+    assert got == ["--init", "--name=ours", "img"]
+    assert [(d.what, d.ci, d.here) for d in deviations] == [("name", "theirs", "ours")]
+
+
+def test_each_harmless_addition_is_one_deviation_with_a_reason() -> None:
+    got, deviations = _rewritten(
+        ["--rm", "-d", "img", "ls"],
+        name="n",
+        labels={"a": "1", "b": "x y"},
+        env={"A": "1", "B": "2"},
+        volumes=["/run dir", "/o"],
+    )
+    assert got == [
+        *["-d", "--name", "n", "--label", "a=1", "--label", "b=x y", "--init", "-e", "A", "-e", "B"],
+        *["-v", "/run dir:/run dir", "-v", "/o:/o", "img", "ls"],
+    ]
+    assert _whats(deviations) == ["name", "rm", "labels", "init", "env", "volumes"]
+    assert all(all(vars(deviation).values()) for deviation in deviations)
+
+
+REMOVALS = [
+    (["--rm", "--name=theirs"], ["--name=ours"], True),
+    (["--rm=true", "-d", "--rm"], ["-d", "--name", "ours"], True),
+    (["--rm", "--rm=false"], ["--rm", "--rm=false", "--name", "ours"], False),
+    ([], ["--name", "ours"], False),
+]
+
+
+@pytest.mark.parametrize(("argv", "expected", "named"), REMOVALS, ids=[" ".join(argv) for argv, _, _ in REMOVALS])
+def test_a_container_stays_after_its_end_so_that_its_logs_can_be_copied(
+    argv: list[str], expected: list[str], named: bool
+) -> None:
+    got, deviations = _rewritten(["--init", *argv, "img", "rm", "--rm"], name="ours")
+    assert got == ["--init", *expected, "img", "rm", "--rm"]
+    removals = [(d.ci, d.here) for d in deviations if d.what == "rm"]
+    assert removals == ([("--rm", "removed by ci-tasks once its logs are copied")] if named else [])
+
+
+def test_a_container_that_could_not_be_found_again_is_left_to_docker() -> None:
+    assert _rewritten(["--init", "--rm", "img"]) == (["--init", "--rm", "img"], [])
+
+
+NETWORKS = [
+    (["--network", "host"], ["--network", "bridge"]),
+    (["--network=host"], ["--network=bridge"]),
+    (["--net=host"], ["--net=bridge"]),
+    (["--net", "name=host"], ["--net", "bridge"]),
+    (["--network", "none"], None),
+    (["--network=container:host"], None),
+    ([], None),
+]
+
+
+@pytest.mark.parametrize(("argv", "bridged"), NETWORKS, ids=[" ".join(argv) for argv, _ in NETWORKS])
+def test_the_hosts_own_network_becomes_a_bridge_where_the_host_says_so(
+    argv: list[str], bridged: list[str] | None
+) -> None:
+    got, deviations = _rewritten(["--init", *argv, "img", "--network=host"], network="bridge")
+    assert got == ["--init", *(bridged or argv), "img", "--network=host"]
+    bridge = Deviation("network", "--network host", "--network bridge", "hosts.yaml network: bridge")
+    assert deviations == ([bridge] if bridged else [])
+    assert _rewritten(["--init", *argv, "img"]) == (["--init", *argv, "img"], [])
+
+
+def test_init_is_not_given_twice() -> None:
+    assert _rewritten(["--init", "img"]) == (["--init", "img"], [])
+
+
+def test_a_volume_whose_place_ci_already_fills_is_not_added() -> None:
+    assert _rewritten(["--init", "-v", "/a:/b/", "img"], volumes=["/b"]) == (["--init", "-v", "/a:/b/", "img"], [])
+
+
+def test_no_secret_stands_in_the_argv_or_in_a_deviation() -> None:
+    argv = ["--init", "-e", "HF_TOKEN=hf_s3cret", "--env=WANDB_API_KEY=k3y", "-itePASSWORD=pw0", "-e", "N=1", "img"]
+    got, deviations = _rewritten(argv, env={"EXTRA_TOKEN": "t0k"})
+    assert got == [
+        *["--init", "-e", "HF_TOKEN", "--env=WANDB_API_KEY", "-itePASSWORD", "-e", "N=1", "-e", "EXTRA_TOKEN", "img"],
+    ]
+    for secret in ("hf_s3cret", "k3y", "pw0", "t0k"):
+        assert secret not in repr((got, deviations))
+        assert secret not in repr(ContainerRules(env={"EXTRA_TOKEN": "t0k"}))
+    assert client_environment(parse_run(["run", *argv]), ContainerRules(env={"EXTRA_TOKEN": "t0k"})) == {
+        "HF_TOKEN": "hf_s3cret",
+        "WANDB_API_KEY": "k3y",
+        "PASSWORD": "pw0",
+        "EXTRA_TOKEN": "t0k",
+    }
+
+
+MASKED = [
+    (["-e", "HF_TOKEN=x"], ["-e", "HF_TOKEN=***"]),
+    (["-eMY_SECRET=x y\nz"], ["-eMY_SECRET=***"]),
+    (["-eTOKEN=x"], ["-eTOKEN=***"]),
+    (["--env=API_KEY=x=y"], ["--env=API_KEY=***"]),
+    (["-ite", "API_KEY=", "-e", "KEYS=1"], ["-ite", "API_KEY=", "-e", "KEYS=1"]),
+    (["login", "-u", "me", "-p", "pw", "host"], ["login", "-u", "me", "-p", "***", "host"]),
+    (["login", "--password=pw"], ["login", "--password=***"]),
+    (["run", "-p", "80:80"], ["run", "-p", "80:80"]),
+]
+
+
+@pytest.mark.parametrize(("argv", "shown"), MASKED, ids=[" ".join(argv) for argv, _ in MASKED])
+def test_words_are_shown_without_their_secrets(argv: list[str], shown: list[str]) -> None:
+    assert masked(argv) == shown
+
+
+PODMAN = [
+    (["--ipc=host", "--shm-size=32g"], ["--ipc=host"], ["shm-size"]),
+    (["--shm-size", "32g"], ["--shm-size", "32g"], []),
+    (["--memory-swap=0"], [], ["memory-swap"]),
+    (["--memory-swap", "-1"], ["--memory-swap", "-1"], []),
+    (["--gpus", "all"], ["--device", "nvidia.com/gpu=all"], ["gpus"]),
+    (["--gpus=all,capabilities=utility"], ["--device", "nvidia.com/gpu=all"], ["gpus"]),
+    (["--gpus", "2"], ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=1"], ["gpus"]),
+    (['--gpus="device=3,5"'], ["--device", "nvidia.com/gpu=3", "--device", "nvidia.com/gpu=5"], ["gpus"]),
+    (["--pull=always"], ["--pull=always"], []),
+]
+
+
+@pytest.mark.parametrize(("argv", "expected", "whats"), PODMAN, ids=[" ".join(argv) for argv, _, _ in PODMAN])
+def test_what_podman_refuses_is_put_in_its_words(argv: list[str], expected: list[str], whats: list[str]) -> None:
+    got, deviations = _rewritten(["--init", *argv, "img"], runtime="podman")
+    assert got == ["--init", *expected, "img"]
+    assert _whats(deviations) == ["runtime", *whats]
+
+
+def test_docker_keeps_what_podman_refuses() -> None:
+    argv = ["--init", "--ipc=host", "--shm-size=32g", "--memory-swap=0", "--gpus", "all", "img"]
+    assert _rewritten(argv) == (argv, [])
+
+
+@pytest.mark.parametrize("argv", [["--gpus", "some"], ["--mount", 'type=bind,"src=/a']])
+def test_a_value_that_docker_could_not_read_either_is_an_error(argv: list[str]) -> None:
+    with pytest.raises(DockerArgvError):
+        _rewritten([*argv, "img"], runtime="podman")
+
+
+BAD_RULES: list[tuple[Any, str]] = [
+    ({"runtime": "lxc"}, "runtime: 'lxc' is not one of docker, podman, apptainer, pyxis, none"),
+    ({"pull": "sometimes"}, "pull: 'sometimes' is not one of null, always, missing, never"),
+    ({"network": "host"}, "network: 'host' is not one of null, bridge"),
+    ({"mounts": {"rel": "/a"}}, "mounts: 'rel' is not an absolute path"),
+    ({"mounts": {"/a": "rel"}}, "mounts: 'rel' is not an absolute path"),
+    ({"mounts": {"/a": "/b:c"}}, "has a colon"),
+    ({"volumes": ["rel"]}, "volumes: 'rel' is not an absolute path"),
+    ({"volumes": "/a"}, "container.volumes: expected list, got str"),
+    ({"volumes": [7]}, "container.volumes[0]: expected str, got int"),
+    ({"labels": ["a=b"]}, "container.labels: expected object, got list"),
+    ({"env": {"A": 1}}, "container.env['A']: expected str, got int"),
+    ({"name": 7}, "container.name: expected str, got int"),
+    ([], "container: expected object, got list"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), BAD_RULES, ids=[repr(value) for value, _ in BAD_RULES])
+def test_rules_that_cannot_be_are_named(value: Any, message: str) -> None:
+    with pytest.raises(RecordError) as error:
+        decode(Plan, {"container": value}, where="plan.json")
+    assert message in str(error.value)
+
+
+def test_absent_and_null_rules_change_nothing_but_init() -> None:
+    empty = dict.fromkeys(["pull", "name", "network"])
+    assert decode(ContainerRules, empty, where="x") == decode(ContainerRules, {}, where="x") == ContainerRules()
+
+
+paths = st.lists(st.text(st.characters(exclude_characters="\0/:", codec="utf-8"), min_size=1), min_size=1, max_size=4)
+
+
+@given(paths, paths)
+def test_a_moved_path_is_found_again_whatever_its_names(rule: list[str], below: list[str]) -> None:
+    names = [name for name in rule + below if name not in (".", "..")]
+    source, prefix = "/" + "/".join(names), "/" + names[0] if names else "/"
+    run, _ = rewrite(
+        parse_run(["run", f"--mount={_csv('type=bind', 'src=' + source, 'dst=/d')}", "-v", f"{source}:/e", "i"]),
+        ContainerRules(mounts={prefix: "/new"}),
+    )
+    expected = "/new" + source[len(prefix.rstrip("/")) :].rstrip("/")
+    assert bind_sources(parse_run(render(run))) == [expected, expected]
+
+
+# -- without containers ----------------------------------------------------------------------------------------------
+
+
+def test_the_inner_command_is_the_entrypoint_and_what_follows_the_image() -> None:
+    assert container_command(parse_run(["run", "img", "ls", "-l"]), "none") == ["ls", "-l"]
+    assert container_command(parse_run(["run", "--entrypoint", "my prog", "img", "-c", "x"]), "none") == [
+        "my prog",
+        "-c",
+        "x",
+    ]
+    assert container_command(parse_run(["run", "--entrypoint=", "img", "ls"]), "none") == ["ls"]
+
+
+@pytest.mark.parametrize("argv", [["img"], ["--entrypoint", "", "img"]])
+def test_the_images_own_command_is_unknown_without_the_image(argv: list[str]) -> None:
+    with pytest.raises(DockerArgvError, match="the default command of img is unknown"):
+        container_command(parse_run(["run", *argv]), "none")
+
+
+def test_only_the_base_and_what_is_given_reaches_the_inner_command() -> None:
+    here = {"PATH": "/p", "LC_ALL": "C", "CI_TASKS_RUN_DIR": "/r", "PIP_X": "1", "https_proxy": "h", "NO_PROXY": "n"}
+    environ = {**here, "GIVEN": "from here", "HIDDEN": "no", "LD_PRELOAD": "no", "FILED": "f"}
+    files = {"/env": ["# comment", "", "  A=from file", "B=b=c", 'Q="q"', "FILED", "ABSENT"]}
+    argv = ["-e", "GIVEN", "-e", "UNSET", "-eA=from -e", "--env-file", "/env", "-e", "E=", "img"]
+    run = parse_run(["run", *argv])
+    got = inner_environment(run, ContainerRules(env={"OURS": "o", "B": "ours"}), environ, files.__getitem__)
+    expected = {"GIVEN": "from here", "A": "from -e", "B": "ours", "Q": '"q"', "FILED": "f", "E": "", "OURS": "o"}
+    assert got == {**here, **expected}
+
+
+@pytest.mark.parametrize("line", ["A B=1", "=x", "A\tB"])
+def test_an_environment_file_that_docker_refuses_is_an_error(line: str) -> None:
+    with pytest.raises(DockerArgvError, match="is not the name of a variable"):
+        inner_environment(parse_run(["run", "--env-file", "/f", "img"]), ContainerRules(), {}, lambda _: [line])
+
+
+def test_without_a_container_each_absent_mount_and_the_idle_flags_are_deviations() -> None:
+    argv = [
+        "--rm",
+        "-it",
+        "--gpus",
+        "all",
+        "--network",
+        "host",
+        "--gpus",
+        "1",
+        "-v",
+        "/mnt/x:/root/x",
+        "-v",
+        "/same:/same",
+        "-v",
+        "/l:/here",
+        "-e",
+        "A",
+        "img",
+    ]
+    deviations = bare_deviations(
+        parse_run(["run", *argv]), ContainerRules(mounts={"/mnt/x": "/data"}), lambda path: path == "/here"
+    )
+    assert _whats(deviations) == ["container", "mount /root/x", "mount /same", "container flags"]
+    assert (deviations[0].ci, deviations[0].here) == ("img", "none")
+    mount = deviations[1]
+    assert (mount.ci, mount.here, mount.why) == ("/mnt/x at /root/x", "absent", "/data is not mounted")
+    assert deviations[-1].ci == "--gpus --network"

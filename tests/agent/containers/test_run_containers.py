@@ -1,0 +1,234 @@
+"""A run's containers are found by names and labels, stopped and removed. Docker is a stand-in that keeps some."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent.containers import run_containers
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+
+# Knows `ps --filter label=`, `inspect`, `stop` and `rm`; answers as docker and podman do and refuses anything else.
+FAKE = """\
+#!{python} -IS
+import json, os, pathlib, sys, time
+
+words, home = sys.argv[1:], pathlib.Path({home!r})
+runtime = os.path.basename(sys.argv[0])
+with open(home / "calls", "a") as out:
+    out.write(" ".join([runtime, *words, "[" + os.environ.get("DOCKER_HOST", "") + "]"]) + "\\n")
+if (home / "hangs").exists():
+    time.sleep(300)
+if (home / "dead").exists():
+    sys.exit("Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?")
+kept = home / runtime
+kept.mkdir(exist_ok=True)
+there = {{path.name: json.loads(path.read_text()) for path in kept.iterdir()}}
+asked = words[words.index("--") + 1:] if "--" in words else []
+if words[:5] == ["ps", "--all", "--quiet", "--no-trunc", "--filter"]:
+    key, _, value = words[5].partition("=")[2].partition("=")
+    print("\\n".join("id-" + name for name, labels in there.items() if labels.get(key) == value))
+elif words[:3] == ["inspect", "--type", "container"]:
+    known = [name for name in dict.fromkeys(word.replace("id-", "") for word in asked) if name in there]
+    print(json.dumps([{{"Id": "id-" + name, "Name": "/" + name, "Image": "sha256:1", "State": {{"Running": True}},
+        "Config": {{"Image": "img", "Labels": there[name] or None}}}} for name in known]))
+    if len(known) < len(asked):
+        sys.exit("Error response from daemon: No such container: x")
+elif words[:3] == ["rm", "--force", "--volumes"]:
+    if (home / "sticky").exists():
+        sys.exit("Error response from daemon: device or resource busy")
+    for name in asked:
+        (kept / name.replace("id-", "")).unlink()
+elif words[0] != "stop":
+    sys.exit("unexpected: " + " ".join(words))
+"""
+
+
+class Fake:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def has(self, name: str, runtime: str = "docker", **labels: str) -> None:
+        (self.home / runtime).mkdir(exist_ok=True)
+        (self.home / runtime / name).write_text(json.dumps({key.replace("_", "."): v for key, v in labels.items()}))
+
+    def left(self, runtime: str = "docker") -> list[str]:
+        directory = self.home / runtime
+        return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+
+    def calls(self, word: str = "") -> list[str]:
+        path = self.home / "calls"
+        return [line for line in path.read_text().splitlines() if f" {word}" in line] if path.exists() else []
+
+    def be(self, how: str) -> None:
+        (self.home / how).touch()
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    home = tmp_path / "fake"
+    (home / "bin").mkdir(parents=True)
+    for name in run_containers.RUNTIMES:
+        program = home / "bin" / name
+        program.write_text(FAKE.format(python=sys.executable, home=str(home)))
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    return Fake(home)
+
+
+def _entry(name: str | None, runtime: str = "docker") -> dict[str, Any]:
+    return {"ci": [], "here": [], "deviations": [], "name": name, "runtime": runtime}
+
+
+def _started(run: Run, *entries: Any) -> None:
+    Path(run.paths.docker).write_text(json.dumps({"calls": entries}))
+
+
+def _rules(run: Run, **labels: str) -> None:
+    run.write("", container={"runtime": "docker", "labels": {key.replace("_", "."): v for key, v in labels.items()}})
+
+
+CASES: list[tuple[str, Any, list[str]]] = [
+    ("no call", [], ["a", "a-2", "b"]),
+    ("one", [_entry("a")], ["a-2", "b"]),
+    ("several", [_entry("a"), _entry("a-2")], ["b"]),
+    ("one that is gone", [_entry("gone"), _entry("a")], ["a-2", "b"]),
+    ("a pull", [_entry(None)], ["a", "a-2", "b"]),
+    ("without containers", [_entry("a", "none")], ["a", "a-2", "b"]),
+    ("another program", [_entry("a", "/bin/evil")], ["a", "a-2", "b"]),
+    ("no calls", ["a", 3, None], ["a", "a-2", "b"]),
+]
+
+
+@pytest.mark.parametrize(("entries", "left"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("runtime", run_containers.RUNTIMES)
+def test_containers_are_removed_by_name(run: Run, fake: Fake, entries: Any, left: list[str], runtime: str) -> None:
+    for name in ("a", "a-2", "b"):
+        fake.has(name, runtime)
+    run.write("")
+    swapped = [
+        {**entry, "runtime": runtime} if isinstance(entry, dict) and entry["runtime"] == "docker" else entry
+        for entry in entries
+    ]
+    _started(run, *swapped)
+    assert run_containers.remove(str(run.path)) == []
+    assert fake.left(runtime) == left
+
+
+def test_without_a_docker_call_or_a_docker_nothing_happens(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _rules(run, **{"ci-tasks_run": "7"})
+    assert run_containers.remove(str(run.path)) == []
+    assert fake.calls() == []
+    _started(run, _entry("a"))
+    monkeypatch.setenv("PATH", "")
+    assert run_containers.remove(str(run.path)) == ["containers may be left (a): docker: No such file or directory"]
+
+
+LABELS = [
+    ("by directory", {"ci-tasks_run": "7", "ci-tasks_dir": "/r 1"}, ["foreign"]),
+    ("by id, where there is no directory", {"ci-tasks_run": "7"}, []),
+    ("no label", {}, ["foreign", "ours"]),
+]
+
+
+@pytest.mark.parametrize(("labels", "left"), [case[1:] for case in LABELS], ids=[case[0] for case in LABELS])
+@pytest.mark.parametrize("journal", ['{"calls": []}', "{broken", None])
+def test_one_that_docker_json_does_not_know_is_found_by_its_label(
+    run: Run, fake: Fake, labels: dict[str, str], left: list[str], journal: str | None
+) -> None:
+    fake.has("ours", **{"ci-tasks_run": "7", "ci-tasks_dir": "/r 1"})
+    fake.has("foreign", **{"ci-tasks_run": "7", "ci-tasks_dir": "/r 2"})
+    _rules(run, **labels)
+    if journal is not None:
+        Path(run.paths.docker).write_text(journal)
+    assert run_containers.RunContainers(str(run.path), thorough=True).remove() == []
+    assert fake.left() == left
+
+
+def test_a_name_that_is_another_clients_is_left_alone(run: Run, fake: Fake) -> None:
+    """Two clients count alike: the second's docker run failed since the name was taken."""
+    fake.has("ci-7", **{"ci-tasks_run": "7", "ci-tasks_dir": "/theirs"})
+    _rules(run, **{"ci-tasks_run": "7", "ci-tasks_dir": "/ours"})
+    _started(run, _entry("ci-7"))
+    assert run_containers.remove(str(run.path)) == []
+    assert fake.left() == ["ci-7"]
+
+
+def test_a_broken_journal_is_no_reason_to_leave_a_container(run: Run, fake: Fake) -> None:
+    fake.has("ours", **{"ci-tasks_run": "7"})
+    _rules(run, **{"ci-tasks_run": "7"})
+    Path(run.paths.docker).write_text("{broken")
+    assert run_containers.remove(str(run.path)) == []
+    assert fake.left() == []
+
+
+def test_containers_are_numbered_as_the_run_started_them(run: Run, fake: Fake) -> None:
+    for name in ("late", "a-2", "a"):
+        fake.has(name, **{"ci-tasks_run": "7"})
+    _rules(run, **{"ci-tasks_run": "7"})
+    _started(run, _entry("a"), _entry(None), _entry("a-2"))
+    containers = run_containers.RunContainers(str(run.path)).find()
+    assert {container.name: container.number for container in containers} == {"a": 1, "a-2": 2, "late": 3}
+
+
+def test_the_daemon_is_the_one_that_the_job_used(run: Run, fake: Fake) -> None:
+    run.write("", host_env={"DOCKER_HOST": "unix:///other"})
+    _started(run, _entry("a"))
+    run_containers.remove(str(run.path))
+    assert fake.calls() == ["docker inspect --type container -- a [unix:///other]"]
+
+
+def test_what_could_not_be_removed_is_said_with_its_reason(run: Run, fake: Fake) -> None:
+    fake.has("a")
+    fake.be("sticky")
+    _started(run, _entry("a"))
+    assert run_containers.remove(str(run.path)) == ["container a: Error response from daemon: device or resource busy"]
+
+
+def test_a_dead_daemon_is_said_and_asked_no_more_than_once_a_question(run: Run, fake: Fake) -> None:
+    fake.be("dead")
+    _started(run, _entry("a"), _entry("b"))
+    (left,) = run_containers.remove(str(run.path))
+    assert left.startswith("containers may be left (a b): Cannot connect to the Docker daemon")
+
+
+def test_hanging_daemons_share_one_timeout(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second is not asked at all, and a later question has little time left."""
+    monkeypatch.setattr(run_containers, "TIMEOUT", 1.0)
+    monkeypatch.setattr(run_containers, "SHORT_TIMEOUT", 0.0)
+    fake.be("hangs")
+    _started(run, _entry("a"), _entry("b", "podman"))
+    containers = run_containers.RunContainers(str(run.path))
+    assert len(containers.remove()) == 2
+    assert [call.split()[0] for call in fake.calls()] == ["docker"]
+    containers.stop()
+    assert len(fake.calls()) == 1
+
+
+def test_a_run_stops_its_containers_at_every_end_before_it_removes_them(
+    run: Run, fake: Fake, until: Callable[..., Any]
+) -> None:
+    """After their clients are gone, since a client could still start one."""
+    fake.has("a")
+    script = f"""\
+echo '{json.dumps({"calls": [_entry("a")]})}' > "$CI_TASKS_RUN_DIR/docker.json"
+touch "$CI_TASKS_RUN_DIR/ready"
+sleep 300"""
+    run.start(script, PATH=os.environ["PATH"])
+    until(lambda: run.has("ready"))
+    run.cancel()
+    assert run.ended().left == ()
+    subcommands = [call.split()[1] for call in fake.calls()]
+    assert subcommands.index("stop") < subcommands.index("rm")
+    assert fake.left() == []

@@ -1,0 +1,153 @@
+"""nvidia-smi's words, and what happens where it says nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent.gpus import nvidia_smi
+from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import GpuHost
+
+Until = Callable[..., Any]
+
+GPUS = {
+    "two": (
+        "0, GPU-1a, NVIDIA H200, 580.159.03, 4, 143771\n1, GPU-2b, NVIDIA H200, 580.159.03, 61440, 143771\n",
+        [
+            Gpu(0, "GPU-1a", "NVIDIA H200", "580.159.03", 4, 143771),
+            Gpu(1, "GPU-2b", "NVIDIA H200", "580.159.03", 61440, 143771),
+        ],
+    ),
+    "what the driver does not tell": (
+        "0, GPU-1a, NVIDIA A100, 535.1, [N/A], [Insufficient Permissions]\n",
+        [Gpu(0, "GPU-1a", "NVIDIA A100", "535.1", None, None)],
+    ),
+    "not supported": ("0, GPU-1a, Tesla, 470, [Not Supported], 100", [Gpu(0, "GPU-1a", "Tesla", "470", None, 100)]),
+    "a name with a comma": ("0, GPU-1a, GB200, rev 2, 580, 1, 2", [Gpu(0, "GPU-1a", "GB200, rev 2", "580", 1, 2)]),
+    "one fell off the bus": (
+        "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error\n1, GPU-2b, H200, 580, 1, 2\n",
+        [Gpu(1, "GPU-2b", "H200", "580", 1, 2)],
+    ),
+    "out of order": (
+        "1, b, H200, 580, 1, 2\n0, a, H200, 580, 1, 2\n",
+        [Gpu(0, "a", "H200", "580", 1, 2), Gpu(1, "b", "H200", "580", 1, 2)],
+    ),
+    "none": ("No devices were found\n", []),
+    "an error with commas": ("Failed, sadly, to initialize NVML: Driver/library, version, mismatch, 1\n", []),
+    "nothing": ("", []),
+}
+
+
+@pytest.mark.parametrize(("text", "gpus"), GPUS.values(), ids=GPUS)
+def test_gpus_are_read_from_the_answer(text: str, gpus: list[Gpu]) -> None:
+    assert nvidia_smi.parse_gpus(text) == gpus
+
+
+APPS = {
+    "one": ("GPU-1a, 4242, 61440, /usr/bin/python3\n", [GpuProcess("GPU-1a", 4242, 61440, "/usr/bin/python3")]),
+    "memory unknown": ("GPU-1a, 7, [N/A], [Not Found]\n", [GpuProcess("GPU-1a", 7, None, "[Not Found]")]),
+    "a name with commas": ("GPU-1a, 7, 1, a --b=c,d, e\n", [GpuProcess("GPU-1a", 7, 1, "a --b=c,d, e")]),
+    "none": ("No running processes found\n", []),
+    "nothing": ("\n", []),
+}
+
+
+@pytest.mark.parametrize(("text", "processes"), APPS.values(), ids=APPS)
+def test_processes_are_read_from_the_answer(text: str, processes: list[GpuProcess]) -> None:
+    assert nvidia_smi.parse_apps(text) == processes
+
+
+def _gpu(used: int | None) -> Gpu:
+    return Gpu(3, "GPU-1a", "H200", "580", used, 143771)
+
+
+BUSY = {
+    "idle": (_gpu(4), [], None),
+    "a driver's own memory": (_gpu(1024), [], None),
+    "memory of nobody": (_gpu(2048), [], "2 GiB of its memory held by a process that nvidia-smi does not show"),
+    "memory unknown": (_gpu(None), [], None),
+    "a process": (_gpu(62000), [GpuProcess("GPU-1a", 42, 62464, "python")], "61 GiB in use by pid 42 (python)"),
+    "a small process": (_gpu(4), [GpuProcess("GPU-1a", 42, 300, "[Not Found]")], "300 MiB in use by pid 42"),
+    "memory known of the GPU only": (_gpu(2048), [GpuProcess("GPU-1a", 42, None, "x")], "2 GiB in use by pid 42 (x)"),
+    "memory not known at all": (_gpu(None), [GpuProcess("GPU-1a", 42, None, "x")], "memory in use by pid 42 (x)"),
+    "two": (
+        _gpu(4),
+        [GpuProcess("GPU-1a", 1, 10, "a"), GpuProcess("GPU-1a", 2, 20, "b")],
+        "30 MiB in use by pid 1 (a), pid 2 (b)",
+    ),
+    "a MIG device of it": (_gpu(4), [GpuProcess("MIG-GPU-1a/7/0", 1, 10, "a")], "10 MiB in use by pid 1 (a)"),
+    "a process of another GPU": (_gpu(4), [GpuProcess("GPU-1ab", 42, 300, "x")], None),
+    "the daemon that shares it": (_gpu(40), [GpuProcess("GPU-1a", 9, 30, "/usr/bin/nvidia-cuda-mps-server")], None),
+}
+
+
+@pytest.mark.parametrize(("gpu", "apps", "reason"), BUSY.values(), ids=BUSY)
+def test_a_gpu_is_in_use_by_its_processes_or_its_memory(gpu: Gpu, apps: list[GpuProcess], reason: str | None) -> None:
+    assert nvidia_smi.gpus_in_use((gpu,), tuple(apps)) == ({} if reason is None else {3: reason})
+
+
+def test_simulated_gpus_are_all_free() -> None:
+    snapshot = nvidia_smi.simulated_gpus(2)
+    assert (snapshot.ids, nvidia_smi.gpus_in_use(snapshot.gpus, snapshot.apps)) == ([0, 1], {})
+
+
+def test_gpus_and_their_processes_are_queried(gpu_host: GpuHost) -> None:
+    gpu_host.smi(4, 62464, apps="GPU-1, 42, 62464, python\n")
+    snapshot = nvidia_smi.query_gpus()
+    assert (snapshot.ids, snapshot.problem) == ([0, 1], "")
+    assert nvidia_smi.gpus_in_use(snapshot.gpus, snapshot.apps) == {1: "61 GiB in use by pid 42 (python)"}
+
+
+PROBLEMS = {
+    "its own words": ("echo; echo NVIDIA-SMI has failed; exit 9", "NVIDIA-SMI has failed"),
+    "no devices": ("echo No devices were found", "No devices were found"),
+    "silent": ("exit 3", "nvidia-smi printed nothing"),
+    "hung": ("sleep 300", "no answer from nvidia-smi within 0.5 s"),
+    "hung, its output with a child": ("sleep 300 & sleep 300", "no answer from nvidia-smi within 0.5 s"),
+}
+
+
+@pytest.mark.parametrize(("script", "problem"), PROBLEMS.values(), ids=PROBLEMS)
+def test_a_failure_of_nvidia_smi_is_the_problem(
+    gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch, script: str, problem: str
+) -> None:
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.5)
+    gpu_host.smi_says("#!/bin/sh\n" + script)
+    assert nvidia_smi.query_gpus() == nvidia_smi.GpuSnapshot(problem=problem)
+
+
+def test_without_nvidia_smi_the_program_is_named(monkeypatch: pytest.MonkeyPatch, gpu_host: GpuHost) -> None:
+    monkeypatch.setenv("PATH", str(gpu_host.bin))
+    assert nvidia_smi.query_gpus().problem == "no nvidia-smi on PATH"
+
+
+def test_a_monitor_sees_changes_and_keeps_them_over_a_failure(gpu_host: GpuHost, until: Until) -> None:
+    gpu_host.smi(4)
+    monitor = nvidia_smi.GpuMonitor(0.01)
+    monitor.start()
+    until(lambda: monitor.latest is not None)
+    gpu_host.smi(4, 4)
+    until(lambda: monitor.latest is not None and monitor.latest.ids == [0, 1])
+    gpu_host.smi_says("#!/bin/sh\necho lost; exit 15")
+    until(lambda: monitor.problem == "lost")
+    assert monitor.latest is not None and monitor.latest.ids == [0, 1]
+    monitor.close()
+    until(lambda: "nvidia-smi" not in [thread.name for thread in threading.enumerate()])
+
+
+def test_closing_a_monitor_kills_a_hung_nvidia_smi(gpu_host: GpuHost, until: Until) -> None:
+    gpu_host.smi_says(
+        f"#!/bin/sh\necho $$ > {gpu_host.path}/pid.new; mv {gpu_host.path}/pid.new {gpu_host.path}/pid; exec sleep 300"
+    )
+    monitor = nvidia_smi.GpuMonitor(0.01)
+    monitor.start()
+    until((gpu_host.path / "pid").exists)
+    monitor.close()
+    until(lambda: "nvidia-smi" not in [thread.name for thread in threading.enumerate()])
+    assert monitor.latest is not None and monitor.latest.problem

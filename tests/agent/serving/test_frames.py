@@ -1,0 +1,45 @@
+"""The bytes between client and host."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_tasks.agent.serving import frames
+from ci_tasks.agent.serving.frames import FrameReader
+from ci_tasks.agent.serving.messages import Cancel, ClientMessage
+
+
+@given(
+    payloads=st.lists(st.tuples(st.sampled_from([frames.JSON, frames.DATA, frames.LOG]), st.binary(max_size=300))),
+    cuts=st.lists(st.integers(0, 3000)),
+)
+def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(
+    payloads: list[tuple[bytes, bytes]], cuts: list[int]
+) -> None:
+    stream = b"".join(frames.frame(kind, payload) for kind, payload in payloads)
+    reader, got, at = FrameReader(), [], 0
+    for cut in [*sorted(min(cut, len(stream)) for cut in cuts), len(stream)]:
+        got += list(reader.feed(stream[at:cut]))
+        at = cut
+    assert got == payloads
+
+
+def test_a_message_carries_names_that_are_no_utf8() -> None:
+    ((kind, payload),) = FrameReader().feed(frames.message(ClientMessage(1, Cancel("a\udcffb"))))
+    import json
+
+    assert kind == frames.JSON
+    assert json.loads(payload) == {"id": 1, "request": {"dir": "a\udcffb", "do": "cancel"}}
+
+
+def test_a_piece_of_a_log_says_whose_it_is_and_where_it_belongs() -> None:
+    ((_, payload),) = FrameReader().feed(frames.log(7, 1 << 40, b"line\n"))
+    assert frames.read_log(payload) == (7, 1 << 40, b"line\n")
+
+
+@pytest.mark.parametrize("noise", [b"Welcome to the cluster!\n", b"J\xff\xff\xff\xff", b"\0" * 20])
+def test_what_is_no_frame_is_refused(noise: bytes) -> None:
+    with pytest.raises(frames.FrameError):
+        list(FrameReader().feed(noise))

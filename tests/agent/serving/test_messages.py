@@ -1,0 +1,74 @@
+"""The messages between client and host: every request is decoded as what it is, and knows the type of its result."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+
+from ci_tasks.agent.codec import RecordError, decode, encode
+from ci_tasks.agent.records import CheckoutPart, Plan
+from ci_tasks.agent.serving import messages
+from ci_tasks.agent.serving.messages import (
+    Cleared,
+    ClientMessage,
+    HostMessage,
+    RequestError,
+    Response,
+    RunList,
+    RunSummary,
+)
+from ci_tasks.agent.serving.requests import HANDLERS
+
+EACH = [
+    messages.Receive("sha1"),
+    messages.Create("/d", Plan(id="b.01"), "echo\n", (CheckoutPart("", "1" * 40, "2" * 40),)),
+    messages.StartRun("/d", {"TOKEN": "x"}),
+    messages.Submit("/d", "#!/bin/bash\n"),
+    messages.Watch("/d", 3, 1 << 40),
+    messages.Cancel("/d"),
+    messages.Kill("/d"),
+    messages.Collect("/d"),
+    messages.Clear("/d", shared=False),
+    messages.ReadPlan("/d"),
+    messages.RunPrograms({"a": ("nvidia-smi", "-L")}, 2.5),
+    messages.ListRuns(),
+    messages.Prune(14.0),
+]
+
+
+@pytest.mark.parametrize("request_", EACH, ids=lambda request: request.do)
+def test_a_request_arrives_as_it_was_sent(request_: messages.Request) -> None:
+    sent = encode(ClientMessage(1, request_), versioned=False, compact=True)
+    assert decode(ClientMessage, sent, where="request") == ClientMessage(1, request_)
+
+
+def test_the_host_handles_every_request() -> None:
+    assert {type(request) for request in EACH} == set(HANDLERS) == set(typing.get_args(messages.Request))
+
+
+def test_a_request_knows_the_type_of_its_result() -> None:
+    assert messages.result_type(messages.Clear("/d")) is Cleared
+    assert messages.result_type(messages.ListRuns()) is RunList
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        Response(1, Cleared(("a",))),
+        Response(2, RunList((RunSummary("/d", "b.01"),))),
+        Response(3, error=RequestError("busy", "x")),
+    ],
+)
+def test_a_response_arrives_as_it_was_sent(response: Response) -> None:
+    sent = encode(HostMessage(response=response), versioned=False, compact=True)
+    assert decode(HostMessage, sent, where="response").response == response
+
+
+def test_secrets_do_not_show_in_a_request_that_is_printed() -> None:
+    assert "hunter2" not in repr(messages.StartRun("/d", {"TOKEN": "hunter2"}))
+
+
+def test_an_unknown_request_is_named() -> None:
+    with pytest.raises(RecordError, match=r"^request: request\.do: expected one of .*got 'dance'"):
+        decode(ClientMessage, {"id": 1, "request": {"do": "dance"}}, where="request")

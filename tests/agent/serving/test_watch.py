@@ -1,0 +1,97 @@
+"""The updates that a client gets of the runs that it watches."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.codec import decode
+from ci_tasks.agent.serving import frames
+from ci_tasks.agent.serving.messages import HostMessage, RunUpdate
+from ci_tasks.agent.serving.watch import RunWatcher
+
+ENDED = json.dumps({"state": "ended", "log_sha256": "x"})
+
+
+class Client:
+    """Takes what is sent, until it goes away."""
+
+    def __init__(self) -> None:
+        self.reader, self.updates, self.is_disconnected = frames.FrameReader(), [], False  # type: ignore[var-annotated]
+        self.on_update: Callable[[RunUpdate], None] = lambda update: None
+
+    def __call__(self, data: bytes) -> None:
+        if self.is_disconnected:
+            raise BrokenPipeError
+        for kind, payload in self.reader.feed(data):
+            if kind == frames.JSON:
+                self.updates.append(decode(HostMessage, json.loads(payload), where="update").update or RunUpdate(0))
+                self.on_update(self.updates[-1])
+
+    def has_ends(self, count: int) -> bool:
+        return [update.over for update in self.updates].count(True) == count
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    made = Client()
+    yield made
+    made.is_disconnected = True
+
+
+@pytest.fixture
+def watcher(client: Client) -> RunWatcher:
+    made = RunWatcher(client)
+    made.start()
+    return made
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_run_that_is_watched_again_at_its_very_end_sends_its_end_again(
+    client: Client, watcher: RunWatcher, tmp_path: Path
+) -> None:
+    (tmp_path / "status.json").write_text(ENDED)
+
+    def again(update: RunUpdate) -> None:  # in the middle of sending: as early as a client can ask
+        if update.over and client.has_ends(1):
+            watcher.watch(1, str(tmp_path), 0)
+
+    client.on_update = again
+    watcher.watch(1, str(tmp_path), 0)
+    until(lambda: client.has_ends(2))
+
+
+def test_a_status_that_cannot_be_read_is_read_again(client: Client, watcher: RunWatcher, tmp_path: Path) -> None:
+    broken, other = tmp_path / "broken", tmp_path / "other"
+    for run in (broken, other):
+        run.mkdir()
+    (broken / "status.json").mkdir()
+    (other / "status.json").write_text(ENDED)
+    watcher.watch(1, str(broken), 0)
+    watcher.watch(2, str(other), 0)
+    until(lambda: client.has_ends(1))
+    (broken / "status.json").rmdir()
+    (broken / "status.json").write_text(ENDED)
+    until(lambda: client.has_ends(2))
+
+
+def test_it_ends_when_the_client_is_disconnected_and_does_not_take_the_others_along(
+    client: Client, watcher: RunWatcher, tmp_path: Path
+) -> None:
+    """What the client asked to be removed is being removed by other threads of this process."""
+    client.is_disconnected = True
+    (tmp_path / "status.json").write_text(ENDED)
+    watcher.watch(1, str(tmp_path), 0)
+    watcher.join(20)
+    assert not watcher.is_alive()

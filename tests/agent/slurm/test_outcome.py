@@ -1,0 +1,91 @@
+"""The outcome of a run, by its job's state and its agent's status; see the table in outcome.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent import run_directory
+from ci_tasks.agent.records import Status
+from ci_tasks.agent.slurm.outcome import is_final, job_outcome
+from ci_tasks.agent.slurm.states import UNKNOWN, SlurmJobState
+
+WAITS = Status("running", "waiting")
+BEGUN = Status("running", pid=1, boot_id="b")
+CUT = Status("ended", pid=1, boot_id="b", end="cancelled")
+KEPT = "the agent's status"
+
+
+@pytest.mark.parametrize(
+    ("slurm", "status", "end", "code"),
+    [
+        # A signal ended it: the agent cannot know why, Slurm does.
+        ("TIMEOUT", CUT, run_directory.END_TIMEOUT, None),
+        ("DEADLINE", BEGUN, run_directory.END_TIMEOUT, None),
+        ("CANCELLED", CUT, run_directory.END_CANCELLED, None),
+        ("PREEMPTED", CUT, run_directory.END_EXIT, 125),
+        ("OUT_OF_MEMORY", BEGUN, run_directory.END_EXIT, 137),
+        ("NODE_FAIL", BEGUN, None, None),
+        ("BOOT_FAIL", WAITS, run_directory.END_EXIT, 125),
+        # Nothing of Slurm's ended it.
+        ("FAILED", CUT, KEPT, None),
+        ("COMPLETED", CUT, KEPT, None),
+        # The batch script ended without the agent's status.
+        ("FAILED", BEGUN, None, None),
+        ("FAILED", WAITS, run_directory.END_EXIT, 125),
+        # Nobody knows it any more.
+        (UNKNOWN, BEGUN, None, None),
+        (UNKNOWN, WAITS, run_directory.END_CANCELLED, None),
+        (UNKNOWN, CUT, KEPT, None),
+        # Cancelled before it began.
+        ("CANCELLED", WAITS, run_directory.END_CANCELLED, None),
+    ],
+)
+def test_slurm_decides_how_an_interrupted_run_ended(slurm: str, status: Any, end: str | None, code: int | None) -> None:
+    outcome = job_outcome(SlurmJobState(slurm, node="gpu1"), status, "python3: command not found")
+    if end == KEPT:
+        assert outcome is None
+    else:
+        assert outcome is not None
+        assert (outcome.end, outcome.exit_code) == (end, code)
+
+
+@pytest.mark.parametrize(
+    ("slurm", "status", "line"),
+    [
+        (SlurmJobState("CANCELLED", by="1000"), CUT, "ci-tasks: Slurm ended the job (CANCELLED by uid 1000)"),
+        (
+            SlurmJobState("NODE_FAIL", node="gpu1"),
+            BEGUN,
+            "ci-tasks: Slurm ended the job (NODE_FAIL): its node failed, on gpu1",
+        ),
+        (
+            SlurmJobState("FAILED", node="gpu1"),
+            WAITS,
+            "ci-tasks: blocked: the job could not start on gpu1 (FAILED): python3: command not found",
+        ),
+    ],
+)
+def test_the_log_says_so_in_one_line(slurm: SlurmJobState, status: Any, line: str) -> None:
+    outcome = job_outcome(slurm, status, "python3: command not found")
+    assert outcome is not None
+    assert outcome.line == line
+
+
+@pytest.mark.parametrize(
+    ("status", "sure"),
+    [
+        (Status(state="ended", end="exit", exit_code=0), True),
+        (Status(state="ended", end="exit", exit_code=3), True),
+        (Status(state="ended", end="timeout"), True),
+        (Status(state="ended", end="exit", exit_code=143), False),
+        (Status(state="ended", end="exit", exit_code=1, signalled=True), False),
+        (Status(state="ended", end="cancelled"), False),
+        (Status(state="ended", end="cancelled", concluded=True), True),
+        (Status(state="ended", end=None), False),
+        (BEGUN, False),
+    ],
+)
+def test_only_an_end_by_a_signal_is_not_final(status: Any, sure: bool) -> None:
+    assert is_final(status) is sure

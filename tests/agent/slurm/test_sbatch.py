@@ -1,0 +1,53 @@
+"""What sbatch's answers mean: taken, to be offered again, to be offered in smaller parts, or never."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.agent.slurm import sbatch
+
+_FAILED = "sbatch: error: Batch job submission failed: "
+_POLICY = f"{_FAILED}Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n"
+
+
+@pytest.mark.parametrize(("out", "array"), [("12\n", "12"), ("12;cluster\n", "12"), ("Welcome!\n12\n", "12")])
+def test_an_accepted_submission_has_its_number(out: str, array: str) -> None:
+    assert sbatch.parse_answer(0, out, "").array == array
+
+
+@pytest.mark.parametrize(
+    ("err", "is_temporary", "is_too_large"),
+    [
+        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{_POLICY}", True, True),
+        (f"sbatch: error: AssocMaxSubmitJobLimit\n{_POLICY}", True, True),
+        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n", True, True),
+        (f"{_FAILED}Invalid job array specification\n", True, True),
+        (f"{_FAILED}Socket timed out on send/recv operation\n", True, False),
+        (f"{_FAILED}Unable to contact slurm controller (connect failure)\n", True, False),
+        ("no answer from sbatch within 150 s", True, False),
+        (f"sbatch: error: QOSMaxGRESPerJob\n{_POLICY}", False, False),
+        (f"{_FAILED}Requested node configuration is not available\n", False, False),
+        (
+            f"sbatch: error: invalid partition specified: nope\n{_FAILED}Invalid partition name specified\n",
+            False,
+            False,
+        ),
+        ("sbatch: No such file or directory", False, False),
+    ],
+)
+def test_a_rejection_is_temporary_or_final(err: str, is_temporary: bool, is_too_large: bool) -> None:
+    submission = sbatch.parse_answer(1, "", err)
+    assert (submission.array, submission.is_temporary, submission.is_too_large) == ("", is_temporary, is_too_large)
+
+
+@pytest.mark.parametrize(
+    ("err", "reason"),
+    [
+        (f"sbatch: error: QOSMaxGRESPerJob\n{_POLICY}", "QOSMaxGRESPerJob"),
+        (f"{_FAILED}Requested node configuration is not available\n",
+         "Batch job submission failed: Requested node configuration is not available"),
+        ("", "sbatch ended with 1 and no message"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_sbatchs_message(err: str, reason: str) -> None:
+    assert sbatch.parse_answer(1, "", err).reason == reason

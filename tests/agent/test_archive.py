@@ -1,0 +1,74 @@
+"""agent.pyz is reproducible, complete, and runs on hosts that have only an old Python."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci_tasks.agent import archive
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+
+ROOM = Path(archive.__file__).parent
+SOURCES = sorted(ROOM.rglob("*.py"))
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+OLD = ["3.8", "3.9"]  # besides the Python of these tests, as far as this machine has them
+
+
+def _interpreter(version: str) -> str | None:
+    candidates = [f"python{version}", *(str(path) for path in PYENV.glob(f"{version}.*/bin/python"))]
+    for candidate in candidates:
+        try:
+            done = subprocess.run([candidate, "-c", "pass"], capture_output=True)
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return candidate
+    return None
+
+
+def test_equal_sources_give_equal_bytes() -> None:
+    """Also in another process, with another clock zone, hash seed and directory."""
+    code = "import sys; from ci_tasks.agent import archive; sys.stdout.buffer.write(archive.build())"
+    env = {**os.environ, "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[2])}
+    built = subprocess.run([sys.executable, "-c", code], env=env, cwd="/", capture_output=True, check=True).stdout
+    assert built == archive.build() == archive.build()
+
+
+def test_it_holds_every_module_of_the_agent_and_nothing_else() -> None:
+    names = zipfile.ZipFile(io.BytesIO(archive.build())).namelist()
+    assert sorted(names) == sorted(["__main__.py", *(f"agent/{path.relative_to(ROOM)}" for path in SOURCES)])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=[path.name for path in SOURCES])
+def test_the_agent_is_python_3_8_and_imports_the_standard_library_only(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
+    imported = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+    imported += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 0]
+    assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("python", [sys.executable, *filter(None, map(_interpreter, OLD))])
+def test_every_python_at_hand_runs_a_job_and_the_adapter(run: Run, python: str) -> None:
+    run.python = python
+    run.plan["container"] = {"runtime": "none"}
+    script = f"'{python}' bin/agent.pyz docker . -- run img echo adapted; setsid sleep 300 & exit 3"
+    status = run.start(script).ended()
+    assert (status.end, status.exit_code) == ("exit", 3)
+    assert run.log() == b"adapted\n"
+    assert not run.alive()
+
+
+def test_a_module_of_the_callers_does_not_stand_in_for_the_agents(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "__init__.py").write_text("raise SystemExit('the wrong agent')")
+    assert run.start("exit 0", PYTHONPATH=str(tmp_path)).ended().exit_code == 0

@@ -1,0 +1,117 @@
+"""A job gets a clean machine's environment and what the plan names; its secrets are shown nowhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent import job_environment as environment
+from ci_tasks.agent.records import Plan
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+
+CALLERS = {
+    "PYTHONPATH": "/mine",
+    "CUDA_VISIBLE_DEVICES": "3",
+    "VIRTUAL_ENV": "/venv",
+    "BASH_ENV": "/my/bashrc",
+    "LD_PRELOAD": "",
+    "PYTEST_ADDOPTS": "-x",
+    "GITHUB_TOKEN": "not-in-the-plan",
+    "CI": "true",
+}
+MACHINES = {
+    "HOME": "/home/me",
+    "https_proxy": "http://proxy:1",
+    "NO_PROXY": "localhost",
+    "LC_ALL": "C.UTF-8",
+    "PIP_INDEX_URL": "https://index",
+    "HF_ENDPOINT": "https://hub",
+    "DOCKER_HOST": "unix:///x",
+}
+SECRET = "s3cret-w/ $chars'\""
+MULTI_LINE = "first-line\nsecond-line\nzz"
+
+
+def _printed(run: Run) -> dict[str, str]:
+    entries = run.log().decode().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def test_the_jobs_environment_is_the_machines_and_the_plans_not_the_callers(run: Run) -> None:
+    run.plan.update(host_env={"TEAM_CACHE": "/cache dir", "LC_ALL": "C"}, secrets=["WANDB_API_KEY", "ABSENT"])
+    run.start("env -0", **CALLERS, **MACHINES, WANDB_API_KEY="key").ended()
+    got = _printed(run)
+    assert not set(CALLERS) & set(got)
+    assert {name: got[name] for name in MACHINES} == {**MACHINES, "LC_ALL": "C"}
+    assert got["TEAM_CACHE"] == "/cache dir"
+    assert got["WANDB_API_KEY"] == "key"
+    assert "ABSENT" not in got
+    assert got["PATH"] == os.environ["PATH"]
+    assert got["CI_TASKS_RUN_DIR"] == str(run.path)
+
+
+def test_a_secret_reaches_the_job_and_no_file_and_no_argv(run: Run, until: Callable[..., Any]) -> None:
+    run.plan["secrets"] = ["TOKEN", "KEY"]
+    run.start(
+        'echo "token=$TOKEN"; echo "$KEY"; printf %s "${#TOKEN}"; touch "$CI_TASKS_RUN_DIR/ready"; sleep 300',
+        TOKEN=SECRET,
+        KEY=MULTI_LINE,
+    )
+    until(lambda: run.has("ready") and run.log().endswith(str(len(SECRET)).encode()))
+    hidden = [SECRET.encode(), b"first-line", b"second-line"]
+    argvs = b"".join(_argv(pid) for pid in os.listdir("/proc") if pid.isdigit())
+    run.cancel()
+    run.ended()
+    files = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
+    assert {"plan.json", "status.json", "events.jsonl", "log", "run.sh"} <= set(files)
+    assert [(name, value) for name, data in files.items() for value in hidden if value in data] == []
+    assert not any(value in argvs for value in hidden)
+    assert run.log().startswith(b"token=***\n***\n")
+
+
+def _argv(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_secret_in_two_writes_is_masked_and_a_short_value_is_not(run: Run) -> None:
+    run.plan["secrets"] = ["TOKEN", "SHORT"]
+    run.start(
+        'printf %s "${TOKEN:0:7}"; sleep 0.2; printf \'%s\\n\' "${TOKEN:7}"; echo $SHORT', TOKEN=SECRET, SHORT="abc"
+    ).ended()
+    assert run.log() == b"***\nabc\n"
+
+
+PASSED = [
+    ("PATH", True),
+    ("LC_TIME", True),
+    ("UV_CACHE_DIR", True),
+    ("XDG_RUNTIME_DIR", True),
+    ("all_proxy", True),
+    ("ALL_PROXY", True),
+    ("PATHS", False),
+    ("path", False),
+    ("PYTHONHOME", False),
+    ("NCCL_DEBUG", False),
+    ("CI_TASKS_HOME", False),
+]
+
+
+@pytest.mark.parametrize(("name", "expected"), PASSED, ids=[name for name, _ in PASSED])
+def test_a_variable_is_passed_on_by_its_name(name: str, expected: bool) -> None:
+    assert environment.passed(name) is expected
+
+
+def test_absent_secrets_and_host_environment_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMPTY", "")
+    assert environment.secret_values(Plan()) == []
+    assert environment.secret_values(Plan(secrets=("EMPTY", "ABSENT"))) == []
+    assert environment.job_environment(Plan(), "/run")["CI_TASKS_RUN_DIR"] == "/run"

@@ -1,0 +1,154 @@
+"""agent.pyz as a program: what it starts, what it refuses, and what it lets go of."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent import processes, run_directory
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+
+Until = Callable[..., Any]
+
+
+def test_start_returns_while_the_job_runs_and_the_agent_is_nobodys_child(run: Run, until: Until) -> None:
+    run.start('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done')
+    status = run.status()
+    assert processes.alive(status)
+    assert os.getsid(status.pid or -1) != os.getsid(0)
+    assert os.getsid(status.group or -1) == status.group
+    parent = int(Path(f"/proc/{status.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert parent != os.getpid()
+    (run.path / "go").touch()
+    assert run.ended().exit_code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGINT])
+def test_the_run_goes_on_when_its_client_is_killed_right_after_the_start(run: Run, number: int, until: Until) -> None:
+    """The client's whole session dies, as with a dropped link."""
+    run.write('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done; echo survived')
+    client = subprocess.Popen(
+        ["bash", "-c", '"$0" "$@"; sleep 300', run.python, run.paths.agent, "start", str(run.path)],
+        start_new_session=True,
+    )
+    until(lambda: run.status().state == run_directory.STATE_RUNNING)
+    os.killpg(client.pid, number)
+    os.killpg(client.pid, signal.SIGKILL)  # bash goes on after a ^C that the starter did not die of
+    client.wait()
+    (run.path / "go").touch()
+    assert run.ended().exit_code == 0
+    assert run.log() == b"survived\n"
+
+
+def test_the_agent_holds_nothing_of_its_caller(run: Run, until: Until, tmp_path: Path) -> None:
+    """No pipe that its caller waits for, no lock, no directory."""
+    held = tmp_path / "held"
+    run.write("sleep 300")
+    command = ["bash", "-c", 'exec 7> "$0"; exec "$@"', str(held), run.python, run.paths.agent, "start", str(run.path)]
+    done = subprocess.run(command, capture_output=True, timeout=30, cwd=tmp_path)
+    assert done.returncode == 0
+    status = run.status()
+    files = {os.readlink(entry) for entry in Path(f"/proc/{status.pid}/fd").iterdir()}
+    assert str(held) not in files
+    assert os.readlink(f"/proc/{status.pid}/cwd") == str(run.path)
+
+
+def test_a_directory_is_run_once(run: Run) -> None:
+    run.start("echo once").ended()
+    again = run.call("start", str(run.path))
+    assert again.returncode == 1
+    assert b"has run before" in again.stderr
+    assert run.log() == b"once\n"
+
+
+def _no_plan(run: Run) -> None:
+    os.unlink(run.paths.plan)
+
+
+def _broken_plan(run: Run) -> None:
+    Path(run.paths.plan).write_text('{"timeout_minutes": ')
+
+
+def _plan_with_a_text_for_a_number(run: Run) -> None:
+    Path(run.paths.plan).write_text('{"timeout_minutes": "90"}')
+
+
+def _log_is_a_directory(run: Run) -> None:
+    os.mkdir(run.paths.log)
+
+
+BEFORE = [
+    (_no_plan, b"plan.json: missing"),
+    (_broken_plan, b"Expecting value"),
+    (_plan_with_a_text_for_a_number, b"plan.json: timeout_minutes: expected float, got str"),
+    (_log_is_a_directory, b"Is a directory"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), BEFORE, ids=[spoil.__name__ for spoil, _ in BEFORE])
+def test_what_cannot_begin_says_why_and_leaves_no_job(run: Run, spoil: Callable[[Run], None], message: bytes) -> None:
+    run.write('touch "$CI_TASKS_RUN_DIR/ran"')
+    spoil(run)
+    done = run.call("start", str(run.path))
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert not run.has("status.json")
+    assert not run.has("ran")
+    assert not run.alive()
+
+
+def test_a_run_that_cannot_be_put_on_record_does_not_begin(run: Run) -> None:
+    """Its caller would be told that it did not start, while the job runs."""
+    if os.geteuid() == 0:
+        name = run.path.parent / "no directory"  # root may write anywhere, but not into what is not there
+    else:
+        name = run.path
+        run.write('touch "$CI_TASKS_RUN_DIR/ran"')
+        os.chmod(run.path, 0o500)
+    done = run.call("start", str(name))
+    assert done.returncode == 1
+    assert done.stderr
+    assert not run.has("ran")
+
+
+def test_cancel_before_any_start_does_nothing(run: Run) -> None:
+    run.write("exit 0")
+    run.cancel()
+    assert not run.has("status.json")
+
+
+def test_cancel_never_signals_a_group_whose_number_belongs_to_somebody_else(run: Run) -> None:
+    """An agent that died long ago left a number behind; meanwhile it is another program's."""
+    stranger = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    try:
+        for boot in (processes.boot_id(), "an earlier boot"):
+            run.write("exit 0")
+            status = {"state": "running", "pid": 2**22, "pid_start": "1", "boot_id": boot, "group": stranger.pid}
+            run_directory.write_json(run.paths.status, status)
+            run.cancel()
+            assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.parametrize("args", [[], ["start"], ["stop", "x"]])
+def test_other_words_are_a_usage_error(run: Run, args: list[str]) -> None:
+    done = run.call(*args)
+    assert done.returncode == 2
+    assert b"usage: {start" in done.stderr
+
+
+def test_the_adapter_is_reached_with_the_words_behind_the_dashes(run: Run) -> None:
+    run.write("exit 0", container={"runtime": "none"})
+    done = run.call("docker", str(run.path), "--", "run", "img", "sh", "-c", "echo $((6*7)); exit 5")
+    assert (done.returncode, done.stdout) == (5, b"42\n")

@@ -1,0 +1,117 @@
+"""Finding and ending the processes of a run, with real ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent import processes
+from ci_tasks.agent.records import Status
+from ci_tasks.agent.run_directory import ENV_RUN_DIR
+
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Starts a process with a run's mark, in a session of its own unless told otherwise."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*argv: str, mark: Path | None = None, session: bool = True) -> subprocess.Popen[bytes]:
+        env = {"PATH": os.environ["PATH"], **({ENV_RUN_DIR: str(mark)} if mark else {})}
+        started.append(subprocess.Popen(argv or ("sleep", "300"), env=env, start_new_session=session))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_knows_itself_as_alive() -> None:
+    identity = processes.identity()
+    assert processes.alive(Status("running", **identity._asdict()))
+    assert identity.pid == os.getpid()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"pid": None}, {"pid": 2**22 + 1}, {"pid_start": "1"}, {"boot_id": "another"}],
+    ids=["no pid", "no such process", "a later process with its number", "before a reboot"],
+)
+def test_another_process_or_boot_is_not_alive(change: dict[str, Any]) -> None:
+    assert not processes.alive(Status("running", **{**processes.identity()._asdict(), **change}))
+
+
+def test_nothing_is_alive_of_a_run_that_never_started() -> None:
+    assert not processes.alive(Status())
+
+
+def test_a_zombie_is_gone(spawn: Spawn, until: Callable[..., Any]) -> None:
+    child = spawn("true")
+    until(lambda: processes.start_time(child.pid) is None)
+    assert child.returncode is None
+
+
+def test_a_name_with_spaces_and_brackets_does_not_hide_the_start_time(tmp_path: Path, spawn: Spawn) -> None:
+    program = tmp_path / "a) S 1 (b"
+    os.symlink("/bin/sleep", program)
+    child = spawn(str(program), "300")
+    assert (processes.start_time(child.pid) or "").isdigit()
+
+
+def test_processes_of_a_run_are_those_with_exactly_its_mark_and_those_of_its_group(
+    tmp_path: Path, spawn: Spawn
+) -> None:
+    process, other = tmp_path / "1", tmp_path / "11"
+    marked, unmarked = spawn(mark=process), spawn()
+    spawn(mark=other)
+    spawn(mark=tmp_path)
+    assert processes.of_run(str(process), None) == [marked.pid]
+    assert set(processes.of_run(str(process), unmarked.pid)) == {marked.pid, unmarked.pid}
+
+
+def test_the_one_who_asks_is_not_among_them(tmp_path: Path) -> None:
+    assert os.getpid() not in processes.of_run(str(tmp_path), os.getpgid(0))
+
+
+def test_ending_asks_first_and_kills_what_stays(tmp_path: Path, spawn: Spawn, until: Callable[..., Any]) -> None:
+    loop = "while :; do sleep 0.02; done"
+    spawn("bash", "-c", f"trap 'echo > {tmp_path}/asked; exit' TERM; echo > {tmp_path}/polite; {loop}", mark=tmp_path)
+    spawn("bash", "-c", f"trap '' TERM; echo > {tmp_path}/stubborn; {loop}", mark=tmp_path)
+    until(lambda: (tmp_path / "polite").exists() and (tmp_path / "stubborn").exists())
+    assert processes.stop_all(str(tmp_path), None, 0.5) >= 1
+    assert (tmp_path / "asked").exists()
+    assert not processes.of_run(str(tmp_path), None)
+
+
+def test_ending_does_not_wait_for_what_is_gone(tmp_path: Path, spawn: Spawn, until: Callable[..., Any]) -> None:
+    spawn(mark=tmp_path)
+    until(lambda: processes.of_run(str(tmp_path), None))  # a new process has no environment for a moment
+    assert processes.stop_all(str(tmp_path), None, 600) == 0
+
+
+def test_a_group_without_any_marked_process_is_nobodys_that_we_know(
+    tmp_path: Path, spawn: Spawn, until: Callable[..., Any]
+) -> None:
+    ours, stranger = spawn(mark=tmp_path), spawn()
+    boot = processes.boot_id()
+    until(lambda: processes.of_run(str(tmp_path), None))  # a new process has no environment for a moment
+    assert processes.orphaned_group(Status(boot_id=boot, group=ours.pid), str(tmp_path)) == ours.pid
+    assert processes.orphaned_group(Status(boot_id=boot, group=stranger.pid), str(tmp_path)) is None
+    assert processes.orphaned_group(Status(boot_id="earlier", group=ours.pid), str(tmp_path)) is None
+    assert processes.orphaned_group(Status(), str(tmp_path)) is None
+
+
+def test_without_proc_only_the_group_is_known(tmp_path: Path, spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_PROC", str(tmp_path / "no proc"))
+    group, marked = spawn(), spawn(mark=tmp_path)
+    assert processes.alive(Status("running", **processes.identity()._asdict()))
+    assert processes.kill_all(str(tmp_path), group.pid) == 0
+    assert group.wait(20) == -9
+    assert marked.poll() is None

@@ -1,0 +1,89 @@
+"""The files of a run directory: what the agent writes is read back, and what others wrote is an error with a name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.gpus.request import GpuRequest
+from ci_tasks.agent.records import Checkout, Deviation, Event, Kept, Plan, SlurmAllocation, Status, read_events
+from ci_tasks.agent.run_directory import LARGEST, RunDir, read_plan, read_remote, read_status, write_record
+
+PLAN = Plan(
+    id="b.01",
+    row="r",
+    env={"A": "1"},
+    secrets=("TOKEN",),
+    deviations=(Deviation("code", "a", "b", "c"),),
+    container=ContainerRules(mounts={"/mnt/x": "/data"}),
+    checkout=Checkout("/w/\udcff", "1" * 40, "2" * 40, ("a.py",)),
+    gpu_locks=GpuRequest(4, simulated=8),
+)
+STATUS = Status(
+    "ended", "ended", 7, started_at=1.5, gpu_ids=(0, 1), kept=Kept(("c",), "/w"), slurm=SlurmAllocation("7_0", "n", 1)
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(str(tmp_path))
+
+
+def test_a_plan_and_a_status_come_back_as_they_were_written(run: RunDir) -> None:
+    write_record(run.plan, PLAN)
+    write_record(run.status, STATUS)
+    assert (read_plan(run), read_status(run)) == (PLAN, STATUS)
+
+
+def test_the_script_stands_in_run_sh_alone(run: RunDir) -> None:
+    write_record(run.plan, Plan(script="echo hello"))
+    assert "hello" not in Path(run.plan).read_text()
+
+
+def test_a_run_without_files_is_planned_and_on_this_machine(run: RunDir) -> None:
+    assert (read_plan(run), read_status(run), read_remote(run)) == (Plan(), Status(), None)
+    assert not Status().exists
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"state": "runn', "not JSON"),
+        ("[]", "expected object, got list"),
+        ('{"state": "asleep"}', "state: expected one of 'planned', 'running', 'ended', got 'asleep'"),
+        ('{"gpu_ids": [0, "1"]}', "gpu_ids[1]: expected int, got str"),
+        ('{"version": "2.0", "state": "running"}', "version: this is format '2.0'; this program reads format 1.0"),
+    ],
+)
+def test_a_status_that_is_none_is_an_error_that_names_file_and_key(run: RunDir, text: str, problem: str) -> None:
+    Path(run.status).write_text(text)
+    with pytest.raises(RecordError) as caught:
+        read_status(run)
+    assert str(caught.value).startswith(f"{run.status}: {problem}")
+
+
+def test_a_record_of_any_size_is_not_read(run: RunDir) -> None:
+    with open(run.status, "wb") as out:
+        out.truncate(LARGEST + 1)
+    with pytest.raises(RecordError, match="larger than 64 MiB"):
+        read_status(run)
+
+
+def test_an_event_is_one_line_whatever_its_names_hold() -> None:
+    event = Event(1.0, "step", name="a\nb\u2028c\x85d\udcff")
+    assert event.line().count("\n") == 1 and event.line().isascii()
+    assert read_events(event.line() + '{"t": 2, "event": "made up"}\n{"t"\n' + event.line()) == [event, event]
+
+
+def test_what_a_shell_writes_is_an_event() -> None:
+    assert read_events('{"t": 3.25, "event": "step", "name": "Install"}\n') == [Event(3.25, "step", name="Install")]
+
+
+def test_a_status_names_its_version_and_all_of_its_keys(run: RunDir) -> None:
+    write_record(run.status, Status("running"))
+    written = json.loads(Path(run.status).read_text())
+    assert written["version"] == "1.0" and written["waiting"] == [] and written["end"] is None

@@ -1,0 +1,558 @@
+"""What the agent does with a job, seen from the files it leaves. Jobs are real: bash, setsid, Python."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from ci_tasks.agent import processes, run_directory
+from ci_tasks.agent.gpus import lock_files
+from ci_tasks.agent.records import Status
+from ci_tasks.results.record import judge_run
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import GpuHost, Run
+
+Until = Callable[..., Any]
+
+SOURCES = {
+    "no newline at the end": b"a\nb",
+    "nothing": b"",
+    "every byte": bytes(range(256)) * 3,
+    "carriage returns and escapes": b"10%\r20%\r\x1b[31mred\x1b[0m\n\r\n",
+    "5 MB": bytes(range(256)) * 20480,
+}
+
+
+T = TypeVar("T")
+
+
+def sure(value: T | None) -> T:
+    assert value is not None
+    return value
+
+
+@pytest.mark.parametrize("written", SOURCES.values(), ids=SOURCES.keys())
+def test_the_log_holds_exactly_the_bytes_that_the_job_wrote(run: Run, written: bytes) -> None:
+    (run.path / "source").write_bytes(written)
+    status = run.start('cat "$CI_TASKS_RUN_DIR/source"').ended()
+    assert run.log() == written
+    assert status.log_bytes == len(written)
+    assert status.log_sha256 == hashlib.sha256(written).hexdigest()
+    assert status.log_error is None
+
+
+def test_standard_output_and_error_are_one_log_in_their_order(run: Run) -> None:
+    run.start("for i in 1 2 3; do echo out $i; echo err $i >&2; done").ended()
+    assert run.log() == b"".join(b"out %d\nerr %d\n" % (i, i) for i in (1, 2, 3))
+
+
+ENDS = [
+    ("exit 0", 0),
+    ("exit 3", 3),
+    ("exit 125", 125),
+    ("kill -SEGV $$", 128 + signal.SIGSEGV),
+    ("kill -KILL $$", 128 + signal.SIGKILL),
+    ("no-such-command", 127),
+    ("exec > /dev/null 2>&1; sleep 0.2; exit 4", 4),  # output closed long before the end
+]
+
+
+@pytest.mark.parametrize(("script", "code"), ENDS, ids=[script for script, _ in ENDS])
+def test_the_exit_code_is_the_one_that_a_shell_would_see(run: Run, script: str, code: int) -> None:
+    status = run.start(script).ended()
+    assert (status.end, status.exit_code) == (run_directory.END_EXIT, code)
+    assert [event.event for event in run.events()] == ["started", "ended"]
+    assert sure(status.started_at) <= sure(status.ended_at)
+
+
+def test_standard_input_is_empty(run: Run) -> None:
+    run.start("cat; echo done").ended()
+    assert run.log() == b"done\n"
+
+
+@pytest.mark.parametrize("name", ["INT", "QUIT", "HUP", "TERM", "PIPE"])
+def test_a_signal_that_the_caller_ignores_is_not_ignored_in_the_job(run: Run, name: str) -> None:
+    run.write(f"trap 'echo trapped' {name}; kill -{name} $$; echo after")
+    subprocess.run(
+        ["bash", "-c", f'trap \'\' {name} CHLD; exec "$0" "$@"', run.python, run.paths.agent, "start", run.path],
+        check=True,
+    )
+    assert run.ended().exit_code == 0
+    assert run.log() == b"trapped\nafter\n"
+
+
+def test_the_scratch_directory_of_the_job_is_gone_at_the_end(run: Run) -> None:
+    run.start('mkdir "$CI_TASKS_RUN_DIR/tmp"; touch "$CI_TASKS_RUN_DIR/tmp/step-1"').ended()
+    assert not run.has("tmp")
+
+
+# -- status and events -----------------------------------------------------------------------------------------------
+
+
+def test_the_status_is_whole_at_every_moment(run: Run, until: Until) -> None:
+    """Read in a loop while it is replaced, it is valid JSON each time, and nothing is left beside it."""
+    broken: list[str] = []
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            try:
+                text = Path(run.paths.status).read_text()
+                json.loads(text)
+            except FileNotFoundError:
+                pass
+            except ValueError:
+                broken.append(text)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(5):
+        Path(run.paths.status).unlink(missing_ok=True)
+        run.start(f"echo {number}")
+        until(lambda: run.status().state == run_directory.STATE_ENDED)
+    over.set()
+    reader.join()
+    assert not broken
+    assert not [path.name for path in run.path.iterdir() if path.name.startswith(".")]
+
+
+def test_the_heartbeat_advances_while_a_silent_job_runs(run: Run, until: Until) -> None:
+    run.start("sleep 60")
+    first = run.status()
+    assert first.state == run_directory.STATE_RUNNING
+    until(lambda: sure(run.status().heartbeat_at) > sure(first.heartbeat_at) + 1)
+    assert processes.alive(run.status())
+
+
+def test_a_silent_job_is_noticed_and_so_is_its_return(run: Run, until: Until) -> None:
+    run.plan["stall_minutes"] = 0.2 / 60
+    run.start('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.05; done; echo again; sleep 0.1')
+    until(lambda: run.events("stalled"))
+    until(lambda: run.status().stalled)
+    (run.path / "go").touch()
+    assert run.ended().stalled is False
+    assert [event.event for event in run.events()] == ["started", "stalled", "resumed", "ended"]
+
+
+def test_the_end_is_noticed_at_once_although_a_daemon_keeps_the_output_open(run: Run) -> None:
+    """It gets a second in which to write, then it is ended and counted; the run does not wait for it."""
+    run.start("(sleep 0.3; echo late) & setsid sleep 300 & sleep 0.1; echo done; exit 0")
+    status = run.ended()
+    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 0)
+    assert sure(status.ended_at) - sure(status.started_at) < 30
+    assert run.log() == b"done\nlate\n"
+    assert [event.killed for event in run.events("killed")] == [1]
+    assert not run.alive()
+
+
+def test_a_daemon_that_cleared_its_environment_is_ended_with_the_group(run: Run, until: Until) -> None:
+    run.start('env -i sleep 300 > /dev/null 2>&1 & echo $! > "$CI_TASKS_RUN_DIR/pid"; exit 0')
+    run.ended()
+    assert run.events("killed")
+    until(lambda: processes.start_time(run.pid("pid")) is None)
+
+
+# -- timeout and cancel ----------------------------------------------------------------------------------------------
+
+TREE = """\
+cd "$CI_TASKS_RUN_DIR"
+setsid bash -c 'echo $$ > session; exec sleep 300' &
+bash -c 'trap "" TERM; echo $$ > stubborn; while :; do sleep 300; done' &
+(setsid bash -c 'sleep 300 & echo $! > daemon; wait' &)
+trap 'echo stopping; exit 9' TERM
+until [ -s session ] && [ -s stubborn ] && [ -s daemon ]; do sleep 0.01; done
+touch ready
+while :; do sleep 0.05; done
+"""
+PROCESSES = ("session", "stubborn", "daemon")
+
+
+def _by_command(run: Run) -> None:
+    run.cancel()
+
+
+def _by_signal(run: Run) -> None:
+    os.kill(sure(run.status().pid), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("cancel", [_by_command, _by_signal])
+def test_cancel_ends_the_whole_tree(run: Run, until: Until, cancel: Callable[[Run], None]) -> None:
+    run.start(TREE)
+    until(lambda: run.has("ready"))
+    cancel(run)
+    status = run.ended()
+    assert (status.end, status.exit_code) == (run_directory.END_CANCELLED, 9)
+    assert b"stopping\n" in run.log()
+    assert [event.event for event in run.events()] == ["started", "cancelled", "killed", "ended"]
+    assert [processes.start_time(run.pid(name)) for name in PROCESSES] == [None] * 3
+
+
+def test_a_timeout_ends_the_whole_tree(run: Run) -> None:
+    run.plan["timeout_minutes"] = 1.5 / 60
+    status = run.start(TREE).ended()
+    assert status.end == run_directory.END_TIMEOUT
+    assert run.has("ready")
+    assert run.events("timeout")
+    assert [processes.start_time(run.pid(name)) for name in PROCESSES] == [None] * 3
+
+
+def test_what_a_job_says_while_it_stops_is_in_the_log(run: Run, until: Until) -> None:
+    """More than a pipe holds: a job that cannot write its last words could not stop."""
+    run.plan["grace_seconds"] = 20
+    run.start(
+        "trap 'head -c 1000000 /dev/zero | tr \"\\0\" x; echo; echo last words; exit 1' TERM\n"
+        'touch "$CI_TASKS_RUN_DIR/ready"; while :; do sleep 0.05; done'
+    )
+    until(lambda: run.has("ready"))
+    run.cancel()
+    assert run.ended().exit_code == 1
+    assert run.log().endswith(b"x" * 1000 + b"\nlast words\n")
+    assert len(run.log()) > 1000000
+
+
+def test_a_job_that_ends_before_a_cancel_is_seen_was_not_cancelled(run: Run, until: Until) -> None:
+    """The agent is held still, so that it finds both at once."""
+    run.start('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.01; done; exit 6')
+    status = run.status()
+    os.kill(sure(status.pid), signal.SIGSTOP)
+    (run.path / "go").touch()
+    until(lambda: processes.start_time(sure(status.group)) is None)
+    os.kill(sure(status.pid), signal.SIGTERM)
+    os.kill(sure(status.pid), signal.SIGCONT)
+    status = run.ended()
+    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 6)
+
+
+def test_a_second_cancel_changes_nothing(run: Run, until: Until) -> None:
+    run.start("trap 'sleep 0.5; exit 3' TERM; touch \"$CI_TASKS_RUN_DIR/ready\"; while :; do sleep 0.05; done")
+    until(lambda: run.has("ready"))
+    run.cancel()
+    run.cancel()
+    assert run.ended().end == run_directory.END_CANCELLED
+    run.cancel()  # of one that has ended
+    assert len(run.events("cancelled")) == 1
+
+
+# -- what goes wrong with the agent and its machine -----------------------------------------------------------------
+
+
+def test_a_killed_agent_is_not_alive_and_cancel_ends_its_orphans(run: Run, until: Until) -> None:
+    run.start(TREE)
+    until(lambda: run.has("ready"))
+    status = run.status()
+    assert processes.alive(status)
+    os.kill(sure(status.pid), signal.SIGKILL)
+    until(lambda: not processes.alive(status))
+    assert len(run.alive()) >= 3
+    run.cancel()
+    assert not run.alive()
+    assert [processes.start_time(run.pid(name)) for name in PROCESSES] == [None] * 3
+
+
+def test_two_runs_at_once_do_not_touch_each_other(new_run: Callable[..., Run], until: Until) -> None:
+    """Not even where one's path is the beginning of the other's."""
+    one, other = new_run("1"), new_run("11")
+    for run in (one, other):
+        run.start(TREE)
+        until(lambda run=run: run.has("ready"))
+    one.cancel()
+    assert one.ended().end == run_directory.END_CANCELLED
+    assert other.status().state == run_directory.STATE_RUNNING
+    assert [processes.start_time(other.pid(name)) is None for name in PROCESSES] == [False] * 3
+
+
+def test_a_job_finishes_although_its_log_cannot_be_written(run: Run) -> None:
+    """A full disk ends no job in the middle of a write, and is not taken for the test's own failure."""
+    os.symlink("/dev/full", run.paths.log)
+    run.start('head -c 300000 /dev/zero; touch "$CI_TASKS_RUN_DIR/finished"; exit 1')
+    status = run.ended()
+    assert run.has("finished")
+    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 1)
+    assert status.log_error == "the log could not be written: No space left on device"
+    record = judge_run(run.paths)
+    assert (record.status, record.reason) == ("blocked", status.log_error)
+
+
+def test_events_that_cannot_be_written_are_told_too(run: Run) -> None:
+    os.symlink("/dev/full", run.paths.events)
+    assert run.start("exit 0").ended().log_error == "events could not be written: No space left on device"
+
+
+def test_without_bash_the_run_ends_as_an_error(run: Run, tmp_path: Path) -> None:
+    status = run.start("exit 0", PATH=str(tmp_path)).ended()
+    assert (status.end, status.exit_code) == (run_directory.END_ERROR, None)
+    assert "bash" in sure(status.error)
+    assert "Traceback" in Path(run.paths.agent_log).read_text()
+    record = judge_run(run.paths)
+    assert record.status == "blocked"
+    assert "bash" in record.reason
+
+
+HOSTILE = ["with space", 'it\'s a "run"', "new\nline", "$(touch x) `y` ${z}", "-n", "ünïcödé"]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=[repr(name) for name in HOSTILE])
+def test_a_run_directory_may_have_any_name(new_run: Callable[..., Run], name: str) -> None:
+    run = new_run(name)
+    status = run.start('pwd -P; setsid sleep 300 > /dev/null 2>&1 & printf %s "$CI_TASKS_RUN_DIR"').ended()
+    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 0)
+    assert os.fsencode(run.path) in run.log()
+    assert not run.alive()
+
+
+def test_a_run_directory_behind_a_link_is_the_same_run(new_run: Callable[..., Run], tmp_path: Path) -> None:
+    """run.sh exports the directory's own path: its processes are found by the link's too."""
+    real = new_run("real")
+    os.symlink(real.path, tmp_path / "link")
+    real.write("export CI_TASKS_RUN_DIR=$(pwd -P)\nsetsid sleep 300 > /dev/null 2>&1 &\n")
+    assert real.call("start", str(tmp_path / "link")).returncode == 0
+    real.ended()
+    assert real.events("killed")
+    assert not real.alive()
+
+
+# -- what a run waits for --------------------------------------------------------------------------------------------
+
+LOCK_SCRIPT = Path(__file__).parent.parent.parent / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
+UNTIL_GO = 'until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done'
+
+
+def _gpus(run: Run, gpu_host: GpuHost, count: int, by: str, **more: Any) -> None:
+    """`run` needs so many of eight pretend GPUs, if nothing else is said."""
+    run.plan["gpu_locks"] = {"count": count, "by": by, "pattern": gpu_host.pattern, "total": 8, "simulated": 8, **more}
+
+
+def _script(gpu_host: GpuHost, count: int, command: str) -> str:
+    lock = shlex.join([sys.executable, str(LOCK_SCRIPT), "--count", str(count), "--"])
+    return f"export CI_TASKS_GPU_LOCK_DIR={shlex.quote(str(gpu_host.path))}; {lock} bash -c {shlex.quote(command)}"
+
+
+def _environ(gpu_host: GpuHost) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "CI_TASKS_LOCK_DIR": str(gpu_host.path)}
+
+
+def _waits(run: Run, until: Until) -> Status:
+    until(lambda: run.status().phase == "waiting" and run.status().waiting)
+    return run.status()
+
+
+def test_gpus_that_the_jobs_own_script_takes_are_on_record(run: Run, gpu_host: GpuHost, until: Until) -> None:
+    holder = gpu_host.hold(0, CI_TASKS_RUN_DIR="/runs/batch/03")
+    _gpus(run, gpu_host, 4, "job", simulated=4)
+    run.start(_script(gpu_host, 4, f"{UNTIL_GO}; exit 7"), **_environ(gpu_host))
+    assert _waits(run, until).waiting[0].startswith("GPU 0 held by run batch.03 for ")
+    assert gpu_host.free() == [1, 2, 3]
+    gpu_host.end(holder)
+    until(lambda: run.status().phase == "running" and run.status().gpu_ids)
+    assert run.status().gpu_ids == (0, 1, 2, 3)
+    assert gpu_host.free() == [4, 5, 6, 7]  # the fence is gone
+    (run.path / "go").touch()
+    assert run.ended().exit_code == 7
+    assert [event.ids for event in run.events("gpus")] == [(0, 1, 2, 3)]
+    assert run.events("waiting")
+
+
+def test_gpus_that_the_agent_takes_are_the_jobs_until_its_end(run: Run, gpu_host: GpuHost, until: Until) -> None:
+    holder = gpu_host.hold(0, 1, 2, 3, 4, 5, 7)
+    _gpus(run, gpu_host, 2, "agent")
+    run.start(f"echo $CUDA_VISIBLE_DEVICES $CI_TASKS_GPU_IDS; {UNTIL_GO}", **_environ(gpu_host))
+    assert _waits(run, until).waiting[0].startswith(f"GPUs 0-5, 7 held by pid {holder.pid} ")
+    assert not run.log()
+    gpu_host.end(holder)
+    until(lambda: run.log())
+    assert (run.log(), run.status().gpu_ids, run.status().phase) == (b"0,1 0,1\n", (0, 1), "running")
+    assert gpu_host.free() == [2, 3, 4, 5, 6, 7]
+    (run.path / "go").touch()
+    status = run.ended()
+    assert status.queue_seconds > 0
+    assert status.gpu_uuids == (), "pretended ones have none"
+    assert status.sequence > 2
+    assert gpu_host.free() == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_gpus_stay_locked_while_the_job_of_a_killed_agent_lives(run: Run, gpu_host: GpuHost, until: Until) -> None:
+    run.plan["exclusive"] = ["ray"]
+    _gpus(run, gpu_host, 2, "agent", simulated=None)
+    gpu_host.smi(*[4] * 8)
+    run.start(f'touch "$CI_TASKS_RUN_DIR/ready"; {UNTIL_GO}', **_environ(gpu_host))
+    until(lambda: run.has("ready"))
+    os.kill(sure(run.status().pid), signal.SIGKILL)
+    until(lambda: not processes.alive(run.status()))
+    assert gpu_host.free() == [2, 3, 4, 5, 6, 7]
+    assert not lock_files.is_free(str(gpu_host.path / "ci-tasks-ray.lock"))
+    run.cancel()
+    assert gpu_host.free() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert lock_files.is_free(str(gpu_host.path / "ci-tasks-ray.lock"))
+
+
+BLOCKED_BY = {
+    "too few": ("", "this host has 4 GPUs, the job needs 8"),
+    "no driver": (
+        "#!/bin/sh\necho NVIDIA-SMI has failed; exit 9",
+        "nvidia-smi shows no GPUs: NVIDIA-SMI has failed",
+    ),
+}
+
+
+@pytest.mark.parametrize("by", ["job", "agent"])
+@pytest.mark.parametrize(("smi", "reason"), BLOCKED_BY.values(), ids=BLOCKED_BY)
+def test_a_host_that_can_never_run_the_job_does_not_begin_it(
+    run: Run, gpu_host: GpuHost, smi: str, reason: str, by: str
+) -> None:
+    gpu_host.smi(4, 4, 4, 4)
+    if smi:
+        gpu_host.smi_says(smi)
+    _gpus(run, gpu_host, 8, by, simulated=None)
+    status = run.start('touch "$CI_TASKS_RUN_DIR/begun"', **_environ(gpu_host)).ended()
+    assert not run.has("begun")
+    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 125)
+    assert run.log() == f"ci-tasks: blocked: {reason}\n".encode()
+    record = judge_run(run.paths)
+    assert (record.status, record.reason) == ("blocked", reason)
+
+
+def test_a_gpu_in_use_by_a_process_without_a_lock_is_not_the_jobs(run: Run, gpu_host: GpuHost) -> None:
+    gpu_host.smi(62464, 4, apps="GPU-0, 4242, 62464, python\n")
+    _gpus(run, gpu_host, 1, "job", total=2, simulated=None)
+    status = run.start(_script(gpu_host, 1, "echo on $CUDA_VISIBLE_DEVICES"), **_environ(gpu_host)).ended()
+    assert (status.exit_code, status.gpu_ids, status.gpu_uuids) == (0, (1,), ("GPU-1",))
+    assert b"on 1\n" in run.log()
+
+
+def _waits_for_gpus(run: Run, gpu_host: GpuHost) -> str:
+    gpu_host.hold(0)
+    _gpus(run, gpu_host, 8, "agent")
+    return "exit 0"
+
+
+def _waits_for_a_name(run: Run, gpu_host: GpuHost) -> str:
+    gpu_host.hold(str(gpu_host.path / "ci-tasks-ray.lock"))
+    run.plan["exclusive"] = ["ray"]
+    return "exit 0"
+
+
+def _waits_in_the_script(run: Run, gpu_host: GpuHost) -> str:
+    gpu_host.hold(0)
+    _gpus(run, gpu_host, 8, "job")
+    return _script(gpu_host, 8, "exit 0")
+
+
+WAITERS = [_waits_for_gpus, _waits_for_a_name, _waits_in_the_script]
+
+
+@pytest.mark.parametrize("prepare", WAITERS)
+def test_a_run_that_waits_can_be_cancelled(
+    run: Run, gpu_host: GpuHost, until: Until, prepare: Callable[[Run, GpuHost], str]
+) -> None:
+    run.start(prepare(run, gpu_host), **_environ(gpu_host))
+    _waits(run, until)
+    run.cancel()
+    status = run.ended()
+    assert (status.end, status.waiting) == (run_directory.END_CANCELLED, ())
+    assert gpu_host.free()[-1] == 7
+    assert len(run.events("cancelled")) == 1
+
+
+def test_a_paused_script_still_gets_a_cancel(run: Run, gpu_host: GpuHost, until: Until) -> None:
+    """It is paused until its GPUs can be released; a stopped process could not end, and would be killed."""
+    holder = gpu_host.hold(0)
+    _gpus(run, gpu_host, 8, "job", reserve_after=0)
+    run.start(_script(gpu_host, 8, "exit 0"), **_environ(gpu_host))
+    until(lambda: "reserving GPUs: 7 of 8 so far" in run.status().waiting)
+    gpu_host.end(holder)
+    until(lambda: any(_state_of(pid) == "T" for pid in run.alive()))
+    run.cancel()
+    assert run.ended().end == run_directory.END_CANCELLED
+    assert not run.events("killed")
+    assert len(gpu_host.free()) == 8
+
+
+def _state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("prepare", WAITERS)
+def test_a_run_that_waited_until_its_timeout_is_blocked_not_failed(
+    run: Run, gpu_host: GpuHost, prepare: Callable[[Run, GpuHost], str]
+) -> None:
+    run.plan["timeout_minutes"] = 0.05
+    run.start(prepare(run, gpu_host), **_environ(gpu_host)).ended()
+    record = judge_run(run.paths)
+    assert (record.status, record.exit_code) == ("blocked", 125)
+    assert record.reason.startswith("waited for 0.05 min: ")
+    assert "held by pid" in record.reason
+
+
+def test_a_job_that_waits_for_gpus_has_not_stalled(run: Run, gpu_host: GpuHost, until: Until) -> None:
+    run.plan["stall_minutes"] = 0.5 / 60
+    holder = gpu_host.hold(0)
+    _gpus(run, gpu_host, 8, "job")
+    run.start(_script(gpu_host, 8, UNTIL_GO), **_environ(gpu_host))
+    _waits(run, until)
+    beats = sure(run.status().heartbeat_at)
+    until(lambda: sure(run.status().heartbeat_at) > beats + 1)
+    assert not run.events("stalled")
+    gpu_host.end(holder)
+    until(lambda: run.events("stalled"))
+
+
+def test_runs_that_exclude_each_other_go_one_after_the_other(
+    new_run: Callable[..., Run], gpu_host: GpuHost, until: Until
+) -> None:
+    one, other = new_run("one"), new_run("other")
+    for run in (one, other):
+        run.plan.update(id=f"batch.{run.path.name}", exclusive=["ray"])
+        run.start(f'touch "$CI_TASKS_RUN_DIR/ready"; {UNTIL_GO}', **_environ(gpu_host))
+    until(lambda: one.has("ready"))
+    assert _waits(other, until).waiting[0].startswith("ray held by run batch.one of ")
+    assert not other.has("ready")
+    (one.path / "go").touch()
+    until(lambda: other.has("ready"))
+    assert one.ended().exit_code == 0
+    assert other.status().phase == "running"
+
+
+def test_a_hung_nvidia_smi_keeps_no_run_from_being_cancelled_and_is_ended(
+    run: Run, gpu_host: GpuHost, until: Until
+) -> None:
+    gpu_host.smi_says(
+        f"#!/bin/sh\necho $$ > {gpu_host.path}/pid.new; mv {gpu_host.path}/pid.new {gpu_host.path}/pid; exec sleep 300"
+    )
+    _gpus(run, gpu_host, 1, "job", simulated=None)
+    run.start("exit 0", **_environ(gpu_host))
+    until((gpu_host.path / "pid").exists)
+    run.cancel()
+    assert run.ended().end == run_directory.END_CANCELLED
+    pid = int((gpu_host.path / "pid").read_text())
+    until(lambda: processes.start_time(pid) is None)
+
+
+A_DAY_BACK_AT_EVERY_LOOK = """
+import itertools, sys, time, types
+from ci_tasks.agent import supervisor as supervise
+times = itertools.count(2_000_000_000, -86_400)
+supervise.time = types.SimpleNamespace(time=lambda: float(next(times)), monotonic=time.monotonic, sleep=time.sleep)
+supervise.supervise(sys.argv[1], lambda: None)
+"""
+
+
+def test_a_clock_that_is_set_meanwhile_does_not_change_how_long_a_run_took(run: Run) -> None:
+    run.write("exit 0")
+    subprocess.run([sys.executable, "-c", A_DAY_BACK_AT_EVERY_LOOK, str(run.path)], check=True, timeout=60)
+    status = run.status()
+    assert 0 <= sure(status.ended_at) - sure(status.started_at) < 600

@@ -1,0 +1,139 @@
+"""The commits between two revisions, of real repositories."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.checkout.commits import commits_between
+from ci_tasks.errors import CheckoutError, UsageError
+
+repositories = sys.modules["ci_tasks_tests_repositories"]
+git, commit = repositories.git, repositories.commit
+
+
+@pytest.fixture
+def merged(repo: Path) -> Path:
+    """start ─ one ─ two ─ merge ─ last, with a side branch of two commits from `start`; each commit has a tag."""
+    git(repo, "tag", "start")
+    for name in ("one", "two"):
+        commit(repo, name)
+        git(repo, "tag", name)
+    git(repo, "checkout", "-q", "-b", "side", "start")
+    for name in ("left", "right"):
+        commit(repo, name)
+        git(repo, "tag", name)
+    git(repo, "checkout", "-q", "main")
+    git(repo, "merge", "-q", "--no-ff", "-m", "merge", "side")
+    git(repo, "tag", "merge")
+    commit(repo, "last")
+    return repo
+
+
+def test_every_commit_comes_after_its_parents_and_the_bad_end_last(merged: Path) -> None:
+    history = commits_between(merged, "start", "main")
+    subjects = [commit.subject for commit in history.commits]
+    assert sorted(subjects) == ["last", "left", "merge", "one", "right", "two"]
+    assert subjects[-2:] == ["merge", "last"]
+    assert history.good.sha == git(merged, "rev-parse", "start")
+    assert history.bad.sha == git(merged, "rev-parse", "main")
+    for place, parents in enumerate(history.positions(), 1):
+        assert all(parent < place for parent in parents)
+    assert len(history.positions()[subjects.index("merge")]) == 2
+
+
+def test_clocks_that_differ_do_not_matter(repo: Path) -> None:
+    for name, above, date in (("parent", "HEAD", 2000000000), ("child", "parent", 1900000000), ("old", "parent", 1)):
+        made = git(repo, "commit-tree", "-p", above, "-m", name, "HEAD^{tree}", GIT_COMMITTER_DATE=f"@{date} +0000")
+        git(repo, "tag", name, made)
+    git(repo, "tag", "both", git(repo, "commit-tree", "-p", "child", "-p", "old", "-m", "both", "HEAD^{tree}"))
+    history = commits_between(repo, "HEAD", "both")
+    assert history.commits[0].subject == "parent"
+    assert sorted(history.positions()[-1]) == [2, 3]
+
+
+def test_what_a_side_branch_has_from_before_the_good_end_is_not_among_them(merged: Path) -> None:
+    history = commits_between(merged, "two", "main")
+    assert [commit.subject for commit in history.commits] == ["left", "right", "merge", "last"]
+    assert history.positions() == [[0], [1], [0, 2], [3]]
+
+
+def test_with_first_parent_a_merge_is_one_commit(merged: Path) -> None:
+    history = commits_between(merged, "start", "main", first_parent=True)
+    assert [commit.subject for commit in history.commits] == ["one", "two", "merge", "last"]
+    assert history.positions() == [[0], [1], [2], [3]]
+
+
+def test_with_first_parent_the_good_end_has_to_be_on_that_line(merged: Path) -> None:
+    with pytest.raises(UsageError, match="--good left is not on the line of first parents"):
+        commits_between(merged, "left", "main", first_parent=True)
+
+
+def test_a_commit_has_what_a_person_wants_to_see_of_it(repo: Path) -> None:
+    env = {"GIT_AUTHOR_NAME": "Zoë", "GIT_AUTHOR_DATE": "2026-01-02T03:04:05+0100"}
+    git(repo, "commit", "-q", "--allow-empty", "-m", "ünder 'quotes'\n\nmore", **env)
+    (history,) = commits_between(repo, "HEAD~1", "HEAD").commits
+    assert (history.author, history.subject) == ("Zoë <t@example.com>", "ünder 'quotes'")
+    assert history.date == "2026-01-02T03:04:05+01:00"
+
+
+def test_signatures_that_a_configuration_wants_to_see_are_not_in_the_way(repo: Path, tmp_path: Path) -> None:
+    program = tmp_path / "gpg"
+    program.write_text("#!/bin/sh\ncat > /dev/null\necho '[GNUPG:] SIG_CREATED ' >&2; echo a signature\n")
+    program.chmod(0o755)
+    git(repo, "config", "gpg.program", str(program))
+    git(repo, "config", "log.showSignature", "true")
+    git(repo, "commit", "-q", "--allow-empty", "-S", "-m", "signed")
+    (history,) = commits_between(repo, "HEAD~1", "HEAD").commits
+    assert (history.sha, history.subject) == (git(repo, "rev-parse", "HEAD"), "signed")
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message", "hint"),
+    [
+        ("main", "main", "are the same commit", ""),
+        ("main", "start", "--good main is newer than --bad start", "swapped"),
+        ("two", "right", "not an ancestor of --bad right: they part at {start}", "--good {start}"),
+        ("lonely", "main", "they have no commit in common", ""),
+        ("nowhere", "main", "no revision 'nowhere'", "branches here"),
+    ],
+)
+def test_ends_that_are_no_ends_are_refused(merged: Path, good: str, bad: str, message: str, hint: str) -> None:
+    git(merged, "tag", "lonely", git(merged, "commit-tree", "-m", "lonely", "main^{tree}"))
+    names = {"start": git(merged, "rev-parse", "start")[:12]}
+    with pytest.raises(UsageError) as caught:
+        commits_between(merged, good, bad)
+    assert message.format(**names) in caught.value.message
+    assert hint.format(**names) in caught.value.hint
+
+
+@pytest.mark.parametrize("good", ["start", "two"], ids=["before what is there", "a branch that was not fetched"])
+def test_a_shallow_clone_says_how_to_get_the_rest(merged: Path, tmp_path: Path, good: str) -> None:
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{merged}", str(clone))
+    sha = git(merged, "rev-parse", good)
+    with pytest.raises(CheckoutError) as caught:
+        commits_between(clone, sha, "HEAD")
+    assert "fetch --unshallow" in caught.value.hint
+
+
+def test_a_shallow_clone_with_both_ends_and_nothing_between_is_no_ancestor(merged: Path, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{merged}", str(clone))
+    git(clone, "fetch", "-q", "--depth", "1", "origin", "tag", "two")
+    with pytest.raises(UsageError, match="as far as this shallow clone knows") as caught:
+        commits_between(clone, "two", "HEAD")
+    assert "fetch --unshallow" in caught.value.hint
+
+
+def test_a_name_that_looks_like_an_option_is_none(repo: Path) -> None:
+    with pytest.raises(CheckoutError, match="no revision '--all'"):
+        commits_between(repo, "--all", "HEAD")
+
+
+def test_without_a_repository_git_says_so(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckoutError, match="not a git repository"):
+        commits_between(tmp_path / "empty", "A", "B")

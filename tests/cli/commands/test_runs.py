@@ -1,0 +1,155 @@
+"""`runs` as a person types it: flags into a filter, wrong ones refused with what is valid, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invoke.context import Context
+from invoke.exceptions import Exit
+
+from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.cli.program import namespace
+from ci_tasks.results import store
+from ci_tasks.results.history import database
+from ci_tasks.results.record import record_not_started
+from ci_tasks.run.list_runs import parse_time
+
+Said = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path))
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    database._warned.clear()
+    yield tmp_path
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Said:
+    def say(**flags: Any) -> str:
+        namespace["runs"](Context(), **flags)
+        return capsys.readouterr().out
+
+    return say
+
+
+def _keep(home: Path, number: int, status: str, **fields: Any) -> None:
+    run = RunDir(str(home / "runs" / "20260101-120000-ckpt" / f"{number:02d}"))
+    Path(run.path).mkdir(parents=True)
+    plan = {"id": f"20260101-120000-ckpt.{number:02d}", "label": "ckpt", "row": f"row-{number}", "host": "h100a"}
+    write_json(run.plan, {**plan, **{key: value or "" for key, value in fields.items()}})
+    record_not_started(run, status, "why\nof it")
+
+
+WRONG: dict[str, tuple[dict[str, str], str, str]] = {
+    "a status": ({"status": "failed,pased"}, "unknown status 'pased'; did you mean 'passed'?", "blocked, cancelled"),
+    "a date": ({"since": "yesterday"}, "--since is no date: 'yesterday'", "2026-11-01T18:30"),
+    "a day that never was": ({"until": "2026-02-30"}, "--until is no date: '2026-02-30'", "12h"),
+    "a while of nothing": ({"since": "d"}, "--since is no date: 'd'", "3d"),
+    "the end before the beginning": ({"since": "1d", "until": "2d"}, "--since 1d is not before --until 2d", "12h"),
+    "no commit": ({"commit": "HEAD~1"}, "--commit is the beginning of a commit's hash, not 'HEAD~1'", "such as"),
+    "no number": ({"limit": "many"}, "--limit takes a number of runs, not 'many'", "for example --limit 20"),
+    "no run": ({"limit": "0"}, "--limit takes a number of runs, not '0'", "for example --limit 20"),
+    "a superscript": ({"limit": "²"}, "--limit takes a number of runs, not '²'", "for example --limit 20"),
+    "what has no meaning": ({"flakes": "yes", "limit": "3"}, "--flakes and --limit cannot be combined", "--since"),
+}
+
+
+@pytest.mark.parametrize(("flags", "message", "hint"), WRONG.values(), ids=WRONG)
+def test_an_invalid_filter_exits_with_2_and_lists_valid_values(
+    flags: dict[str, Any], message: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Exit) as left:
+        namespace["runs"](Context(), **flags)
+    assert left.value.code == 2
+    output = capsys.readouterr().err
+    assert message in output
+    assert hint in output.splitlines()[-1]
+
+
+NOW = 1_800_000_000.0
+MOMENTS = {
+    ("since", "2026-11-01"): datetime(2026, 11, 1),
+    ("until", "2026-11-01"): datetime(2026, 11, 2),  # a day of 25 hours there
+    ("until", "2026-11-01T18:30"): datetime(2026, 11, 1, 18, 30),
+    ("since", "2026-11-01 18:30:05"): datetime(2026, 11, 1, 18, 30, 5),
+    ("since", " 90m "): NOW - 5400,
+    ("until", "12h"): NOW - 43200,
+    ("since", "3d"): NOW - 259200,
+    ("since", "2w"): NOW - 1209600,
+}
+
+
+@pytest.mark.parametrize(("values", "meant"), MOMENTS.items(), ids=map(" ".join, MOMENTS))
+def test_dates_are_local_and_until_includes_the_whole_day(values: tuple[str, str], meant: datetime | float) -> None:
+    assert parse_time(*values, NOW) == (meant.timestamp() if isinstance(meant, datetime) else meant)
+
+
+def test_runs_are_listed_newest_first_with_filters(home: Path, show: Said) -> None:
+    _keep(home, 1, "blocked")
+    _keep(home, 2, "cancelled", row="two\nlines")
+    _keep(home, 3, "blocked", host="")
+    head, *lines = show().splitlines()
+    assert head.split() == ["RUN", "STATUS", "ROW", "HOST", "STARTED", "REASON"]
+    assert lines == [
+        "20260101-120000-ckpt.03  blocked    row-3      -      -        why of it",
+        "20260101-120000-ckpt.02  cancelled  two lines  h100a  -        why of it",
+        "20260101-120000-ckpt.01  blocked    row-1      h100a  -        why of it",
+    ]
+    assert [line.split()[0][-2:] for line in show(row="two, 1").splitlines()[1:]] == ["02", "01"]
+    assert [line.split()[0][-2:] for line in show(status="blocked", limit="1").splitlines()[1:]] == ["03"]
+
+
+def test_times_are_local_as_in_the_names_of_runs(home: Path, show: Said) -> None:
+    _keep(home, 1, "blocked")
+    record = home / "runs" / "20260101-120000-ckpt" / "01" / "record.json"
+    record.write_text(record.read_text().replace('"started_at": null', '"started_at": "2026-01-01T17:00:00.000+00:00"'))
+    assert show().splitlines()[1].split()[4:6] == ["2026-01-01", "12:00:00"]
+
+
+def test_json_has_whole_records_also_of_removed_runs(home: Path, show: Said) -> None:
+    for number in (1, 2):
+        _keep(home, number, "blocked")
+    shutil.rmtree(home / "runs" / "20260101-120000-ckpt" / "01")
+    whole, left = json.loads(show(json=True))
+    assert whole == json.loads((home / "runs/20260101-120000-ckpt/02/record.json").read_text())
+    assert (left["id"], left["status"], left["files_gone"]) == ("20260101-120000-ckpt.01", "blocked", True)
+    assert show().splitlines()[-1].endswith("why of it; its files are gone")
+
+
+def test_the_default_limit_is_twenty(home: Path, show: Said) -> None:
+    for number in range(1, 26):
+        _keep(home, number, "blocked")
+    assert len(show().splitlines()) == 21
+    assert len(json.loads(show(limit="23", json=True))) == 23
+
+
+def test_no_match_lists_the_labels_that_have_runs(home: Path, show: Said) -> None:
+    assert show() == "no runs yet\n"
+    assert show(json=True) == "[]\n"
+    _keep(home, 1, "blocked")
+    assert show(label="ckp") == "no runs of label 'ckp'; did you mean 'ckpt'?\nthere are runs of: ckpt\n"
+    assert show(label="ckpt", status="passed") == "no runs like that\n"
+    assert show(flakes=True, host="nowhere") == "no runs like that\n"
+
+
+def test_flakes_are_counted_by_row_and_host(home: Path, show: Said) -> None:
+    for number, status in enumerate(["passed", "failed", "lost", "blocked"], 1):
+        _keep(home, number, status, row="r", checkout={"path": "/c", "commit": "c", "tree": "t"})
+    head, line = show(flakes=True).splitlines()
+    assert head.split() == ["LABEL", "ROW", "HOST", "RUNS", "PASSED", "FAILED", "BLOCKED", "OTHER", "TOOK", "WAITED"]
+    assert line.split() == ["ckpt", "r", "h100a", "4", "1", "1", "1", "1", "-", "-", "flaky"]
+    (tally,) = json.loads(show(flakes=True, json=True))
+    assert tally["counts"] == {"passed": 1, "failed": 1, "lost": 1, "blocked": 1}
+    assert show(flakes=True, label="ckpt", status="passed").splitlines()[1].split()[3:5] == ["1", "1"]

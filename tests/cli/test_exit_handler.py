@@ -1,0 +1,56 @@
+"""The one door out: what the machine does not allow is blocked, what a terminal cannot show does not stop us."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.cli import exit_handler
+from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG
+
+
+@pytest.fixture(autouse=True)
+def home_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_a_full_disk_is_blocked_and_names_the_path(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def flow() -> int:
+        raise OSError(number, os.strerror(number), "/runs/x")
+
+    assert exit_handler.run(flow) == EXIT_BLOCKED
+    err = capsys.readouterr().err
+    assert f"ci-tasks: blocked: {os.strerror(number)}: '/runs/x'" in err
+    assert "CI_TASKS_HOME" in err
+
+
+def test_other_system_errors_are_bugs(capsys: pytest.CaptureFixture[str]) -> None:
+    def flow() -> int:
+        raise FileNotFoundError(errno.ENOENT, "No such file", "/runs/x")
+
+    assert exit_handler.run(flow) == EXIT_BUG
+    assert "a bug" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape", "utf-8:strict"])
+def test_output_is_escaped_for_a_terminal_without_utf8(encoding: str) -> None:
+    code = r"from ci_tasks.cli import exit_handler as door; door.run(lambda: print('CI \u2192 here, a \udce9 b'))"
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, timeout=60)
+    assert b"a bug" not in done.stderr
+    assert b"here, a \\udce9 b" in done.stdout
+
+
+def test_a_full_output_device_is_not_a_bug() -> None:
+    code = (
+        "import sys; from ci_tasks.cli import exit_handler as e; sys.exit(e.run(lambda: print('x', flush=True) or 0))"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert b"ci-tasks: blocked: No space left on device" in done.stderr

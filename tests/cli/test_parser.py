@@ -1,0 +1,92 @@
+"""Words of the command line, right and wrong, and the overview of the commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from ci_tasks.cli.commands import HEADINGS
+from ci_tasks.cli.program import CommandLine, namespace
+
+# what was typed → the message, the next step
+WRONG = {
+    "frob": ("unknown command 'frob'\n", "`ci-tasks --list`"),
+    "rnu ckpt": ("unknown command 'rnu'; did you mean 'run'?", "`ci-tasks --list`"),
+    "--help rnu": ("unknown command 'rnu'; did you mean 'run'?", "`ci-tasks --list`"),
+    "--lits": ("unknown option --lits; did you mean '--list'?", "`ci-tasks --list`"),
+    "plan": ("plan needs LABEL\n", "`ci-tasks jobs` lists the labels"),
+    "logs --follow": ("logs needs RUN\n", "`ci-tasks runs`"),
+    "remote --hots sim ckpt": ("remote: unknown option --hots; did you mean '--host'?", "`ci-tasks remote --help`"),
+    "remote ckpt --hots sim": ("remote: unknown option --hots; did you mean '--host'?", "`ci-tasks remote --help`"),
+    "remote ckpt -x": ("remote: unknown option -x\n", "`ci-tasks remote --help`"),
+    "jobs ckpt agents": ("jobs: unexpected argument 'agents'\n", "`ci-tasks jobs --help`"),
+    "run ckpt async": ("run: unexpected argument 'async'\n", "`--only async` selects rows by a part of their names"),
+    "remote --host a --host b ckpt": ("remote: --host is given twice\n", "with commas: --host A,B"),
+    "remote --host=a ckpt --host=b": ("remote: --host is given twice\n", "with commas: --host A,B"),
+    "run ckpt --repo a --repo b": ("run: --repo is given twice\n", "`ci-tasks run --help`"),
+    "remote ckpt --host": ("--host needs a value", "`ci-tasks remote --help`"),
+    "remote ckpt --host --only x": ("--host needs a value", "`ci-tasks remote --help`"),
+    "remote ckpt --host sim --jobs 0": ("--jobs takes a number of rows, not '0'", "for example --jobs 4"),
+    "coverage --format jsno": ("invalid value 'jsno' for --format; did you mean 'json'?", "valid: md, json, html"),
+    "run ckpt \x1b[2J": ("unexpected argument '\\x1b[2J'", "selects rows"),
+}
+
+
+def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the program, in this process."""
+    with pytest.raises(SystemExit) as exit:
+        CommandLine().run(["ci-tasks", *argv])
+    out, err = capsys.readouterr()
+    return int(exit.value.code or 0), out, err
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_an_unknown_word_exits_with_2_and_suggests_the_nearest(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    message, hint = WRONG[line]
+    code, _, err = run(line.split(" "), capsys)
+    assert (code, err[:10]) == (2, "ci-tasks: ")
+    assert message in err
+    assert hint in err.splitlines()[1]
+
+
+def test_a_repeatable_option_and_a_switch_may_be_given_twice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["verl", "--env", "A=1", "--env", "B=2", "--keep", "--keep", "--bridge", "/", "--level", "1"]
+    _, _, err = run(argv, capsys)
+    assert "verl needs --verl DIR" in err
+
+
+def groups(text: str) -> Iterator[tuple[str, list[str]]]:
+    for heading, body in re.findall(r"^(\S.*):\n\n((?:  .*\n)+)", text, re.MULTILINE):
+        yield heading, re.findall(r"^  (\S+)", body, re.MULTILINE)
+
+
+@pytest.mark.parametrize("argv", [[], ["--list"], ["--help"], ["-h"]])
+def test_commands_are_listed_in_groups(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(argv, capsys)
+    shown = dict(groups(out))
+    shown.pop("Options", None)
+    assert code == 0
+    assert list(shown)[: len(HEADINGS)] == list(HEADINGS)
+    assert shown["Run a CI label"] == ["jobs", "plan", "run", "remote"]
+    assert sorted(name for names in shown.values() for name in names) == sorted(namespace.task_names)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["--help", "remote"], ["remote", "--help"], ["remote", "ckpt", "--help"], ["-h", "remote"], ["remote", "-h"]],
+)
+def test_the_help_of_a_command_lists_its_options(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(argv, capsys)
+    assert code == 0
+    assert out.startswith("Usage: ci-tasks remote LABEL [OPTIONS]\n\n  Run a CI label on hosts")
+    shown = dict(groups(out))
+    assert shown["Arguments"][0] == "LABEL"
+    assert {"--host", "--only", "--base"} <= set(shown["Options"])
+
+
+def test_optional_arguments_are_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Usage: ci-tasks jobs [LABEL] [OPTIONS]" in run(["jobs", "--help"], capsys)[1]

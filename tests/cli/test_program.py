@@ -1,0 +1,158 @@
+"""The command line: what is wrong leaves with exit code 2, a message and the next step."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = {
+    "ci-tasks": [sys.executable, "-c", "from ci_tasks.cli.program import main; main()"],
+    "invoke": [sys.executable, "-m", "invoke"],
+}
+# what was typed → what the message says
+WRONG = {
+    "frob": "unknown command 'frob'",
+    "plan": "plan needs LABEL",
+    "jobs --frob": "jobs: unknown option --frob",
+    "jobs ckpt agents": "jobs: unexpected argument 'agents'",
+    "jobs ckptt": "unknown label 'ckptt' in .github/workflows/pr-test.yml; did you mean 'ckpt'?",
+    "run ckpt --jobs many": "--jobs takes a number of rows, not 'many'",
+    "remote ckpt": "remote needs --host",
+    "remote ckpt --host smi": "unknown host 'smi' in",
+    "remote ckpt --host sim --only asink": "unknown row 'asink' in label ckpt",
+    "logs nosuchrun": "unknown run 'nosuchrun'",
+    "jobs --repo /no/such/place": "--repo names /no/such/place, which is not a directory",
+    "jobs --workflow .github/workflows/other.yml": "has no .github/workflows/other.yml",
+}
+
+
+def run(program: str, arguments: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CI_TASKS_")}
+    return subprocess.run(
+        [*PROGRAMS[program], *arguments.split()],
+        cwd=ROOT,
+        env={**env, "CI_TASKS_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_a_usage_error_exits_with_2_and_says_what_is_wrong(arguments: str, tmp_path: Path) -> None:
+    done = run("ci-tasks", arguments, tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert WRONG[arguments] in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists(), "nothing is left of a run that was never begun"
+
+
+@pytest.mark.parametrize("arguments", ["frob", "jobs --frob", "plan"])
+def test_invoke_prints_the_same_errors(arguments: str, tmp_path: Path) -> None:
+    done = run("invoke", arguments, tmp_path)
+    assert done.returncode == 2
+    assert WRONG[arguments] in done.stderr
+    assert "`invoke " in done.stderr, "the next step, with the program that was typed"
+
+
+def test_jobs_has_an_optional_label(tmp_path: Path) -> None:
+    every = run("invoke", "jobs", tmp_path).stdout
+    filtered = run("invoke", "jobs precision", tmp_path).stdout
+    assert "sglang-config" in every
+    assert "sglang-config" not in filtered
+    assert "tiny_parallel_check" in filtered
+
+
+def test_an_option_before_the_label_keeps_its_value(tmp_path: Path) -> None:
+    done = run("invoke", f"jobs --repo {ROOT / 'examples/tiny-slime'} precision", tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.count("tiny_parallel_check") == 1
+
+
+def test_every_command_has_help_with_its_options(tmp_path: Path) -> None:
+    for command in ["jobs", "plan", "run", "remote", "hosts", "runs", "logs", "cancel"]:
+        done = run("ci-tasks", f"--help {command}", tmp_path)
+        assert done.returncode == 0
+        what, _, flags = done.stdout.partition("Options:")
+        assert "\n  none\n" not in what
+        assert f"ci-tasks {command}" in what, "an example"
+        lines = [line.strip() for line in flags.splitlines() if line.startswith("  -")]
+        assert lines and not [line for line in lines if not re.search(r"\S {2,}\S", line)], "a flag without a word"
+        assert not [line for line in lines if not line.startswith("--")], "of another meaning for another command"
+
+
+def test_help_is_accepted_after_the_command(tmp_path: Path) -> None:
+    behind, before = run("ci-tasks", "jobs --help", tmp_path), run("ci-tasks", "--help jobs", tmp_path)
+    assert (behind.returncode, behind.stdout) == (0, before.stdout), behind.stderr
+
+
+def test_hosts_are_listed_with_the_file_they_come_from(tmp_path: Path) -> None:
+    done = run("ci-tasks", "hosts", tmp_path)
+    assert done.stdout.splitlines()[0].endswith("hosts.yaml")
+    assert "8 (pretend)" in done.stdout
+
+
+def test_runs_prints_that_there_are_none(tmp_path: Path) -> None:
+    assert run("ci-tasks", "runs", tmp_path).stdout == "no runs yet\n"
+
+
+def test_help_and_hints_name_the_program_that_was_started(tmp_path: Path) -> None:
+    assert "\n  gh run view 123 --log-failed | invoke triage -\n" in run("invoke", "triage --help", tmp_path).stdout
+    assert "\n  CI_TASKS_HOSTS=mine.yaml ci-tasks hosts\n" in run("ci-tasks", "hosts --help", tmp_path).stdout
+    assert "\n`invoke hosts` lists them\n" in run("invoke", "remote ckpt", tmp_path).stderr
+
+
+@pytest.mark.parametrize("label", ["precision", "run-ci-precision", "e2e-test-precision"])
+def test_a_pr_label_or_job_name_is_accepted_as_a_label(label: str, tmp_path: Path) -> None:
+    done = run("ci-tasks", f"jobs {label}", tmp_path)
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["LABEL", "precision"], done.stderr
+
+
+def test_the_pr_label_of_several_jobs_selects_the_one_that_needs_the_others(tmp_path: Path) -> None:
+    """slime's `run-ci-changed` starts a job that finds the tests, and the job that runs them."""
+    done = run("ci-tasks", "jobs run-ci-changed", tmp_path)
+    assert "changed-detect" not in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["--list", "--help", "hosts", "jobs"])
+def test_a_closed_pipe_prints_no_traceback(arguments: str, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        environ = {**os.environ, "CI_TASKS_HOME": str(tmp_path)}
+        done = subprocess.run(
+            [*PROGRAMS["ci-tasks"], *arguments.split()], stdout=closed, stderr=subprocess.PIPE, env=environ, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_without_a_feature_its_commands_and_options_do_not_exist(tmp_path: Path) -> None:
+    """On a copy of the package without the folder."""
+    shutil.copytree(ROOT / "ci_tasks", tmp_path / "ci_tasks", ignore=shutil.ignore_patterns("failures", "__pycache__"))
+    program = [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); " + PROGRAMS["ci-tasks"][2]]
+
+    def ci_tasks(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*program, str(tmp_path), *arguments], capture_output=True, text=True, timeout=60)
+
+    listed = ci_tasks("--list").stdout
+    assert "  remote " in listed and "triage" not in listed
+    assert "run: unknown option --repeat" in ci_tasks("run", "precision", "--repeat", "3").stderr
+    assert "--fail-fast" in ci_tasks("--help", "run").stdout
+
+
+@pytest.mark.parametrize("off", ["", "1"])
+def test_byte_code_is_written_unless_disabled(off: str, tmp_path: Path) -> None:
+    """Invoke turns it off; an installation without compiled files would then compile everything in each call."""
+    environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": off}
+    command = [*PROGRAMS["ci-tasks"], "hosts"]
+    subprocess.run(
+        command, env={**environ, "CI_TASKS_HOME": str(tmp_path)}, timeout=60, check=True, capture_output=True
+    )
+    assert bool(list(tmp_path.rglob("listing.*.pyc"))) is not bool(off)

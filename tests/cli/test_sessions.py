@@ -1,0 +1,49 @@
+"""What nox's words after `--` mean for a session."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.cli.commands.run import RemoteOptions
+from ci_tasks.cli.sessions import parse_posargs
+from ci_tasks.errors import UsageError
+
+MEANT = {
+    "": RemoteOptions(label="ckpt", host="local"),
+    "async save": RemoteOptions(label="ckpt", host="local", only="async,save"),
+    "async --host h100a,h100b --jobs 2": RemoteOptions(label="ckpt", host="h100a,h100b", only="async", jobs=2),
+    "--base main --keep async": RemoteOptions(label="ckpt", host="local", only="async", base="main", keep=True),
+}
+
+
+@pytest.mark.parametrize("line", MEANT)
+def test_posargs_are_parts_of_row_names_and_options_of_remote(line: str) -> None:
+    assert parse_posargs("ckpt", None, line.split()) == MEANT[line]
+
+
+def test_a_session_of_one_row_runs_only_it_and_nox_reuse_is_passed_on() -> None:
+    expected = RemoteOptions(label="ckpt", host="local", only="ckpt[a]", reuse=True)
+    assert parse_posargs("ckpt", "ckpt[a]", [], reuse=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("--hots x", "unknown option --hots; did you mean '--host'?", "`nox -s ckpt -- --help`"),
+        ("--repo x", "unknown option --repo", "`nox -s ckpt -- --help`"),
+        ("--jobs many", "--jobs takes a number of rows, not 'many'", "--jobs 4"),
+        ("--resume a", "--resume and --only cannot be combined", "use one"),
+    ],
+)
+def test_an_error_in_posargs_names_the_session_and_the_next_step(line: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_posargs("ckpt", None, line.split())
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_help_lists_the_options_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_posargs("ckpt", None, ["-h"]) is None
+    shown = capsys.readouterr().out
+    assert shown.startswith("Usage: nox -s ckpt -- [ROWS] [OPTIONS]")
+    assert "--host HOST" in shown and "--repo" not in shown

@@ -1,0 +1,681 @@
+"""Runs on another host, through the real `serve`: sent, watched, brought home, cleared away."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.records import Plan, QueryAnswer, Status
+from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
+from ci_tasks.agent.serving import frames, messages
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import Blocked
+from ci_tasks.executors.link import LinkDied
+from ci_tasks.executors.remote.channel import Channel
+from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
+from ci_tasks.executors.remote.remote_run import CLEARING, DONE, CodePack, RemoteRun, write_remote_location
+from ci_tasks.executors.remote.run_manager import RemoteRunManager
+from ci_tasks.records import BLOCKED, CANCELLED, LOST
+from tests.parts.pipe_link import PipeLink
+
+TIMEOUT_S = 40.0
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {TIMEOUT_S:g} s: {what}")
+        time.sleep(0.01)
+
+
+@dataclass
+class PipedHost:
+    """`links` are the connections made so far; `prepare` may put its own words before each command."""
+
+    tmp: Path
+    links: list[PipeLink] = field(default_factory=list)
+    before: str = ""
+    managers: list[RemoteRunManager] = field(default_factory=list)
+    spec: HostSpec = field(default_factory=lambda: HostSpec(name="box", kind="ssh", address="box"))
+
+    @property
+    def home(self) -> Path:
+        return self.tmp / "box"
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "PYTHON"))}
+        return {**kept, "HOME": str(self.home)}
+
+    def connect(self) -> PipeLink:
+        link = _Preceded(self.before, self.environment())
+        self.links.append(link)
+        return link
+
+    def open(self) -> RemoteRunManager:
+        memory = self.tmp / "memory.json"
+        manager = RemoteRunManager(lambda news, log: ReconnectingConnection(self.spec, self.connect, memory, news, log))
+        self.managers.append(manager)
+        return manager
+
+    def remote_run(self, script: str, name: str = "01", **more: Any) -> RemoteRun:
+        run = RunDir(str(self.tmp / "here" / name))
+        os.makedirs(run.path, exist_ok=True)
+        options = {"timeout_minutes": 5, "stall_minutes": 5, "grace_seconds": 0.5, **more.pop("plan", {})}
+        plan = Plan(id=f"batch.{name}", row="row", container=ContainerRules("none"), **options)
+        directory = str(self.home / ".ci-tasks/runs/batch" / name)
+        write_remote_location(run, self.spec, directory)
+        return RemoteRun(run=run, directory=directory, plan=plan, script=f"#!/bin/bash\n{script}", **more)
+
+    def left(self) -> list[str]:
+        """What is still on the host of any run."""
+        return [str(path) for path in (self.home / ".ci-tasks/runs").rglob("*")]
+
+
+class _Preceded(PipeLink):
+    def __init__(self, before: str, environ: dict[str, str]) -> None:
+        super().__init__(environ)
+        self._before = before
+
+    def open(self, command: str) -> Any:
+        return super().open(self._before + command)
+
+
+LINES = "for n in $(seq 2000); do echo line $n; done; "
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[PipedHost]:
+    (tmp_path / "box").mkdir()
+    made = PipedHost(tmp_path)
+    yield made
+    for manager in made.managers:
+        manager.close()
+
+
+def home_at_last(remote_run: RemoteRun) -> None:
+    until(lambda: remote_run.is_fetched or remote_run.aborted, f"the run comes home; it is {remote_run.phase}")
+
+
+def done(remote_run: RemoteRun) -> None:
+    until(lambda: remote_run.phase == DONE or remote_run.aborted, f"the run is done; it is {remote_run.phase}")
+
+
+def another(host: PipedHost, deaths: int) -> bool:
+    return len(host.links) > deaths
+
+
+def status(remote_run: RemoteRun) -> Status:
+    return read_status(remote_run.run)
+
+
+def complete(remote_run: RemoteRun) -> bool:
+    remote = read_remote(remote_run.run)
+    return remote is not None and remote.complete
+
+
+def gate(tmp_path: Path) -> tuple[str, Path]:
+    """A line of script that waits for a file, and the file."""
+    return f"while [ ! -e {tmp_path / 'go'} ]; do sleep 0.02; done; ", tmp_path / "go"
+
+
+def test_a_run_comes_home_whole_and_leaves_nothing_there(host: PipedHost) -> None:
+    remote_run = host.remote_run(LINES + 'echo "<testsuites/>" > "$CI_TASKS_RUN_DIR/artifacts/junit.xml"; exit 3')
+    host.open().start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is None
+    log = Path(remote_run.run.log).read_bytes()
+    assert log == b"".join(b"line %d\n" % n for n in range(1, 2001))
+    assert status(remote_run).exit_code == 3
+    assert status(remote_run).log_sha256 == hashlib.sha256(log).hexdigest()
+    assert Path(remote_run.run.junit).read_text() == "<testsuites/>\n"
+    assert [json.loads(line)["event"] for line in Path(remote_run.run.events).read_text().splitlines()][-1] == "ended"
+    assert complete(remote_run)
+    assert host.left() == []
+
+
+def test_output_is_here_while_the_run_goes_on(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run("echo first; " + wait + "echo last")
+    host.open().start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"first\n", "the first line")
+    go.touch()
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"first\nlast\n"
+
+
+def test_a_link_that_dies_again_and_again_costs_not_a_byte(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run(LINES + wait + LINES)
+    manager = host.open()
+    manager.start(remote_run)
+    for deaths in range(1, 4):
+        until(lambda: manager.connection.is_up and remote_run.mirror and remote_run.mirror.offset, "output")
+        host.links[-1].cut()
+        until(partial(another, host, deaths), "another connection")
+    go.touch()
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"".join(b"line %d\n" % n for n in range(1, 2001)) * 2
+    notices = [manager.connection.messages.get() for _ in range(manager.connection.messages.qsize())]
+    assert any("is down" in line and "goes on" in line for line in notices)
+    assert any("is back" in line for line in notices)
+
+
+def test_a_link_that_dies_before_the_host_has_answered_is_made_again(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo hello")
+    manager = host.open()
+    until(lambda: host.links, "a connection")
+    host.links[0].cut()
+    manager.start(remote_run)
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"hello\n"
+
+
+def test_a_greeting_of_the_login_shell_does_no_harm(host: PipedHost) -> None:
+    host.before = "echo 'Welcome! You have mail.'; "
+    remote_run = host.remote_run("echo hello")
+    host.open().start(remote_run)
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"hello\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        # no python3 there
+        ("PATH=/nonexistent; ", "no python3"),
+        # an account that may not run commands
+        ("echo 'This account is currently not available.'; exit 1; ", "This account is currently not available."),
+        # a shell that talks for ever
+        ("yes hello | head -c 300000; exit 1; ", "does not answer as ci-tasks does"),
+    ],
+)
+def test_a_host_that_cannot_be_used_says_why(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch, before: str, message: str
+) -> None:
+    monkeypatch.setattr("tests.parts.pipe_link._STATUS_WAIT", 0.5)  # one that talks for ever has no exit status
+    host.before = before
+    remote_run = host.remote_run("true")
+    manager = host.open()
+    manager.start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED
+    assert message in remote_run.aborted[1]
+    with pytest.raises(Blocked):
+        manager.connection.request(messages.ListRuns())
+
+
+def test_an_agent_that_the_host_has_lost_is_sent_again(host: PipedHost) -> None:
+    first = host.remote_run("echo one")
+    manager = host.open()
+    manager.start(first)
+    done(first)
+    manager.close()
+    for agent in (host.home / ".ci-tasks/agents").iterdir():
+        agent.unlink()
+    second = host.remote_run("echo two", "02")
+    host.open().start(second)
+    done(second)
+    assert Path(second.run.log).read_bytes() == b"two\n"
+
+
+def test_the_agent_travels_once(host: PipedHost) -> None:
+    for name in ("01", "02"):
+        remote_run = host.remote_run("true", name)
+        manager = host.open()
+        manager.start(remote_run)
+        done(remote_run)
+        manager.close()
+    (agent,) = (host.home / ".ci-tasks/agents").iterdir()
+    assert read_json(str(host.tmp / "memory.json"))["agent_digest"] == agent.stem
+
+
+def test_the_agent_is_unpacked_once_where_python_keeps_it_compiled(host: PipedHost) -> None:
+    for name in ("01", "02"):
+        remote_run = host.remote_run("true", name)
+        host.open().start(remote_run)
+        done(remote_run)
+    (code,) = (host.home / ".ci-tasks/code").iterdir()
+    assert list(code.glob("agent/serving/__pycache__/serve.*.pyc"))
+
+
+def test_where_the_agent_cannot_be_unpacked_it_runs_as_it_came(host: PipedHost) -> None:
+    (host.home / ".ci-tasks").mkdir()
+    (host.home / ".ci-tasks/code").write_text("in the way")
+    remote_run = host.remote_run("echo all the same")
+    host.open().start(remote_run)
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"all the same\n"
+
+
+def test_agents_that_nobody_uses_any_more_go_and_the_one_in_use_stays(host: PipedHost) -> None:
+    remote_run = host.remote_run("true")
+    manager = host.open()
+    manager.start(remote_run)
+    done(remote_run)
+    kept = [*(host.home / ".ci-tasks/agents").iterdir(), *(host.home / ".ci-tasks/code").iterdir()]
+    old = [host.home / ".ci-tasks/agents/old.pyz", host.home / ".ci-tasks/code/old/agent"]
+    old[1].mkdir(parents=True)
+    old[0].write_text("")
+    for path in (*kept, old[0], old[1].parent):
+        os.utime(path, (1, 1))
+    manager.connection.request(messages.Prune(14))
+    assert all(path.exists() for path in kept)
+    assert not any(path.exists() for path in old)
+
+
+def test_cancel_ends_the_run_and_brings_it_home(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo begun; sleep 100")
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager.cancel(remote_run, "cancel")
+    done(remote_run)
+    assert status(remote_run).end == "cancelled"
+    assert host.left() == []
+
+
+def test_kill_ends_a_run_that_does_not_listen(host: PipedHost) -> None:
+    remote_run = host.remote_run("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 60})
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager.cancel(remote_run, "kill")
+    done(remote_run)
+    assert status(remote_run).end == "cancelled"
+
+
+def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote_run = host.remote_run("echo begun; sleep 100")
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    connect = host.connect
+
+    def refused() -> PipeLink:
+        raise Blocked("refused")
+
+    manager.connection._connect = refused
+    host.links[-1].cut()
+    until(lambda: not manager.connection.is_up, "the link is down")
+    manager.cancel(remote_run, "cancel")
+    assert not remote_run.is_fetched
+    manager.connection._connect = connect
+    done(remote_run)
+    assert status(remote_run).end == "cancelled"
+
+
+def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo begun; sleep 100")
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+
+    def refused() -> PipeLink:
+        raise Blocked("refused")
+
+    manager.connection._connect = refused
+    host.links[-1].cut()
+    until(lambda: not manager.connection.is_up, "the link is down")
+    manager.cancel(remote_run, "kill")
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == LOST
+    manager.close()
+    again = RemoteRun(run=remote_run.run, directory=remote_run.directory)
+    other = host.open()
+    other.attach(again)
+    other.cancel(again, "cancel")
+    done(again)
+
+
+def test_a_cancel_before_anything_was_sent_begins_nothing(host: PipedHost) -> None:
+    host.before = "sleep 1; "
+    remote_run = host.remote_run("echo never")
+    remote_run.cancel_requested = "cancel"
+    host.open().start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted == (CANCELLED, "cancelled")
+    assert host.left() == []
+
+
+def test_an_agent_that_was_killed_is_found_out_and_what_it_left_is_ended(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo $$; sleep 100")
+    host.open().start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes().endswith(b"\n"), "the job has begun")
+    job = int(Path(remote_run.run.log).read_bytes())
+    os.kill(int(read_status(RunDir(remote_run.directory)).pid or 0), signal.SIGKILL)
+    done(remote_run)
+    assert status(remote_run).gone
+    assert remote_run.aborted is None
+    until(lambda: not Path(f"/proc/{job}").exists(), "the job is gone")
+    assert host.left() == []
+
+
+def test_a_run_goes_on_without_us_and_is_found_again(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run("echo one; " + wait + "echo two")
+    first = host.open()
+    first.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
+    first.detach()
+    first.close()
+    go.touch()
+    again = RemoteRun(run=remote_run.run, directory=remote_run.directory)
+    host.open().attach(again)
+    done(again)
+    assert Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
+
+
+def test_two_may_watch_one_run(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run("echo one; " + wait + "echo two")
+    host.open().start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
+    other = host.remote_run("", "other")
+    other.directory, other.keep_remote = remote_run.directory, True
+    host.open().attach(other)
+    until(lambda: Path(other.run.log).read_bytes() == b"one\n", "the other sees it too")
+    go.touch()
+    done(other)
+    done(remote_run)
+    assert Path(other.run.log).read_bytes() == Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
+
+
+def test_a_log_that_was_changed_here_is_fetched_again(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run("echo one; " + wait + "echo two")
+    first = host.open()
+    first.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
+    first.detach()
+    first.close()
+    Path(remote_run.run.log).write_bytes(b"eno\n")
+    go.touch()
+    again = RemoteRun(run=remote_run.run, directory=remote_run.directory)
+    host.open().attach(again)
+    done(again)
+    assert Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
+
+
+def test_a_secret_reaches_the_job_and_nothing_else(host: PipedHost) -> None:
+    value = "s3cr3t-value-of-a-token"
+    remote_run = host.remote_run(
+        'echo "it is $TOKEN"; tr "\\0" "\\n" < /proc/$PPID/cmdline',
+        plan={"secrets": ["TOKEN"]},
+        secrets={"TOKEN": value},
+        keep_remote=True,
+    )
+    host.open().start(remote_run)
+    done(remote_run)
+    assert b"it is ***" in Path(remote_run.run.log).read_bytes()
+    kept = [path for top in (host.home, host.tmp / "here") for path in top.rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if value.encode() in path.read_bytes()]
+
+
+def test_a_run_directory_outside_of_the_home_is_refused(host: PipedHost, tmp_path: Path) -> None:
+    remote_run = host.remote_run("touch owned")
+    remote_run.directory = str(tmp_path / "elsewhere")
+    host.open().start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: Path) -> None:
+    remote_run = host.remote_run(LINES)
+    manager: RemoteRunManager = host.open()
+    manager.start(remote_run)
+    assert remote_run.mirror is not None
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, remote_run.mirror._log or 0)
+    os.close(full)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED
+    assert "No space left on device" in remote_run.aborted[1]
+    assert host.left() != []
+
+
+def test_programs_of_the_host_are_asked_side_by_side(host: PipedHost) -> None:
+    manager = host.open()
+    answers = manager.connection.run_queries(
+        {"echo": ["echo", "hello"], "no": ["no-such-program"], "slow": ["sleep", "30"]}, 1.0
+    )
+    assert answers["echo"] == QueryAnswer(0, "hello\n")
+    assert answers["no"].is_missing
+    assert answers["slow"].timed_out
+
+
+# -- what can go wrong -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_cancelled_while_its_code_is_on_its_way_is_never_asked_for(host: PipedHost) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(_: object) -> Iterator[bytes]:
+        begun.set()
+        go_on.wait(TIMEOUT_S)
+        yield b""
+
+    remote_run = host.remote_run("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
+    manager = host.open()
+    manager.set_code_packs([CodePack(tree="0" * 40, build=slowly)])
+    manager.start(remote_run)
+    begun.wait(TIMEOUT_S)
+    manager.cancel(remote_run, "cancel")
+    assert remote_run.aborted == (CANCELLED, "cancelled")
+    go_on.set()
+    manager.close()
+    assert complete(remote_run), "nobody has to come back for it"
+    assert host.left() == []
+
+
+def test_code_that_cannot_be_sent_ends_its_run_and_no_other(host: PipedHost) -> None:
+    """Half a pack must not be followed by requests, which the host would take for the other half."""
+
+    def broken(_: object) -> Iterator[bytes]:
+        yield b"PACK"
+        raise Blocked("git is broken")
+
+    remote_run = host.remote_run("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
+    other = host.remote_run("echo hello", "02")
+    manager = host.open()
+    manager.set_code_packs([CodePack(tree="0" * 40, build=broken)])
+    manager.start(remote_run)
+    done(remote_run)
+    manager.start(other)
+    done(other)
+    assert remote_run.aborted == (BLOCKED, "git is broken")
+    assert Path(other.run.log).read_bytes() == b"hello\n"
+
+
+def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo never")
+    Path(remote_run.directory, "log").mkdir(parents=True)
+    host.open().start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED
+    assert "the agent did not start" in remote_run.aborted[1]
+    assert host.left() == []
+
+
+def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: PipedHost) -> None:
+    """Its client was killed in between."""
+    remote_run = host.remote_run("echo never")
+    manager = host.open()
+    manager.connection.request(messages.Create(remote_run.directory, remote_run.plan, remote_run.script))
+    assert host.left() != []
+    manager.attach(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == LOST
+    assert "never began" in remote_run.aborted[1]
+    assert host.left() == []
+
+
+def test_two_links_that_ask_for_one_run_begin_it_once(host: PipedHost, tmp_path: Path) -> None:
+    """As when the link dies while the run is being sent, and all of it is sent again."""
+    remote_run = host.remote_run(f"echo begun >> {tmp_path}/begun; sleep 0.3")
+    channels = [host.open().connection.channel() for _ in range(4)]
+    for channel in channels:
+        channel.post(messages.RunPrograms({}, 1.0)).wait()
+    requests = [
+        channel.post(messages.Create(remote_run.directory, remote_run.plan, remote_run.script)) for channel in channels
+    ]
+    requests += [channel.post(messages.StartRun(remote_run.directory)) for channel in channels]
+    for pending in requests:
+        pending.wait()
+    until(lambda: read_status(RunDir(remote_run.directory)).has_ended, "the run ends")
+    assert (tmp_path / "begun").read_text() == "begun\n"
+
+
+def test_a_log_that_is_cut_here_while_it_grows_is_fetched_again(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run("echo one; " + wait + "echo two")
+    host.open().start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
+    os.truncate(remote_run.run.log, 0)
+    go.touch()
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
+
+
+def test_news_that_cannot_be_taken_end_one_run_and_not_the_link(host: PipedHost) -> None:
+    remote_run, other = host.remote_run("sleep 100"), host.remote_run("echo hello; sleep 0.5", "02")
+    manager = host.open()
+    manager.start(remote_run)
+    manager.start(other)
+    until(lambda: status(remote_run).exists, "it runs")
+    payload = json.dumps({"update": {"key": remote_run.key, "status": ["no status"]}}).encode()
+    manager.connection.channel()._take(frames.JSON, payload)
+    done(remote_run)
+    done(other)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED
+    assert other.aborted is None
+    assert len(host.links) == 1
+    manager.connection.request(messages.Kill(remote_run.directory))
+
+
+def test_a_kill_reaches_the_host_although_we_leave_at_once(host: PipedHost) -> None:
+    """As where nobody reads what we print any more."""
+    remote_run = host.remote_run("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 60})
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager.cancel(remote_run, "kill")
+    manager.close()
+    assert status(remote_run).end == "cancelled"
+    assert host.left() == []
+
+
+def test_a_second_kill_waits_for_the_host_no_more(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo begun; sleep 100")
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    for pid in [int(read_status(RunDir(remote_run.directory)).pid or 0)]:
+        os.kill(pid, signal.SIGSTOP)
+    manager.cancel(remote_run, "kill")
+    manager.cancel(remote_run, "kill")
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == LOST
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_a_run_that_is_home_stays_so_whatever_becomes_of_the_link(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote_run = host.remote_run("echo hello")
+    manager = host.open()
+    original = manager._advance
+
+    def then_never_again(started: RemoteRun, channel: Any) -> None:
+        if started.phase == CLEARING:
+            raise Blocked("no link for 60 minutes")
+        channel_post = channel.post
+
+        def post(request: Any, *args: Any) -> Any:
+            if isinstance(request, messages.Clear):
+                raise Blocked("no link for 60 minutes")
+            return channel_post(request, *args)
+
+        channel.post = post
+        original(started, channel)
+
+    monkeypatch.setattr(manager, "_advance", then_never_again)
+    manager.start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is None
+    assert "no link" in remote_run.warning
+    assert remote_run.is_fetched
+
+
+def test_what_a_client_asked_to_be_removed_is_removed_although_it_goes(host: PipedHost) -> None:
+    """A run that is half removed is found by nobody."""
+    remote_run = host.remote_run("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 2})
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager.detach()
+    manager.close()
+    other = host.open()
+    other.connection.channel().post(messages.Clear(remote_run.directory))
+    time.sleep(0.3)
+    for stream in host.links[-1]._streams:
+        stream._in.close()  # a client that dies; its process on the host is not killed
+    until(lambda: not Path(remote_run.directory).exists(), "it is removed")
+
+
+def test_a_host_that_is_silent_from_the_start_is_a_dead_link() -> None:
+    class Silent:
+        def settimeout(self, seconds: float) -> None:
+            pass
+
+        def recv(self, n: int) -> bytes:
+            raise TimeoutError("nothing")
+
+    with pytest.raises(LinkDied):
+        Channel(Silent(), lambda update: None, lambda *args: None).hello()  # type: ignore[arg-type]
+
+
+def test_what_was_said_of_a_run_before_it_was_home_is_not_its_end(host: PipedHost) -> None:
+    """As `blocked`, while the disk was full here: whoever looks next judges anew."""
+    remote_run = host.remote_run("echo hello")
+    Path(remote_run.run.record).write_text('{"status": "blocked"}')
+    host.open().start(remote_run)
+    done(remote_run)
+    assert not Path(remote_run.run.record).exists()
+
+
+@pytest.mark.parametrize("more", [True, False], ids=["more rows may come", "no more rows"])
+def test_what_rows_share_goes_with_the_last_row_unless_more_may_come(host: PipedHost, more: bool) -> None:
+    """One row may be cleared away before the next one is there: it would find the venv of its batch gone."""
+    venv = host.home / ".ci-tasks/runs/batch/environments/venv"
+    venv.mkdir(parents=True)
+    remote_run = host.remote_run("echo hello", keep_shared_files=more)
+    manager = host.open()
+    manager.start(remote_run)
+    done(remote_run)
+    assert not Path(remote_run.directory).exists()
+    assert venv.exists() == more
+    manager.connection.request(messages.Clear(str(venv)))
+    assert host.left() == []

@@ -1,0 +1,40 @@
+"""This machine's programs are asked, and answer as what they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.executors.queries import LocalQueryRunner
+
+
+def test_questions_are_answered_by_name() -> None:
+    answers = LocalQueryRunner().run_queries(
+        {"yes": ["sh", "-c", "echo out; echo err >&2; exit 3"], "no": ["no-such-program"]}, 30
+    )
+    assert answers["yes"] == QueryAnswer(3, "out\n", "err\n")
+    assert answers["no"].is_missing
+    assert "no-such-program" in answers["no"].last_line
+
+
+def test_a_program_that_hangs_spoils_no_other_answer() -> None:
+    answers = LocalQueryRunner().run_queries({"hangs": ["sleep", "600"], "answers": ["echo", "here"]}, 0.5)
+    assert answers["answers"] == QueryAnswer(0, "here\n")
+    assert answers["hangs"].timed_out
+    assert not answers["hangs"].is_missing
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (QueryAnswer(1, "some output\n", "first\nlast\n\n"), "last"),
+        (QueryAnswer(1, "only output\n"), "only output"),
+        (QueryAnswer(0), "it said nothing"),
+    ],
+)
+def test_the_last_line_tells_what_is_wrong(answer: QueryAnswer, line: str) -> None:
+    assert answer.last_line == line
+
+
+def test_a_program_that_env_does_not_find_is_absent() -> None:
+    assert LocalQueryRunner().run_queries({"it": ["env", "A=b", "no-such-program"]}, 30)["it"].is_missing

@@ -1,0 +1,320 @@
+"""Which row of a workflow a log is of, and the commit that only its variables tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ci_tasks.features.ci_logs.parse.commit_variable import commit_from_variables
+from ci_tasks.features.ci_logs.parse.identify_row import RowIdentity, identify_row
+from ci_tasks.features.ci_logs.parse.job_parser import parse_job
+from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob, RecoveredStep
+from ci_tasks.features.ci_logs.parse.row_candidates import RowCandidate, context_of_log, row_candidates, shortened_name
+from ci_tasks.features.ci_logs.parse.split_lines import split_lines
+from ci_tasks.workflow import rows
+from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.model import Workflow
+from ci_tasks.workflow.naming import MatrixTest
+from ci_tasks.workflow.reader import read as read_workflow
+
+github = sys.modules["ci_tasks_tests_github_format"]
+
+STEPS = """
+    env:
+      COMMIT: ${{ github.sha }}_${{ github.event.pull_request.number || 'non-pr' }}
+      KEY: ${{ secrets.KEY }}
+      EVAL: ${{ matrix.info.enable_eval || '1' }}
+    steps:
+      - uses: actions/checkout@v4
+      - name: Install
+        run: pip install -e .
+      - name: Execute
+        run: |
+          docker run --pull=always -e KEY=${{ secrets.KEY }} \\
+            -e TEST_FILE="${{ matrix.info.test_file }}" \\
+            -e TEST_ARGS="${{ matrix.info.test_args || '' }}" \\
+            -v ${{ github.workspace }}:/w acme/trainer:latest bash
+"""
+CKPT = """
+          - {num_gpus: 4, test_file: test_ckpt.py}
+          - {num_gpus: 4, test_file: test_ckpt.py, test_args: --async-save}
+          - {num_gpus: 4, test_file: test_ckpt.py, test_args: --async-save, enable_eval: '0'}
+          - {num_gpus: 8, test_file: test_ppo.py, enable_eval: ''}
+"""
+TEXT = f"""
+on: pull_request
+jobs:
+  ckpt:
+    runs-on: gpu
+    strategy:
+      matrix:
+        info:{CKPT}{STEPS}
+  twin:
+    runs-on: gpu
+    strategy:
+      matrix:
+        info:{CKPT}{STEPS}
+"""
+FLOW = read_workflow(TEXT, "w.yml")
+HERE = EventContext()
+
+
+def describe(entry: Mapping[str, Any]) -> MatrixTest:
+    """Entries that name their test, as slime's do."""
+    info = entry.get("info", entry)
+    if not isinstance(info, Mapping) or "test_file" not in info:
+        return MatrixTest(None, "", None)
+    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
+
+
+def of(workflow: Workflow, situation: EventContext = HERE, *jobs: str) -> list[RowCandidate]:
+    return [
+        candidate
+        for name, job in workflow.jobs.items()
+        if not jobs or name in jobs
+        for candidate in row_candidates(workflow, job, rows.rows(workflow, job, situation, describe), situation)
+    ]
+
+
+CI = dataclasses.replace(HERE, sha="c" * 40, workspace="/ci/w", secrets=("KEY",))
+EVERY = of(FLOW)
+
+
+def log_of(number: int, *, name: str | None = None, number_of_pr: int = 7) -> Any:
+    """The job that CI would show for the workflow's row of that number."""
+    candidate = of(FLOW, CI)[number]
+    env = {key: value.replace("non-pr", str(number_of_pr)) for key, value in candidate.env.items()}
+    install, execute = candidate.scripts
+    steps = (
+        github.Step("Install", install, env=env),
+        github.Step("Execute", execute, env=env, output=("boom",), exit_code=1),
+    )
+    return github.Job(candidate.names[0] if name is None else name, steps, commit="c" * 40, pull_request=number_of_pr)
+
+
+def identify_in(log: bytes, **changed: Any) -> RowIdentity:
+    recovered = parse_job(split_lines(log.splitlines(keepends=True)))
+    return identify_row(dataclasses.replace(recovered, **changed), EVERY)
+
+
+def row(identity: RowIdentity) -> tuple[str, str] | None:
+    return (identity.row.job, identity.row.row) if identity.row else None
+
+
+ROWS = [(candidate.row.job, candidate.row.row) for candidate in EVERY]
+
+
+@pytest.mark.parametrize("number", range(len(ROWS)))
+def test_a_row_is_known_by_the_name_of_its_job(number: int) -> None:
+    identity = identify_in(github.render(log_of(number)))
+    assert row(identity) == ROWS[number]
+    assert "another revision" not in identity.why
+
+
+def test_names_are_the_matrix_values_in_order_without_the_empty_ones() -> None:
+    assert [candidate.names for candidate in EVERY[:4]] == [
+        ("ckpt (4, test_ckpt.py)",),
+        ("ckpt (4, test_ckpt.py, --async-save)",),
+        ("ckpt (4, test_ckpt.py, --async-save, 0)",),
+        ("ckpt (8, test_ppo.py)",),
+    ]
+
+
+NAMES: list[tuple[str, list[str]]] = [
+    ("name: Test\n    strategy: {matrix: {a: [1, 2.5], b: [true]}}", ["Test (1, true)", "Test (2.5, true)"]),
+    # A name with an expression stands for itself.
+    ("name: Test ${{ matrix.a }}\n    strategy: {matrix: {a: [x], b: [y]}}", ["Test x"]),
+    ("name: On ${{ github.actor_id }}x", ["On x"]),
+    # What `include` adds to a combination is not in the name; a combination of its own is.
+    (
+        "strategy: {matrix: {a: [x, y], include: [{a: x, more: 1}, {a: z, more: 2}]}}",
+        ["j (x)", "j (y)", "j (z, 2)"],
+    ),
+    ("strategy: {matrix: {include: [{a: x, b: {c: 1, d: [2, 3]}}]}}", ["j (x, 1, 2, 3)"]),
+    ("strategy: {matrix: {a: ['', null]}}", ["j", "j"]),
+    ("timeout-minutes: 3", ["j"]),
+]
+
+
+@pytest.mark.parametrize(("job", "names"), NAMES)
+def test_a_job_is_called_as_github_calls_it(job: str, names: list[str]) -> None:
+    flow = read_workflow(f"on: push\njobs:\n  j:\n    runs-on: x\n    {job}\n    steps: [{{run: x}}]\n", "w.yml")
+    assert [name for candidate in of(flow) for name in candidate.names] == names
+
+
+CUT: list[tuple[str, str]] = [
+    ("a" * 100, "a" * 100),
+    ("a" * 101, "a" * 97 + "..."),
+    ("a" * 96 + "😀😀😀", "a" * 96 + "..."),  # half of a pair is no character
+]
+
+
+@pytest.mark.parametrize(("name", "shown"), CUT)
+def test_a_long_name_is_cut_as_github_cuts_it(name: str, shown: str) -> None:
+    assert shortened_name(name) == shown
+
+
+LONG = "--" + "x" * 120
+
+
+def long_rows(*ends: str) -> list[RowCandidate]:
+    entries = "".join(f"          - {{test_file: t.py, test_args: {LONG}{end}}}\n" for end in ends)
+    return of(read_workflow(TEXT.replace(CKPT, "\n" + entries), "w.yml"), HERE, "ckpt")
+
+
+@pytest.mark.parametrize(
+    "shown", [shortened_name(f"ckpt (t.py, {LONG}a)"), f"ckpt (t.py, {LONG}a)", f"ckpt (t.py, {LONG[:60]}…"]
+)
+def test_a_cut_name_is_enough_where_no_other_begins_so(shown: str) -> None:
+    identity = identify_row(RecoveredJob(job_name=shown), long_rows("a"))
+    assert identity.row is not None and identity.row.args == f"{LONG}a"
+
+
+def test_a_cut_name_that_two_rows_have_chooses_none() -> None:
+    identity = identify_row(RecoveredJob(job_name=shortened_name(f"ckpt (t.py, {LONG}a)")), long_rows("a", "b"))
+    assert (identity.row, [candidate.args[-1] for candidate in identity.nearest]) == (None, ["a", "b"])
+
+
+def test_a_called_workflow_puts_its_callers_name_in_front() -> None:
+    assert row(identify_in(b"", job_name="nightly / ckpt (8, test_ppo.py)")) == ("ckpt", "ppo")
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_without_a_name_the_scripts_tell_the_row(number: int) -> None:
+    identity = identify_row(
+        parse_job(split_lines(github.without_prefix(log_of(number, name="")).splitlines())), EVERY[:4]
+    )
+    assert row(identity) == ROWS[number]
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_rows_of_two_jobs_with_one_script_differ_by_name_alone(number: int) -> None:
+    identity = identify_in(github.from_gh(log_of(number), failed=True), job_name="")
+    assert identity.row is None
+    assert [(candidate.job, candidate.row) for candidate in identity.nearest] == [
+        ROWS[number % 4],
+        ROWS[number % 4 + 4],
+    ]
+    assert identity.why.endswith("2 rows fit")
+
+
+def test_the_name_of_an_unknown_job_matches_no_row() -> None:
+    identity = identify_row(
+        parse_job(split_lines(github.render(log_of(0, name="changed (4, x)")).splitlines())), EVERY[:4]
+    )
+    assert (identity.row, [candidate.row for candidate in identity.nearest]) == (None, ["ckpt"])
+    assert "no row's job is called 'changed (4, x)'" in identity.why
+
+
+def test_a_row_whose_name_changed_since_is_known_by_its_script_within_its_job() -> None:
+    identity = identify_in(github.render(log_of(5, name="twin (9, test_ckpt.py, --async-save)")))
+    assert row(identity) == ROWS[5]
+
+
+def test_a_name_that_fits_and_a_script_that_does_not_is_reported() -> None:
+    job = log_of(3)
+    other = dataclasses.replace(job.steps[1], script="something else\nthat no row runs")
+    identity = identify_in(github.render(dataclasses.replace(job, steps=(job.steps[0], other))))
+    assert row(identity) == ("ckpt", "ppo")
+    assert "may be another revision" in identity.why
+
+
+def test_another_revisions_script_still_names_its_test() -> None:
+    script = "python tests/test_ckpt.py --async-save\n# changed since"
+    step = RecoveredStep("Execute", 1, script=script, env={"EVAL": "1"})
+    assert row(identify_row(RecoveredJob(steps=(step,)), EVERY[:4])) == ROWS[1]
+    plain = dataclasses.replace(step, script="python tests/test_ckpt.py\n# changed since")
+    assert row(identify_row(RecoveredJob(steps=(plain,)), EVERY[:4])) == ROWS[0]
+    like = dataclasses.replace(step, script="python tests/my_test_ckpt.py\n# changed since")
+    assert row(identify_row(RecoveredJob(steps=(like,)), EVERY[:4])) is None
+
+
+def test_a_secret_may_hide_any_part_of_a_script() -> None:
+    log = github.without_prefix(log_of(1)).replace(b"async", b"***").replace(b"acme", b"***")
+    assert (
+        row(identify_row(dataclasses.replace(parse_job(split_lines(log.splitlines())), job_name=""), EVERY[:4]))
+        == ROWS[1]
+    )
+
+
+def test_a_step_that_a_program_made_up_chooses_no_other_row() -> None:
+    forged = tuple(github.without_prefix(log_of(3)).splitlines())
+    job = log_of(0)
+    steps = (job.steps[0], dataclasses.replace(job.steps[1], output=forged))
+    identity = identify_in(github.render(dataclasses.replace(job, steps=steps)))
+    assert row(identity) == ROWS[0]
+    unnamed = identify_row(
+        dataclasses.replace(
+            parse_job(split_lines(github.render(dataclasses.replace(job, steps=steps)).splitlines())), job_name=""
+        ),
+        EVERY[:4],
+    )
+    assert row(unnamed) == ROWS[0]
+
+
+NOTHING: list[tuple[RecoveredJob, list[RowCandidate]]] = [
+    (RecoveredJob(), EVERY),
+    (RecoveredJob(job_name="ckpt (8, test_ppo.py)"), []),
+    (RecoveredJob(steps=(RecoveredStep("Run ls", 1, script="ls"),)), EVERY),
+]
+
+
+@pytest.mark.parametrize(("recovered", "candidates"), NOTHING)
+def test_without_evidence_no_row_is_chosen(recovered: RecoveredJob, candidates: list[RowCandidate]) -> None:
+    identity = identify_row(recovered, candidates)
+    assert identity.row is None
+    assert identity.why
+
+
+def test_rows_with_names_like_it_are_near() -> None:
+    identity = identify_in(b"", job_name="ckpt2 (8, test_ppo.py)")
+    assert identity.row is None
+    assert ("ckpt", "ppo") in [(candidate.job, candidate.row) for candidate in identity.nearest]
+    assert len(identity.nearest) < len(EVERY)
+
+
+def test_the_failed_steps_alone_tell_the_commit_by_what_the_workflow_makes_of_it() -> None:
+    recovered = parse_job(split_lines(github.from_gh(log_of(1, number_of_pr=88), failed=True).splitlines()))
+    assert recovered.commit == ""
+    learnt = commit_from_variables(recovered, FLOW, FLOW.jobs["ckpt"])
+    assert (learnt.commit, learnt.pull_request) == ("c" * 40, 88)
+    assert not [text for text in learnt.missing if text.startswith("the commit")]
+
+
+VARIABLES: list[tuple[str, str, tuple[str, int | None]]] = [
+    ("${{ github.sha }}", "d" * 40, ("d" * 40, None)),
+    ("v-${{ github.sha }}", "v-" + "d" * 40, ("d" * 40, None)),
+    ("${{ github.sha }}_${{ github.event.pull_request.number || 'non-pr' }}", "d" * 40 + "_non-pr", ("d" * 40, None)),
+    # Nothing is taken from a value that may be something else.
+    ("${{ github.sha }}", "d" * 39, ("", None)),
+    ("${{ github.sha || 'x' }}", "d" * 40, ("", None)),
+    ("${{ github.sha }}${{ matrix.x }}", "d" * 40, ("", None)),
+    ("${{ github.event.after }}", "d" * 40, ("", None)),
+    ("${{ github.sha }", "d" * 40, ("", None)),
+]
+
+
+@pytest.mark.parametrize(("raw", "value", "learnt"), VARIABLES)
+def test_a_variable_tells_the_commit_where_it_is_made_of_nothing_else(
+    raw: str, value: str, learnt: tuple[str, int | None]
+) -> None:
+    recovered = RecoveredJob(steps=(RecoveredStep("Run x", 1, script="x", env={"V": value}),))
+    job = dataclasses.replace(FLOW.jobs["ckpt"], env={"V": raw})
+    with_commit = commit_from_variables(recovered, FLOW, job)
+    assert (with_commit.commit, with_commit.pull_request) == learnt
+
+
+def test_a_commit_from_the_checkout_is_kept() -> None:
+    recovered = RecoveredJob(
+        commit="a" * 40, steps=(RecoveredStep("Run x", 1, script="x", env={"COMMIT": "b" * 40 + "_1"}),)
+    )
+    assert commit_from_variables(recovered, FLOW, FLOW.jobs["ckpt"]) == recovered
+
+
+def test_the_logs_situation_is_the_jobs() -> None:
+    context = context_of_log(RecoveredJob(commit="a" * 40, workspace="/w"), dataclasses.replace(HERE, repository="o/r"))
+    assert (context.sha, context.workspace, context.repository) == ("a" * 40, "/w", "o/r")

@@ -1,0 +1,356 @@
+"""A job's log → everything that it tells of the job."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import pytest
+
+from ci_tasks.features.ci_logs.parse.job_parser import parse_job
+from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
+from ci_tasks.features.ci_logs.parse.split_lines import split_lines
+
+github = sys.modules["ci_tasks_tests_github_format"]
+IMAGE, DIGEST, OTHER = "acme/trainer:latest", "sha256:" + "d" * 64, "sha256:" + "0" * 64
+DOCKER = (
+    'docker run --pull=always --rm \\\n  -e TEST_FILE="test_a.py" --gpus all \\\n  acme/trainer:latest bash -c "\n  x"'
+)
+NAME = "e2e-test-ckpt (4, test_a.py, --async-save)"
+
+
+def step(*output: str | bytes, script: str = DOCKER, **more: Any) -> Any:
+    return github.Step("Execute", script, output=output, **more)
+
+
+def job(*steps: Any, **more: Any) -> Any:
+    return github.Job(NAME, steps or (step(),), **more)
+
+
+def recovered(log: bytes) -> RecoveredJob:
+    return parse_job(split_lines(log.splitlines(keepends=True)))
+
+
+def parsed(*steps: Any, **more: Any) -> RecoveredJob:
+    return recovered(github.render(job(*steps, **more)))
+
+
+def test_the_set_up_names_the_job_and_its_runner() -> None:
+    parsed_job = parsed(runner_name="gpu box 7")
+    assert (parsed_job.job_name, parsed_job.runner_name) == (NAME, "gpu box 7")
+
+
+def test_the_first_word_on_a_matter_counts() -> None:
+    assert recovered(b"Complete job name: a\nComplete job name: b\n").job_name == "a"
+
+
+def test_older_runners_say_where_the_job_is_defined() -> None:
+    log = (
+        b"Requested labels: self-hosted\nJob defined at: acme/trainer/.github/workflows/ci.yml@refs/pull/5/merge\n"
+        b"Job is about to start running on the runner: box-1 (organization)\n"
+    )
+    parsed_job = recovered(log)
+    assert (parsed_job.repository, parsed_job.workflow) == ("acme/trainer", ".github/workflows/ci.yml")
+    assert (parsed_job.ref, parsed_job.pull_request, parsed_job.runner_name) == ("refs/pull/5/merge", 5, "box-1")
+
+
+def test_the_checkout_of_a_pull_request_gives_the_merge_commit_and_its_parents() -> None:
+    parsed_job = parsed(
+        commit="c" * 40, pull_request=71, merge=("1" * 40, "2" * 40), repository="acme/x", workspace="/w/x"
+    )
+    assert (parsed_job.repository, parsed_job.commit, parsed_job.workspace) == ("acme/x", "c" * 40, "/w/x")
+    assert (parsed_job.ref, parsed_job.pull_request) == ("refs/pull/71/merge", 71)
+    assert (parsed_job.merge_head, parsed_job.merge_base) == ("1" * 40, "2" * 40)
+
+
+def test_the_checkout_of_a_branch_has_no_pull_request() -> None:
+    parsed_job = parsed(commit="c" * 40)
+    assert (parsed_job.ref, parsed_job.pull_request, parsed_job.merge_head) == ("refs/heads/main", None, "")
+
+
+CHECKOUT = b"##[group]Run actions/checkout@v2\nwith:\n  repository: a/b\n##[endgroup]\n"
+COMMITS: list[tuple[bytes, str]] = [
+    (b"[command]/usr/bin/git log -1 --format='%H'\n'" + b"a" * 40 + b"'\n", "a" * 40),
+    (b"##[command]git log -1 --format=format:%H\n" + b"a" * 40 + b"\n", "a" * 40),
+    (b"HEAD is now at abc1234 A change\n", "abc1234"),
+    (b"HEAD is now at abc1234... A change\n", "abc1234"),
+    (b"[command]/usr/bin/git fetch --depth=1 origin +" + b"b" * 40 + b":refs/remotes/pull/3/merge\n", "b" * 40),
+    # The whole commit wins over the short one, the checked out over the fetched.
+    (b"HEAD is now at abc1234 x\n[command]git log -1 --format=%H\nabc1234" + b"0" * 33 + b"\n", "abc1234" + "0" * 33),
+    (b"[command]/usr/bin/git fetch origin +" + b"b" * 40 + b":refs/x\nHEAD is now at bbbbbbb y\n", "b" * 40),
+    (b"[command]/usr/bin/git fetch origin +" + b"b" * 40 + b":refs/x\nHEAD is now at 1234567 y\n", "1234567"),
+    # Submodules come after the code itself.
+    (b"HEAD is now at 1111111 x\nHEAD is now at 2222222 y\n", "1111111"),
+    (b"".join(b"[command]git log -1 --format=%H\n" + sha * 40 + b"\n" for sha in (b"a", b"b")), "a" * 40),
+    (b"[command]git log -1 --format=%H\nfatal: no\n", ""),
+    (b"", ""),
+]
+
+
+@pytest.mark.parametrize(("output", "commit"), COMMITS)
+def test_the_commit_is_found_in_what_every_version_of_checkout_prints(output: bytes, commit: str) -> None:
+    assert recovered(CHECKOUT + output).commit == commit
+
+
+SHA = b"c" * 40
+REFS: list[tuple[bytes, str, int | None]] = [
+    (b"git fetch --depth=1 origin +" + SHA + b":refs/remotes/pull/3/merge", "refs/pull/3/merge", 3),
+    (
+        b"git fetch origin +refs/heads/*:refs/remotes/origin/* +" + SHA + b":refs/remotes/pull/3/merge",
+        *("refs/pull/3/merge", 3),
+    ),
+    (b"git fetch origin +" + SHA + b":refs/tags/v1", "refs/tags/v1", None),
+    (b"git checkout --progress --force refs/remotes/pull/3/merge", "refs/pull/3/merge", 3),
+    (b"git checkout --progress --force -B main refs/remotes/origin/main", "refs/heads/main", None),
+    (b"git checkout --progress --force " + SHA, "", None),
+]
+
+
+@pytest.mark.parametrize(("command", "ref", "number"), REFS)
+def test_the_ref_is_the_servers_name_of_what_was_checked_out(command: bytes, ref: str, number: int | None) -> None:
+    parsed_job = recovered(CHECKOUT + b"[command]/usr/bin/" + command + b"\n")
+    assert (parsed_job.ref, parsed_job.pull_request) == (ref, number)
+
+
+def test_a_checkout_into_a_directory_beside_is_not_the_code_under_test() -> None:
+    beside = CHECKOUT.replace(b"a/b", b"a/tools\n  path: tools") + b"HEAD is now at 1111111 x\n"
+    parsed_job = recovered(beside + CHECKOUT + b"HEAD is now at 2222222 y\n")
+    assert (parsed_job.repository, parsed_job.commit) == ("a/b", "2222222")
+
+
+def test_a_docker_run_gives_image_and_digest() -> None:
+    parsed_job = parsed(step(*github.pulled(IMAGE, DIGEST), "output"))
+    assert (parsed_job.image, parsed_job.digest) == (IMAGE, DIGEST)
+
+
+PULLS: list[tuple[str, tuple[str, ...], str, str]] = [
+    ("docker run img", github.pulled("img:latest", DIGEST), "img", DIGEST),
+    ("docker run docker.io/library/img:1", github.pulled("img:1", DIGEST), "docker.io/library/img:1", DIGEST),
+    (f"docker run img@{DIGEST}", (), f"img@{DIGEST}", DIGEST),
+    ("docker run reg:5000/a/img", github.pulled("img:latest", DIGEST), "reg:5000/a/img", ""),  # another image's
+    # It was there already, or Docker said nothing.
+    ("docker run img:1", ("x",), "img:1", ""),
+    # With a script that does other things first, the pull is somewhere in the output.
+    ("nvidia-smi -L\ndocker run img:1", ("GPU 0: A (UUID: GPU-1)", *github.pulled("img:1", DIGEST)), "img:1", DIGEST),
+    ("set -euo pipefail\ndocker run img:1", github.pulled("img:1", DIGEST), "img:1", DIGEST),
+    ("set -e\ndocker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
+    # What is no whole pull is no pull.
+    (
+        "true\ndocker run img:1",
+        ("1: Pulling from img", "some words", f"Digest: {DIGEST}", "Status: Image is up to date for img:1"),
+        *("img:1", ""),
+    ),
+    ("true\ndocker run img:1", (f"Digest: {DIGEST}", "Status: Image is up to date for img:1"), "img:1", ""),
+    # A container that speaks is past the pull, whatever it prints; the first pull of an image counts.
+    ("docker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
+    ("docker run img:1", (*github.pulled("img:1", DIGEST), *github.pulled("img:1", OTHER)), "img:1", DIGEST),
+    ("echo docker", (), "", ""),
+]
+
+
+@pytest.mark.parametrize(("script", "output", "image", "digest"), PULLS)
+def test_the_digest_is_that_of_the_pull_of_the_image_that_ran(
+    script: str, output: tuple[str, ...], image: str, digest: str
+) -> None:
+    parsed_job = parsed(step(*output, script=script))
+    assert (parsed_job.image, parsed_job.digest) == (image, digest)
+
+
+def test_a_pull_in_a_step_of_its_own_counts() -> None:
+    pull = github.Step("Pull", f"docker pull {IMAGE}", output=github.pulled(IMAGE, DIGEST))
+    assert parsed(pull, step("output")).digest == DIGEST
+
+
+def test_a_job_in_a_container_gives_the_runners_docker_create() -> None:
+    parsed_job = parsed(step(script="pytest"), container=IMAGE, options="--gpus all --shm-size=16g", digest=DIGEST)
+    assert (parsed_job.image, parsed_job.digest) == (IMAGE, DIGEST)
+
+
+def test_the_script_and_environment_of_a_step_are_those_that_the_runner_shows() -> None:
+    env = {"A": "1", "EMPTY": "", "TWO": "one\n  B: two", "WANDB_API_KEY": "***", "URL": "http://u:***@h"}
+    script = "\n  # a comment\nshell: is a word here\n\n##[endgroup]\necho 'x'  "
+    parsed_job = parsed(step(script=script + "\n\n", env=env, shell="/usr/bin/python3 {0}"))
+    (ran,) = parsed_job.scripts
+    assert (ran.script, ran.env) == (script, env)
+    assert ran.masked == ("WANDB_API_KEY", "URL")
+
+
+def test_the_script_is_read_without_its_colour() -> None:
+    log = github.render(job(step(script="shell: x\npytest a", env={"A": "1"})))
+    colourless = log.replace(b"\x1b[36;1m", b"").replace(b"\x1b[0m", b"")
+    (ran,) = recovered(colourless).scripts
+    assert (ran.script, ran.env) == ("shell: x\npytest a", {"A": "1"})
+
+
+def test_an_action_is_a_step_without_a_script() -> None:
+    parsed_job = parsed(github.Step("Set up", uses="actions/setup-python@v5", inputs={"python-version": "3.10"}))
+    assert [(step.uses, step.script) for step in parsed_job.steps] == [
+        ("actions/checkout@v4", ""),
+        ("actions/setup-python@v5", ""),
+    ]
+
+
+def test_the_job_lasts_from_the_first_timestamp_to_the_last() -> None:
+    parsed_job = parsed(step("x", exit_code=1, seconds=90), started=1_700_000_000)
+    assert parsed_job.started == 1_700_000_000
+    assert parsed_job.ended is not None and parsed_job.ended - parsed_job.started > 90
+
+
+def test_lines_of_another_job_and_around_the_log_are_left_out() -> None:
+    others = [dataclasses.replace(job(), name=name) for name in ("a (1)", "a (2)")]
+    log = b"Complete job name: pasted\n" + github.from_gh(*others) + b"Complete job name: pasted\n"
+    assert recovered(log) == dataclasses.replace(recovered(github.from_gh(others[0])), steps=recovered(log).steps)
+    assert recovered(log).job_name == "a (1)"
+
+
+ENDINGS: list[tuple[dict[str, Any], tuple[str, int | None, int | None], str]] = [
+    ({"exit_code": 3}, ("failure", 3, None), "failure"),
+    ({"timeout": 30}, ("timed out", None, 30), "failure"),
+    ({"cancelled": True}, ("cancelled", None, None), "cancelled"),
+    ({}, ("", None, None), "success"),
+]
+
+
+@pytest.mark.parametrize(("ending", "outcome", "conclusion"), ENDINGS)
+def test_a_step_ends_as_the_runner_says(
+    ending: dict[str, Any], outcome: tuple[str, int | None, int | None], conclusion: str
+) -> None:
+    parsed_job = recovered(github.from_gh(job(step("x", **ending))))
+    last = parsed_job.steps[-1]
+    assert (last.outcome, last.exit_code, last.minutes) == outcome
+    assert (parsed_job.conclusion, parsed_job.exit_code) == (conclusion, outcome[1])
+    assert parsed_job.failed_step == ("Execute" if outcome[0] else "")
+
+
+def test_a_timeout_names_the_step_in_a_raw_log_too() -> None:
+    assert parsed(step("x", timeout=5)).failed_step == "Execute"
+
+
+def test_an_image_that_cannot_be_pulled_fails_the_containers_and_no_step() -> None:
+    log = github.render(job(container=IMAGE))
+    broken = log[: log.index(b"create --name x_1")].rsplit(b"\n", 1)[0]
+    broken += b"\n2026-01-02T03:04:05.0000000Z ##[error]Docker pull failed with exit code 1\n"
+    parsed_job = recovered(broken)
+    assert (parsed_job.failed_step, parsed_job.exit_code, parsed_job.conclusion) == (
+        "Initialize containers",
+        None,
+        "failure",
+    )
+    assert (parsed_job.image, parsed_job.digest) == (IMAGE, "")
+
+
+def test_an_action_that_shows_an_error_at_the_end_failed() -> None:
+    failed = recovered(CHECKOUT + b"##[error]fatal: repository not found\nPost job cleanup.\n")
+    assert (failed.failed_step, failed.exit_code) == ("Run actions/checkout@v2", None)
+
+
+def test_an_error_that_a_passing_step_shows_leaves_the_conclusion_open() -> None:
+    parsed_job = parsed(step("##[error]something to look at", "fine"), step("fine", script="true"))
+    assert (parsed_job.failed_step, parsed_job.conclusion) == ("", "")
+
+
+ERROR_LINES: list[tuple[tuple[str, ...], tuple[str, int | None, str]]] = [
+    (("##[error]Process completed with exit code 0.",), ("", None, "Process completed with exit code 0.")),
+    (
+        ("##[error]Process completed with exit code 7.", "##[error]something else"),
+        ("failure", 7, "Process completed with exit code 7."),
+    ),
+    # Both are the runner's words when its machine is taken away.
+    (
+        ("##[error]The runner has received a shutdown signal.", "##[error]The operation was canceled."),
+        ("runner lost", None, "The runner has received a shutdown signal."),
+    ),
+]
+
+
+@pytest.mark.parametrize(("output", "ending"), ERROR_LINES)
+def test_of_several_errors_the_one_that_ends_the_step_counts(
+    output: tuple[str, ...], ending: tuple[str, int | None, str]
+) -> None:
+    last = parsed(step(*output)).steps[-1]
+    assert (last.outcome, last.exit_code, last.error) == ending
+
+
+def test_an_error_in_gh_column_of_another_step_is_not_the_steps() -> None:
+    log = (
+        github.from_gh(job())
+        + f"{NAME}\tComplete job\t".encode()
+        + b"2026-01-02T03:04:05.0000000Z ##[error]The operation was canceled.\n"
+    )
+    assert recovered(log).steps[-1].outcome == ""
+
+
+TABLE = (
+    "| NVIDIA-SMI 570.86.15    Driver Version: 570.86.15    CUDA Version: 12.8     |",
+    "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:19:00.0 Off |                    0 |",
+    "|   1  NVIDIA H100 80GB HBM3          On  |   00000000:3B:00.0 Off |                    0 |",
+)
+
+
+def test_gpus_and_driver_are_those_that_were_printed_first() -> None:
+    later = ("[gpu_lock_exec] Acquired GPUs: 7", *(line.replace("570", "1").replace("H100", "T4") for line in TABLE))
+    parsed_job = parsed(step("[gpu_lock_exec] Acquired GPUs: 0,1", *TABLE, *later))
+    assert (parsed_job.driver,) == ("570.86.15",)
+    assert parsed_job.gpu_models == ("NVIDIA H100 80GB HBM3",) * 2
+
+
+PACKAGES: list[tuple[tuple[str, ...], dict[str, str]]] = [
+    (
+        ("Successfully installed nvidia-cublas-cu12-12.4.5 torch-2.9.0+cu128 typing_extensions-4.1",),
+        {"nvidia-cublas-cu12": "12.4.5", "torch": "2.9.0+cu128", "typing-extensions": "4.1"},
+    ),
+    (("ray==2.50.0", "numpy==2.1.0"), {"ray": "2.50.0", "numpy": "2.1.0"}),
+    ((" + ray==2.50.0", "x ray==1"), {"ray": "2.50.0"}),
+    (
+        (
+            "Package    Version    Editable project location",
+            "---------- ---------",
+            "ray        2.50.0",
+            "trainer  0.1 /w",
+        )
+        + ("Done", "loss 0.5"),
+        {"ray": "2.50.0", "trainer": "0.1"},
+    ),
+    (("Successfully installed ray-1.0", "Successfully installed ray-2.0"), {"ray": "2.0"}),
+]
+
+
+@pytest.mark.parametrize(("output", "packages"), PACKAGES)
+def test_packages_are_those_that_pip_prints(output: tuple[str, ...], packages: dict[str, str]) -> None:
+    assert parsed(step(*output)).packages == packages
+
+
+def test_every_form_of_a_log_tells_the_same() -> None:
+    whole = job(step(*github.pulled(IMAGE, DIGEST), "boom", env={"A": "b\nc"}, exit_code=2), pull_request=9)
+    raw = recovered(github.render(whole))
+    assert raw == recovered(github.from_gh(whole, unknown=True))
+    named = recovered(github.from_gh(whole))
+    assert (named.failed_step, raw.failed_step) == ("Execute", "Run docker run --pull=always --rm \\")
+    pasted = recovered(github.without_prefix(whole))
+    same = (
+        "job_name",
+        "commit",
+        "pull_request",
+        "merge_head",
+        "image",
+        "digest",
+        "exit_code",
+        "packages",
+    )
+    for field in same:
+        assert getattr(raw, field) == getattr(named, field) == getattr(pasted, field)
+    assert [step.script for step in raw.scripts] == [step.script for step in pasted.scripts]
+
+
+def test_the_failed_steps_alone_tell_of_themselves() -> None:
+    parsed_job = recovered(github.from_gh(job(step(*github.pulled(IMAGE, DIGEST), exit_code=2)), failed=True))
+    assert (parsed_job.job_name, parsed_job.failed_step, parsed_job.exit_code) == (NAME, "Execute", 2)
+    assert (parsed_job.digest, parsed_job.commit, parsed_job.conclusion) == (DIGEST, "", "failure")
+
+
+def test_a_run_log_of_our_own_is_read() -> None:
+    step = b"##[group]Run Execute\ncd x\ndocker run img:1\n##[endgroup]\nboom\n"
+    parsed_job = recovered(step + b"##[error]Process completed with exit code 4.\n")
+    assert (parsed_job.failed_step, parsed_job.exit_code, parsed_job.image) == ("Run Execute", 4, "img:1")
+    assert parsed_job.scripts[0].script == "cd x\ndocker run img:1"

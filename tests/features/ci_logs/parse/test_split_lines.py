@@ -1,0 +1,92 @@
+"""A log in any of its forms → lines without CI's prefix."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.features.ci_logs.parse.split_lines import JobInLog, LogLine, jobs_in, split_lines
+
+STAMP = b"2026-01-02T03:04:05.5000000Z "
+AT = 1_767_323_045.5
+BOM = b"\xef\xbb\xbf"
+
+
+def single_line(raw: bytes) -> LogLine:
+    (line,) = split_lines([raw])
+    return line
+
+
+FORMS: list[tuple[bytes, LogLine]] = [
+    (STAMP + b"text\n", LogLine(1, b"text", AT)),
+    (BOM + STAMP + b"text\n", LogLine(1, b"text", AT)),
+    (b"a job (1, 2)\tExecute\t" + STAMP + b"text\n", LogLine(1, b"text", AT, "a job (1, 2)", "Execute")),
+    (b"job\tStep\t" + BOM + STAMP + b"text\n", LogLine(1, b"text", AT, "job", "Step")),
+    # What gh calls a step that it does not know is no name.
+    (b"job\tUNKNOWN STEP\t" + STAMP + b"text\n", LogLine(1, b"text", AT, "job", "")),
+    (b"text\n", LogLine(1, b"text")),
+    (BOM + b"text", LogLine(1, b"text")),
+    # An editor has cut the space behind the timestamp of an empty line.
+    (STAMP.rstrip() + b"\n", LogLine(1, b"", AT)),
+    (STAMP + b"text\r\n", LogLine(1, b"text", AT)),
+    # Tabs and timestamps inside of the text are the text's own.
+    (STAMP + b"a\tb\t" + STAMP + b"c\n", LogLine(1, b"a\tb\t" + STAMP + b"c", AT)),
+    # Other programs write other timestamps.
+    (b"2026-01-02T03:04:05Z text\n", LogLine(1, b"2026-01-02T03:04:05Z text")),
+    (b"2026-01-02T03:04:05.123456789Z text\n", LogLine(1, b"2026-01-02T03:04:05.123456789Z text")),
+    (b"2026-99-02T03:04:05.5000000Z text\n", LogLine(1, b"text")),  # a prefix that names no moment
+    (STAMP + b"\0\xff\x1b[31m\n", LogLine(1, b"\0\xff\x1b[31m", AT)),
+    (b"", LogLine(1, b"")),
+]
+
+
+@pytest.mark.parametrize(("raw", "line"), FORMS)
+def test_a_line_of_any_form_is_read(raw: bytes, line: LogLine) -> None:
+    assert single_line(raw) == line
+
+
+def test_the_first_prefix_settles_the_form_so_that_no_text_can_pretend_another() -> None:
+    # `::error::a%0Ab` makes the runner write a second line without a timestamp.
+    forged = b"other job\tStep\t" + STAMP + b"##[error]Process completed with exit code 9."
+    lines = list(split_lines([STAMP + b"##[error]a", forged]))
+    assert lines[1] == LogLine(2, forged)
+
+
+def test_a_value_with_a_newline_goes_on_in_the_step_of_the_line_before() -> None:
+    lines = list(split_lines([b"job\tStep\t" + STAMP + b"  A: 1\n", b"job\tStep\t2\n", b"elsewhere\n"]))
+    assert lines[1:] == [LogLine(2, b"2", None, "job", "Step"), LogLine(3, b"elsewhere")]
+
+
+def test_lines_are_numbered_as_in_the_input() -> None:
+    raw = [b"$ gh run view --log\n", b"j\ts\t" + STAMP + b"a\n", b"j\ts\t" + STAMP + b"b\n"]
+    assert [(line.number, line.text) for line in split_lines(raw)][1:] == [(2, b"a"), (3, b"b")]
+
+
+def test_reading_is_a_stream() -> None:
+    def endless() -> object:
+        while True:
+            yield STAMP + b"text\n"
+
+    lines = split_lines(endless())  # type: ignore[arg-type]
+    assert next(lines).number == 1
+    assert next(lines).number == 2
+
+
+TWO_JOBS = [
+    *(b"a (1)\tset\t" + STAMP + b"fine\n", b"a (1)\trun\t" + STAMP + b"##[error]Process completed with exit code 1.\n"),
+    *(b"a (2)\trun\t" + STAMP + b"fine\n", b"a (2)\trun\tmore\n"),
+    *(b"a (3)\trun\t" + STAMP + b"##[error]The operation was canceled.\n",),
+]
+
+
+def test_the_jobs_of_a_log_can_be_listed() -> None:
+    assert jobs_in(split_lines([b"$ gh run view\n", *TWO_JOBS])) == (
+        JobInLog("a (1)", 2, failed=True),
+        JobInLog("a (2)", 2, failed=False),
+        JobInLog("a (3)", 1, failed=True),
+    )
+
+
+def test_a_raw_log_is_one_job_without_a_name() -> None:
+    assert jobs_in(split_lines([STAMP + b"a", STAMP + b"##[error]Process completed with exit code 0."])) == (
+        JobInLog("", 2, failed=False),
+    )

@@ -1,0 +1,95 @@
+"""A GitHub to ask, in a world where nothing else says who we are."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ci_tasks.features.ci_logs.sources import github_client, http_errors
+
+if TYPE_CHECKING:
+    from tests.features.ci_logs.sources.github_server import (
+        REPO,
+        Server,
+        Serving,
+        Storage,
+        job,
+        leads_to,
+        run,
+        serving,
+    )
+else:
+    # Test files are imported by path (importmode=importlib), so a neighbour has to be as well.
+    _name = "ci_tasks_tests_github_server"
+    _spec = importlib.util.spec_from_file_location(_name, Path(__file__).with_name("github_server.py"))
+    _server = sys.modules[_name] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(_server)
+    from ci_tasks_tests_github_server import REPO, Server, Serving, Storage, job, leads_to, run, serving
+
+LOG = b"".join(b"2025-11-02T10:00:00.0000000Z line %d of the log\n" % number for number in range(20_000))
+_VARIABLES = ("GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GITHUB_API_URL")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No token, no proxy, no gh, no netrc of whoever runs this."""
+    (tmp_path / "bin").mkdir()
+    for name in (*_VARIABLES, *_PROXIES, *(name.upper() for name in _PROXIES)):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NETRC", raising=False)
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[tuple[Server, Server]]:
+    with serving() as first, serving() as second:
+        yield first, second
+
+
+@pytest.fixture
+def storage(servers: tuple[Server, Server]) -> Storage:
+    state = servers[1].now_for(Storage())
+    state.log = LOG
+    return state
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch, servers: tuple[Server, Server], storage: Storage) -> Serving:
+    """The API, where job 9 of run 7 has failed."""
+    state = servers[0].now_for(Serving())
+    monkeypatch.setenv("GITHUB_API_URL", state.url)
+    monkeypatch.setenv("GH_TOKEN", "ghp_verysecret")
+    state.on(f"{REPO}/actions/jobs/9", job(9))
+    state.on(f"{REPO}/actions/runs/7", run())
+    state.on(f"{REPO}/pulls", [])
+    state.on(f"{REPO}/actions/jobs/9/logs", leads_to(storage))
+    return state
+
+
+class FakeTime:
+    """Time that moves when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.sleeps = 1_700_000_000.0, list[float]()
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    monkeypatch.setattr(github_client, "time", fake)
+    monkeypatch.setattr(http_errors, "time", fake)
+    return fake

@@ -1,0 +1,295 @@
+"""What `--url URL` reads, from a GitHub of our own: which job, what is known of it, and what each refusal means."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.errors import Blocked, CiTasksError, UsageError
+from ci_tasks.features.ci_logs.sources.failed_job import open_failed_job
+from ci_tasks.features.ci_logs.sources.github_records import WorkflowJob, WorkflowRun
+
+if TYPE_CHECKING:
+    from tests.features.ci_logs.sources.conftest import FakeTime
+    from tests.features.ci_logs.sources.github_server import REPO, Answer, Serving, Storage, job, leads_to, run
+else:
+    from ci_tasks_tests_github_server import REPO, Answer, Serving, Storage, job, leads_to, run
+
+WEB = "https://github.com/THUDM/slime"
+JOB = f"{WEB}/actions/runs/7/job/9"
+RUN = f"{WEB}/actions/runs/7"
+
+
+def job_at(url: str, clock: FakeTime) -> WorkflowJob:
+    with open_failed_job(url) as failed:
+        return failed.job
+
+
+def refused(url: str, clock: FakeTime) -> CiTasksError:
+    with pytest.raises(CiTasksError) as caught, open_failed_job(url):
+        pass
+    assert caught.value.hint, "the next step"
+    assert "secret" not in str(caught.value)
+    return caught.value
+
+
+def test_a_failed_job_comes_with_its_log_and_what_github_knows(api: Serving, storage: Storage, clock: FakeTime) -> None:
+    with open_failed_job(JOB) as failed:
+        assert b"".join(failed.log.jobs[0].chunks()) == storage.log
+        assert list(failed.log.jobs[0])[1] == b"2025-11-02T10:00:00.0000000Z line 1 of the log"
+    assert failed.job == WorkflowJob(
+        repository="THUDM/slime",
+        run=WorkflowRun(
+            id=7,
+            conclusion="failure",
+            head_sha="a" * 40,
+            head_branch="fix",
+            head_repository="someone/slime",
+            event="pull_request",
+            pull_requests=(),
+            workflow_path=".github/workflows/pr-test.yml",
+        ),
+        id=9,
+        name="job 9",
+        status="completed",
+        conclusion="failure",
+        head_sha="a" * 40,
+        head_branch="fix",
+        pull_requests=(),
+        runner_name="h100-3",
+        html_url=JOB,
+    )
+
+
+def test_what_the_api_leaves_out_is_empty(api: Serving, clock: FakeTime) -> None:
+    api.on(f"{REPO}/actions/jobs/9", {"id": 9, "conclusion": "failure", "labels": None, "steps": [{}], "name": 5})
+    job = job_at(f"{WEB}/runs/9", clock)
+    assert (job.name, job.runner_name, job.run.id) == ("", "", 0)
+
+
+# -- which job
+
+
+def test_the_only_failed_job_of_a_run_is_meant_however_many_there_are(api: Serving, clock: FakeTime) -> None:
+    others = [job(number, "success" if number % 2 else "skipped") for number in range(1000, 1240)]
+    api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [*others, job(9)])
+    assert job_at(RUN, clock).id == 9
+    assert api.paths().count(f"{REPO}/actions/runs/7/jobs") == 3
+
+
+def test_of_several_failed_jobs_each_address_is_given(api: Serving, clock: FakeTime) -> None:
+    api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(9), job(10, "success"), job(11, "timed_out")])
+    error = refused(RUN, clock)
+    assert (error.exit_code, "2 jobs failed in run 7 of THUDM/slime" in error.message) == (2, True)
+    assert error.hint == f"--url takes:\n  job 9: {JOB}\n  job 11: {RUN}/job/11"
+
+
+def test_an_attempt_has_jobs_of_its_own(api: Serving, storage: Storage, clock: FakeTime) -> None:
+    api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(9, "success", run_attempt=2)])
+    api.on_list(f"{REPO}/actions/runs/7/attempts/1/jobs", "jobs", [job(8, run_attempt=1)])
+    api.on(f"{REPO}/actions/jobs/8/logs", leads_to(storage))
+    failed = job_at(f"{RUN}/attempts/1", clock)
+    assert failed.id == 8
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        ([job(9, "success"), job(10, "skipped")], "nothing failed in run 7"),
+        (
+            [job(9, "success"), job(10, None)],
+            "nothing has failed yet in run 7 of THUDM/slime; not completed: job",
+        ),
+        ([], "no job of it ran"),
+        ([job(9, "cancelled"), job(10, "cancelled")], "2 jobs failed"),
+    ],
+)
+def test_a_run_in_which_nothing_failed(api: Serving, clock: FakeTime, jobs: list[Any], message: str) -> None:
+    api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", jobs)
+    error = refused(RUN, clock)
+    assert (isinstance(error, UsageError), message in error.message) == (True, True)
+
+
+def test_a_cancelled_job_is_meant_where_none_failed_and_not_beside_one(api: Serving, clock: FakeTime) -> None:
+    api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(9, "cancelled"), job(10, "success")])
+    assert job_at(RUN, clock).conclusion == "cancelled"
+    api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(9), job(10, "cancelled")])
+    assert job_at(RUN, clock).id == 9
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (job(9, None), "has no log yet: it is in progress"),
+        (job(9, None, status="queued"), "has no log yet: it is queued"),
+        (job(9, "success"), "succeeded: nothing failed"),
+        (job(9, "skipped"), "was skipped: it never ran"),
+    ],
+)
+def test_a_job_that_is_named_and_did_not_fail(api: Serving, clock: FakeTime, body: Any, message: str) -> None:
+    api.on(f"{REPO}/actions/jobs/9", body)
+    error = refused(JOB, clock)
+    assert (isinstance(error, UsageError), message in error.message) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"{WEB}/pull/45/checks?check_run_id=9",
+        f"{WEB}/commit/{'a' * 40}/checks/9",
+        "https://api.github.com/repos/THUDM/slime/actions/jobs/9",
+    ],
+)
+def test_a_check_is_its_job(api: Serving, clock: FakeTime, url: str) -> None:
+    assert job_at(url, clock).id == 9
+
+
+NEW, OLD = "b" * 40, "a" * 40
+
+
+def pull(api: Serving, runs: list[Any], jobs: dict[int, list[Any]]) -> None:
+    api.on(f"{REPO}/pulls/45", {"head": {"sha": NEW, "ref": "fix", "repo": {"full_name": "someone/slime"}}})
+    api.on_list(f"{REPO}/actions/runs", "workflow_runs", runs)
+    for number, listed in jobs.items():
+        api.on_list(f"{REPO}/actions/runs/{number}/jobs", "jobs", listed)
+
+
+@pytest.mark.parametrize(
+    ("runs", "jobs"),
+    [
+        ([run(12, head_sha=NEW), run(11, head_sha=NEW)], {12: [job(9)], 11: [job(8)]}),
+        # A label that starts nothing makes a newer run that says nothing.
+        ([run(12, "skipped", head_sha=NEW), run(11, head_sha=NEW)], {11: [job(9)]}),
+        ([run(12, None, head_sha=NEW), run(11, head_sha=NEW)], {12: [job(8, None)], 11: [job(9)]}),
+        ([run(12, None, head_sha=NEW), run(11, head_sha=NEW)], {12: [job(9), job(8, None)], 11: [job(8)]}),
+        ([run(12, "success", path="lint.yml", head_sha=NEW), run(11, head_sha=NEW)], {11: [job(9)]}),
+    ],
+)
+def test_of_a_pull_request_the_newest_failure_is_meant(
+    api: Serving, clock: FakeTime, runs: list[Any], jobs: dict[int, list[Any]]
+) -> None:
+    pull(api, runs, jobs)
+    job = job_at(f"{WEB}/pull/45", clock)
+    assert (job.id, job.pull_requests) == (9, (45,))
+
+
+def test_while_the_newest_commit_has_no_result_an_earlier_failure_is_reported(api: Serving, clock: FakeTime) -> None:
+    stranger = run(11, head_sha="c" * 40, head_repository={"full_name": "another/slime"})
+    pull(api, [run(12, None, head_sha=NEW), stranger, run(10, head_sha=OLD)], {12: [job(8, None)], 10: [job(9)]})
+    messages: list[str] = []
+    with open_failed_job(f"{WEB}/pull/45", messages.append):
+        pass
+    assert messages == [f"nothing has failed yet on the newest commit {NEW[:12]}; these are failures of {OLD[:12]}"]
+
+
+def test_a_pull_request_that_is_green_has_no_failure(api: Serving, clock: FakeTime) -> None:
+    pull(api, [run(12, "success", head_sha=NEW), run(10, head_sha=OLD)], {})
+    assert "nothing failed in pull request 45" in refused(f"{WEB}/pull/45", clock).message
+
+
+def test_a_commit_has_the_failures_of_its_runs(api: Serving, clock: FakeTime) -> None:
+    pull(api, [run(12, head_sha=NEW), run(10, head_sha=OLD)], {12: [job(9)], 10: [job(8)]})
+    api.on(f"{REPO}/commits/bbbbbbb", {"sha": NEW})
+    assert job_at(f"{WEB}/commit/bbbbbbb", clock).id == 9
+
+
+@pytest.mark.parametrize(
+    ("pulls", "numbers"),
+    [
+        ([{"number": 45, "head": {"sha": OLD}}, {"number": 44, "head": {"sha": NEW}}], (45,)),
+        ([{"number": 45, "head": {"sha": NEW}}], (45,)),  # it has moved on since
+        ([{"number": 45, "head": {"sha": NEW}}, {"number": 44, "head": {"sha": NEW}}], ()),  # not guessed
+        ([], ()),
+    ],
+)
+def test_the_pull_request_of_a_fork_is_found_by_its_branch(
+    api: Serving, clock: FakeTime, pulls: list[Any], numbers: tuple[int, ...]
+) -> None:
+    api.on(f"{REPO}/pulls", pulls)
+    assert job_at(JOB, clock).pull_requests == numbers
+    assert [request.query["head"] for request in api.requests if request.path == f"{REPO}/pulls"] == ["someone:fix"]
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "message", "step"),
+    [
+        (
+            Answer(401, {"message": "Bad credentials"}),
+            Blocked,
+            "does not accept the token of GH_TOKEN",
+            "gh auth login",
+        ),
+        (Answer(403, {"message": "Resource not accessible"}), Blocked, "'Resource not accessible'", "read actions"),
+        (
+            Answer(403, {}, {"X-GitHub-SSO": "required; url=https://github.com/orgs/x/sso?r=1"}),
+            Blocked,
+            "requires a token authorised for SSO",
+            "https://github.com/orgs/x/sso?r=1",
+        ),
+        (
+            Answer(404, {}),
+            UsageError,
+            "the token of GH_TOKEN may not see the repository",
+            "for a private repository",
+        ),
+        (Answer(418, {"message": "\x1b[2J"}), Blocked, "answered 418", "--log FILE"),
+        (Answer(200, b"<html>please log in"), Blocked, "did not answer with JSON", "a proxy"),
+    ],
+)
+def test_a_refusal_says_what_it_means_and_the_next_step(
+    api: Serving, clock: FakeTime, answer: Answer, kind: type[CiTasksError], message: str, step: str
+) -> None:
+    api.on(f"{REPO}/actions/jobs/9", answer)
+    error = refused(JOB, clock)
+    assert (type(error), message in error.message, step in error.hint) == (kind, True, True), error
+    assert "\x1b" not in str(error)
+    assert clock.sleeps == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "step"),
+    [
+        (Answer(410, {}), "has expired (410): logs are kept 90 days by default", "re-run the job"),
+        (Answer(404, {}), "does not exist (404)", "re-run the job"),
+        (Answer(403, {"message": "Must have admin rights to Repository."}), "may not read the log", "--log FILE"),
+    ],
+)
+def test_a_log_that_cannot_be_downloaded(
+    api: Serving, clock: FakeTime, answer: Answer, message: str, step: str
+) -> None:
+    api.on(f"{REPO}/actions/jobs/9/logs", answer)
+    error = refused(JOB, clock)
+    assert (message in error.message, step in error.hint) == (True, True), error
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "message"),
+    [
+        ("/actions/jobs/9", 404, "or the repository is private and no token was sent"),
+        ("/actions/jobs/9/logs", 403, "logs can only be read with a login"),
+    ],
+)
+def test_without_a_token_the_next_step_is_to_have_one(
+    api: Serving, clock: FakeTime, monkeypatch: pytest.MonkeyPatch, path: str, code: int, message: str
+) -> None:
+    monkeypatch.delenv("GH_TOKEN")
+    api.on(f"{REPO}{path}", Answer(code, {"message": "No"}))
+    error = refused(JOB, clock)
+    assert (message in error.message, "set GH_TOKEN" in error.hint) == (True, True), error
+
+
+def test_a_log_without_a_byte_is_nothing_to_triage(api: Serving, storage: Storage, clock: FakeTime) -> None:
+    storage.log = b""
+    assert "is empty: nothing to triage" in refused(JOB, clock).message
+
+
+def test_http_libraries_are_imported_lazily() -> None:
+    module = "ci_tasks.features.ci_logs.job_log"
+    program = f"import sys, {module} as _; sys.exit('requests' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

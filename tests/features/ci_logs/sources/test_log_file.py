@@ -1,0 +1,312 @@
+"""What `--log FILE|-` takes: logs as people have them, and what is none, with the next step."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import io
+import os
+import stat
+import struct
+import sys
+import tempfile
+import threading
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.errors import Blocked, UnknownName, UsageError
+from ci_tasks.features.ci_logs.sources import run_zip, temporary_copy
+from ci_tasks.features.ci_logs.sources.log_file import open_log
+
+TEXT = b"2025-11-02T10:00:00.0000000Z ##[group]Run tests\n2025-11-02T10:00:01.0000000Z ##[error]it broke\n"
+LINES = TEXT.splitlines()
+
+Piped = Callable[[bytes], None]
+
+
+def named(value: object) -> str | None:
+    """For bytes, which may differ from one collection to the next, no more than their kind."""
+    return type(value).__name__ if isinstance(value, (bytes, list)) else None
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Piped]:
+    """Puts bytes on standard input, as a pipe that cannot be read twice."""
+    with ExitStack() as held:
+
+        def pipe(data: bytes) -> None:
+            out, into = os.pipe()
+            writer = threading.Thread(target=write, args=(into, data))
+            writer.start()
+            held.callback(writer.join)
+            monkeypatch.setattr(sys, "stdin", held.enter_context(open(out)))
+
+        yield pipe
+
+
+def write(into: int, data: bytes) -> None:
+    try:
+        with open(into, "wb") as sink:
+            sink.write(data)
+    except BrokenPipeError:
+        pass
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return target.getvalue()
+
+
+def read(path: str) -> None:
+    with open_log(path) as log:
+        for job in log.jobs:
+            assert list(job)
+
+
+def refused(path: object) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        read(str(path))
+    assert caught.value.hint, "the next step"
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (TEXT, LINES),
+        (b"\xef\xbb\xbf" + TEXT, LINES),
+        (gzip.compress(TEXT), LINES),
+        (gzip.compress(TEXT[:40]) + gzip.compress(TEXT[40:]), LINES),
+        ("\ufeffit broke\r\nüber\n".encode("utf-16-le"), [b"it broke\r", "über".encode()]),
+        (gzip.compress("\ufeffit broke\n".encode("utf-16-be")), [b"it broke"]),
+        (b"one line", [b"one line"]),
+        (b"caf\xe9 \xff\xfe\n\xe4\xbd\xa0\n", [b"caf\xe9 \xff\xfe", b"\xe4\xbd\xa0"]),
+        (b"text\nt\0e\0x\0t\0\nmore\ntext\n", [b"text", b"t\0e\0x\0t\0", b"more", b"text"]),
+        (b"\x1b[31mred\x1b[0m\n\x07\x08 50%\r100%\n", [b"\x1b[31mred\x1b[0m", b"\x07\x08 50%\r100%"]),
+        (zipped({"0_ckpt.txt": TEXT}), LINES),
+    ],
+    ids=named,
+)
+@pytest.mark.parametrize("way", ["a file", "standard input"])
+def test_a_log_can_be_read_again_and_again(
+    tmp_path: Path, piped: Piped, data: bytes, lines: list[bytes], way: str
+) -> None:
+    if way == "a file":
+        (tmp_path / "a log.txt").write_bytes(data)
+    else:
+        piped(data)
+    with open_log(str(tmp_path / "a log.txt") if way == "a file" else "-") as log:
+        assert [list(log.jobs[0]), list(log.jobs[0])] == [lines] * 2
+        assert log.name == (str(tmp_path / "a log.txt") if way == "a file" else "standard input")
+        first, second = iter(log.jobs[0]), iter(log.jobs[0])
+        assert next(first) == next(second), "readers do not share a place"
+
+
+def test_a_stream_is_kept_on_disk_without_a_name_and_not_in_memory(
+    tmp_path: Path, piped: Piped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    piped(TEXT * (1 << 18))
+    tracemalloc.start()
+    try:
+        with open_log("-") as log:
+            assert os.listdir(tmp_path / "tmp") == []
+            assert sum(1 for _ in log.jobs[0]) == 2 << 18
+        assert tracemalloc.get_traced_memory()[1] < len(TEXT) * (1 << 18) // 4
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_kept_is_for_nobody_else() -> None:
+    with temporary_copy.temporary_copy([b"x"], "a log") as file:
+        assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
+
+
+def test_a_full_disk_is_blocked_with_the_way_to_another() -> None:
+    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(Blocked, match="TMPDIR"):
+        temporary_copy.write(full, b"x")
+
+
+def test_a_stream_without_an_end_is_not_kept_for_ever(piped: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(temporary_copy, "MAX_LOG_BYTES", 1 << 16)
+    piped(TEXT * 1000)
+    assert "no log" in refused("-").message
+
+
+# -- the zip of a run
+
+
+STEPS = {
+    "ckpt/2_Run tests.txt": b"two\n",
+    "ckpt/10_Stop.txt": b"\xef\xbb\xbften\n",
+    "ckpt/1_Set up job.txt": b"\xef\xbb\xbfone\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("members", "jobs"),
+    [
+        ({"1_ckpt.txt": b"all\n", "0_lint (3.10, x).txt": b"fine\n", **STEPS}, ["lint (3.10, x)", "ckpt"]),
+        ({"-1_ckpt.txt": b"all\n", "ckpt/system.txt": b"?\n"}, ["ckpt"]),
+        (STEPS, ["ckpt"]),
+        ({"0_a.txt": b"a\n", "b/1_Set up job.txt": b"b\n"}, ["a", "b"]),
+        ({"logs/0_a.txt": b"a\n", "logs/a/1_x.txt": b"a\n", "__MACOSX/logs/._0_a.txt": b"\0\0"}, ["a"]),
+        ({"saved/failed.log": b"a\n", "notes.md": b"#\n"}, ["saved/failed.log"]),
+        ({"0_a.txt": b"a\n", "1_a.txt": b"A\n"}, ["a", "a"]),
+    ],
+)
+def test_a_zip_has_a_log_for_each_job(tmp_path: Path, members: dict[str, bytes], jobs: list[str]) -> None:
+    (tmp_path / "logs.zip").write_bytes(zipped(members))
+    with open_log(str(tmp_path / "logs.zip")) as log:
+        assert [job.name for job in log.jobs] == jobs
+        assert all(list(job) for job in log.jobs)
+
+
+def test_steps_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / "logs.zip").write_bytes(zipped(STEPS))
+    with open_log(str(tmp_path / "logs.zip")) as log:
+        assert list(log.job("ckpt")) == [b"one", b"two", b"ten"]
+
+
+def test_a_job_of_a_zip_is_read_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "logs.zip").write_bytes(zipped({"0_lint.txt": b"l\n", "1_ckpt.txt": b"c\n"}))
+    with open_log(str(tmp_path / "logs.zip")) as log:
+        with pytest.raises(UnknownName, match="did you mean 'ckpt'"):
+            log.job("ckpd")
+        assert list(log.job("ckpt")) == [b"c"]
+
+
+def encrypted() -> bytes:
+    data = bytearray(zipped({"0_a.txt": TEXT}))
+    data[6] |= 1
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(data)
+
+
+def declaring(size: int) -> bytes:
+    data = bytearray(zipped({"0_a.txt": TEXT}))
+    struct.pack_into("<I", data, data.index(b"PK\x01\x02") + 24, size)
+    return bytes(data)
+
+
+def spoiled() -> bytes:
+    data = bytearray(zipped({"0_a.txt": os.urandom(1000).hex().encode() + b"\n"}))
+    data[100:110] = bytes(10)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (zipped({"0_a.txt": TEXT * 100})[:-30], "damaged or incomplete"),
+        (zipped({"0_a.txt": TEXT * 100})[:60], "damaged or incomplete"),
+        (spoiled(), "damaged or incomplete"),
+        (declaring(10), "damaged or incomplete"),
+        (declaring(3 << 30), "so it is no log"),
+        (encrypted(), "which GitHub's are not"),
+        (zipped({"../../etc/passwd": TEXT}), "named '../../etc/passwd'"),
+        (zipped({"a/../../0_b.txt": TEXT}), "which GitHub would not write"),
+        (zipped({"/0_a.txt": TEXT}), "which GitHub would not write"),
+        (zipped({"C:\\0_a.txt": TEXT}), "which GitHub would not write"),
+        (zipped({"0_\x1b[2J.txt": TEXT}), "which GitHub would not write"),
+        (zipped({"archive/data.pkl": b"\x80"}), "a zip without a log; it contains archive/data.pkl"),
+        (zipped({}), "it contains nothing"),
+        (zipped({"0_a.txt": bytes(9999)}), "is binary"),
+        (gzip.compress(TEXT * 100)[:-9], "damaged or incomplete"),
+        (gzip.compress(TEXT)[:5], "damaged or incomplete"),
+        (gzip.compress(TEXT) + b"rubbish", "damaged or incomplete"),
+        (gzip.compress(b""), "is empty: nothing to triage"),
+        (gzip.compress(zipped({"0_a.txt": TEXT})), "is binary"),
+        (b"", "is empty: nothing to triage"),
+        (b"\xef\xbb\xbf\r\n", "is empty: nothing to triage"),
+        (b"\x7fELF\x02\x01\x01" + bytes(200), "is binary"),
+        (bytes(range(256)) * 64, "is binary"),
+        (b"\xfd7zXZ\x00\x00\x04", "packed with xz"),
+        (b"BZh91AY&SY", "packed with bzip2"),
+        (b"\x28\xb5\x2f\xfd\x04", "packed with zstd"),
+    ],
+    ids=named,
+)
+def test_what_is_no_log_is_refused_with_the_reason(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "x").write_bytes(data)
+    error = refused(tmp_path / "x")
+    assert message in error.message
+    assert "\x1b" not in str(error)
+
+
+def test_a_gzip_bomb_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_zip, "_HARMLESS_BYTES", 1 << 20)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * (2 << 20)))
+    assert "so it is no log" in refused(tmp_path / "x.gz").message
+
+
+# -- what is no file
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert "no such file" in refused(tmp_path / "x.log").message
+
+
+def test_of_a_directory_its_logs_are_named(tmp_path: Path) -> None:
+    (tmp_path / "0_ckpt.txt").write_bytes(TEXT)
+    error = refused(tmp_path)
+    assert ("is a directory" in error.message, "0_ckpt.txt" in error.hint) == (True, True)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert "cannot be read" in refused(tmp_path / "loop").message
+    assert "cannot be read" in refused("/proc/self/mem").message
+    assert "cannot be read" in refused("nul\0byte").message
+
+
+def test_a_terminal_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = os.openpty()
+    try:
+        assert "terminal" in refused(os.ttyname(theirs)).message
+        with open(theirs, closefd=False) as terminal:
+            monkeypatch.setattr(sys, "stdin", terminal)
+            error = refused("-")
+        assert "nothing is piped in" in error.message
+        assert "gh run view" in error.hint
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_no_standard_input_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "no standard input" in refused("-").message
+
+
+def test_nothing_on_standard_input(piped: Piped) -> None:
+    piped(b"")
+    assert "empty: nothing to triage" in refused("-").message
+
+
+def test_a_device_without_an_end_is_no_log() -> None:
+    assert "is binary" in refused("/dev/zero").message
+    assert "is empty" in refused("/dev/null").message
+
+
+def test_an_address_belongs_to_another_flag() -> None:
+    error = refused("https://me:secret@github.com/o/r/actions/runs/1?token=secret")
+    assert ("--url" in error.hint, "secret" in str(error)) == (True, False)
+
+
+def test_a_closed_log_keeps_no_file_open(tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(zipped({"0_a.txt": TEXT}))
+    gc.collect()  # what other tests left open is none of ours
+    before = len(os.listdir("/proc/self/fd"))
+    with open_log(str(tmp_path / "x.zip")) as log:
+        assert list(log.jobs[0]) == LINES
+    assert len(os.listdir("/proc/self/fd")) <= before

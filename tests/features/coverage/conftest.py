@@ -1,0 +1,14 @@
+"""Tests are recorded with slime's helpers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from ci_tasks.features.suites.slime_helpers import HELPERS
+
+
+@pytest.fixture
+def launch_helpers() -> Mapping[str, Sequence[str]]:
+    return HELPERS

@@ -1,0 +1,233 @@
+"""What a row covers, from the source of its test and the row itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ci_tasks.features.coverage.facts import RowFacts, facts
+from ci_tasks.recorder.records import Recording
+
+FILES = {
+    "scripts/models/big.sh": "MODEL_ARGS=(\n  --num-layers 4\n  --num-experts 64\n  --multi-latent-attention\n)",
+    "scripts/models/small-moe-by-name.sh": "MODEL_ARGS=(--num-layers 4\n --moe-router-dtype fp32)",
+}
+HEAD = """
+import subprocess, tempfile
+import slime.utils.external_utils.command_utils as U
+MODEL_NAME = "Some-1B"
+"""
+
+
+def nothing(path: str) -> str | None:
+    return None
+
+
+Cover = Callable[..., RowFacts]
+
+
+@pytest.fixture
+def covered(record: Callable[..., Recording]) -> Cover:
+    return lambda body: facts(record(HEAD + body), FILES.get)
+
+
+@pytest.fixture
+def trained(record: Callable[..., Recording]) -> Cover:
+    """Facts of a test whose one training is a literal call: read, so that many cases take no time."""
+
+    def of(flags: str, model: str = "small", **more: str) -> RowFacts:
+        arguments = "".join(f", {name}={value!r}" for name, value in more.items())
+        source = f"{HEAD}U.execute_train('--ci-test {flags}', 8, {model!r}{arguments})\n"
+        return facts(record(source, static=True), FILES.get)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("flags", "layout"),
+    [
+        ("", "DP"),
+        ("--tensor-model-parallel-size 2 --context-parallel-size 2", "TP2 + CP2"),
+        ("--pipeline-model-parallel-size 4 --expert-model-parallel-size 8", "PP4 + EP8"),
+        ("--tensor-model-parallel-size 2 --tensor-model-parallel-size 1", "DP"),  # the last one counts
+        ("--tensor-model-parallel-size=4", "TP4"),
+    ],
+)
+def test_a_layout_is_the_sizes_above_one(trained: Cover, flags: str, layout: str) -> None:
+    assert trained(flags).layouts == (layout,)
+
+
+@pytest.mark.parametrize(
+    ("flags", "model", "kind", "because"),
+    [
+        # Flags speak before the model's script, the script before the expert-parallel size, and the name comes last.
+        ("--num-experts 8", "small", "MoE", "--num-experts"),
+        ("", "big", "MLA MoE", "--num-experts in scripts/models/big.sh"),
+        ("--expert-model-parallel-size 8", "small", "MoE", "--expert-model-parallel-size"),
+        ("", "small-moe-by-name", "dense", "no --num-experts in scripts/models/small-moe-by-name.sh"),
+        ("--expert-model-parallel-size 1", "small", "dense", "its name"),
+    ],
+)
+def test_dense_or_moe_is_read_from_flags_before_names(
+    trained: Cover, flags: str, model: str, kind: str, because: str
+) -> None:
+    trained_model = trained(flags, model).model
+    assert trained_model and (trained_model.kind, trained_model.because) == (kind, because)
+
+
+@pytest.mark.parametrize(("name", "moe"), [("Big-30B-A3B", True), ("Tiny-MoE-8x1", True), ("Dense-9B-0414", False)])
+def test_a_name_says_it_where_no_flag_does(record: Callable[..., Recording], name: str, moe: bool) -> None:
+    row_facts = facts(record(f"{HEAD.replace('Some-1B', name)}\nU.execute_train('--a', 8, None)", static=True), nothing)
+    assert row_facts.model and row_facts.model.moe is moe
+
+
+@pytest.mark.parametrize(
+    ("flags", "placement"),
+    [
+        ("--colocate", ("colocated",)),
+        ("--rollout-num-gpus 4", ("disaggregated",)),
+        ("--colocate --rollout-num-gpus 8", ("colocated",)),
+        ("--rollout-external-engine-addrs a:1", ("external engines",)),
+        ("", ()),
+    ],
+)
+def test_where_the_engines_are_is_said_by_flags_or_not_at_all(
+    trained: Cover, flags: str, placement: tuple[str, ...]
+) -> None:
+    assert trained(flags).placements == placement
+
+
+FEATURES = {
+    "--colocate": ["offload/onload"],
+    "--colocate --no-offload-rollout": [],
+    "--use-tis --use-routing-replay": ["TIS", "routing replay"],
+    "--sglang-speculative-algorithm EAGLE": ["EAGLE speculative decoding"],
+    "--sglang-moe-a2a-backend deepep --moe-enable-deepep": ["DeepEP"],
+    "--hf-checkpoint /root/models/X-FP8": ["FP8 rollout"],
+    "--update-weight-transport disk --update-weight-mode delta": ["delta weight update through disk"],
+    "--update-weight-transport nccl": [],
+    "--use-opd --opd-type sglang": ["on-policy distillation (sglang teacher)"],
+    "--load /x --hf-checkpoint /x": [],
+    "--load /x --save /y": ["checkpoint load", "checkpoint save"],
+    "--rollout-function-path a.fully_async_rollout.f": ["fully-async rollout"],
+    "--custom-generate-function-path a.b.own": ["generate function own"],
+    "--actor-num-nodes 2": ["2 nodes"],
+    "--use-something-new": ["--use-something-new"],
+    "--apply-chat-template": [],
+}
+
+
+@pytest.mark.parametrize("flags", FEATURES)
+def test_flags_name_what_they_exercise(trained: Cover, flags: str) -> None:
+    assert list(trained(flags).features) == FEATURES[flags]
+
+
+def test_the_training_script_says_async(trained: Cover) -> None:
+    assert trained("", train_script="train_async.py").features == ("async training (train_async.py)",)
+
+
+CONFIG = """
+CONFIG = \"\"\"
+sglang:
+  - name: actor
+    server_groups:
+      - {worker_type: prefill, num_gpus: 4, num_gpus_per_engine: 4}
+      - {worker_type: decode, num_gpus: 2, num_gpus_per_engine: 2}
+      - {worker_type: placeholder, num_gpus: 2}
+  - name: ref
+    update_weights: false
+\"\"\"
+f = tempfile.NamedTemporaryFile()
+f.write(CONFIG.encode())
+f.flush()
+U.execute_train(f"--a --sglang-config {f.name} ", 8, None)
+"""
+
+
+def test_a_configuration_that_the_test_writes_is_read_too(covered: Cover) -> None:
+    row_facts = covered(CONFIG)
+    assert row_facts.pd
+    assert set(row_facts.features) >= {
+        *("--sglang-config", "several SGLang models", "frozen SGLang model", "placeholder group"),
+        "heterogeneous engine TP",
+    }
+    assert row_facts.unknown == ()
+
+
+def test_servers_of_the_tests_own_make_an_external_fleet(covered: Cover) -> None:
+    body = """
+def launch(mode):
+    subprocess.Popen(["python3", "-m", "sglang.launch_server", "--disaggregation-mode", mode,
+                      "--disaggregation-transfer-backend", "mooncake"])
+launch("prefill")
+launch("decode")
+U.execute_train("--rollout-external-engine-addrs a:1 b:2", 4, None)
+"""
+    row_facts = covered(body)
+    assert (row_facts.pd, row_facts.placements) == (True, ("external engines",))
+    assert {"Mooncake", "engines launched before the training"} <= set(row_facts.features)
+
+
+def test_several_trainings_are_described_together(covered: Cover) -> None:
+    body = """
+for gpus, size in ((2, 1), (8, 4)):
+    U.execute_train(f"--ci-test --tensor-model-parallel-size {size} ", gpus, None)
+"""
+    row_facts = covered(body)
+    assert (row_facts.trainings, row_facts.gpus, row_facts.layouts) == (2, (2, 8), ("DP", "TP4"))
+
+
+def test_a_training_may_be_a_command_of_its_own(covered: Cover) -> None:
+    body = 'subprocess.run(["python3", "train.py", *"--num-experts 8 --advantage-estimator gspo --ci-test".split()])\n'
+    row_facts = covered(body)
+    assert (row_facts.kind, row_facts.algorithms, row_facts.model and row_facts.model.moe) == ("e2e", ("GSPO",), True)
+
+
+# Before the training, its flags, after it → the level, and how a table says it.
+NOTICED = [
+    ("", "--ci-test", "", "smoke", "smoke, `--ci-test`"),
+    ("", "--a", "", "smoke", "smoke, no `--ci-test`"),
+    ("assert MODEL_NAME", "--ci-test", "", "smoke", "smoke, `--ci-test`"),
+    ("", "--ci-test", "assert f()", "asserts", "1 assertion after the run, `--ci-test`"),
+    ("", "--a", "subprocess.assert_close(1, 2)", "asserts", "1 assertion after the run, no `--ci-test`"),
+    (
+        *("", "--ci-test --ci-load-grad-norm x", "", "checks in the run"),
+        "gradient norms equal those of the first layout, `--ci-test`",
+    ),
+    (
+        *("", "--ci-test --ci-disable-kl-checker --enable-mtp-training", "", "checks in the run"),
+        "only MTP parameters get gradients, `--ci-test` without KL",
+    ),
+]
+
+
+@pytest.mark.parametrize(("before", "flags", "after", "level", "description"), NOTICED)
+def test_checks_have_a_level_and_a_description(
+    covered: Cover, before: str, flags: str, after: str, level: str, description: str
+) -> None:
+    checks = covered(f"{before}\nU.execute_train({flags!r}, 8, None)\n{after}\n").checks
+    assert (checks.level, checks.description) == (level, description)
+
+
+def test_an_assertion_is_quoted_by_what_it_says(covered: Cover) -> None:
+    body = """
+d = tempfile.mkdtemp()
+U.execute_train("--a", 8, None)
+assert f(d), f"No file was written under {d}. It should have been."
+assert g(d) == 3
+"""
+    assert covered(body).checks.assertions == ("No file was written under /tmp/tmp00000000", "`g(d) == 3`")
+
+
+def test_a_file_of_tests_counts_them_and_one_without_an_entry_runs_nothing(record: Callable[..., Recording]) -> None:
+    tests = '"""Tests of the thing."""\nimport pytest\ndef test_a(): ...\ndef test_b(): ...\n'
+    run = facts(record(f"{tests}if __name__ == '__main__':\n    pytest.main([__file__])\n"), nothing)
+    assert (run.kind, run.tests, run.doc, run.checks.description) == ("unit", 2, "Tests of the thing.", "unit tests")
+    idle = facts(record(tests), nothing)
+    assert (idle.kind, idle.checks.description) == ("vacuous", "runs nothing")
+
+
+def test_a_file_that_cannot_be_read_says_so(record: Callable[..., Recording]) -> None:
+    row_facts = facts(record("def broken(:"), nothing)
+    assert row_facts.kind == "unread" and row_facts.problem

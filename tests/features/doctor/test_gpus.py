@@ -1,0 +1,126 @@
+"""What nvidia-smi says, well and ill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.config import HostSpec
+from ci_tasks.features.doctor import gpus
+from ci_tasks.features.doctor.gpus import GpuHealth
+
+NONE = QueryAnswer(0, "")
+
+
+def test_eight_gpus_are_a_line(read: Any, data: Any) -> None:
+    answers = {
+        "gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")),
+        "gpu health": QueryAnswer(0, data("smi-health-h100.txt")),
+    }
+    [present, health] = read(gpus.facts(HostSpec("h")), answers)
+    assert (present.status, present.text) == ("ok", "8 x NVIDIA H100 80GB HBM3 (80 GiB), driver 535.183.01")
+    assert (health.status, health.text) == ("ok", "no uncorrected ECC error, no page or row pending")
+
+
+@pytest.mark.parametrize(("count", "status"), [(8, "ok"), (4, "ok"), (9, "fault"), (None, "ok")])
+def test_gpus_are_counted_against_hosts_yaml(read: Any, data: Any, count: int | None, status: str) -> None:
+    answers = {"gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")), "gpu health": NONE}
+    result = read(gpus.facts(HostSpec("h", gpus=count)), answers)[0]
+    assert result.status == status
+    assert (str(count) in result.text.partition("hosts.yaml says")[2]) == (count in (4, 9))
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "step"),
+    [
+        (QueryAnswer(18, "file:smi-mismatch.txt"), "Driver/library version mismatch", "reboot"),
+        (QueryAnswer(9, "file:smi-no-driver.txt"), "couldn't communicate", "modprobe nvidia"),
+        (QueryAnswer(6, "No devices were found\n"), "No devices were found", "lspci"),
+        (QueryAnswer(0, "No devices found.\n"), "No devices found", "lspci"),
+        # What half of it says is not believed: the GPU that fails is the result.
+        (QueryAnswer(15, "file:smi-lost.txt"), "Unable to determine the device handle", "fallen off the bus"),
+        (QueryAnswer(255, "Failed to initialize NVML: Unknown Error\n"), "Unknown Error", "inside a container"),
+        (QueryAnswer(4, "Failed to initialize NVML: Insufficient Permissions\n"), "Insufficient", "/dev/nvidia*"),
+        (QueryAnswer(None, "", "no answer from nvidia-smi within 20 s"), "no answer", "stuck"),
+        (QueryAnswer(77, "something new\n"), "something new", "run nvidia-smi"),
+    ],
+)
+def test_every_fault_of_the_driver_has_its_next_step(
+    read: Any, data: Any, answer: QueryAnswer, text: str, step: str
+) -> None:
+    recorded = data(answer.out[5:]) if answer.out.startswith("file:") else answer.out
+    [result] = read(gpus.facts(HostSpec("h")), {"gpus": QueryAnswer(answer.code, recorded, answer.err)})
+    assert (result.status, text in result.text, step in result.next_step) == ("fault", True, True), result
+
+
+@pytest.mark.parametrize(("count", "status"), [(None, "warning"), (8, "fault")])
+def test_a_host_without_a_driver_is_at_fault_only_if_it_should_have_gpus(
+    read: Any, count: int | None, status: str
+) -> None:
+    absent = QueryAnswer(None, "", "nvidia-smi: No such file or directory")
+    [result] = read(gpus.facts(HostSpec("h", gpus=count)), {"gpus": absent})
+    assert result.status == status
+
+
+def test_health_is_parsed(data: Any) -> None:
+    assert gpus.parse_health(data("smi-health-sick.txt")) == [
+        GpuHealth(0, "0000:1b:00", False, 2, False),
+        GpuHealth(1, "0000:43:00", True, 0, False),
+        GpuHealth(2, "0000:52:00", False, 0, True),
+        GpuHealth(3, "0001:9d:00", False, 0, False),
+    ]
+    assert gpus.parse_health(data("smi-health-rtx.txt")) == [GpuHealth(0, "0000:01:00", False, None, False)]
+    assert gpus.parse_health(data("smi-mismatch.txt")) == []
+
+
+def test_rows_to_remap_are_parsed(data: Any) -> None:
+    remapped = gpus.parse_remapped(
+        data("smi-remapped-sick.txt") + "00000000:52:00.0, No, Yes\n00000000:53:00.0, [N/A], [N/A]\n"
+    )
+    assert remapped == {
+        "0000:1b:00": (False, False),
+        "0000:43:00": (False, False),
+        "0001:9d:00": (True, True),
+        "0000:52:00": (False, True),
+        "0000:53:00": (False, False),
+    }
+
+
+def test_each_sick_gpu_is_named_with_what_helps(read: Any, data: Any) -> None:
+    answers = {
+        "gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")),
+        "gpu health": QueryAnswer(0, data("smi-health-sick.txt")),
+        "remapped rows": QueryAnswer(0, data("smi-remapped-sick.txt")),
+    }
+    results = [(f.status, f.text, f.next_step) for f in read(gpus.facts(HostSpec("h")), answers)[1:]]
+    reset = "with nobody on it: `sudo nvidia-smi --gpu-reset -i {}`, or reboot"
+    pending = "broken memory is taken out only by a reset"
+    assert results == [
+        ("warning", "GPU 0 (0000:1b:00): 2 uncorrected ECC errors since the driver was loaded", reset.format(0)),
+        (
+            "fault",
+            "GPU 1 (0000:43:00): split by MIG, but rows need whole GPUs",
+            "with nobody on it: `sudo nvidia-smi -i 1 -mig 0`",
+        ),
+        ("fault", f"GPU 2 (0000:52:00): {pending}", reset.format(2)),
+        ("fault", "GPU 3 (0001:9d:00): a broken row of its memory could not be remapped", "replace it"),
+        ("fault", f"GPU 3 (0001:9d:00): {pending}", reset.format(3)),
+    ]
+
+
+def test_gpus_without_ecc_report_no_count(read: Any, data: Any) -> None:
+    answers = {
+        "gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")),
+        "gpu health": QueryAnswer(0, data("smi-health-rtx.txt")),
+    }
+    assert read(gpus.facts(HostSpec("h")), answers)[1].text == "these GPUs count no ECC errors"
+
+
+def test_a_field_that_a_driver_does_not_know_costs_only_its_own_line(read: Any, data: Any) -> None:
+    refused = QueryAnswer(2, 'Field "retired_pages.pending" is not a valid field to query.\n')
+    [present, health] = read(
+        gpus.facts(HostSpec("h")), {"gpus": QueryAnswer(0, data("smi-gpus-h100x8.txt")), "gpu health": refused}
+    )
+    assert (present.status, health.status) == ("ok", "unknown")

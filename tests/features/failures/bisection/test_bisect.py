@@ -1,0 +1,225 @@
+"""A bisection whose runs are given: what is told, what hosts are trusted with, what it leaves with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.config import read
+from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.features.failures.bisection import bisect as bisecting
+from ci_tasks.features.failures.bisection.bisect import bisect
+from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
+from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest
+from ci_tasks.features.failures.command import BisectOptions
+
+WORKFLOW = """
+on: {pull_request: {types: [labeled]}}
+jobs:
+  e2e-test-quick:
+    runs-on: self-hosted
+    strategy: {matrix: {info: [{test_file: test_a.py, num_gpus: 0}, {test_file: test_ab.py, num_gpus: 0}]}}
+    steps: [{run: "python3 tests/${{ matrix.info.test_file }}"}]
+"""
+CONFIG = read("hosts: {one: {kind: local}, two: {kind: local}}", "hosts.yaml")
+COUNT, CULPRIT = 8, 5
+Kind = tuple[str, str]  # kind and signature
+
+
+class Runs:
+    """Takes the place of runs: `says` knows what a commit (by number) says on a host. `asked` are all that ran."""
+
+    def __init__(self, says: Callable[[int, str], Kind]) -> None:
+        self.says, self.requests = says, list[tuple[int, str]]()
+        self.stop_after = 1000
+
+    def __call__(
+        self,
+        work: RowUnderTest,
+        commit_runs: Sequence[CommitRun],
+        print_line: Callable[[str], None],
+        on_result: Callable[[Observation], None],
+    ) -> None:
+        for commit_run in commit_runs:
+            if len(self.requests) == self.stop_after:
+                raise KeyboardInterrupt
+            self.requests.append((commit_run.position, commit_run.host))
+            kind, word = self.says(commit_run.position, commit_run.host)
+            signature, reason = (word, "") if kind == FAIL else ("", word)
+            on_result(
+                Observation(
+                    commit_run.position, kind, signature, reason, f"run-{len(self.requests)}", commit_run.host, 60.0
+                )
+            )
+
+
+def truth(position: int, host: str) -> Kind:
+    return (FAIL, "it is broken#1") if position >= CULPRIT else (PASS, "")
+
+
+def but(**others: Kind) -> Callable[[int, str], Kind]:
+    """The truth, but for hosts (`one`), commits (`c3`) or both (`one_c3`) that say something else."""
+
+    def says(position: int, host: str) -> Kind:
+        for name in (f"{host}_c{position}", f"c{position}", host):
+            if name in others:
+                return others[name]
+        return truth(position, host)
+
+    return says
+
+
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commits c0 to c8, with these names as tags."""
+    path = tmp_path / "checkout"
+    (path / ".github/workflows").mkdir(parents=True)
+    (path / ".github/workflows/pr-test.yml").write_text(WORKFLOW)
+    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
+    subprocess.run(["git", "init", "-q", "."], cwd=path, check=True)
+    subprocess.run(["git", "add", "--all"], cwd=path, check=True)
+    for number in range(COUNT + 1):
+        arguments = ["commit", "-q", "--allow-empty", "-m", f"change {number}\x1b[2J"]
+        subprocess.run(["git", *identity, *arguments], cwd=path, check=True)
+        subprocess.run(["git", "tag", f"c{number}"], cwd=path, check=True)
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    return path
+
+
+@pytest.fixture
+def ask(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    def run_bisect(runs: Runs, hosts: tuple[str, ...] = ("one",), **more: object) -> int:
+        monkeypatch.setattr(bisecting, "run_commits", runs)
+        defaults: dict[str, object] = {"good": "c0", "bad": f"c{COUNT}", "label": "quick", "only": "a"}
+        options = BisectOptions(**{**defaults, "repo": str(repo), **more})  # type: ignore[arg-type]
+        return bisect(options, hosts, CONFIG)
+
+    return run_bisect
+
+
+def test_the_end_names_the_commit_its_probability_and_what_shows_it(
+    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(Runs(truth)) == 0
+    out = capsys.readouterr().out
+    end = out[out.index("the culprit: ") :].splitlines()
+    assert end[1].startswith(f"    change {CULPRIT}")
+    assert end[2].startswith("    Ada <ada@example.com>, 20")
+    assert "from it on, in 0 of " in end[3]
+    assert end[4].startswith("see it: git -C ")
+    assert "\x1b" not in out
+
+
+def test_the_row_is_the_one_of_that_very_name(ask: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(Runs(truth), only="a") == 0
+    assert "row a of label quick" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="means 2"):
+        ask(Runs(truth), only="a,ab")
+
+
+def test_every_host_has_a_commit_of_its_own(ask: Callable[..., int]) -> None:
+    runs = Runs(truth)
+    assert ask(runs, hosts=("one", "two")) == 0
+    assert abs(sum(1 if host == "one" else -1 for _, host in runs.requests)) <= 2
+
+
+def test_an_interrupted_bisection_resumes(ask: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    whole, first, rest = Runs(truth), Runs(truth), Runs(truth)
+    assert ask(whole, fresh=True) == 0
+    first.stop_after = 5
+    assert ask(first, fresh=True) == 130
+    assert "interrupted after 5 runs; the same command goes on from here" in capsys.readouterr().out
+    assert ask(rest) == 0
+    assert first.requests + rest.requests == whole.requests
+    assert "going on after 5 runs of before" in capsys.readouterr().out
+
+
+def test_a_finished_bisection_prints_its_result_again_and_a_fresh_one_runs(ask: Callable[..., int]) -> None:
+    assert ask(Runs(truth)) == 0
+    again, fresh = Runs(truth), Runs(truth)
+    assert ask(again, resume=True) == 0 and not again.requests
+    assert ask(fresh, fresh=True) == 0 and fresh.requests
+
+
+def test_nothing_to_resume_is_an_error(ask: Callable[..., int]) -> None:
+    with pytest.raises(UsageError, match="there is nothing to resume"):
+        ask(Runs(truth), resume=True)
+
+
+def test_a_state_that_is_none_says_how_to_do_without(ask: Callable[..., int], tmp_path: Path) -> None:
+    assert ask(Runs(truth)) == 0
+    (path,) = (tmp_path / "home/bisections").glob("*.json")
+    path.write_text(json.dumps({"observations": [{"commit": "unknown"}]}))
+    with pytest.raises(UsageError) as caught:
+        ask(Runs(truth))
+    assert "--fresh" in caught.value.hint
+    assert ask(Runs(truth), fresh=True) == 0
+
+
+def test_two_commands_are_not_at_one_bisection(ask: Callable[..., int]) -> None:
+    def another(position: int, host: str) -> Kind:
+        with pytest.raises(UsageError, match="another command"):
+            ask(Runs(truth))
+        return truth(position, host)
+
+    ask(Runs(another))
+
+
+def test_a_host_that_blocks_a_commit_that_ran_elsewhere_is_out(
+    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Runs(but(two=(BLOCKED, "no GPU")))
+    assert ask(runs, hosts=("one", "two")) == 0
+    assert sum(host == "two" for _, host in runs.requests) <= 4
+    assert "two is out: blocked" in capsys.readouterr().out
+
+
+def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Callable[..., int]) -> None:
+    gaps = {f"c{number}": (BLOCKED, "the install steps ended with 1") for number in range(1, COUNT)}
+    runs = Runs(but(**gaps))
+    assert ask(runs) == 1, "the commits cannot be tested; the host can"
+    blocked = 0
+    for position, _ in runs.requests:
+        blocked = 0 if position in (0, COUNT) else blocked + 1
+        assert blocked <= 3
+
+
+def test_a_host_that_blocks_now_and_then_stays(ask: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    turns = cycle([True, False])
+    ask(Runs(lambda at, host: (BLOCKED, "429") if next(turns) else truth(at, host)))
+    assert "is out" not in capsys.readouterr().out
+
+
+def test_where_no_host_can_go_on_it_is_blocked_and_goes_on_once_one_can(ask: Callable[..., int]) -> None:
+    with pytest.raises(Blocked, match=r"no host can run row a .* one: no GPU; two: no GPU"):
+        ask(Runs(but(one=(BLOCKED, "no GPU"), two=(BLOCKED, "no GPU"))), hosts=("one", "two"))
+    assert ask(Runs(truth), hosts=("one", "two")) == 0
+
+
+def test_only_untestable_commits_left_are_listed(ask: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(Runs(but(c4=(FAIL, "another"), c5=(FAIL, "another")))) == 1
+    out = capsys.readouterr().out
+    assert "only commits that cannot be tested are left; the culprit is one of:" in out
+    assert all(f"change {number}" in out for number in (4, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("says", "more", "message"),
+    [
+        (but(c0=(FAIL, "it is broken#1")), {}, "is not good: a fails there as it does at the bad end"),
+        (but(c0=(FAIL, "another")), {}, "cannot be tested: skip: another failure: another"),
+        (but(c0=(MISSING, "no row a")), {}, "cannot be tested: skip: no row a"),
+        (but(c8=(PASS, "")), {}, "is not bad: a did not fail there in 30 runs"),
+        (truth, {"signature": "another"}, "does not fail with the signature that is looked for: skip: another failure"),
+    ],
+)
+def test_ends_that_will_not_do_are_refused_with_what_was_seen(
+    ask: Callable[..., int], says: Callable[[int, str], Kind], more: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        ask(Runs(says), **more)

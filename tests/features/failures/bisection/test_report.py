@@ -1,0 +1,66 @@
+"""A bisection as text, to the character."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.checkout.commits import Commit, CommitHistory
+from ci_tasks.features.failures.bisection.report import (
+    Effort,
+    FailureCounts,
+    culprit,
+    head,
+    observation,
+    target,
+    unclear,
+)
+
+
+def commit(sha: str, subject: str = "a change") -> Commit:
+    return Commit(sha, (), "Ada <ada@example.com>", "2026-01-02T03:04:05+01:00", subject)
+
+
+FIRST, LAST = commit("0" * 40), commit("f" * 40, subject="clears\x1b[2J the screen\nand goes on")
+EFFORT = Effort(runs=45, commits=12, seconds=4000)
+
+
+def test_the_head_says_what_is_going_to_happen() -> None:
+    assert head("ckpt", "tiny", CommitHistory(FIRST, (*[FIRST] * 63, LAST)), ["a", "b"]) == [
+        "bisect: 64 commits after 000000000000 (good) up to ffffffffffff (bad)",
+        "row tiny of label ckpt, on a, b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mark", "run", "seconds", "line"),
+    [
+        ("good: 1 pass", "20260101-1.01", 62.4, "  7  ffffffffffff  a         good: 1 pass [20260101-1.01, 62 s]"),
+        ("skip: no row\nx\x1b[2J", "", None, "  7  ffffffffffff  a         skip: no row x�[2J"),
+    ],
+)
+def test_a_run_is_one_line(mark: str, run: str, seconds: float | None, line: str) -> None:
+    assert observation(7, LAST, "a", mark, run, seconds) == line
+
+
+def test_what_is_looked_for_comes_with_its_rate_and_an_estimate() -> None:
+    assert target("E: x#1", 3, 9, 45) == "looking for: E: x#1 (3 of 9 runs of the bad end); some 45 runs to go"
+
+
+def test_the_culprit_comes_with_its_evidence_and_the_next_step() -> None:
+    assert culprit(LAST, 0.9712, FailureCounts(5, 8, 0, 24), "/a checkout", EFFORT) == [
+        "",
+        f"the culprit: {LAST.sha}",
+        "    clears�[2J the screen and goes on",
+        "    Ada <ada@example.com>, 2026-01-02T03:04:05+01:00",
+        "probability 97 %: the row fails in 5 of 8 runs from it on, in 0 of 24 before it",
+        "see it: git -C '/a checkout' show ffffffffffff",
+        "45 runs of 12 commits, 1 h 06 min of tests",
+    ]
+
+
+def test_several_that_are_left_are_listed_and_many_counted() -> None:
+    lines = unclear([(commit(f"{number:040d}"), 0.05) for number in range(20)], False, EFFORT)
+    assert lines[1] == "only commits that cannot be tested are left; the culprit is one of:"
+    assert lines[2] == "    000000000000   5 %  a change"
+    assert lines[-2:] == ["    and 8 more", "45 runs of 12 commits, 1 h 06 min of tests"]
+    assert unclear([(FIRST, 0.5)], True, EFFORT)[1] == "not clear after 45 runs; the most probable are:"

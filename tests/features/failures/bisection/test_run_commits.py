@@ -1,0 +1,130 @@
+"""From a run's record to what it says of its commit, and several runs at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from ci_tasks.config import read
+from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.features.failures.bisection import run_commits as run_commits_module
+from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
+from ci_tasks.features.failures.bisection.run_commits import (
+    CommitRun,
+    InterruptCount,
+    QuietView,
+    RowUnderTest,
+    RunCancelled,
+    observation_of,
+    run_commits,
+)
+from ci_tasks.records import RunRecord, Timings, Triage
+from ci_tasks.report.live import RUNNING, RowProgress
+
+ORDER = CommitRun(3, "0123456789abcdef", "one")
+WORK = RowUnderTest("repo", None, "label", "row", read("hosts: {one: {kind: local}}", "hosts.yaml"))
+
+
+def record(status: str, signature: str = "", verdict: str = "fail", reason: str = "why 1") -> RunRecord:
+    triage = Triage("x", verdict, 1, "line", signature, 0.9) if signature else None
+    return RunRecord("id", "label", "row", "one", status, reason, timings=Timings(1.5), triage=triage)
+
+
+@pytest.mark.parametrize(
+    ("run_record", "target", "kind", "signature"),
+    [
+        (record("passed"), "", PASS, ""),
+        (record("failed", "E#1"), "", FAIL, "E#1"),
+        (record("vacuous"), "", FAIL, "vacuous"),
+        (record("blocked"), "", BLOCKED, ""),
+        (record("lost"), "", BLOCKED, ""),
+        # Triage knows an environment's fault in what ended as failed; who looks for just that one, gets it.
+        (record("failed", "E#1", "blocked"), "", BLOCKED, ""),
+        (record("failed", "E#1", "blocked"), "E#1", FAIL, "E#1"),
+        # Without a signature the reason has to do, less what varies.
+        (record("failed", reason="exit code 1 at 0x7f3a"), "", FAIL, "exit code # at #"),
+        (record("failed", reason="no output for 30 min"), "", FAIL, "no output for # min"),
+    ],
+)
+def test_a_record_says_this_of_its_commit(run_record: RunRecord, target: str, kind: str, signature: str) -> None:
+    observation = observation_of(ORDER, run_record, target)
+    assert (observation.kind, observation.signature) == (kind, signature)
+    assert (observation.position, observation.host, observation.run, observation.seconds) == (3, "one", "id", 1.5)
+
+
+def test_a_cancelled_run_says_nothing() -> None:
+    with pytest.raises(RunCancelled):
+        observation_of(ORDER, record("cancelled"))
+
+
+def raising(problem: Exception) -> Any:
+    def perform(*_: Any, **__: Any) -> None:
+        raise problem
+
+    return perform
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"), [(UsageError("no label"), MISSING), (Blocked("no python there"), BLOCKED)]
+)
+def test_a_commit_that_cannot_begin_says_why(monkeypatch: pytest.MonkeyPatch, problem: Exception, kind: str) -> None:
+    monkeypatch.setattr(run_commits_module, "open_source", raising(problem))
+    observations: list[Observation] = []
+    run_commits(WORK, [ORDER], print, observations.append)
+    assert [(observation.kind, observation.reason) for observation in observations] == [(kind, str(problem))]
+
+
+def test_where_the_row_must_be_there_its_absence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_commits_module, "open_source", raising(UsageError("no label")))
+    with pytest.raises(UsageError, match="no label"):
+        run_commits(WORK, [CommitRun(3, "0123", "one", must=True)] * 2, print, lambda _: None)
+
+
+def test_several_run_at_once_and_what_ended_counts_when_another_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    together = threading.Barrier(3, timeout=20)
+
+    def run_commit(
+        work: RowUnderTest, commit_run: CommitRun, print_line: Any, interrupts: InterruptCount
+    ) -> Observation:
+        together.wait()
+        if commit_run.host == "cancelled":
+            raise RunCancelled
+        return Observation(commit_run.position, PASS, host=commit_run.host)
+
+    monkeypatch.setattr(run_commits_module, "run_commit", run_commit)
+    observations: list[Observation] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_commits(
+            WORK,
+            [CommitRun(1, "a", "one"), CommitRun(2, "b", "cancelled"), CommitRun(3, "c", "two")],
+            print,
+            observations.append,
+        )
+    assert sorted(observation.host for observation in observations) == ["one", "two"]
+
+
+def test_a_run_hears_of_every_ctrl_c_once() -> None:
+    interrupts = InterruptCount()
+    watch = QuietView("name", print, interrupts)
+    watch.update([])
+    for _ in range(2):
+        interrupts.pressed += 1
+        with pytest.raises(KeyboardInterrupt):
+            watch.print_message("anything")
+        watch.update([])
+
+
+def test_a_long_run_says_now_and_then_that_it_goes_on() -> None:
+    messages: list[str] = []
+    watch = QuietView("0123 on one", messages.append, InterruptCount())
+    lanes = [RowProgress("row", RUNNING, 75.0, "step 3")]
+    watch.update(lanes)
+    assert not messages
+    watch.printed_at -= 61
+    watch.update(lanes)
+    watch.update(lanes)
+    assert messages == ["     0123 on one: running for 1 min 15 s: step 3"]

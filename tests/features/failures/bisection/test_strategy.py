@@ -1,0 +1,210 @@
+"""A whole search, on histories that are simulated: data in, decisions out."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import log2
+from statistics import mean
+
+import pytest
+
+from ci_tasks.features.failures.bisection import strategy as strategy
+from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
+from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
+from ci_tasks.features.failures.bisection.strategy import (
+    BisectionGoal,
+    CulpritFound,
+    Decision,
+    InvalidRange,
+    RunCommits,
+    Undecided,
+    next_decision,
+)
+
+SIDE = [[0], [0], [1], [2], [3, 4], [5], [6]]  # 1─3 and 2─4, merged by 5, then 6 and 7
+
+
+@dataclass
+class World:
+    """A history whose row fails at `rate` in every commit that contains the culprit; `gaps` are commits that say
+    something else, whatever happens."""
+
+    graph: CommitGraph
+    culprit: int
+    rate: float = 1.0
+    gaps: Mapping[int, Observation] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+    def run(self, position: int) -> Observation:
+        if position in self.gaps:
+            return self.gaps[position]
+        affected = self.graph.descendants[self.culprit] >> position & 1
+        fails = affected and self.random.random() < self.rate
+        return Observation(position, FAIL, "x") if fails else Observation(position, PASS)
+
+
+@dataclass
+class Search:
+    end: Decision
+    observations: list[Observation]
+    rounds: int
+
+
+def search(world: World, hosts: int = 1, target: str = "", repeat: int = 0) -> Search:
+    goal, rounds = BisectionGoal(world.graph, target, repeat), 0
+    observations: list[Observation] = []
+    while isinstance(decision := next_decision(goal, observations, hosts), RunCommits):
+        assert 0 < len(decision.positions) <= hosts
+        rounds += 1
+        observations += [world.run(position) for position in decision.positions]
+        assert len(observations) < 2 * strategy.MAX_RUNS, "it has to end"
+    return Search(decision, observations, rounds)
+
+
+def gaps(places: Collection[int], kind: str, signature: str = "") -> dict[int, Observation]:
+    return {place: Observation(place, kind, signature) for place in places}
+
+
+def is_culprit(result: Search, culprit: int) -> bool:
+    return isinstance(result.end, CulpritFound) and result.end.position == culprit
+
+
+@pytest.mark.parametrize("culprit", range(1, 65, 7))
+def test_a_failure_that_always_shows_costs_a_plain_bisection_and_a_few_runs_of_the_ends(culprit: int) -> None:
+    result = search(World(CommitGraph.linear(64), culprit))
+    assert is_culprit(result, culprit)
+    assert len(result.observations) <= log2(64) + 8
+
+
+@pytest.mark.parametrize("culprit", range(1, 8))
+def test_a_culprit_on_a_side_branch_is_found_too(culprit: int) -> None:
+    assert is_culprit(search(World(CommitGraph(SIDE), culprit)), culprit)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_short_histories_end_as_well(length: int) -> None:
+    assert is_culprit(search(World(CommitGraph.linear(length), length)), length)
+
+
+def test_a_culprit_that_fails_in_three_runs_of_ten_is_found_in_nine_tries_of_ten() -> None:
+    tries = [search(World(CommitGraph.linear(64), 1 + 17 * seed % 64, 0.3, seed=seed)) for seed in range(40)]
+    right = sum(is_culprit(result, 1 + 17 * seed % 64) for seed, result in enumerate(tries))
+    assert right >= 36
+    assert max(len(result.observations) for result in tries) < strategy.MAX_RUNS
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_four_hosts_take_at_most_half_the_rounds(rate: float) -> None:
+    def rounds(hosts: int) -> float:
+        return mean(
+            search(World(CommitGraph.linear(64), 1 + 23 * s % 64, rate, seed=s), hosts).rounds for s in range(12)
+        )
+
+    assert rounds(4) <= rounds(1) / 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "signature"),
+    [(FAIL, "another"), (BLOCKED, ""), (MISSING, "")],
+    ids=["another failure", "blocked", "no row"],
+)
+def test_inconclusive_commits_are_skipped(kind: str, signature: str) -> None:
+    result = search(World(CommitGraph.linear(64), 20, gaps=gaps(range(24, 50), kind, signature)))
+    assert is_culprit(result, 20)
+    request = Counter(
+        observation.position for observation in result.observations if observation.position in range(24, 50)
+    )
+    assert request and max(request.values()) <= (1 if kind == MISSING else strategy.MAX_SKIPS)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.4])
+@pytest.mark.parametrize("kind", [FAIL, BLOCKED, MISSING])
+def test_where_only_untestable_commits_are_left_they_are_the_answer(rate: float, kind: str) -> None:
+    result = search(World(CommitGraph.linear(32), 12, rate, gaps=gaps((10, 11, 12, 13), kind, "another"), seed=3))
+    assert isinstance(result.end, Undecided)
+    assert not result.end.distinguishable
+    assert [place for place, _ in result.end.left] == [10, 11, 12, 13, 14]
+    assert len(result.observations) < strategy.MAX_RUNS / 2
+
+
+def test_an_inconclusive_commit_is_run_again_where_it_matters() -> None:
+    world = World(CommitGraph.linear(8), 4)
+    observations = [Observation(place, FAIL, "x") for place in (8, 8, 8, 5)] + [
+        Observation(0, PASS),
+        Observation(3, PASS),
+    ] * 2
+    decision = next_decision(BisectionGoal(world.graph), [*observations, Observation(4, BLOCKED)])
+    assert decision == RunCommits((4,))
+
+
+@pytest.mark.parametrize(
+    ("world", "target", "why"),
+    [
+        (World(CommitGraph.linear(8), 8, 0.0), "", strategy.NEVER_FAILS),
+        (World(CommitGraph.linear(8), 0), "", strategy.FAILS_AT_GOOD),
+        (World(CommitGraph.linear(8), 0, 0.3, seed=1), "", strategy.FAILS_AT_GOOD),
+        (World(CommitGraph.linear(8), 4, gaps=gaps([0], FAIL, "another")), "", strategy.GOOD_UNTESTABLE),
+        (World(CommitGraph.linear(8), 4, gaps=gaps([0], MISSING)), "", strategy.GOOD_UNTESTABLE),
+        (World(CommitGraph.linear(8), 4, gaps=gaps([8], MISSING)), "", strategy.BAD_UNTESTABLE),
+        (World(CommitGraph.linear(8), 4), "never seen", strategy.BAD_UNTESTABLE),
+    ],
+)
+def test_wrong_good_and_bad_ends_are_refused(world: World, target: str, why: str) -> None:
+    assert search(world, target=target).end == InvalidRange(why)
+
+
+def test_a_rare_failure_of_a_good_commit_does_not_mislead() -> None:
+    result = search(World(CommitGraph.linear(32), 20, gaps=gaps([], PASS)))
+    by_chance = [*result.observations, Observation(6, FAIL, "x")]
+    decision = next_decision(BisectionGoal(CommitGraph.linear(32)), by_chance)
+    assert isinstance(decision, RunCommits), "not certain any more"
+    world, observations = World(CommitGraph.linear(32), 20), list(by_chance)
+    while isinstance(decision := next_decision(BisectionGoal(world.graph), observations), RunCommits):
+        observations += [world.run(position) for position in decision.positions]
+    assert isinstance(decision, CulpritFound) and decision.position == 20
+
+
+def test_a_person_decides_how_often_a_commit_has_to_pass() -> None:
+    result = search(World(CommitGraph.linear(16), 9), repeat=4)
+    passes = {place: sum(observation.position == place for observation in result.observations) for place in range(1, 9)}
+    assert is_culprit(result, 9)
+    assert {count for count in passes.values() if count} == {4}
+    assert sum(observation.position in range(9, 16) for observation in result.observations) <= 4, (
+        "a failure needs no second"
+    )
+
+
+@pytest.mark.parametrize(("then", "again"), [(PASS, True), (FAIL, False)])
+def test_a_commit_that_failed_after_all_needs_no_more_passes(then: str, again: bool) -> None:
+    observations = [Observation(16, FAIL, "x"), Observation(16, PASS), Observation(0, PASS)] * 8
+    observations += [Observation(2, PASS), Observation(2, then, "x" if then == FAIL else "")]
+    assert (next_decision(BisectionGoal(CommitGraph.linear(16), repeat=4), observations) == RunCommits((2,))) == again
+
+
+def test_runs_of_the_good_end_are_as_many_as_the_rate_of_the_failure_asks_for() -> None:
+    always, rarely = (search(World(CommitGraph.linear(32), 16, rate, seed=5)).observations for rate in (1.0, 0.2))
+    assert sum(observation.position == 0 for observation in always) <= 2
+    assert sum(observation.position == 0 for observation in rarely) >= 4
+
+
+def test_a_search_that_takes_too_long_says_what_is_likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategy, "MAX_RUNS", 30)
+    result = search(World(CommitGraph.linear(64), 20, 0.2, seed=2))
+    assert isinstance(result.end, Undecided)
+    assert result.end.distinguishable
+    assert sum(chance for _, chance in result.end.left) > strategy.CERTAIN
+
+
+def test_the_same_runs_decide_the_same() -> None:
+    result = search(World(CommitGraph.linear(64), 30, 0.3, seed=9), hosts=3)
+    goal = BisectionGoal(CommitGraph.linear(64))
+    for count in range(0, len(result.observations), 10):
+        assert next_decision(goal, result.observations[:count], 3) == next_decision(
+            goal, list(result.observations[:count]), 3
+        )

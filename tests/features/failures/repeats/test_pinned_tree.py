@@ -1,0 +1,116 @@
+"""One tree for several runs, on this machine as a site, with real git."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.config import HostSpec
+from ci_tasks.executors.executor import Executor
+from ci_tasks.executors.local_executor import LocalExecutor
+from ci_tasks.features.failures.repeats.pinned_tree import pinned
+from ci_tasks.results.store import Batch
+from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.workflow.model import Workflow
+
+HOST = HostSpec("here", runtime="none")
+
+
+def git(directory: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=T", "-c", "user.email=t@example.com"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=directory, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit(checkout: Path) -> str:
+    git(checkout, "add", "--all")
+    git(checkout, "commit", "--quiet", "--message=more")
+    return git(checkout, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository with an uncommitted edit, on a main that origin/main lags behind."""
+    path = tmp_path / "it's a checkout"
+    path.mkdir()
+    git(path, "init", "--quiet", "--initial-branch=main")
+    (path / "code.py").write_text("base\n")
+    commit(path)
+    git(path, "update-ref", "refs/remotes/origin/main", "HEAD")
+    (path / "code.py").write_text("committed\n")
+    commit(path)
+    (path / "code.py").write_text("as it was\n")
+    return path
+
+
+def source(checkout: Path, rev: str | None = None) -> CheckoutSource:
+    return CheckoutSource(checkout, "here", Workflow("pr-test.yml", "PR Test", {}), rev=rev)
+
+
+def opened(sites: list[Path]) -> Callable[[HostSpec], Executor]:
+    """Opens this machine, noting from where it takes its trees."""
+
+    class Noting(LocalExecutor):
+        def snapshot(self, batch: Batch, source: Path, *, rev: str | None, base: str | None):  # type: ignore[no-untyped-def]
+            sites.append(source)
+            return super().snapshot(batch, source, rev=rev, base=base)
+
+    return Noting
+
+
+def _edited(checkout: Path) -> None:
+    (checkout / "code.py").write_text("edited since\n")
+
+
+def _more(checkout: Path) -> None:
+    (checkout / "new.py").write_text("new\n")
+
+
+def _committed(checkout: Path) -> None:
+    commit(checkout)  # the very tree, but another commit, which a job can see
+
+
+def _thrown_away(checkout: Path) -> None:
+    git(checkout, "reset", "--quiet", "--hard", "origin/main")
+
+
+@pytest.mark.parametrize("happens", [_edited, _more, _committed, _thrown_away])
+def test_what_happens_to_the_checkout_meanwhile_does_not_matter(
+    happens: Callable[[Path], None], checkout: Path, tmp_path: Path
+) -> None:
+    with pinned(source(checkout), None) as pin:
+        happens(checkout)
+        site = pin.wrap(opened([]))(HOST)
+        batch = Batch("1", tmp_path / "batch")
+        code = site.snapshot(batch, checkout, rev=None, base=None)
+        assert code.checkout == pin.checkout
+        assert (code.read_file("code.py"), code.read_file("new.py")) == ("as it was\n", None)
+        assert (code.checkout.path, code.checkout.dirty) == (str(checkout), ("code.py",))
+        assert git(batch.source, "rev-parse", "HEAD^{tree}") == code.checkout.tree
+        assert git(batch.source, "show", "origin/main:code.py") == "base"
+        site.close()
+    assert not pin.directory.exists()
+
+
+def test_an_unchanged_checkout_is_taken_itself(checkout: Path, tmp_path: Path) -> None:
+    sites: list[Path] = []
+    with pinned(source(checkout), None) as pin:
+        site = pin.wrap(opened(sites))(HOST)
+        assert site.snapshot(Batch("1", tmp_path / "batch"), checkout, rev=None, base=None).checkout == pin.checkout
+        assert sites == [checkout]
+        site.close()
+
+
+def test_a_branch_that_moves_on_stays_where_it_was(checkout: Path, tmp_path: Path) -> None:
+    before = commit(checkout)
+    _edited(checkout)
+    with pinned(source(checkout, "main"), "main~1") as pin:
+        commit(checkout)
+        site = pin.wrap(opened([]))(HOST)
+        code = site.snapshot(Batch("1", tmp_path / "batch"), checkout, rev="main", base="main~1")
+        assert (code.checkout.commit, code.read_file("code.py")) == (before, "as it was\n")
+        assert git(tmp_path / "batch/source", "show", "origin/main:code.py") == "committed"
+        site.close()

@@ -1,0 +1,188 @@
+"""A job log in CI's format → the same job again on a box: reproduced, passed here, different failure, blocked."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import fixtures as support
+from tests.parts import dockerd, registry
+
+
+def _module(name: str, path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+github = _module("ci_tasks_tests_github_format", Path(__file__).parents[2] / "ci_logs/parse/github_format.py")
+
+WORKFLOW = """\
+name: PR Test
+on: pull_request
+jobs:
+  e2e-test-far:
+    runs-on: self-hosted
+    timeout-minutes: 5
+    strategy: {matrix: {info: [{test_file: test_job.py, num_gpus: 2}, {test_file: test_other.py, num_gpus: 2}]}}
+    env:
+      GITHUB_COMMIT_NAME: ${{ github.sha }}_${{ github.event.pull_request.number || 'non-pr' }}
+    steps:
+      - uses: actions/checkout@v4
+      - name: Execute
+        run: |
+          docker run --pull=always --rm --privileged --network host --gpus all --ipc=host \\
+            -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -w "$GITHUB_WORKSPACE" \\
+            IMAGE bash -c 'source tests/${{ matrix.info.test_file }}'
+"""
+SCRIPT = """\
+docker run --pull=always --rm --privileged --network host --gpus all --ipc=host \\
+  -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -w "$GITHUB_WORKSPACE" \\
+  IMAGE bash -c 'source tests/test_job.py'"""
+FAILS = """\
+echo "step 0: {'loss': 0.$RANDOM}"
+echo 'Traceback (most recent call last):'
+echo "  File \\"$PWD/trainer.py\\", line 12, in step"
+echo '    raise ValueError(loss)'
+echo "ValueError: loss is 3.$RANDOM in process $$"
+exit 1
+"""
+WORKS = "echo \"step 0: {'loss': 0.5}\"\n"
+
+
+@pytest.fixture
+def red_job(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
+    """Somebody with a checkout whose job failed in CI, its log, and a box on which it can run."""
+    ssh_host = sshd.start("box")
+    with registry.serving(dockerd.image_tar()) as (name, digest):
+        someone: Any = support.Person(tmp_path / "home", tmp_path / "checkout", dict(sshd.env))
+        someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", f"{name}:latest"))
+        someone.write("tests/test_job.py", FAILS)
+        someone.write("tests/test_other.py", WORKS)
+        for argv in (
+            ["init", "--quiet"],
+            ["add", "--all"],
+            ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm1"],
+        ):
+            subprocess.run(["git", *argv], cwd=someone.checkout, check=True)
+        someone.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
+        someone.hosts = lambda **keys: (tmp_path / "hosts.yaml").write_text(
+            json.dumps({"hosts": {"box": {"kind": "ssh", "address": "box", "gpus": 8, **keys}}})
+        )
+        someone.hosts(env={"DOCKER_HOST": docker_host})
+        someone.ssh_host, someone.image, someone.digest = ssh_host, name, digest
+        someone.log = tmp_path / "failed.log"
+        someone.log.write_bytes(github.render(ci_job(someone)))
+        yield someone
+
+
+def ci_job(someone: Any) -> Any:
+    sha = someone.git("rev-parse", "HEAD").strip()
+    result = subprocess.run(
+        ["bash", "-c", FAILS], capture_output=True, text=True, check=False, cwd="/", env={"PWD": "/home/ci/_work/t/t"}
+    ).stdout
+    step = github.Step(
+        "Execute",
+        SCRIPT.replace("IMAGE", f"{someone.image}:latest"),
+        env={"GITHUB_COMMIT_NAME": f"{sha}_7"},
+        output=(*github.pulled(f"{someone.image}:latest", someone.digest), *result.splitlines()),
+        exit_code=1,
+    )
+    return github.Job("e2e-test-far (test_job.py, 2)", (step,), commit=sha, pull_request=7)
+
+
+def test_a_red_job_is_reproduced_fixed_broken_otherwise_and_blocked(red_job: Any, tmp_path: Path) -> None:
+    reproduce = ("reproduce", "--log", str(red_job.log), "--host", "box")
+
+    result = red_job.ci_tasks(*reproduce)
+    assert result.code == 0, result.out + result.err
+    assert result.out.splitlines()[-1].startswith("reproduced: the same failure: ValueError: loss is #")
+    (record,) = red_job.records()
+    assert record["row"] == "job"
+    (call,) = json.loads(next(red_job.home.glob("runs/*/01/docker.json")).read_text())["calls"]
+    assert f"{red_job.image}@{red_job.digest}" in call["here"], "the image that CI's log pins is the one that ran"
+    assert any(reference.endswith(red_job.digest) for reference in record["environment"]["containers"][0]["digests"])
+    lines = [line.split() for line in result.out.splitlines()]
+    assert ["digest", red_job.digest, red_job.digest, "same"] in lines
+    assert "not recovered: the driver's version" in result.out
+    assert not any(line[:1] == ["code:"] for line in lines), "CI's own commit ran"
+
+    red_job.write("tests/test_job.py", WORKS)
+    assert red_job.ci_tasks(*reproduce).code == 0, "an edited tree is not what CI ran"
+    fixed = red_job.ci_tasks(*reproduce, "--on-my-tree")
+    assert (fixed.code, fixed.out.splitlines()[-1][:12]) == (1, "passed here:"), fixed.out + fixed.err
+
+    red_job.write("tests/test_job.py", FAILS.replace("ValueError: loss", "KeyError: loss"))
+    other = red_job.ci_tasks(*reproduce, "--on-my-tree")
+    assert (other.code, other.out.splitlines()[-1][:17]) == (3, "different failure"), other.out + other.err
+
+    red_job.hosts(env={"DOCKER_HOST": f"unix://{tmp_path}/stopped.sock"})
+    blocked = red_job.ci_tasks(*reproduce)
+    assert (blocked.code, blocked.out.splitlines()[-2][:8]) == (125, "blocked:"), blocked.out + blocked.err
+
+
+def test_what_gh_prints_of_the_failed_step_is_enough(red_job: Any) -> None:
+    """Without a checkout step the commit is found in the job's own variable."""
+    red_job.log.write_bytes(github.from_gh(ci_job(red_job), failed=True))
+    result = red_job.ci_tasks("reproduce", "--log", str(red_job.log), "--host", "box")
+    assert result.code == 0, result.out + result.err
+
+
+def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it(red_job: Any, tmp_path: Path) -> None:
+    upstream = tmp_path / "upstream"
+    subprocess.run(["git", "clone", "--quiet", "--bare", str(red_job.checkout), str(upstream)], check=True)
+    red_job.git("config", "remote.origin.url", str(upstream))
+    subprocess.run(["git", "-C", str(upstream), "config", "uploadpack.allowAnySHA1InWant", "true"], check=True)
+    tree = red_job.git("rev-parse", "HEAD^{tree}").strip()
+    merge = subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit-tree", tree, "-m", "Merge a into b"],
+        cwd=upstream,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    red_job.log.write_bytes(github.render(replace(ci_job(red_job), commit=merge)))
+    before = red_job.git("count-objects", "-v")
+    result = red_job.ci_tasks("reproduce", "--log", str(red_job.log), "--host", "box")
+    assert result.code == 0, result.out + result.err
+    assert red_job.records()[0]["checkout"]["commit"] == merge
+    assert red_job.git("count-objects", "-v") == before, "the checkout itself stays as it was"
+
+    red_job.log.write_bytes(github.render(replace(ci_job(red_job), commit="1" * 40)))
+    result = red_job.ci_tasks("reproduce", "--log", str(red_job.log), "--host", "box")
+    assert result.code == 2
+    assert "commit 111111111111, which CI ran, is neither in" in result.err
+    assert "--on-my-tree" in result.err
+
+
+REFUSED = [
+    (("reproduce",), "needs --log FILE, --log - or --url URL"),
+    (("reproduce", "--log", "x", "--url", "y"), "--url and --log cannot be combined"),
+    (("reproduce", "--log", "LOG", "--host", "nowhere"), "unknown host 'nowhere'"),
+    (("reproduce", "--log", "LOG", "--host", "box", "--repeat", "0"), "--repeat takes a number of repetitions"),
+    (("reproduce", "--log", "LOG", "--on-my-tree", "--rev", "HEAD"), "cannot be combined"),
+    (("reproduce", "--log", "missing.log", "--host", "box"), "no such file: 'missing.log'"),
+    (("reproduce", "--log", "PLAIN", "--host", "box"), "does not say which commit CI ran"),
+    (("reproduce", "--log", "PLAIN", "--host", "box", "--rev", "HEAD"), "--label LABEL --only ROW"),
+    (("reproduce", "--log", "GREEN", "--host", "box"), "shows no failure"),
+]
+
+
+def test_what_cannot_be_reproduced_is_a_clear_error_with_the_next_step(red_job: Any, tmp_path: Path) -> None:
+    logs = {"LOG": red_job.log, "PLAIN": tmp_path / "plain.log", "GREEN": tmp_path / "green.log"}
+    logs["PLAIN"].write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: x\n')
+    logs["GREEN"].write_text("3 passed in 0.1s\n")
+    for argv, message in REFUSED:
+        result = red_job.ci_tasks(*(str(logs.get(word, word)) for word in argv))
+        assert (result.code, message in result.err) == (2, True), (argv, result.err, result.out)
+    assert not (red_job.home / "runs").exists(), "nothing was run"

@@ -1,0 +1,102 @@
+"""Whole logs in cases/, each with what its triage has to say.
+
+A case is a log below a head of lines `#: key value`: `cause`, `verdict`, `line` (a part of the line to be blamed,
+none where nothing failed), `why` (what the case is about), and `exit` where the job's exit code belongs to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.features.failures.triage.candidate_reader import CandidateReader
+from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.features.failures.triage.ranking import cause_of, ranked
+from ci_tasks.features.failures.triage.rules import shipped
+from ci_tasks.records import Triage
+from ci_tasks.results.log_scanner import LogScanner
+
+DIRECTORY = Path(__file__).parent / "cases"
+NAMES = sorted(path.stem for path in DIRECTORY.glob("*.log"))
+MARK = b"#: "
+KEYS = {"cause", "verdict", "line", "why", "exit"}
+
+
+@dataclass(frozen=True)
+class Case:
+    cause: str
+    verdict: str
+    log: bytes
+    why: str
+    line: str = ""
+    exit: int | None = None
+
+
+def read(name: str) -> Case:
+    """The case of a file; an error where its head is none."""
+    text = (DIRECTORY / f"{name}.log").read_bytes()
+    head: dict[str, str] = {}
+    while text.startswith(MARK):
+        first, _, text = text.partition(b"\n")
+        key, _, value = first[len(MARK) :].decode().partition(" ")
+        assert key in KEYS and key not in head, f"{name}: {key} is unknown or there twice; a head has {sorted(KEYS)}"
+        head[key] = value
+    assert {"cause", "verdict", "why"} <= set(head), f"{name}: cause, verdict and why are needed"
+    exit_code = int(head["exit"]) if "exit" in head else None
+    return Case(head["cause"], head["verdict"], text, head["why"], head.get("line", ""), exit_code)
+
+
+def considered(log: bytes) -> str:
+    """What the triage chose from, the best first, for a failure's message."""
+    reader = CandidateReader(shipped())
+    scanner = LogScanner(shipped().keywords, reader.needs_next_line)
+    scanner.read([log], reader.feed)
+    reader.end(scanner.tail)
+    rows = []
+    for value, candidate in ranked(reader.candidates)[:6]:
+        rule = candidate.rule.name if candidate.rule else "no rule"
+        cause = cause_of(candidate, reader.candidates, shipped())[0]
+        rows.append(
+            f"{value:6.1f}  line {candidate.line.number:3}  {candidate.kind:9}  {rule:18} {cause:24} "
+            f"{candidate.text[:110]}"
+        )
+    return "\n".join(rows) or "nothing at all"
+
+
+def explained(case: Case, got: Triage) -> str:
+    expected = f"{case.cause}, {case.verdict}: {case.line or 'no line'}"
+    chosen = f"{got.cause}, {got.verdict}: {got.line or 'no line'}"
+    return f"\n{case.why}\nwanted  {expected}\nchosen  {chosen}\nof these\n{considered(case.log)}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_log_is_understood(name: str) -> None:
+    case = read(name)
+    got = triage([case.log], exit_code=case.exit)
+    assert case.line in got.line and bool(case.line) == bool(got.line), explained(case, got)
+    assert (got.cause, got.verdict) == (case.cause, case.verdict), explained(case, got)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_number_and_the_context_are_those_of_the_blamed_line(name: str) -> None:
+    case = read(name)
+    got = triage([case.log], exit_code=case.exit)
+    if got.line_no is None:
+        assert got.verdict == "pass"
+        return
+    assert got.line.encode() in case.log.split(b"\n")[got.line_no - 1].replace(b"\x1b[1m", b"").replace(b"\x1b[0m", b"")
+    assert got.line in got.context or got.cause == "unknown"
+
+
+def test_each_case_quotes_a_line_of_its_own_log() -> None:
+    for name in NAMES:
+        case = read(name)
+        assert case.line.encode() in case.log, f"{name}: {case.line!r} is not in it"
+
+
+def test_every_cause_of_the_rules_has_a_case() -> None:
+    rules = shipped()
+    causes = {rule.cause for rule in rules.rules} | {place.cause for place in rules.places} | {"pass", "unknown"}
+    assert causes - {read(name).cause for name in NAMES} == {""}, "that of rules which know no cause"

@@ -1,0 +1,56 @@
+"""A failure's signature is its identity: the same in every run of it, and no other failure has it.
+
+The gallery's numbers, process ids, ports, times and order of ranks are new in each run, so this is tried on real runs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.features.failures.triage.log_triage import triage
+
+SAMPLE = Path(__file__).parents[4] / "examples/tiny-slime"
+FAILURES = ["oom", "nccl-timeout", "engine", "kl", "hang", "disk", "import", "port", "hub", "flaky"]
+RUNS = 2
+
+
+def run(failure: str) -> tuple[int, bytes]:
+    """Exit code and output of a failure, without ci-tasks."""
+    done = subprocess.run(
+        [sys.executable, "tests/test_tiny_gallery.py", "--failure", failure],
+        cwd=SAMPLE,
+        env={**os.environ, "PYTHONPATH": str(SAMPLE), "TINY_STEP_SECONDS": "0", "TINY_FLAKE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.fixture(scope="module")
+def signatures() -> dict[str, set[str]]:
+    """Failure → the signatures of its runs."""
+    with ThreadPoolExecutor(4) as pool:
+        ended = list(pool.map(run, FAILURES * RUNS))
+    assert all(code != 0 for code, _ in ended), "every run fails"
+    assert len({output for _, output in ended}) == len(ended), "no two outputs are equal, or this would prove little"
+    by_failure: dict[str, set[str]] = {failure: set() for failure in FAILURES}
+    for failure, (code, output) in zip(FAILURES * RUNS, ended, strict=True):
+        by_failure[failure].add(triage(output.splitlines(keepends=True), exit_code=code).signature)
+    return by_failure
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_runs_of_one_failure_have_one_signature(signatures: dict[str, set[str]], failure: str) -> None:
+    assert len(signatures[failure]) == 1, signatures[failure]
+    assert signatures[failure] != {""}
+
+
+def test_failures_have_different_signatures(signatures: dict[str, set[str]]) -> None:
+    assert len(set().union(*signatures.values())) == sum(map(len, signatures.values())), signatures

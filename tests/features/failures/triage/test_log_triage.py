@@ -1,0 +1,233 @@
+"""Any bytes have an answer, whatever they are, and however many."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import unicodedata
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci_tasks.agent.codec import encode
+from ci_tasks.features.failures.triage.candidate_reader import CandidateReader
+from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.features.failures.triage.rules import shipped
+from ci_tasks.records import Triage
+from ci_tasks.results.triage import BLOCKED, FAIL, PASS, UNKNOWN
+
+OOM = b"""loading
+Traceback (most recent call last):
+  File "/root/slime/train.py", line 3, in step
+    loss.backward()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+stopping
+"""
+
+
+def strings(got: Triage) -> list[str]:
+    """All text of an answer that may come to a terminal."""
+    values = [got.line, got.signature, got.reason, got.rule, got.cause, *got.context, *got.frames]
+    return values + ([got.second.line, got.second.cause] if got.second else [])
+
+
+def test_the_answer_names_line_cause_and_verdict() -> None:
+    got = triage([OOM])
+    assert (got.cause, got.verdict, got.line_no) == ("cuda_oom", FAIL, 5)
+    assert got.line.startswith("torch.OutOfMemoryError")
+    assert got.signature.startswith("torch.OutOfMemoryError: CUDA out of memory")
+    assert got.frames == ("train.py:step",)
+    assert got.context[0] == "loading" and got.context[-1] == "stopping"
+    assert got.reason and got.confidence > 0.8
+
+
+def test_the_answer_is_json() -> None:
+    public = encode(triage([OOM]))
+    assert {"cause", "verdict", "line_no", "line", "signature", "confidence", "context", "reason"} <= set(public)
+    assert json.loads(json.dumps(public))["line_no"] == 5
+
+
+@pytest.mark.parametrize("log", [[], [b""], [b"", b""], [b"\n"], [b"\n\n\n"], [b"step 1\nstep 2\n"]])
+def test_a_log_in_which_nothing_failed_passes(log: list[bytes]) -> None:
+    for exit_code in (None, 0):
+        got = triage(log, exit_code=exit_code)
+        assert (got.cause, got.verdict, got.line_no, got.line, got.signature) == (PASS, PASS, None, "", "")
+
+
+def test_exit_code_0_makes_what_was_printed_no_failure() -> None:
+    assert triage([OOM], exit_code=0).verdict == PASS
+
+
+def test_another_exit_code_makes_a_clean_log_unknown_with_its_last_line() -> None:
+    got = triage([b"copying\nall quiet\n\n"], exit_code=3)
+    assert (got.cause, got.verdict, got.line_no, got.line) == (UNKNOWN, FAIL, 2, "all quiet")
+    assert got.confidence < 0.3
+
+
+def test_another_exit_code_of_an_empty_log_is_unknown_too() -> None:
+    got = triage([], exit_code=3)
+    assert (got.cause, got.verdict, got.line_no, got.line) == (UNKNOWN, FAIL, None, "")
+
+
+def test_a_logged_success_does_not_override_an_exit_code() -> None:
+    got = triage([b"Job 'raysubmit_x' succeeded\nbash: line 9: upload: command not found\n"], exit_code=127)
+    assert (got.verdict, got.line_no) == (BLOCKED, 2)
+
+
+BINARY = [
+    ("zeros", bytes(5000)),
+    ("all bytes", bytes(range(256)) * 40),
+    ("zip", b"PK\x03\x04\x14\x00\x00\x00\x08\x00" + bytes(range(255, -1, -1)) * 20),
+    ("gzip", b"\x1f\x8b\x08\x00" + b"error\xff\xfe" * 100),
+]
+
+
+@pytest.mark.parametrize("log", [row[1] for row in BINARY], ids=[row[0] for row in BINARY])
+def test_what_is_no_text_has_an_answer(log: bytes) -> None:
+    got = triage([log], exit_code=1)
+    assert got.verdict in (FAIL, BLOCKED)
+    assert all(text.isprintable() or "\t" in text for text in strings(got))
+
+
+ENCODINGS = [
+    ("UTF-8", "OSError: [Errno 28] No space left on device: '/größe/данные'".encode()),
+    ("Latin-1", "OSError: [Errno 28] No space left on device: '/größe'".encode("latin-1")),
+    ("GBK", "OSError: [Errno 28] No space left on device: '/数据'".encode("gbk")),
+    ("byte order mark", "\ufeffOSError: [Errno 28] No space left on device: '/x'".encode()),
+]
+
+
+@pytest.mark.parametrize("line", [row[1] for row in ENCODINGS], ids=[row[0] for row in ENCODINGS])
+def test_a_line_in_any_encoding_is_understood(line: bytes) -> None:
+    got = triage([b"caf\xe9\n", line, b"\n\xe6\x97\xa5\xe6\x9c\xac\n"])
+    assert (got.cause, got.line_no) == ("disk_full", 2)
+    assert got.line.startswith("OSError: [Errno 28] No space left on device")
+
+
+def test_windows_newlines_are_newlines() -> None:
+    got = triage([OOM.replace(b"\n", b"\r\n")])
+    assert (got.cause, got.line_no, got.frames) == ("cuda_oom", 5, ("train.py:step",))
+    assert "\r" not in "".join(strings(got))
+
+
+def test_a_log_without_a_newline_at_its_end_is_read_to_its_end() -> None:
+    assert triage([OOM[: OOM.index(b"\nstopping")]]).line_no == 5
+
+
+def test_escape_sequences_never_reach_a_terminal() -> None:
+    evil = b"\x1b]0;owned\x07\x1b[2J\x1b[31m"
+    log = (
+        evil
+        + b"before\n"
+        + OOM.replace(b"CUDA", evil + b"CUDA").replace(b"train.py", b"tr\x1b[1main.py")
+        + evil
+        + b"after\x1b"
+    )
+    got = triage([log])
+    assert got.cause == "cuda_oom"
+    assert not any(unicodedata.category(char) == "Cc" for text in strings(got) for char in text if char != "\t")
+    assert "owned" not in "".join(strings(got))
+
+
+TELLING = [
+    b"Traceback (most recent call last):\n",
+    b'  File "/x/\x1b[1ma.py", line 3, in \x1b]0;f\x07\n',
+    b"ValueError: \x1b[31mx\n",
+]
+TELLING += [
+    b"[rank1]: ",
+    b"(A pid=3) ",
+    b"ERROR \x9b ",
+    b"\xff\xfe error\n",
+    b"E   assert \x07 1\n",
+    b"FAILED a.py::b\n",
+    b"\r",
+    b"\n",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.one_of(st.sampled_from(TELLING), st.binary(max_size=20)), max_size=30), st.sampled_from([None, 0, 1])
+)
+def test_no_log_breaks_it_and_nothing_raw_comes_out(parts: list[bytes], exit_code: int | None) -> None:
+    got = triage(parts, exit_code=exit_code)
+    assert got.verdict in (FAIL, BLOCKED, PASS)
+    assert 0 <= got.confidence <= 1
+    for text in strings(got):
+        assert all(char.isprintable() or char == "\t" for char in text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, len(OOM) * 3), max_size=6))
+def test_a_log_cut_anywhere_has_one_answer(at: list[int]) -> None:
+    log = OOM * 3
+    places = [0, *sorted(at), len(log)]
+    assert triage(log[begin:end] for begin, end in pairwise(places)) == triage([log])
+
+
+@pytest.mark.parametrize("size", [1 << 12, 1 << 16, 100_003])
+def test_a_long_log_cut_anywhere_has_one_answer(size: int) -> None:
+    """The failure begins where some blocks end: its context must not depend on that."""
+    noise = b"".join(b"step %06d: loss 2.0\n" % n for n in range(200_000))
+    for length in (262_136, 262_144, 300_000):
+        log = noise[:length].rsplit(b"\n", 1)[0] + b"\n" + OOM + noise
+        whole = triage([log])
+        assert triage(log[at : at + size] for at in range(0, len(log), size)) == whole
+        assert len(whole.context) > 8
+
+
+NAMES = ["".join(chr(97 + number // 26**place % 26) for place in range(4)) for number in range(1000)]
+
+
+def test_a_thousand_errors_that_were_survived_do_not_push_the_last_one_out() -> None:
+    survived = b"".join(b"ERROR: request %s failed: no such tool\n" % name.encode() for name in NAMES)
+    got = triage([survived + OOM], exit_code=1)
+    assert got.cause == "cuda_oom"
+
+
+def test_a_place_in_code_before_an_error_is_no_part_of_pytests_report() -> None:
+    got = triage([b"app.py:12: No space left on device\n"], exit_code=1)
+    assert (got.cause, got.line_no) == ("disk_full", 1)
+
+
+def test_what_says_most_is_never_forgotten() -> None:
+    """However many there were before it, and however many wrappers come after it."""
+    reader = CandidateReader(shipped())
+    log = [f"OSError: [Errno 28] No space left on device: 'name {name}'" for name in NAMES]
+    log += OOM.decode().splitlines()
+    log += [f"OSError: [Errno 28] No space left on device: 'last {name}'" for name in NAMES[:50]]
+    log += [f"ray.exceptions.ActorDiedError: The actor died unexpectedly: {name}" for name in NAMES]
+    for number, row in enumerate(log, 1):
+        reader.feed(number, row.encode(), b"")
+    texts = [candidate.text for candidate in reader.candidates]
+    assert any("CUDA out of memory" in text for text in texts)
+    assert log[0] in texts, "the first stays too"
+    assert len(texts) <= 400
+
+
+STREAM = """
+import sys
+from ci_tasks.features.failures.triage.log_triage import triage
+
+def pieces(megabytes):
+    for n in range(megabytes * 4):
+        row = b"[2025-03-01 09:12:%02d TP0] Decode batch. #token: %d, token usage: 0.02\\n" % (n % 60, n)
+        warning = b"WARNING %d: request %x failed with status %d, retrying\\n" % (n, n * 7919, n % 600)
+        yield (row * 60 + warning) * (262144 // (60 * len(row) + len(warning)))
+    yield b"Traceback (most recent call last):\\n  File \\"/x/a.py\\", line 3, in f\\nKeyError: 'the end'\\n"
+
+got = triage(pieces(int(sys.argv[1])))
+peak = next(row for row in open("/proc/self/status") if row.startswith("VmHWM"))
+print(got.line, peak.split()[1], sep="\\n")
+"""
+
+
+def test_a_log_of_any_size_takes_little_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", STREAM, "200"], stdout=subprocess.PIPE, check=True, timeout=100)
+    line, peak = done.stdout.decode().splitlines()
+    assert line == "KeyError: 'the end'"
+    assert int(peak) < 100 * 1024

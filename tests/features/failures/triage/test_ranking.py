@@ -1,0 +1,196 @@
+"""Which of several candidates is blamed, and whose cause it gets. With rules of our own: rules.yaml may change."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.features.failures.triage.rules import compiled
+from ci_tasks.records import Triage
+
+RULES = compiled(
+    yaml.safe_load(
+        r"""
+words: error|exception|traceback|fail|died|gone|retry|done|boom|\w+Iteration
+rules:
+  - {name: noise, rank: noise, match: 'skipped|^\s+raise ', reason: goes on}
+  - {name: survived, rank: noise, match: 'retrying|going on', reason: goes on}
+  - {name: ignored-in-destructor, rank: noise, match: '^Exception ignored', reason: at exit}
+  - {name: success, rank: success, match: '^all done$', reason: through}
+  - {name: disk, cause: disk_full, verdict: blocked, rank: root, match: 'disk failure', reason: the disk}
+  - {name: oom, cause: cuda_oom, verdict: fail, rank: root, match: 'memory error', reason: the memory}
+  - {name: assertion, cause: test_assertion, verdict: fail, rank: symptom, match: '^AssertionError', reason: a test}
+  - {name: engine, cause: vllm_engine_crash, verdict: fail, rank: wrapper, match: 'engine died', reason: somebody else}
+  - {name: launcher, cause: "", verdict: fail, rank: wrapper, match: 'job failed', reason: somebody else}
+frames:
+  - {cause: reward_fn, verdict: fail, frames: 'reward\.py'}
+"""
+    )
+)
+
+
+def traceback(exception: str, place: str = "/x/app.py", link: str = "") -> str:
+    return f'{link}Traceback (most recent call last):\n  File "{place}", line 3, in run\n    raise it\n{exception}\n'
+
+
+DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def of(*parts: str) -> Triage:
+    log = "".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
+    return triage([log.encode()], rules=RULES)
+
+
+BLAMED = [
+    ("a root before a bare exception", ["KeyError: 'x'", "disk failure"], "disk failure", "disk_full"),
+    ("the first of two roots", ["disk failure", "memory error"], "disk failure", "disk_full"),
+    ("a root before what wraps it", ["engine died", "job failed", "disk failure"], "disk failure", "disk_full"),
+    ("a traceback's end before a line", ["KeyError: 'x'", traceback("ValueError: y")], "ValueError: y", "unknown"),
+    (
+        "a root before a symptom",
+        [traceback("AssertionError: x"), traceback("OSError: disk failure")],
+        "disk fail",
+        "disk_full",
+    ),
+    (
+        "a symptom before a wrapper",
+        ["engine died", traceback("AssertionError: x")],
+        "AssertionError: x",
+        "test_assertion",
+    ),
+    ("a wrapper, if there is nothing else", ["step 1", "engine died"], "engine died", "vllm_engine_crash"),
+    ("a wrapper with a cause before one without", ["job failed", "engine died"], "engine died", "vllm_engine_crash"),
+    ("a warning is less", ["WARNING: disk failure", "memory error"], "memory error", "cuda_oom"),
+    ("what was retried is nothing", ["disk failure, retrying", traceback("ValueError: y")], "ValueError: y", "unknown"),
+    (
+        "what was tried again is less",
+        ["disk failure", "first attempt failed, retrying", traceback("OSError: memory error")],
+        "OSError: memory error",
+        "cuda_oom",
+    ),
+    (
+        "not what failed again",
+        ["disk failure", "retrying", "disk failure", traceback("ValueError: y")],
+        "disk failure",
+        "disk_full",
+    ),
+    (
+        "a traceback that was only logged is less",
+        ["no report, going on", traceback("OSError: disk failure"), "step 3", traceback("OSError: memory error")],
+        "OSError: memory error",
+        "cuda_oom",
+    ),
+    (
+        "with all of its chain",
+        [
+            "no report, going on",
+            traceback("KeyError: 'x'"),
+            traceback("OSError: disk failure", link=DURING),
+            traceback("OSError: memory error"),
+        ],
+        "OSError: memory error",
+        "cuda_oom",
+    ),
+    (
+        "not one that another rank raised meanwhile",
+        ["[rank1]: no report, going on", traceback("OSError: disk failure"), traceback("OSError: memory error")],
+        "OSError: disk failure",
+        "disk_full",
+    ),
+    (
+        "but it is something",
+        ["no report, going on", traceback("OSError: disk failure"), "job failed"],
+        "OSError: disk failure",
+        "disk_full",
+    ),
+    (
+        "a traceback further down is not it",
+        ["no report, going on", "step 3", traceback("OSError: disk failure"), traceback("OSError: memory error")],
+        "OSError: disk failure",
+        "disk_full",
+    ),
+    (
+        "the first link of a chain",
+        [traceback("KeyError: 'x'"), traceback("ValueError: y", link=DURING)],
+        "KeyError",
+        "unknown",
+    ),
+    (
+        "not where loops end",
+        [traceback("StopIteration"), traceback("ValueError: y", link=DURING)],
+        "ValueError: y",
+        "unknown",
+    ),
+    (
+        "what Python ignored is nothing",
+        ["Exception ignored in: <x>", traceback("OSError: disk failure"), "engine died"],
+        "engine died",
+        "vllm_engine_crash",
+    ),
+]
+
+
+@pytest.mark.parametrize(("log", "line", "cause"), [row[1:] for row in BLAMED], ids=[row[0] for row in BLAMED])
+def test_one_line_is_the_cause(log: list[str], line: str, cause: str) -> None:
+    got = of(*log)
+    assert line in got.line, f"{got.line}, and then {got.second}"
+    assert got.cause == cause
+
+
+def test_a_bare_exception_has_the_cause_of_its_chain() -> None:
+    got = of(traceback("KeyError: 'x'"), traceback("OSError: disk failure", link=DURING))
+    assert (got.line, got.cause, got.verdict) == ("KeyError: 'x'", "disk_full", "blocked")
+
+
+def test_then_of_the_code_that_raised_it() -> None:
+    got = of(traceback("KeyError: 'x'", place="/x/reward.py"), "engine died")
+    assert (got.line, got.cause) == ("KeyError: 'x'", "reward_fn")
+
+
+def test_then_of_what_wraps_it() -> None:
+    got = of(traceback("KeyError: 'x'"), "engine died")
+    assert (got.line, got.cause) == ("KeyError: 'x'", "vllm_engine_crash")
+
+
+def test_a_symptom_in_the_code_of_somebody_is_theirs() -> None:
+    got = of(traceback("AssertionError: x", place="/x/reward.py"))
+    assert got.cause == "reward_fn"
+
+
+def test_an_indented_traceback_is_read_as_any_other() -> None:
+    got = of("".join(f"      {row}\n" for row in traceback("AssertionError: x").splitlines()))
+    assert (got.text, got.rule) == ("AssertionError: x", "assertion")
+
+
+def test_the_lines_of_a_message_in_pytests_report_are_one() -> None:
+    got = of("E   AssertionError: x", "E   disk failure", "E   memory error")
+    assert (got.line, got.second) == ("E   AssertionError: x", None)
+
+
+def test_repetitions_of_ranks_are_one_candidate() -> None:
+    got = of(*[f"[rank{rank}]: disk failure on {rank}" for rank in range(8)])
+    assert got.line_no == 1
+    assert got.second is None
+
+
+def test_the_second_best_is_reported_where_it_is_close() -> None:
+    got = of("disk failure", "memory error")
+    assert got.second is not None
+    assert (got.second.line, got.second.line_no, got.second.cause, got.second.rule) == (
+        "memory error",
+        2,
+        "cuda_oom",
+        "oom",
+    )
+
+
+def test_being_unsure_lowers_the_confidence() -> None:
+    sure, unsure = of("disk failure"), of("disk failure", "memory error")
+    wrapped, nothing = of("engine died"), triage([b"step 1\n"], exit_code=1, rules=RULES)
+    assert 1 >= sure.confidence > unsure.confidence > wrapped.confidence > nothing.confidence > 0
+
+
+def test_success_after_the_last_failure_is_a_pass() -> None:
+    assert of("disk failure", "all done").verdict == "pass"
+    assert of("all done", "disk failure").verdict == "blocked"

@@ -1,0 +1,72 @@
+"""`triage` of whatever somebody hands it: an answer or a clear error, and never a byte that moves the cursor."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+def zipped(**members: bytes) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(f"0_{name}.txt", content)
+    return held.getvalue()
+
+
+ANSWERED = [
+    ("one line of 100 MB", b"x" * 100_000_000 + b"\n" + OOM + b"\n", 2),
+    ("mixed encodings", b"\x80 caf\xe9\n\xe4\xb8\xad\n" + OOM + b"\n", 3),
+    ("escape sequences", b"\x1b]0;owned\x07\x1b[2J\x1b[31m" + OOM + b"\x1b[0m\n\x1b[9A\n", 1),
+    ("a zip of one job", zipped(ckpt=OOM + b"\n"), 1),
+    ("NULs within", b"\0\0\0 0 1\n" * 3 + b"fine\n" * 9 + OOM + b"\n", 13),
+]
+REFUSED = [
+    ("empty", b"", "is empty: nothing to triage"),
+    ("binary", bytes(range(256)) * 40, "is binary, no log"),
+    ("a truncated zip", zipped(ckpt=OOM * 2000)[:-900], "zip"),
+    ("a zip of two jobs", zipped(a=OOM, b=OOM), "--job takes one of"),
+]
+
+
+@pytest.mark.parametrize(("content", "line_no"), [row[1:] for row in ANSWERED], ids=[row[0] for row in ANSWERED])
+def test_a_hostile_log_has_an_answer(person: Any, tmp_path: Path, content: bytes, line_no: int) -> None:
+    (tmp_path / "a.log").write_bytes(content)
+    result = person.ci_tasks("triage", str(tmp_path / "a.log"))
+    assert (result.code, result.err) == (0, "")
+    assert "cuda_oom" in result.out
+    assert f"line {line_no}" in result.out
+    assert all(char.isprintable() or char == "\n" for char in result.out)
+
+
+@pytest.mark.parametrize(("content", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_is_no_log_is_a_clear_error(person: Any, tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.log").write_bytes(content)
+    result = person.ci_tasks("triage", str(tmp_path / "a.log"))
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+
+
+def test_a_pipe_is_read_and_json_has_the_fields_of_the_contract(person: Any) -> None:
+    gh = b"".join(b"e2e-test-ckpt\tExecute\t2026-01-02T03:04:05.1234567Z " + line + b"\n" for line in (b"hi", OOM))
+    done = subprocess.run(
+        person.command("triage", "-", "--json"),
+        input=gh,
+        capture_output=True,
+        cwd=person.checkout,
+        env=person.environment(),
+        check=True,
+        timeout=60,
+    )
+    answer = json.loads(done.stdout)
+    assert set(answer) >= {"cause", "verdict", "line_no", "line", "signature", "confidence", "context"}
+    assert (answer["cause"], answer["verdict"], answer["line_no"]) == ("cuda_oom", "fail", 2)
+    assert answer["text"] == OOM.decode()

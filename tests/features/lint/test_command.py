@@ -1,0 +1,89 @@
+"""`lint` as a person calls it, on the embedded sample and on a copy of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci_tasks import resources
+
+
+def lint(*arguments: str, repo: Path, home: Path) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-c",
+        "from ci_tasks.cli.program import main; main()",
+        "lint",
+        "--repo",
+        str(repo),
+        *arguments,
+    ]
+    environ = {**os.environ, "CI_TASKS_HOME": str(home)}
+    return subprocess.run(command, capture_output=True, text=True, env=environ, cwd=home, check=False)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The sample, without what is wrong with it on purpose but for one finding."""
+    copy = tmp_path / "checkout"
+    shutil.copytree(resources.path("examples/tiny-slime"), copy)
+    with (copy / "tests/test_batching.py").open("a") as out:
+        out.write('\nif __name__ == "__main__":\n    raise SystemExit(pytest.main([__file__]))\n')
+    subprocess.run(["git", "init", "--quiet", str(copy)], check=True)
+    return copy
+
+
+def test_the_sample_has_one_file_that_runs_nothing_and_images_that_move(tmp_path: Path) -> None:
+    result = lint("--json", repo=resources.path("examples/tiny-slime"), home=tmp_path)
+    assert result.returncode == 1, result.stderr
+    findings = json.loads(result.stdout)
+    assert {(finding["rule"], finding["file"]) for finding in findings} == {
+        ("runs-nothing", "tests/test_batching.py"),
+        ("moving-image", ".github/workflows/pr-test.yml.j2"),
+    }
+
+
+def test_a_baseline_is_lived_with_and_only_shrinks(checkout: Path, tmp_path: Path) -> None:
+    baseline = tmp_path / "lint.json"
+    assert lint("--write-baseline", str(baseline), repo=checkout, home=tmp_path).returncode == 0
+    with_baseline = lint("--baseline", str(baseline), repo=checkout, home=tmp_path)
+    assert (with_baseline.returncode, with_baseline.stdout.splitlines()[-1]) == (
+        0,
+        "no finding; 2 more in the baseline",
+    )
+    (checkout / "tests/test_new.py").write_text("")
+    assert (
+        "tests/test_new.py is in no job's matrix"
+        in lint("--baseline", str(baseline), repo=checkout, home=tmp_path).stdout
+    )
+    (checkout / "tests/test_new.py").unlink()
+    for file in (checkout / ".github/workflows").glob("pr-test.yml*"):
+        file.write_text(file.read_text().replace("tiny-slime-test:latest", "tiny-slime-test:v1"))
+    stale = lint("--baseline", str(baseline), repo=checkout, home=tmp_path)
+    assert stale.returncode == 1
+    assert "fixed, and still in" in stale.stdout
+    assert lint("--baseline", str(baseline), "--shrink", repo=checkout, home=tmp_path).returncode == 0
+    assert len(json.loads(baseline.read_text())["findings"]) == 1
+    again = lint("--write-baseline", str(baseline), repo=checkout, home=tmp_path)
+    assert (again.returncode, "only shrink" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--format", "xml"], "valid: text, json, sarif, github"),
+        (["--shrink"], "--shrink needs --baseline"),
+        (["--baseline", "none.json"], "--write-baseline"),
+        (["--baseline", "a", "--write-baseline", "b"], "cannot be combined"),
+    ],
+)
+def test_bad_flags_name_the_valid_ones(arguments: list[str], hint: str, checkout: Path, tmp_path: Path) -> None:
+    result = lint(*arguments, repo=checkout, home=tmp_path)
+    assert result.returncode == 2
+    assert hint in result.stderr

@@ -1,0 +1,251 @@
+"""Each rule of lint finds what it is for, at its line, and leaves the rest alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ci_tasks.features.lint.checkout_files import CheckoutFiles
+from ci_tasks.features.lint.lint_finding import RULES, LintFinding
+from ci_tasks.features.lint.rules import lint
+from ci_tasks.workflow import rows
+from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.naming import MatrixTest
+from ci_tasks.workflow.reader import read
+
+PATH = ".github/workflows/pr-test.yml"
+RUNS = 'if __name__ == "__main__":\n    main()\n'
+WORKFLOW = """\
+name: PR Test
+on: {pull_request: {types: [labeled]}}
+jobs:
+  e2e-test-ckpt:
+    if: contains(github.event.pull_request.labels.*.name, 'run-ci-ckpt')
+    runs-on: self-hosted
+    timeout-minutes: 60
+    strategy:
+      matrix:
+        info:
+          - {test_file: test_a.py, num_gpus: 4}
+          - {test_file: test_a.py, num_gpus: 4, test_args: --async-save}
+    steps:
+      - run: |
+          docker run --rm slimerl/slime:v0.2.2 bash -lc '
+            pip install -e . --no-deps
+            python tests/${{ matrix.info.test_file }} ${{ matrix.info.test_args }}
+          '
+  cpu-unittest:
+    if: contains(github.event.pull_request.labels.*.name, 'run-ci-cpu')
+    runs-on: ubuntu-latest
+    timeout-minutes: 10
+    strategy:
+      matrix:
+        info:
+          - {test_file: utils/test_b.py, num_gpus: 0}
+    steps:
+      - run: pip install pytest
+      - run: python tests/${{ matrix.info.test_file }}
+"""
+CLEAN = {"tests/test_a.py": f"NUM_GPUS = 4\n{RUNS}", "tests/utils/test_b.py": f"NUM_GPUS = 0\n{RUNS}"}
+
+
+def describe(entry: Mapping[str, Any]) -> MatrixTest:
+    """Entries that name their test, as slime's do."""
+    info = entry.get("info", entry)
+    if not isinstance(info, Mapping) or "test_file" not in info:
+        return MatrixTest(None, "", None)
+    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
+
+
+def subject(
+    text: str = WORKFLOW,
+    tests: dict[str, str] | None = None,
+    docs: dict[str, str] | None = None,
+    template: str | None = None,
+) -> CheckoutFiles:
+    workflow = read(text, PATH)
+    context = EventContext(repository="THUDM/slime", secrets=())
+    tests = CLEAN if tests is None else tests
+    return CheckoutFiles(
+        workflow=workflow,
+        text=text,
+        template=template,
+        rows=[row for job in workflow.jobs.values() for row in rows.rows(workflow, job, context, describe)],
+        tests=tests,
+        docs=docs or {},
+        files=frozenset(tests),
+        framework="slime",
+    )
+
+
+def findings_of(of: CheckoutFiles, rule: str) -> list[tuple[str, int]]:
+    return [(finding.file, finding.line) for finding in lint(of) if finding.rule == rule]
+
+
+def test_a_checkout_in_order_has_no_finding() -> None:
+    assert lint(subject(docs={"docs/ci.md": "Add run-ci-ckpt or run-ci-cpu."})) == []
+
+
+def changed(old: str, new: str) -> CheckoutFiles:
+    assert old in WORKFLOW
+    return subject(WORKFLOW.replace(old, new))
+
+
+def without(path: str) -> CheckoutFiles:
+    return subject(tests={name: text for name, text in CLEAN.items() if name != path})
+
+
+def having(path: str, text: str) -> CheckoutFiles:
+    return subject(tests={**CLEAN, path: text})
+
+
+# rule, subject, where
+FINDS = {
+    "a file that does not exist": ("missing-file", without("tests/utils/test_b.py"), (PATH, 26)),
+    "a file that defines tests only": (
+        "runs-nothing",
+        having("tests/utils/test_b.py", "def test_x():\n    assert True\n"),
+        ("tests/utils/test_b.py", 2),
+    ),
+    "other GPUs in the test": (
+        "gpus-differ",
+        having("tests/test_a.py", f"import os\nNUM_GPUS = 8\n{RUNS}"),
+        ("tests/test_a.py", 2),
+    ),
+    "a test in no matrix": ("unregistered", having("tests/deep/test_c.py", RUNS), ("tests/deep/test_c.py", 1)),
+    "one row twice": (
+        "duplicate-row",
+        changed(
+            "          - {test_file: utils/test_b.py, num_gpus: 0}\n",
+            "          - {test_file: utils/test_b.py, num_gpus: 0}\n" * 2,
+        ),
+        (PATH, 26),
+    ),
+    "a label that starts no job": (
+        "unknown-label",
+        subject(docs={"docs/ci.md": "first\nAdd `run-ci-chkpt`.\nrun-ci-chkpt again"}),
+        ("docs/ci.md", 2),
+    ),
+    "a job without a timeout": ("no-timeout", changed("    timeout-minutes: 10\n", ""), (PATH, 19)),
+    "a tag that moves": ("moving-image", changed("slimerl/slime:v0.2.2", "slimerl/slime:latest"), (PATH, 15)),
+    "no tag at all": ("moving-image", changed("slimerl/slime:v0.2.2", "r.example:5000/slime"), (PATH, 15)),
+    "the framework from a branch, by pip": (
+        "installs-branch",
+        changed("pip install pytest", "pip install git+https://github.com/THUDM/slime.git@main"),
+        (PATH, 28),
+    ),
+    "the framework from a branch, by git": (
+        "installs-branch",
+        changed("pip install -e . --no-deps", "git clone --depth 1 https://github.com/THUDM/slime && cd slime"),
+        (PATH, 16),
+    ),
+}
+
+
+@pytest.mark.parametrize(("rule", "of", "where"), FINDS.values(), ids=FINDS)
+def test_it_finds(rule: str, of: CheckoutFiles, where: tuple[str, int]) -> None:
+    assert findings_of(of, rule) == [where]
+
+
+LEAVES = {
+    "a file that pytest runs": (
+        "runs-nothing",
+        subject(
+            WORKFLOW.replace("      - run: python tests/", "      - run: pytest tests/"),
+            {**CLEAN, "tests/utils/test_b.py": "def test_x(): ...\n"},
+        ),
+    ),
+    "GPUs that are one row's of several": (
+        "gpus-differ",
+        changed("test_a.py, num_gpus: 4, test_args", "test_a.py, num_gpus: 8, test_args"),
+    ),
+    "a test that does not say its GPUs": ("gpus-differ", having("tests/test_a.py", RUNS)),
+    "a helper among the tests": ("unregistered", having("tests/utils/helpers.py", "")),
+    "rows that differ in their arguments": ("duplicate-row", subject()),
+    "a pattern of labels": ("unknown-label", subject(docs={"a.md": "any run-ci-* or run-ci-<name> label"})),
+    "a digest": ("moving-image", changed("slimerl/slime:v0.2.2", f"slimerl/slime:latest@sha256:{'a' * 64}")),
+    "a dated tag": ("moving-image", changed("slimerl/slime:v0.2.2", "slimerl/slime:nightly-dev-20260101a")),
+    "another repository of the same owner": (
+        "installs-branch",
+        changed("pip install pytest", "pip install git+https://github.com/THUDM/slime_plugins.git"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("rule", "of"), LEAVES.values(), ids=LEAVES)
+def test_it_leaves_alone(rule: str, of: CheckoutFiles) -> None:
+    assert findings_of(of, rule) == []
+
+
+def test_a_row_is_pointed_at_in_the_template_where_there_is_one() -> None:
+    of = replace(
+        without("tests/utils/test_b.py"), template="<% set tests = [\n  {'test_file': 'utils/test_b.py'},\n] %>"
+    )
+    assert findings_of(of, "missing-file") == [(f"{PATH}.j2", 2)]
+
+
+def test_every_finding_says_why_it_matters_and_what_to_do() -> None:
+    reported: set[str] = set()
+    for _, of, _ in FINDS.values():
+        for finding in lint(of):
+            assert finding.fix
+            assert finding.why == RULES[finding.rule].why
+            reported.add(finding.rule)
+    assert reported == RULES.keys() - {"template-drift"}
+
+
+TEMPLATE = "name: PR Test\njobs:\n<% for job in ['a', 'b'] %>\n  << job >>:\n    timeout-minutes: 1\n    steps: [{run: 'x\n\n      << job >>'}]\n    strategy: {matrix: {info: << [{'test_file': 'test_a.py'}] | tojson >>}}\n<% endfor %>\n"  # noqa: E501
+RENDERED = """\
+name: PR Test
+jobs:
+  a:  # a comment is no difference
+    timeout-minutes: 1
+    steps: [{run: "x\\na"}]
+    strategy: {matrix: {info: [{test_file: test_a.py}]}}
+  b:
+    timeout-minutes: 1
+    steps: [{run: "x\\nb"}]
+    strategy: {matrix: {info: [{test_file: test_a.py}]}}
+"""
+
+
+def drifts(text: str, template: str = TEMPLATE) -> list[LintFinding]:
+    of = replace(subject(), text=text, template=template)
+    return [finding for finding in lint(of) if finding.rule == "template-drift"]
+
+
+def test_a_workflow_that_is_what_its_template_gives_has_not_drifted() -> None:
+    assert drifts(RENDERED) == []
+
+
+# the .yml's change, the line, words of the message
+DRIFTS = {
+    "a row only in the workflow": (
+        ("{info: [{test_file: test_a.py}]}}\n  b", "{info: [{test_file: test_a.py}, {test_file: test_c.py}]}}\n  b"),
+        3,
+        'job a: only in the .yml: {"test_file": "test_c.py"}',
+    ),
+    "a row only in the template": (("[{test_file: test_a.py}]}}\n  b", "[]}}\n  b"), 3, "only in the .j2"),
+    "a value": (('timeout-minutes: 1\n    steps: [{run: "x\\nb"}]', 'steps: [{run: "x\\nb"}]'), 7, "timeout-minutes"),
+    "a line of a step": (('"x\\nb"', '"x\\nc"'), 7, "steps[0].run, its line 2"),
+    "another name": (("PR Test", "PR test"), 1, 'the .yml has "PR test", the .j2 gives "PR Test"'),
+    "a job more": (("  b:\n", "  c: {}\n  b:\n"), 7, "job c is only in the .yml"),
+}
+
+
+@pytest.mark.parametrize(("change", "line", "message"), DRIFTS.values(), ids=DRIFTS)
+def test_drift_names_the_job_and_what_differs(change: tuple[str, str], line: int, message: str) -> None:
+    assert change[0] in RENDERED
+    (finding,) = drifts(RENDERED.replace(*change))
+    assert finding.line == line
+    assert message in finding.message
+
+
+@pytest.mark.parametrize("template", ["<% for %>", "jobs: [<< 'a' >>"])
+def test_a_template_that_gives_no_workflow_is_reported(template: str) -> None:
+    (finding,) = drifts(RENDERED, template)
+    assert finding.file == f"{PATH}.j2"
+    assert "gives no workflow" in finding.message

@@ -1,0 +1,246 @@
+"""A model hub of a test's own on 127.0.0.1: the few addresses that downloads use, and the faults that they meet.
+
+with serving() as hub:
+    hub.add("org/m", {"config.json": b"{}", "model.safetensors": LARGE})       # a file from LARGE bytes on is LFS
+    hub.add("org/d", {...}, kind="dataset", gated="manual", private=True)
+    hub.tokens = {"hf_good": {"org/m"}}        # who may read what is gated or private
+    hub.faults.append(Fault("model.safetensors", cut=1000))                    # one answer each, in order
+    hub.asked                                  # every request: Asked(method, path, range, token)
+    hub.contents()                             # paths of the files whose content was sent
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+LARGE = 4096  # bytes from which a file is in LFS, so that its etag is a sha256
+
+
+@dataclass
+class Fault:
+    """What becomes of one answer to a request whose path contains `part`. `cut`: the link ends after so many bytes of
+    the file; `status` and `headers` are sent in its place; `content` is sent for the file's own; the answer waits for
+    `gate`. `method` is the only one that it meets, and `times` how often."""
+
+    part: str
+    cut: int | None = None
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    content: bytes | None = None
+    gate: threading.Event | None = None
+    method: str = "GET"
+    times: int = 1
+
+
+@dataclass
+class Repo:
+    kind: str
+    id: str
+    files: dict[str, bytes]
+    gated: str = ""
+    private: bool = False
+    sha: str = "a" * 40
+
+
+@dataclass(frozen=True)
+class RecordedRequest:
+    method: str
+    path: str
+    range: str
+    token: str
+
+
+@dataclass
+class Hub:
+    """See above. `storage` is where LFS files are, another origin, which gets no token and is `open` to everybody."""
+
+    url: str = ""
+    storage: Hub | None = None
+    open: bool = False
+    repos: dict[tuple[str, str], Repo] = field(default_factory=dict)
+    tokens: dict[str, set[str]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    requests: list[RecordedRequest] = field(default_factory=list)
+
+    def add(self, id: str, files: dict[str, bytes], kind: str = "model", **more: Any) -> Repo:
+        repo = self.repos[kind, id] = Repo(kind, id, files, **more)
+        return repo
+
+    def contents(self) -> list[str]:
+        """Those that were sent, in order."""
+        return [
+            request.path.partition("/resolve/")[2].partition("/")[2]
+            for hub in (self, self.storage)
+            for request in (hub.requests if hub else [])
+            if request.method == "GET" and "/resolve/" in request.path
+        ]
+
+    def fault(self, method: str, path: str) -> Fault | None:
+        for fault in self.faults:
+            if fault.part in path and fault.method == method:
+                fault.times -= 1
+                if not fault.times:
+                    self.faults.remove(fault)
+                return fault
+        return None
+
+
+@contextmanager
+def serving(storage: Hub | None = None) -> Iterator[Hub]:
+    hub = Hub(storage=storage)
+
+    class Handler(_Handler):
+        pass
+
+    Handler.hub = hub
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def etag(content: bytes) -> str:
+    if len(content) >= LARGE:
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        hub = self.hub
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+        hub.requests.append(RecordedRequest(self.command, path, self.headers.get("Range") or "", token))
+        fault = hub.fault(self.command, path)
+        if fault and fault.gate:
+            fault.gate.wait(20)
+        if fault and fault.status:
+            self._json({"error": "as the test wants"}, fault.status, fault.headers)
+            return
+        try:
+            self._answer(path, token, fault)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    do_HEAD = do_GET
+
+    def _answer(self, path: str, token: str, fault: Fault | None) -> None:
+        parts = path.strip("/").split("/")
+        if token and parts[0] == "api" and self.hub.tokens and token not in self.hub.tokens:
+            self._json({"error": "Invalid credentials"}, 401)
+        elif parts[:1] == ["api"]:
+            self._api(parts[1].removesuffix("s"), "/".join(parts[2:4]), parts[4:], token)
+        elif "resolve" in parts:
+            at = parts.index("resolve")
+            kind = "dataset" if parts[0] == "datasets" else "model"
+            self._file(kind, "/".join(parts[at - 2 : at]), "/".join(parts[at + 2 :]), token, fault)
+        else:
+            self._json({"error": "not found"}, 404)
+
+    def _api(self, kind: str, id: str, rest: list[str], token: str) -> None:
+        repo = self.hub.repos.get((kind, id))
+        if repo is None or (repo.private and not self._may(repo, token)):
+            status = 404 if token else 401
+            self._json({"error": "Repository not found"}, status, {"X-Error-Code": "RepoNotFound"})
+        elif rest[:1] == ["auth-check"]:
+            self._json({}, *(() if self._may(repo, token) else self._closed(token)))
+        elif rest[:1] == ["revision"] and rest[1:] not in (["main"], [repo.sha]):
+            self._json({"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"})
+        elif rest[:1] == ["tree"]:
+            self._json([_entry(path, content) for path, content in repo.files.items()])
+        else:
+            self._json(
+                {
+                    "_id": "1",
+                    "id": repo.id,
+                    "modelId": repo.id,
+                    "sha": repo.sha,
+                    "private": repo.private,
+                    "gated": repo.gated or False,
+                    "disabled": False,
+                    "downloads": 0,
+                    "likes": 0,
+                    "tags": [],
+                    "siblings": [{"rfilename": path} for path in repo.files],
+                }
+            )
+
+    def _file(self, kind: str, id: str, path: str, token: str, fault: Fault | None) -> None:
+        repo = self.hub.repos.get((kind, id))
+        if repo is None or path not in repo.files:
+            self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
+            return
+        if not self._may(repo, token):
+            self._json({"error": "closed"}, *self._closed(token))
+            return
+        content = repo.files[path]
+        about = {"X-Repo-Commit": repo.sha, "ETag": f'"{etag(content)}"', "Accept-Ranges": "bytes"}
+        if self.hub.storage and len(content) >= LARGE:
+            about |= {"X-Linked-Etag": f'"{etag(content)}"', "X-Linked-Size": str(len(content))}
+            where = (
+                f"{self.hub.storage.url}/{'datasets/' if kind == 'dataset' else ''}{id}/resolve/x/{path}?Signature=s"
+            )
+            self._headers(302, {**about, "Location": where, "Content-Length": "0"})
+            return
+        self._content(content if fault is None or fault.content is None else fault.content, about, fault)
+
+    def _content(self, content: bytes, about: dict[str, str], fault: Fault | None) -> None:
+        byte_range = self.headers.get("Range")
+        at = int(byte_range.removeprefix("bytes=").split("-")[0]) if byte_range else 0
+        if byte_range:
+            about["Content-Range"] = f"bytes {at}-{len(content) - 1}/{len(content)}"
+        self._headers(206 if byte_range else 200, {**about, "Content-Length": str(len(content) - at)})
+        if self.command == "HEAD":
+            return
+        if fault and fault.cut is not None:
+            self.wfile.write(content[at : at + fault.cut])
+            self.wfile.flush()
+            self.close_connection = True
+            return
+        self.wfile.write(content[at:])
+
+    def _may(self, repo: Repo, token: str) -> bool:
+        return self.hub.open or not (repo.gated or repo.private) or repo.id in self.hub.tokens.get(token, set())
+
+    def _closed(self, token: str) -> tuple[int, dict[str, str]]:
+        return (403 if token else 401), {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}
+
+    def _json(self, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        body = json.dumps(value).encode()
+        self._headers(status, {"Content-Type": "application/json", "Content-Length": str(len(body)), **(headers or {})})
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _headers(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+def _entry(path: str, content: bytes) -> dict[str, Any]:
+    sha1 = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    entry: dict[str, Any] = {"type": "file", "oid": sha1, "size": len(content), "path": path}
+    if len(content) >= LARGE:
+        entry["lfs"] = {"oid": etag(content), "size": len(content), "pointerSize": 134}
+    return entry

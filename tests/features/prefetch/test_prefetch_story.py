@@ -1,0 +1,316 @@
+"""The story of `prefetch` on this machine, with a hub and a checkout of the test's own. `hf` is the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks import config
+from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.executors.open_executor import open_executor
+from ci_tasks.features.prefetch import hub as hub_module
+from ci_tasks.features.prefetch import inventory, prefetch
+from ci_tasks.features.prefetch.command import PrefetchOptions
+from ci_tasks.features.prefetch.download import Outcome
+from ci_tasks.features.prefetch.hub_errors import HubFile, RepoSnapshot
+from ci_tasks.features.prefetch.inventory import FolderState
+from ci_tasks.features.prefetch.repositories import HubRepository
+from ci_tasks.features.prefetch.requirements import RequiredRepository
+from ci_tasks.planning.host_paths import HostPath
+from ci_tasks.run.checkout_source import open_source
+from ci_tasks.run.prepare import RunRequest, prepare
+
+if TYPE_CHECKING:
+    from tests.features.prefetch.hub_server import Fault, Hub
+else:
+    from ci_tasks_tests_hub_server import Fault, Hub
+
+WORKFLOW = """
+jobs:
+  e2e-test-short:
+    runs-on: self-hosted
+    strategy: {matrix: {info: [
+      {test_file: test_one.py, num_gpus: 1}, {test_file: test_two.py, num_gpus: 1}, {test_file: test_unit.py}]}}
+    steps:
+      - {name: Execute, run: "python tests/${{ matrix.info.test_file }}"}
+"""
+TEST_ONE = """
+import slime.utils.external_utils.command_utils as U
+def prepare():
+    U.exec_command("hf download org/m --local-dir DISK/models/m")
+    U.exec_command("hf download --repo-type dataset org/d --local-dir DISK/datasets/d")
+if __name__ == "__main__":
+    prepare()
+"""
+TWO = """
+import slime.utils.external_utils.command_utils as U
+if __name__ == "__main__":
+    U.exec_command("hf download org/m --local-dir DISK/models/m")
+    U.exec_command("hf download org/elsewhere --local-dir m")
+    U.convert_checkpoint(model_name="c", megatron_model_type="t", num_gpus_per_node=1, hf_checkpoint="DISK/models/c")
+"""
+WEIGHTS = b"w" * 100_000
+
+
+class World:
+    """A checkout, a hub and a host without containers, whose `hf` is the tested interpreter's."""
+
+    def __init__(self, tmp_path: Path, disk: Path, hub: Hub, more: str = "") -> None:
+        self.hub, self.disk = hub, disk
+        self.repo = tmp_path / "repo"
+        hub.add("org/m", {"config.json": b"{}", "model.safetensors": WEIGHTS})
+        hub.add("org/d", {"train.jsonl": b"{}"}, kind="dataset")
+        hub.add("org/elsewhere", {"a": b"a"})
+        self.write("tests/test_one.py", TEST_ONE)
+        self.write("tests/test_two.py", TWO)
+        self.write("tests/test_unit.py", "def test_it(): pass")
+        self.write(".github/workflows/pr-test.yml", WORKFLOW)
+        for argv in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "x"]):
+            subprocess.run(["git", *argv], cwd=self.repo, check=True)
+        self.config = config.read(
+            f"hosts: {{box: {{kind: local, runtime: none, gpus: 8, simulate: true{more}}}, other: {{kind: local}}}}"
+        )
+        self.messages: list[str] = []
+        self.progress_calls: list[tuple[str, str]] = []
+
+    def write(self, name: str, text: str) -> None:
+        path = self.repo / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("DISK", str(self.disk)))
+
+    def prefetch(self, only: str | None = "one", **more: Any) -> int:
+        options = PrefetchOptions(label="short", only=only, **{"host": "box", **more})
+        source = open_source(str(self.repo))
+        return prefetch.prefetch_label(
+            source,
+            self.config,
+            options,
+            say=self.messages.append,
+            progress=lambda name, message: self.progress_calls.append((name, message)),
+            open_executor=open_executor,
+        )
+
+    def row_problems(self) -> dict[str, str]:
+        """What rows would lack in a run with --prefetch."""
+        request = RunRequest("short", host="box", prefetch=True)
+        ready = prepare(open_source(str(self.repo)), self.config, request, open_executor)
+        try:
+            return dict(ready.sessions[0].row_problems)
+        finally:
+            ready.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> Iterator[World]:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as disk:  # what lies below /tmp is taken for a test's own
+        yield World(tmp_path, Path(disk) / "disk", hub)
+
+
+def table(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_dry_run_shows_everything_and_brings_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert world.prefetch(dry_run=True, json=True) == 0
+    report = table(capsys)
+    assert [(entry["kind"], entry["id"], entry["state"], entry["size"]) for entry in report["repositories"]] == [
+        ("model", "org/m", "missing", 100_002),
+        ("dataset", "org/d", "missing", 2),
+    ]
+    assert report["repositories"][0]["directory"] == f"{world.disk}/models/m"
+    assert report["repositories"][0]["where"] == ["tests/test_one.py:4"]
+    assert report["mounts"][0]["needed"] == 100_004
+    assert world.hub.contents() == [] and not world.disk.exists()
+
+
+def test_it_brings_what_is_missing_where_the_test_will_look(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert world.prefetch() == 0
+    assert (world.disk / "models/m/model.safetensors").read_bytes() == WEIGHTS
+    assert (world.disk / "datasets/d/train.jsonl").read_bytes() == b"{}"
+    assert "2 repositories: 2 fetched" in capsys.readouterr().out
+    assert world.progress_calls[0] == (f"org/m (100.0 kB) to {world.disk}/models/m", "")
+    assert not list((world.repo.parent / "home/runs").iterdir()), "a prefetch that succeeded leaves no run"
+    assert world.prefetch(json=True) == 0
+    assert {entry["state"] for entry in table(capsys)["repositories"]} == {"there"}
+
+
+def test_a_repository_of_several_rows_stands_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    (world.disk / "models/c").mkdir(parents=True)
+    assert world.prefetch(None, json=True) == 0
+    report = table(capsys)
+    assert {entry["id"]: (len(entry["rows"]), entry["state"]) for entry in report["repositories"]} == {
+        "org/m": (2, "fetched"),
+        "org/d": (1, "fetched"),
+        "org/elsewhere": (1, "not kept"),
+    }
+    assert report["expected"][0]["there"] is True
+
+
+def test_rows_that_ask_for_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert world.prefetch("unit") == 0
+    assert "no test of these rows asks a hub for anything" in capsys.readouterr().out
+    assert world.hub.requests == []
+
+
+def test_a_path_that_nobody_makes_is_missed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert world.prefetch("two", dry_run=True) == 125
+    output = capsys.readouterr().out
+    assert f"{world.disk}/models/c ({world.disk}/models/c) is missing" in output
+    assert "tests/test_two.py:6" in output
+
+
+def test_a_gate_that_is_closed_blocks_and_says_what_to_do(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.hub.repos["model", "org/m"].gated = "manual"
+    assert world.prefetch() == 125
+    output = capsys.readouterr().out
+    assert "org/m is gated" in output and f"accept its terms at {world.hub.url}/org/m" in output
+    assert "tests/test_one.py:4" in output
+    assert (world.disk / "datasets/d/train.jsonl").exists(), "what can be had is brought all the same"
+
+
+def test_a_token_opens_the_gate_and_stands_nowhere(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.hub.repos["model", "org/m"].gated = "manual"
+    world.hub.tokens = {"hf_very_secret": {"org/m"}}
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
+    assert world.prefetch(json=True) == 0
+    assert "hf_very_secret" not in capsys.readouterr().out + "".join(map(str, [*world.progress_calls, *world.messages]))
+
+
+def test_a_disk_too_small_for_all_of_them_gets_none(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inventory, "SPARE", 1 << 60)
+    assert world.prefetch() == 125
+    assert "disk full" in capsys.readouterr().out
+    assert world.hub.contents() == []
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "word"),
+    [
+        (403, {"X-Error-Code": "GatedRepo"}, "gated"),
+        (401, {}, "no access"),
+        (404, {"X-Error-Code": "EntryNotFound"}, "not found"),
+    ],
+)
+def test_a_download_that_the_hub_refuses_is_explained(
+    world: World, capsys: pytest.CaptureFixture[str], status: int, headers: dict[str, str], word: str
+) -> None:
+    for method in ("GET", "HEAD"):
+        world.hub.faults.append(Fault("/resolve/", status=status, headers=headers, method=method, times=99))
+    assert world.prefetch() == 125
+    printed = capsys.readouterr().out
+    assert f"2 repositories: 2 {word}" in printed
+    log = printed.split("the log of the downloads is ")[1].split()[0]
+    assert "##[ci-tasks] download 0 ended" in Path(log).read_text()
+
+
+def test_a_directory_that_cannot_be_written_is_explained(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.disk.mkdir()
+    (world.disk / "models").write_text("a file")
+    assert world.prefetch() == 125
+    assert "1 fetched" in capsys.readouterr().out
+
+
+def test_a_host_that_is_to_stay_offline(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    offline = World(tmp_path / "again", world.disk, world.hub, ", env: {HF_HUB_OFFLINE: '1'}")
+    assert offline.prefetch() == 125
+    assert "HF_HUB_OFFLINE is set for box" in capsys.readouterr().out
+    assert world.hub.requests == []
+
+
+def test_what_the_source_does_not_say_is_listed_with_its_line(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.write("tests/test_one.py", TEST_ONE.replace('"hf download --repo-type dataset org/d', 'input() + "'))
+    assert world.prefetch(dry_run=True) == 0
+    output = capsys.readouterr().out
+    assert "tests/test_one.py:5" in output and "EOFError" in output and "1 unresolved" in output
+
+
+def test_names_that_do_not_exist(world: World) -> None:
+    with pytest.raises(UnknownName):
+        world.prefetch("none")
+    with pytest.raises(UnknownName):
+        world.prefetch(host="none")
+    with pytest.raises(UsageError, match="for one host"):
+        world.prefetch(host="box,other")
+
+
+def test_before_a_run_everything_is_brought_and_rows_that_lack_something_are_named(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.hub.repos["dataset", "org/d"].gated = "auto"
+    problems = world.row_problems()
+    assert len(problems) == 2 and not any("unit" in name for name in problems)
+    assert "org/d (dataset) is gated" in next(text for name, text in problems.items() if "one" in name)
+    assert "models/c is missing" in next(text for name, text in problems.items() if "two" in name)
+    assert (world.disk / "models/m/config.json").exists()
+    assert "fetching org/m (100.0 kB) to " in capsys.readouterr().out
+
+
+def test_a_gate_is_no_harm_where_everything_is_behind_it_already(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.prefetch()
+    world.hub.repos["model", "org/m"].gated = "manual"
+    assert world.prefetch(dry_run=True) == 0
+
+
+def test_without_the_hub_what_was_all_there_still_counts(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.prefetch()
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("ci_tasks.features.prefetch.hub.TRIES", 1)
+    assert world.prefetch() == 0
+    assert "everything that the hub listed last time is there" in capsys.readouterr().out
+    (world.disk / "models/m/model.safetensors").unlink()
+    assert world.prefetch() == 125
+    assert "1 offline" in capsys.readouterr().out
+
+
+def test_without_the_hub_nothing_is_known_of_what_was_never_brought(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("ci_tasks.features.prefetch.hub.TRIES", 1)
+    assert world.prefetch() == 125
+    output = capsys.readouterr().out
+    assert "2 offline" in output and "cannot be reached" in output
+
+
+def test_without_the_feature_a_run_cannot_prefetch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci_tasks.registry.features", lambda: ())
+    with pytest.raises(UsageError, match="--prefetch"):
+        world.row_problems()
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "problem"),
+    [
+        ("Returning existing local_dir as remote repo cannot be accessed (401 Client Error.)", 0, "unauthorised"),
+        ("✓ Downloaded", 0, "checksum"),
+        ("", None, "trouble"),
+        ("Error: Revision not found in model 'org/m'.", 1, "missing"),
+    ],
+)
+def test_an_exit_code_alone_does_not_show_that_a_repository_is_there(
+    printed: str, code: int | None, problem: str
+) -> None:
+    item = RequiredRepository(HubRepository("model", "org/m", "/m"), HostPath("/m"), ("row",), ("t.py:1",))
+    hub = hub_module.Hub("https://huggingface.co", None, print, Path("/nowhere"))
+    line = inventory.repository_status(item, RepoSnapshot("a" * 40, (HubFile("a", 1, "b" * 40),)), None, hub)
+    state = FolderState("/", 1, there=0, unsure=0, absent=1, missing=1)
+    assert prefetch._after(line, Outcome(code, printed), state, hub, item).problem == problem

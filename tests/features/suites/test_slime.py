@@ -1,0 +1,61 @@
+"""slime's conventions: what an entry of its matrix means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ci_tasks.features.suites.slime import describe
+from ci_tasks.registry import suite_of
+from ci_tasks.workflow.model import Workflow
+from ci_tasks.workflow.reader import read
+
+DESCRIBED: list[tuple[dict[str, Any], tuple[str | None, str, int | None]]] = [
+    # A file is meant from tests/, unless it says so itself.
+    ({"info": {"test_file": "test_a.py", "num_gpus": 8}}, ("tests/test_a.py", "", 8)),
+    ({"info": {"test_file": "utils/test_a.py", "num_gpus": 0}}, ("tests/utils/test_a.py", "", 0)),
+    ({"info": {"test_file": "tests/test_a.py", "num_gpus": 4}}, ("tests/test_a.py", "", 4)),
+    # Arguments: in the file's string in old revisions, on their own since.
+    ({"info": {"test_file": "test_a.py --async-save"}}, ("tests/test_a.py", "--async-save", None)),
+    ({"info": {"test_file": "test_a.py", "test_args": "--a 1  --b"}}, ("tests/test_a.py", "--a 1  --b", None)),
+    ({"info": {"test_file": " test_a.py\t--a ", "test_args": "--b"}}, ("tests/test_a.py", "--a --b", None)),
+    ({"info": {"test_file": "test_a.py", "test_args": None}}, ("tests/test_a.py", "", None)),
+    # Without `info`, as in older workflows of others.
+    ({"test_file": "test_a.py", "num_gpus": "2"}, ("tests/test_a.py", "", 2)),
+    # GPUs that are no number are unknown.
+    ({"info": {"test_file": "a.py", "num_gpus": "many"}}, ("tests/a.py", "", None)),
+    ({"info": {"test_file": "a.py", "num_gpus": float("inf")}}, ("tests/a.py", "", None)),
+    ({"info": {"test_file": "a.py", "num_gpus": True}}, ("tests/a.py", "", None)),
+    ({"info": {"test_file": "a.py", "num_gpus": 8.0}}, ("tests/a.py", "", 8)),
+    # Matrices that are not slime's.
+    ({}, (None, "", None)),
+    ({"python": "3.12", "num_gpus": 2}, (None, "", 2)),
+    ({"info": "word"}, (None, "", None)),
+    ({"info": {"test_file": ""}}, (None, "", None)),
+    ({"info": {"test_file": " "}}, ("tests/", "", None)),
+]
+
+
+@pytest.mark.parametrize(("combination", "described"), DESCRIBED)
+def test_a_matrix_entry_names_a_test_its_arguments_and_its_gpus(combination: dict[str, Any], described: Any) -> None:
+    assert describe(combination) == described
+
+
+def read_matrix(matrix: str, path: str) -> Workflow:
+    return read(f"on: push\njobs:\n  a: {{runs-on: x, steps: [{{run: x}}], strategy: {{matrix: {matrix}}}}}\n", path)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "path", "suite"),
+    [
+        ("{x: [1]}", ".github/workflows/pr-test.yml", "slime"),
+        ("{x: [1]}", ".github/workflows/pr-test.yml.j2", "slime"),
+        ("{info: [{num_gpus: 1}, {test_file: a.py}]}", "w.yml", "slime"),
+        ("{info: [{num_gpus: 1}]}", "w.yml", "generic"),
+        ("{x: [test_file], include: [{x: 2}]}", "w.yml", "generic"),
+        ("'${{ fromJSON(needs.a.outputs.b) }}'", "w.yml", "generic"),
+    ],
+)
+def test_a_workflow_is_slimes_by_its_name_or_by_how_it_names_tests(matrix: str, path: str, suite: str) -> None:
+    assert suite_of(read_matrix(matrix, path)).name == suite

@@ -1,0 +1,141 @@
+"""Short logs in verl's shapes, written from what each training was asked."""
+
+from __future__ import annotations
+
+import pprint
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from ci_tasks.features.verl.judge.read_log import read_run
+from ci_tasks.features.verl.judge.verdict_of_run import LevelRun, judge
+from ci_tasks.features.verl.judge.verdict_of_training import RunEnd, expected
+from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
+from ci_tasks.features.verl.levels.summary import Provenance, Summary
+
+ROOT = "/work/Megatron-Bridge"
+BRIDGE = f"{ROOT}/src/megatron/bridge/__init__.py"
+WHO = "\x1b[36m(TaskRunnerV1 pid=71)\x1b[0m "
+PREFLIGHT = {
+    "bridge-checks": "pass: uv run python -m pytest -q tests/unit_tests/models",
+    "import-driver": f"pass: {BRIDGE}",
+    "import-worker": f"pass: {BRIDGE}",
+    "ray": "pass: no other cluster",
+    "data": "pass: /data/gsm8k/train.parquet",
+    "reward-model": "pass: /models/rm",
+    "model": "pass: /models/qwen",
+}
+BUILT = (
+    "(WorkerDict pid=90) Enabling LORA with rank=4, alpha=4, dropout=0.0",
+    "(WorkerDict pid=90)   Adapter parameters:   8,192",
+)
+WISH = LevelRequest(0, model_id="Qwen/Qwen2.5-0.5B", reward_model="/models/rm")
+
+
+class Writer:
+    """Writes the log of a run, piece by piece."""
+
+    root = ROOT
+    wish = WISH
+
+    def preflight(self, **other: str | None) -> str:
+        """All checks passed, except for `other`: its status and text, or None for one that was not made."""
+        marks = {**PREFLIGHT, **{key.replace("_", "-"): text for key, text in other.items()}}
+        return "".join(f"ci-tasks-verl: {key}: {text}\n" for key, text in marks.items() if text is not None)
+
+    def training(
+        self,
+        training: Training,
+        *,
+        body: Sequence[str] | None = None,
+        resolved: Mapping[str, Any] | None = None,
+        log_lines: Sequence[str] = BUILT,
+        exit_code: int | None = 0,
+    ) -> str:
+        """One training that did what it was asked, except for `resolved`, settings that became something else; `body`
+        is what follows the settings, `said` what stands there before the first step."""
+        lines = [f"ci-tasks-verl: begin: {training.name}", f"ci-tasks-verl: command: bash {training.script}"]
+        lines += [f"{WHO}{line}" for line in pprint.pformat(self.settings(training, resolved or {})).splitlines()]
+        lines += [*log_lines, *self.steps(training)] if body is None else body
+        if exit_code is not None:
+            lines.append(f"ci-tasks-verl: end: {training.name}: {exit_code}")
+        return "".join(f"{line}\n" for line in lines)
+
+    def steps(
+        self, training: Training, series: Mapping[str, Sequence[float]] | None = None, first: int | None = None
+    ) -> list[str]:
+        """The lines of its steps from `first` on, and what a resume says; `series` replaces a metric's values, one for
+        each step."""
+        begin = (training.steps if training.resumes else 1) if first is None else first
+        done = begin - 1
+        lines = []
+        if done:
+            lines.append(
+                f"INFO:2025-01-02 03:04:05,6:Resuming from /c/global_step_{done}, setting global step to {done}"
+            )
+        if training.level == 5:
+            lines.append(f"{WHO}step:0 - val-core/openai/gsm8k/acc/mean@1:np.float64(0.2)")
+        for step in range(begin, training.steps + 1):
+            values = {**metrics(step), **{key: own[step - 1] for key, own in (series or {}).items()}}
+            lines.append(f"{WHO}step:{step} - " + " - ".join(f"{key}:{value!r}" for key, value in values.items()))
+            bar = f"{100 * step // training.steps:3d}%|███| {step}/{training.steps} [00:01<00:00,  1.00s/it]"
+            lines.append(f"\rTraining Progress:   0%|   | 0/{training.steps} [00:00<?]\rTraining Progress: {bar}")
+        return lines
+
+    def settings(self, training: Training, other: Mapping[str, Any]) -> dict[str, Any]:
+        """verl's whole configuration, nested."""
+        flat = {"algorithm.adv_estimator": "gae", "data.max_response_length": 512, "trainer.resume_mode": "disable"}
+        flat |= {dotted: literal(value) for dotted, value in expected(training).items()}
+        values: dict[str, Any] = {}
+        for dotted, value in {**flat, "actor_rollout_ref.model.path": "/models/qwen", **other}.items():
+            *parents, last = dotted.split(".")
+            place = values
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[last] = value
+        return values
+
+    def judged(
+        self,
+        wish: LevelRequest,
+        log: str,
+        ended: RunEnd | None = None,
+        *,
+        log_path: str = "/runs/1/log",
+        image: str = "",
+        host: str = "",
+    ) -> Summary:
+        """The summary of a log; without an `ended`, of a run that ended well."""
+        facts = read_run(lambda: [log.encode()], wish.proofs)
+        provenance = Provenance("abc1234", "def5678", "invoke verl", log_path, image=image, host=host, bridge_root=ROOT)
+        return judge(LevelRun(wish, trainings(wish), facts, ended or RunEnd("passed"), provenance))
+
+
+def metrics(step: int) -> dict[str, float]:
+    """A run that learns, a little more with each step."""
+    return {
+        "actor/pg_loss": 0.5 / step,
+        "actor/kl_loss": 0.001 * step,
+        "actor/entropy": 0.7 - 0.01 * step,
+        "actor/grad_norm": 0.2 + 0.001 * step,
+        "critic/vf_loss": 0.3 / step,
+        "critic/values/mean": 0.1 * step,
+        "critic/rewards/mean": 0.2 + 0.03 * step,
+        "response_length/clip_ratio": 0.05,
+    }
+
+
+def literal(text: str) -> Any:
+    constants: dict[str, Any] = {"True": True, "False": False, "null": None}
+    if text in constants:
+        return constants[text]
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+@pytest.fixture
+def writer() -> Writer:
+    return Writer()

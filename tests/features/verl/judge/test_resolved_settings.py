@@ -1,0 +1,91 @@
+"""verl's settings as its log shows them."""
+
+from __future__ import annotations
+
+import pprint
+from typing import Any
+
+import pytest
+
+from ci_tasks.features.verl.judge.resolved_settings import (
+    MISSING,
+    PrintedSettings,
+    Settings,
+    equals_requested,
+    overrides_of_trace,
+    parse_override,
+)
+
+
+@pytest.mark.parametrize(
+    ("requested", "resolved", "equal"),
+    [
+        ("False", False, True),
+        ("false", False, True),
+        ("False", True, False),
+        ("False", 0, False),  # a setting that became a number is not what was asked
+        ("null", None, True),
+        ("1", None, False),
+        ("2", 2, True),
+        ("2", 2.0, True),
+        ("1e-6", 1e-06, True),
+        ("-1", -1, True),
+        ("vllm", "vllm", True),
+        ("'error'", "error", True),
+        ("vllm", "sglang", False),
+        ("False", "False", True),
+        ("disabled", MISSING, False),
+    ],
+)
+def test_a_setting_is_compared_with_the_requested_text(requested: str, resolved: Any, equal: bool) -> None:
+    assert equals_requested(requested, resolved) is equal
+
+
+def test_settings_are_read_although_other_processes_write_between_their_lines() -> None:
+    config = {
+        "actor_rollout_ref": {"model": {"path": "/m{odel}", "text": "it's [a] " * 30}},
+        "trainer": {"limit": 1e999},
+    }
+    block = PrintedSettings("TaskRunner pid=1")
+    for line in pprint.pformat(config).splitlines():
+        assert block.feed("TaskRunner pid=1", line)
+        assert not block.feed("WorkerDict pid=2", " 'trainer': {'limit': 3}}")
+        assert not block.open or not block.feed("TaskRunner pid=1", "a line of its own that is no part")
+    assert not block.open
+    assert block.value() == config
+
+
+@pytest.mark.parametrize("text", ["{'a': 1}", "{'actor_rollout_ref': <object at 0x7f>}", "{'actor_rollout_ref': {"])
+def test_what_is_not_verls_settings_or_not_whole_is_none(text: str) -> None:
+    block = PrintedSettings("")
+    block.feed("", text)
+    assert block.value() is None
+
+
+def test_a_block_that_never_closes_is_given_up() -> None:
+    block = PrintedSettings("")
+    block.feed("", "{'actor_rollout_ref': {")
+    for _ in range(30_000):
+        block.feed("", " 'a': 1,")
+    assert not block.open
+
+
+def test_settings_are_looked_up_by_their_dotted_names() -> None:
+    settings = Settings({"a": {"b": {"c": None}}, "x.y": 1}, True)
+    assert settings.get("a.b.c") is None
+    assert settings.get("x.y") == 1
+    assert settings.get("a.b.d") is MISSING
+    assert settings.get("a.b.c.d") is MISSING
+
+
+def test_a_trace_of_the_command_gives_its_overrides() -> None:
+    trace = (
+        "python3 -m verl.trainer.main_ppo --config-path=config a.b=1 '++a.c=['\\''x'\\'']' hydra.run.dir=/tmp plain=2"
+    )
+    assert overrides_of_trace(trace) == {"a.b": "1", "a.c": "['x']"}
+    assert overrides_of_trace("unbalanced 'quote a.b=1") == {}
+
+
+@pytest.mark.parametrize(("text", "expected"), [("++a.b=c=d", ("a.b", "c=d")), ("~a.b", None), ("a@b.c=d", None)])
+def test_an_override_is_a_path_and_a_value(text: str, expected: tuple[str, str] | None) -> None:
+    assert parse_override(text) == expected

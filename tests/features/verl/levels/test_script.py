@@ -1,0 +1,72 @@
+"""The step of a level: bash that is whole, with the guide's order and its exact commands."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+import pytest
+
+from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
+from ci_tasks.features.verl.levels.script import command, render
+
+FEATURE = {"overrides": ("a.b=c",), "proofs": ("x",)}
+WISHES = [
+    *(LevelRequest(level, **(FEATURE if level == 4 else {})) for level in range(6)),  # type: ignore[arg-type]
+    LevelRequest(0, model_path="/m/a 'b'", no_reward_model=True, dummy_config="/c.json", env={"X": "it's"}),
+]
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: f"level {wish.level} {wish.model_path}")
+@pytest.mark.parametrize("pretend", [False, True], ids=["real", "pretend"])
+def test_the_step_is_bash(wish: LevelRequest, pretend: bool) -> None:
+    text = render(wish, trainings(wish), pretend=pretend)
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
+    text = render(LevelRequest(1), trainings(LevelRequest(1)))
+    order = ["bridge-checks", "devices", "room", "import-driver", "import-worker", "data", "reward-model", "model"]
+    order = [f"mark {name} " for name in order] + [
+        "train 'level 0'",
+        "train 'level 1: save'",
+        "train 'level 1: resume'",
+    ]
+    assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
+
+
+def test_the_checks_before_see_the_cluster_and_the_directories_of_the_training() -> None:
+    wish = LevelRequest(0, model_path="/m", env={"RAY_ADDRESS": "10.0.0.5:6379"})
+    text = render(wish, trainings(wish))
+    head = text[: text.index("# Focused checks")]
+    assert "export RAY_ADDRESS=10.0.0.5:6379\n" in head
+    assert "export MODEL_PATH=/m\n" in head
+
+
+@pytest.mark.parametrize("contained", [True, False])
+def test_ray_is_stopped_in_a_container_of_its_own_only(contained: bool) -> None:
+    text = render(LevelRequest(0), trainings(LevelRequest(0)), contained=contained)
+    assert ("ray stop --force" in text) is contained
+    assert ("mark ray skipped" in text) is not contained
+
+
+def test_a_command_is_the_maintained_wrapper_with_its_environment() -> None:
+    *_, resume = trainings(LevelRequest(1, model_id="org/it's", no_reward_model=True))
+    argv = shlex.split(command(resume))
+    assert "MODEL_ID=org/it's" in argv
+    assert {"RESUME_MODE=auto", "TOTAL_TRAIN_STEPS=2", "LORA_RANK=4"} <= set(argv)
+    at = argv.index("bash")
+    assert argv[at + 1] == "tests/special_e2e/run_ppo_trainer_megatron.sh"
+    assert argv[at + 2 :] == [
+        "++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHONPATH}",
+        "reward.reward_model.enable=False",
+    ]
+
+
+def test_checkpoints_are_removed_before_a_training_that_does_not_resume() -> None:
+    lines = render(LevelRequest(1), trainings(LevelRequest(1))).splitlines()
+    assert [shlex.split(line)[1:3] for line in lines if line.startswith("train ")] == [
+        ["level 0", "1"],
+        ["level 1: save", "1"],
+        ["level 1: resume", "0"],
+    ]

@@ -1,0 +1,119 @@
+"""The summary as text, markdown, JSON; and the plot."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from ci_tasks.features.verl import report as verl
+from ci_tasks.features.verl.levels.summary import Deliverable, EvidenceItem, MetricCurve, Summary
+
+SUMMARY = Summary(
+    result="Fail",
+    sentence="level 1: resume: it did not resume; level 0 passed",
+    requested="Level 1 (Save/resume), after Level 0",
+    checkpoint="MODEL_ID=Qwen/Qwen2.5-0.5B",
+    deliverables=(
+        Deliverable("Bridge-side checks", "Skipped", "the image has no uv"),
+        Deliverable("Local Bridge import in verl", "Pass", "driver: /b/src/megatron/bridge/__init__.py"),
+        Deliverable("verl Megatron backend run", "Pass", "LoRA + DDP: Training Progress 1/1"),
+        Deliverable("Requested variants", "Fail", "save/resume: it did not resume"),
+        Deliverable("Log capture", "Pass", "/runs/1/log"),
+    ),
+    evidence=(
+        EvidenceItem("Bridge repo", ("abc1234 plus src/a_b.py",)),
+        EvidenceItem("verl repo", ("def5678, no dirty files",)),
+        EvidenceItem("Command", ("invoke verl --level 1", "image verlai/verl:vllm")),
+        EvidenceItem("Key lines", ("line 9: `step:1` - acc/mean@1:1",)),
+    ),
+    limitations=("no convergence claim",),
+    follow_ups=(),
+)
+
+TEXT = """\
+Result: Fail - level 1: resume: it did not resume; level 0 passed
+Requested coverage: Level 1 (Save/resume), after Level 0
+Checkpoint/config: MODEL_ID=Qwen/Qwen2.5-0.5B
+Deliverables:
+- Bridge-side checks: Skipped - the image has no uv
+- Local Bridge import in verl: Pass - driver: /b/src/megatron/bridge/__init__.py
+- verl Megatron backend run: Pass - LoRA + DDP: Training Progress 1/1
+- Requested variants: Fail - save/resume: it did not resume
+- Log capture: Pass - /runs/1/log
+Evidence:
+- Bridge repo: abc1234 plus src/a_b.py
+- verl repo: def5678, no dirty files
+- Command: invoke verl --level 1
+    image verlai/verl:vllm
+- Key lines: line 9: `step:1` - acc/mean@1:1
+Limitations:
+- no convergence claim
+Follow-ups:
+- none"""
+
+
+def test_the_text_is_the_guides_format() -> None:
+    assert "\n".join(verl.text(SUMMARY)) == TEXT
+
+
+def test_the_text_cannot_move_a_terminals_cursor() -> None:
+    assert "\x1b" not in "\n".join(verl.text(replace(SUMMARY, sentence="a\x1b[2Jb")))
+
+
+def test_markdown_has_the_same_lines_with_logs_as_code() -> None:
+    lines = verl.markdown(SUMMARY).splitlines()
+    assert lines[0] == "**Result:** **Fail** - level 1: resume: it did not resume; level 0 passed  "
+    assert "- Requested variants: **Fail** - save/resume: it did not resume" in lines
+    assert "- Command: `invoke verl --level 1`" in lines
+    assert "  - `image verlai/verl:vllm`" in lines
+    assert "- Key lines: `` line 9: `step:1` - acc/mean@1:1 ``" in lines
+    assert lines[-1] == "- none"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("mean@1 by @nobody, #12", "mean@1 by @\u200bnobody, #\u200b12"),
+        ("*a* <b> [c](d) `e` ~f~ g|h", r"\*a\* \<b\> \[c\](d) \`e\` \~f\~ g\|h"),
+        ("global_step_1 in __init__.py", r"global_step_1 in \_\_init\_\_.py"),
+    ],
+)
+def test_foreign_text_is_escaped_and_mentions_nobody(text: str, written: str) -> None:
+    assert written in verl.markdown(replace(SUMMARY, sentence=text))
+
+
+def test_json_has_every_field_and_no_number_that_json_lacks() -> None:
+    public = verl.public(replace(SUMMARY, curve=MetricCurve("reward", ((1, math.nan), (2, 0.5)))))
+    assert json.loads(json.dumps(public, allow_nan=False)) == public
+    assert public["curve"]["points"] == [[1, "nan"], [2, 0.5]]
+    assert public["deliverables"][3]["status"] == "Fail"
+
+
+def test_a_plot_shows_extremes_and_ends() -> None:
+    points = tuple((step, step / 4) for step in range(1, 5))
+    assert verl.plot(MetricCurve("reward", points), height=4) == [
+        "reward",
+        "   1 |         *",
+        "     |      *",
+        "     |   *",
+        "0.25 |*",
+        "     +------------",
+        "      step 1     4",
+    ]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 30, 80, 1000])
+@pytest.mark.parametrize("width", [40, 72])
+def test_a_plot_keeps_to_its_width(steps: int, width: int) -> None:
+    curve = MetricCurve("critic/rewards/mean", tuple((step, math.sin(step)) for step in range(1, steps + 1)))
+    lines = verl.plot(curve, width=width)
+    assert max(map(len, lines)) <= width
+    assert lines[-1].split()[-1] == str(steps)
+
+
+def test_a_constant_is_a_line_and_nothing_finite_is_no_plot() -> None:
+    assert sum("*" in line for line in verl.plot(MetricCurve("a", ((1, 2.0), (2, 2.0), (3, math.nan))))) == 1
+    assert verl.plot(MetricCurve("a", ((1, math.nan),))) == []

@@ -1,0 +1,146 @@
+"""verl's levels as a person runs them, on the sample pair; every other way to fail is in bench/verl_levels.py."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import fixtures as support
+
+EXAMPLES = support.ROOT / "examples"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Any:
+    """Somebody with both checkouts, verl's with an edit that is not committed."""
+    someone: Any = support.Person(tmp_path / "home", tmp_path)
+    for name in ("tiny-bridge", "tiny-verl"):
+        shutil.copytree(EXAMPLES / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for argv in (
+            ["init", "-q"],
+            ["add", "-A"],
+            ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1"],
+        ):
+            subprocess.run(["git", *argv], cwd=tmp_path / name, check=True)
+    (tmp_path / "tiny-verl/note.txt").write_text("not committed")
+    someone.hosts = lambda **env: (tmp_path / "hosts.yaml").write_text(
+        json.dumps({"hosts": {"box": {"kind": "local", "runtime": "none", "gpus": 8, "simulate": True, "env": env}}})
+    )
+    someone.hosts()
+    someone.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
+    someone.verl = lambda *argv: someone.ci_tasks("verl", *_with_defaults(argv), "--no-reward-model")
+    return someone
+
+
+def _with_defaults(argv: Sequence[str]) -> list[str]:
+    """Words for the sample pair on host `box`, unless they name others: a flag is given once."""
+    usual = {"--bridge": "tiny-bridge", "--verl": "tiny-verl", "--host": "box"}
+    return [*argv, *(word for flag, value in usual.items() if flag not in argv for word in (flag, value))]
+
+
+def deliverables(result: Any) -> dict[str, str]:
+    lines = result.out[result.out.index("Deliverables:") :].splitlines()[1:6]
+    return {name: rest.split(" - ")[0] for name, rest in (line[2:].split(": ", 1) for line in lines)}
+
+
+def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
+    result = pair.verl("--level", "1")
+    assert result.code == 0, result.out + result.err
+    assert deliverables(result) == {
+        "Bridge-side checks": "Skipped" if shutil.which("uv") is None else "Pass",
+        "Local Bridge import in verl": "Pass",
+        "verl Megatron backend run": "Pass",
+        "Requested variants": "Pass",
+        "Log capture": "Pass",
+    }
+    assert re.search(r"- verl repo: [0-9a-f]{12} plus note\.txt", result.out)
+    command = next(line for line in result.out.splitlines() if line.startswith("- Command: ")).removeprefix(
+        "- Command: "
+    )
+    (ran,) = pair.home.glob("runs/*/01/run.sh")
+    again = pair.ci_tasks(*shlex.split(command)[1:], "--plan")
+    assert again.code == 0, again.err
+    planned = max(pair.home.glob("runs/*/01/run.sh"))
+    assert _step(planned) == _step(ran), "the command of the summary starts the same plan"
+    directory = ran.parent
+    assert "Result: Pass" in (directory / "summary.txt").read_text()
+    assert json.loads((directory / "summary.json").read_text())["result"] == "Pass"
+    assert "Pass" in (directory / "summary.md").read_text()
+    for name in ("tiny-bridge", "tiny-verl"):
+        changed = subprocess.run(["git", "status", "--short"], cwd=pair.checkout / name, capture_output=True, text=True)
+        assert changed.stdout in ("", "?? note.txt\n")
+
+
+def _step(script: Path) -> str:
+    text = script.read_text()
+    return text[text.index("ci-tasks-verl") :].replace(str(script.parents[2]), "").replace(script.parents[1].name, "")
+
+
+def test_a_bridge_from_elsewhere_in_the_worker_stops_the_run(pair: Any) -> None:
+    pair.hosts(TINY_VERL_FAILURE="worker-import")
+    result = pair.verl("--level", "0")
+    assert result.code == 125, result.out + result.err
+    assert deliverables(result)["Local Bridge import in verl"] == "Fail"
+    assert deliverables(result)["verl Megatron backend run"] == "Skipped"
+    assert "Result: Blocked" in result.out
+
+
+REFUSED = [
+    (["--level", "7"], "there is no level 7"),
+    (["--level", "x"], "--level takes a number"),
+    (["--env", "COMON_TP=2"], "does not read COMON_TP; did you mean COMMON_TP?"),
+    (["--env", "HF_TOKEN=hf_x"], "would put a secret into the log"),
+    (["--env", "novalue"], "--env takes NAME=VALUE"),
+    (["--level", "4"], "level 4 needs what activates the feature"),
+    (["--bridge", "tiny-verl"], "is no Megatron-Bridge"),
+    (["--verl", "tiny-bridge"], "has no tests/special_e2e/run_ppo_trainer_megatron.sh"),
+    (["--host", "nowhere"], "unknown host 'nowhere'"),
+    (["--baseline", "gone.log"], "which is no file"),
+]
+
+
+def test_bad_input_is_a_clear_error_and_nothing_runs(pair: Any) -> None:
+    for argv, message in REFUSED:
+        result = pair.verl(*argv)
+        assert (result.code, message in result.err) == (2, True), (argv, result.err)
+    assert not (pair.home / "runs").exists()
+
+
+def test_a_host_with_containers_needs_an_image(pair: Any) -> None:
+    (pair.checkout / "hosts.yaml").write_text(json.dumps({"hosts": {"box": {"kind": "local"}}}))
+    result = pair.verl("--level", "0")
+    assert result.code == 2
+    assert "--image verlai/verl:TAG" in result.err
+
+
+def test_nox_has_a_session_for_each_level(pair: Any) -> None:
+    pair.env["CI_TASKS_REPO"] = str(EXAMPLES / "tiny-slime")
+    command = [sys.executable, "-m", "nox", "-f", str(support.ROOT / "noxfile.py"), "-s", "verl(level=0)", "--"]
+    trees = [
+        "--bridge",
+        str(pair.checkout / "tiny-bridge"),
+        "--verl",
+        str(pair.checkout / "tiny-verl"),
+        "--host",
+        "box",
+    ]
+    done = subprocess.run(
+        [*command, *trees, "--no-reward-model"],
+        cwd=pair.checkout,
+        env={**pair.environment(), "CI_TASKS_REPO": str(EXAMPLES / "tiny-slime")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Result: Pass - Level 0 passed" in done.stdout

@@ -1,0 +1,268 @@
+"""A person at a terminal: a home of their own, a copy of the sample as a git checkout, and the commands."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.parts import Missing
+from tests.parts.dockerd import IMAGE, Daemon, docker, image_tar
+from tests.parts.slurm import Cluster, Slurm, login_node
+from tests.parts.sshd import Sshd
+from tests.parts.warm import Warm
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE = ROOT / "examples/tiny-slime"
+
+warm = Warm()
+
+PATIENCE = 60.0
+
+
+def cannot(reason: str) -> NoReturn:
+    """Skip the test, which lacks something here; where CI=true it fails instead."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@contextlib.contextmanager
+def _or_skip() -> Iterator[contextlib.ExitStack]:
+    """For servers: what is missing skips the test."""
+    with contextlib.ExitStack() as stack:
+        try:
+            yield stack
+        except Missing as missing:
+            cannot(str(missing))
+
+
+@pytest.fixture(scope="session")
+def docker_host() -> Iterator[str]:
+    """The value of DOCKER_HOST for a running daemon that has IMAGE."""
+    with _or_skip() as stack:
+        daemon = stack.enter_context(Daemon())
+        docker(daemon.host, "import", "-", IMAGE, stdin=image_tar())
+        yield daemon.host
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[Sshd]:
+    with _or_skip() as stack:
+        yield stack.enter_context(Sshd(tmp_path / "ssh"))
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """One Slurm for each worker."""
+    with _or_skip() as stack:
+        yield stack.enter_context(Slurm(tmp_path_factory.mktemp("slurm")))
+
+
+@pytest.fixture
+def cluster(slurm: Slurm, sshd: Sshd, tmp_path: Path) -> Iterator[Cluster]:
+    with _or_skip() as stack:
+        yield stack.enter_context(login_node(slurm, sshd, tmp_path))
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    """The first true value of `condition`; fails the test when none came in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    pytest.fail(f"not within {seconds:g} s: {what}")
+
+
+@dataclass
+class CommandResult:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.out, self.err
+        return json.loads(self.out)
+
+
+@dataclass
+class Person:
+    """Runs commands in `checkout` with a clean environment; `home` keeps their runs."""
+
+    home: Path
+    checkout: Path
+    env: dict[str, str] = field(default_factory=dict)
+    first: str = ""  # Python that runs before each command, as to give it less patience
+    results: list[CommandResult] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _PERSONS.append(self)
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_", "NOX"))}
+        return {**kept, "CI_TASKS_HOME": str(self.home), "TINY_STEP_SECONDS": "0.05", **self.env}
+
+    def command(self, *argv: str) -> list[str]:
+        return [sys.executable, "-c", f"{self.first}\nfrom ci_tasks.cli.program import main; main()", *argv]
+
+    def start(self, *argv: str, stdin: str = "") -> Any:
+        """What subprocess.Popen gives for it, or what behaves like that."""
+        environ = self.environment()
+        with tempfile.TemporaryFile("w+") as typed:
+            typed.write(stdin)
+            typed.seek(0)
+            if warm.can(environ):
+                handle = typed.fileno()
+                return warm.start(argv, first=self.first, cwd=self.checkout, env=environ, stdin=handle)
+            return subprocess.Popen(
+                self.command(*argv),
+                cwd=self.checkout,
+                env=environ,
+                stdin=typed,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+
+    def ci_tasks(self, *argv: str) -> CommandResult:
+        started = self.start(*argv)
+        out, err = started.communicate(timeout=180)
+        self.results.append(CommandResult(started.returncode, out, err))
+        return self.results[-1]
+
+    def nox(self, *argv: str) -> CommandResult:
+        done = subprocess.run(
+            [sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), *argv],
+            cwd=self.checkout,
+            env={**self.environment(), "CI_TASKS_REPO": str(self.checkout)},
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        self.results.append(CommandResult(done.returncode, done.stdout, done.stderr))
+        return self.results[-1]
+
+    def git(self, *argv: str) -> str:
+        done = subprocess.run(["git", *argv], cwd=self.checkout, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.checkout / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def edit(self, name: str, before: str, after: str) -> None:
+        path = self.checkout / name
+        text = path.read_text()
+        assert before in text, f"{name} has no {before!r}"
+        path.write_text(text.replace(before, after))
+
+    def records(self) -> list[dict[str, Any]]:
+        """The records of the newest batch, in the rows' order."""
+        batches = sorted((self.home / "runs").iterdir())
+        return [json.loads(path.read_text()) for path in sorted(batches[-1].glob("*/record.json"))]
+
+    def logs(self) -> dict[str, str]:
+        """Row → log of the newest batch."""
+        batches = sorted((self.home / "runs").iterdir())
+        runs = sorted(path for path in batches[-1].iterdir() if (path / "log").exists())
+        return {json.loads((run / "plan.json").read_text())["row"]: (run / "log").read_text() for run in runs}
+
+    def describe_runs(self) -> str:
+        """How every run stands, with the end of its log, and what the last command said: for a test that fails."""
+        lines = []
+        for record in sorted(self.home.glob("runs/**/record.json")):
+            found = json.loads(record.read_text())
+            lines.append(f"{found.get('id')} {found.get('row')}: {found.get('status')}, {found.get('reason')}")
+        for log in sorted(self.home.glob("**/log")):
+            if log.is_file():
+                lines += [f"{log}:", *(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-8:])]
+        for result in self.results[-1:]:
+            lines.append(f"the last command, exit code {result.code}:\n{result.out[-4000:]}{result.err[-4000:]}")
+        return "\n".join(lines)
+
+    def processes(self) -> list[int]:
+        """Every process that belongs to a run of this home."""
+        mark = f"CI_TASKS_RUN_DIR={self.home}/".encode()
+        pids = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if mark in (entry / "environ").read_bytes():
+                        pids.append(int(entry.name))
+                except OSError:
+                    continue
+        return pids
+
+
+_PERSONS: list[Person] = []  # those of the test at hand
+
+
+def pytest_runtest_setup() -> None:
+    _PERSONS.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections += [(f"runs below {person.home}", person.describe_runs()) for person in _PERSONS]
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cooled() -> Iterator[None]:
+    yield
+    warm.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def person(tmp_path: Path, home: Path, sample_repository: Path) -> Iterator[Person]:
+    """In a checkout of their own: the sample, committed, with `origin/main` at that commit. Its path has a space and a
+    quote, as a person's may."""
+    someone = Person(home, shutil.copytree(sample_repository, tmp_path / "tiny slime's checkout"))
+    # Copied files have times of their own, which git would take for edits until it has looked.
+    someone.git("update-index", "-q", "--refresh")
+    yield someone
+    for pid in someone.processes():
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def sample_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample as a git repository, to be copied."""
+    path = tmp_path_factory.mktemp("sample") / "checkout"
+    shutil.copytree(SAMPLE, path, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+    for argv in (
+        ["init", "--quiet", "--initial-branch=main"],
+        ["add", "--all"],
+        [*identity, "commit", "--quiet", "--message=the sample"],
+        ["update-ref", "refs/remotes/origin/main", "HEAD"],
+    ):
+        subprocess.run(["git", *argv], cwd=path, check=True, capture_output=True)
+    return path

@@ -1,0 +1,63 @@
+"""What a host lacks for a row, and which other host could run it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ci_tasks.config import HostSpec
+from ci_tasks.planning.capacity import HostFacts, missing_resources, other_hosts
+from ci_tasks.workflow.model import Row
+
+ROW = Row("l", "j", None, "r", None, "", 4, "image", {}, "self-hosted", None)
+CPU = replace(ROW, gpus=None, image=None)
+LOCAL = HostSpec("local")
+SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
+CLUSTER = HostSpec("cluster", kind="slurm", address="login.example.com", gpus=2)
+NO_LOCK = "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: pretend GPUs would touch the real locks"
+
+
+@pytest.mark.parametrize(
+    ("row", "host", "facts", "missing"),
+    [
+        (ROW, LOCAL, HostFacts(gpus=8), []),
+        (ROW, LOCAL, HostFacts(gpus=4), []),
+        (ROW, LOCAL, HostFacts(gpus=3), ["4 GPUs (found 3)"]),
+        (ROW, LOCAL, HostFacts(gpu_problem="no nvidia-smi on PATH"), ["4 GPUs (found 0: no nvidia-smi on PATH)"]),
+        (ROW, LOCAL, HostFacts(gpus=8, container_problem="docker (not on PATH)"), ["docker (not on PATH)"]),
+        (ROW, LOCAL, HostFacts(container_problem="docker"), ["4 GPUs (found 0)", "docker"]),
+        (ROW, CLUSTER, HostFacts(gpus=2), ["4 GPUs on one node (found 2)"]),
+        # A row that names no GPUs and no image needs neither, whatever is broken.
+        (CPU, LOCAL, HostFacts(gpu_problem="driver", container_problem="docker"), []),
+        (replace(CPU, gpus=0), LOCAL, HostFacts(), []),
+        (ROW, SIM, HostFacts(gpus=8), []),
+        (ROW, SIM, HostFacts(gpus=8, simulates=False), [NO_LOCK]),
+        # Without GPUs there is no lock to take.
+        (CPU, SIM, HostFacts(gpus=8, simulates=False), []),
+        (replace(ROW, gpus=16), SIM, HostFacts(gpus=8), ["16 GPUs (found 8)"]),
+    ],
+)
+def test_what_a_host_lacks(row: Row, host: HostSpec, facts: HostFacts, missing: list[str]) -> None:
+    assert missing_resources(row, host, facts) == missing
+
+
+H100 = HostSpec("h100", kind="ssh", address="h100.example.com", gpus=8)
+BIG = HostSpec("big", kind="ssh", address="big.example.com")
+HOSTS = {host.name: host for host in (LOCAL, SIM, H100, BIG, CLUSTER)}
+_H100, _BIG = "h100 (ssh h100.example.com, 8 GPUs)", "big (ssh big.example.com, GPUs unknown)"
+_SIM, _CLUSTER = "sim (8 pretend GPUs)", "cluster (slurm login.example.com, 2 GPUs a node)"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "here", "simulates", "others"),
+    [
+        (4, "local", True, [_SIM, _H100, _BIG]),
+        (4, "local", False, [_H100, _BIG]),
+        (4, "h100", True, [_SIM, _BIG]),
+        (16, "local", True, [_BIG]),
+        (None, "local", True, [_SIM, _H100, _BIG, _CLUSTER]),
+    ],
+)
+def test_other_hosts_that_could_run_it(gpus: int | None, here: str, simulates: bool, others: list[str]) -> None:
+    assert other_hosts(replace(ROW, gpus=gpus), HOSTS, here, simulates) == others

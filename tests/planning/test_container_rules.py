@@ -1,0 +1,73 @@
+"""What the runner is told about containers, GPU locks and what a row needs for itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.config import HostSpec
+from ci_tasks.planning.container_rules import RAY_ON_HOST, container_rules, exclusive, gpu_locks, lock_deviation
+from ci_tasks.workflow.model import Row
+
+ROW = Row("ckpt", "e2e-test-ckpt", None, "r", "tests/t.py", "", 4, "i", {}, "self-hosted", 60)
+BOX = HostSpec("box", kind="ssh", address="box")
+SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
+LOCKED = "docker run i bash -c 'python tests/ci/gpu_lock_exec.py --count 4 -- python tests/t.py'"
+
+
+def test_the_checkouts_own_script_takes_the_locks_where_the_step_calls_it() -> None:
+    locks = gpu_locks(ROW, BOX, "/locks", ["pip install -e .", LOCKED])
+    assert locks is not None
+    assert (locks.by, locks.count, locks.total) == ("job", 4, 8)
+    assert locks.pattern == "/dev/shm/custom_gpu_lock_{gpu_id}.lock"
+    assert list(lock_deviation(locks)) == []
+
+
+def test_the_runner_takes_them_where_no_step_does_and_says_so() -> None:
+    locks = gpu_locks(ROW, BOX, "/locks", ["python tests/t.py"])
+    assert locks is not None
+    assert locks.by == "agent"
+    assert [deviation.what for deviation in lock_deviation(locks)] == ["GPU locks"]
+
+
+def test_pretend_gpus_have_locks_of_their_own() -> None:
+    locks = gpu_locks(ROW, SIM, "/locks", [LOCKED])
+    assert locks is not None
+    assert (locks.pattern, locks.simulated) == ("/locks/custom_gpu_lock_{gpu_id}.lock", 8)
+
+
+def test_a_row_without_gpus_has_no_locks() -> None:
+    assert gpu_locks(Row("l", "j", None, "r", None, "", None, None, {}, "x", None), BOX, "/locks", []) is None
+    assert list(lock_deviation(None)) == []
+
+
+HOST_NETWORK = ["docker run --network host i"]
+
+
+@pytest.mark.parametrize(
+    ("host", "texts", "starts_ray", "needs"),
+    [
+        # Ray's ports are the host's
+        (BOX, HOST_NETWORK, True, (RAY_ON_HOST,)),
+        (BOX, ["docker run --network=host i"], True, (RAY_ON_HOST,)),
+        (BOX, ["docker run --net=host i"], True, (RAY_ON_HOST,)),
+        # a test without Ray shares
+        (BOX, HOST_NETWORK, False, ()),
+        # a network of the container's own, by CI or by hosts.yaml
+        (BOX, ["docker run i"], True, ()),
+        (HostSpec("box", network="bridge"), HOST_NETWORK, True, ()),
+        # a word that only looks alike
+        (BOX, ["docker run --network hostile i"], True, ()),
+        # without containers everything is the host's
+        (HostSpec("bare", runtime="none"), [], True, (RAY_ON_HOST,)),
+        # and so is the network of containers without a daemon
+        (HostSpec("c", kind="slurm", runtime="pyxis"), ["docker run i"], True, (RAY_ON_HOST,)),
+        (HostSpec("box", kind="ssh", runtime="apptainer"), ["docker run i"], True, (RAY_ON_HOST,)),
+    ],
+)
+def test_what_a_row_cannot_share(host: HostSpec, texts: list[str], starts_ray: bool, needs: tuple[str, ...]) -> None:
+    assert exclusive(host, texts, starts_ray=starts_ray) == needs
+
+
+def test_two_runs_of_one_id_have_containers_of_different_names() -> None:
+    names = {container_rules(BOX, "b.01", f"/{home}/runs/b/01", "/l", {}).name for home in ("anna", "bert")}
+    assert len(names) == 2

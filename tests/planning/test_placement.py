@@ -1,0 +1,269 @@
+"""What starts now, where, and what is said of it. Above each case stands its reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow, expected, prior, speed
+from ci_tasks.planning.placement import HELD_SECONDS, PATIENCE, place
+
+RAY = frozenset({"ray-host-network"})
+A, B = HostLoad("a", 8, 8), HostLoad("b", 8, 8)
+DOWN = replace(A, up=False)
+
+
+def row(name: str, gpus: int, seconds: float = 600.0, **more: object) -> WaitingRow:
+    return replace(WaitingRow(name, gpus, seconds), **more)  # type: ignore[arg-type]
+
+
+def on(machine: HostLoad, *rows: tuple[WaitingRow, float], **more: object) -> HostLoad:
+    """The machine with rows that have run for so many seconds."""
+    return replace(machine, started=tuple(StartedRow(task, since) for task, since in rows), **more)  # type: ignore[arg-type]
+
+
+def starts(waiting: list[WaitingRow], machines: list[HostLoad]) -> set[tuple[str, str]]:
+    return {(waiting[start.position].name, start.host) for start in place(waiting, machines).starts}
+
+
+WIDE, HALF, CPU = row("wide", 8), row("half", 4), row("cpu", 0, 10.0)
+LATE = row("late", 4, 100.0)
+
+CASES = [
+    # nothing waits
+    ([], [A], set()),
+    # nothing to run on
+    ([WIDE], [], set()),
+    # as many as GPUs allow
+    ([row("one", 4), row("two", 4), row("three", 4, 500)], [A], {("one", "a"), ("two", "a")}),
+    # as many as places allow, with or without GPUs
+    (
+        [row("one", 1, 300), row("two", 1, 200), row("three", 1, 100)],
+        [replace(A, slots=2)],
+        {("one", "a"), ("two", "a")},
+    ),
+    ([row("one", 0, 300), row("two", 0, 200)], [on(A, (CPU, 1), slots=2)], {("one", "a")}),
+    # rows without GPUs start where every GPU is taken, and where there are none
+    ([CPU], [on(A, (WIDE, 10))], {("cpu", "a")}),
+    ([CPU], [HostLoad("small", 0, 1)], {("cpu", "small")}),
+    # no GPU is left idle for a wide row where all end sooner if it comes last
+    ([WIDE, row("long", 4, 1000.0)], [on(A, (HALF, 300))], {("long", "a")}),
+    # narrow rows share a host, so that the wide one has the other
+    ([row("one", 2), WIDE, row("two", 4)], [A, B], {("wide", "a"), ("one", "b"), ("two", "b")}),
+    # and leaves the idle host to wider ones
+    ([HALF], [A, on(B, (row("there", 4), 100))], {("half", "b")}),
+    # no two rows with one name on a host, however many GPUs are free there
+    ([row("one", 2, 300, exclusive=RAY), row("two", 2, 200, exclusive=RAY)], [A], {("one", "a")}),
+    ([row("one", 2, exclusive=RAY)], [on(A, (row("there", 2, exclusive=RAY), 5)), B], {("one", "b")}),
+    ([row("one", 2, exclusive=RAY), row("two", 2, exclusive=frozenset({"port"}))], [A], {("one", "a"), ("two", "a")}),
+    # only where it may run
+    ([row("one", 8, hosts=frozenset({"b"})), row("two", 8, hosts=frozenset({"b"}))], [A, B], {("one", "b")}),
+    # a host that is down gets nothing, with or without GPUs
+    ([WIDE, CPU], [DOWN], set()),
+    ([WIDE, CPU], [DOWN, B], {("wide", "b"), ("cpu", "b")}),
+    # too wide for every host: others do not mind
+    ([row("huge", 16), HALF], [A], {("half", "a")}),
+    # of hosts that are as good, the one that has the image, and the code
+    ([row("one", 8, image="img")], [A, replace(B, images=frozenset({"img"}))], {("one", "b")}),
+    ([row("one", 8)], [replace(A, has_code=False), B], {("one", "b")}),
+    # but no row waits for long for what can be got
+    ([row("one", 8, image="img")], [A, on(B, (WIDE, 100), images=frozenset({"img"}))], {("one", "a")}),
+    # GPUs of others are not free
+    ([HALF, row("two", 4, 590)], [replace(A, held=3)], {("half", "a")}),
+    ([WIDE], [replace(A, held=1), B], {("wide", "b")}),
+    # a row that fits nowhere else waits on the host for them, where nothing of ours has GPUs
+    ([WIDE, row("two", 8, 500)], [replace(A, held=8)], {("wide", "a")}),
+    ([WIDE], [on(A, (CPU, 1), held=1)], {("wide", "a")}),
+    # and not while narrow rows of ours use what the others leave, or another row waits there already
+    ([WIDE], [on(A, (HALF, 1), held=1)], set()),
+    ([WIDE], [on(A, (row("queued", 8), 1), held=1)], set()),
+    # nor where it could not run beside what is there, or there is no place
+    ([row("one", 8, exclusive=RAY)], [on(A, (row("ray", 0, exclusive=RAY), 1), held=1)], set()),
+    ([WIDE], [on(A, (CPU, 1), held=1, slots=1)], set()),
+    # nor if a host of ours is free sooner than others are thought to let go
+    ([WIDE], [replace(A, held=1), on(B, (WIDE, 100))], set()),
+    ([WIDE], [replace(A, held=1), on(B, (row("long", 8, HELD_SECONDS + 1), 0))], {("wide", "a")}),
+    # history may say anything
+    ([row("nan", 8, float("nan"))], [A], {("nan", "a")}),
+    ([row("zero", 8, 0.0)], [A], {("zero", "a")}),
+    ([row("endless", 8, float("inf")), row("less", 8, -1.0)], [A, B], {("endless", "a"), ("less", "b")}),
+    # GPUs taken twice over, by a row that waits for others: none are free, and not fewer
+    ([CPU], [on(A, (WIDE, 1), held=8)], {("cpu", "a")}),
+]
+
+
+@pytest.mark.parametrize(("waiting", "machines", "chosen"), CASES)
+def test_rows_that_start_now(waiting: list[WaitingRow], machines: list[HostLoad], chosen: set[tuple[str, str]]) -> None:
+    assert starts(waiting, machines) == chosen
+
+
+SLOW = HostLoad("slow", 8, 8, speed=0.5)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "machines", "chosen"),
+    [
+        # of two free hosts the fast one, whatever would be left over there
+        ([row("one", 2)], [SLOW, A], {("one", "a")}),
+        ([row("one", 2)], [on(SLOW, (HALF, 1)), A], {("one", "a")}),
+        # the longest row has the fast host
+        ([row("short", 8, 100.0), WIDE], [SLOW, A], {("wide", "a"), ("short", "slow")}),
+        # a row waits for the fast host where it ends sooner by that, and another one takes the slow host
+        ([WIDE, row("short", 8, 100.0)], [SLOW, on(A, (HALF, 100))], {("short", "slow")}),
+        ([WIDE], [SLOW, on(A, (row("there", 8, 1300.0), 0))], {("wide", "slow")}),
+        # what runs on a slow host ends later than on another one
+        ([row("next", 8, 590.0), LATE], [on(replace(SLOW), (row("there", 4, 100), 0))], {("late", "slow")}),
+    ],
+)
+def test_rows_go_to_fast_hosts_first(
+    waiting: list[WaitingRow], machines: list[HostLoad], chosen: set[tuple[str, str]]
+) -> None:
+    assert starts(waiting, machines) == chosen
+
+
+def test_the_speed_of_a_host_is_that_of_rows_that_ran_there() -> None:
+    everywhere = {"a": 100.0, "b": 200.0, "c": 50.0, "never here": 70.0, "no time": 0.0}
+    assert speed(everywhere, {"a": 50.0, "b": 100.0, "c": 10.0, "never here": 70.0, "no time": 3.0}) == 2
+    assert speed(everywhere, {"never here": 70.0, "unknown": 1.0}) == 1
+    assert speed({}, {}) == 1
+
+
+OLDER, OLDEST = row("older", 8, waited=PATIENCE), row("oldest", 8, waited=2 * PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "there", "chosen"),
+    [
+        # it is not delayed, only passed by what ends in time
+        ([row("young", 4, 299.0), OLDER], (HALF, 300), {("young", "a")}),
+        ([row("young", 4, 301.0), OLDER], (HALF, 300), set()),
+        # a row past its estimate is not believed to end at once: what ends soon passes ...
+        ([row("young", 4, 20.0), OLDER], (LATE, 100), {("young", "a")}),
+        ([row("young", 4, 60.0), OLDER], (LATE, 110), set()),
+        # ... and the longer it goes on, the longer the rows that do
+        ([row("young", 4, 60.0), OLDER], (LATE, 2000), {("young", "a")}),
+        # one that has waited longer still is not passed at all: what is expected may be wrong again and again
+        ([row("young", 4, 60.0), OLDEST], (HALF, 300), set()),
+        # but by one that has waited nearly as long, and by rows without GPUs, which take nothing from it
+        ([row("young", 4, 60.0, waited=PATIENCE), OLDEST, CPU], (HALF, 300), {("young", "a"), ("cpu", "a")}),
+    ],
+)
+def test_a_row_that_has_waited_much_longer(
+    waiting: list[WaitingRow], there: tuple[WaitingRow, float], chosen: set[tuple[str, str]]
+) -> None:
+    assert starts(waiting, [on(A, there)]) == chosen
+
+
+NARROW, LAST = row("narrow", 2, 5000.0), row("last", 2, 4900.0)
+
+
+@pytest.mark.parametrize(
+    ("next_row", "host", "waiting", "chosen"),
+    [
+        # the next row leaves two GPUs over: one row of two may run on beside it, a second one may not
+        (row("next", 6), on(A, (HALF, 300)), [NARROW, LAST], {"narrow"}),
+        # it leaves no slot over
+        (row("next", 4), on(A, (row("there", 2, 9000.0), 0), held=4, slots=2), [NARROW], set()),
+        (row("next", 4), on(A, (row("there", 2, 9000.0), 0), held=4, slots=3), [NARROW], {"narrow"}),
+        # it cannot run beside what would still be there
+        (row("next", 4, exclusive=RAY), on(A, (row("there", 6), 300)), [replace(NARROW, exclusive=RAY)], set()),
+        (row("next", 4, exclusive=RAY), on(A, (row("there", 6), 300)), [NARROW], {"narrow"}),
+    ],
+)
+def test_rows_that_may_run_beside_the_next_one(
+    next_row: WaitingRow, host: HostLoad, waiting: list[WaitingRow], chosen: set[str]
+) -> None:
+    started = starts([replace(next_row, waited=PATIENCE), *waiting], [host])
+    assert {name for name, _ in started} == chosen
+
+
+WAITS = [
+    (row("huge", 16), [A], "it needs 16 GPUs; the largest host it may use, a, has 8"),
+    (WIDE, [DOWN], "a is down, and no other host can take it"),
+    (WIDE, [DOWN, replace(B, up=False)], "a, b are down, and no other host can take it"),
+    (row("there", 8, hosts=frozenset({"c"})), [A], "no host is left for it; it may run on: c"),
+    (WIDE, [], "no host is left for it; it may run on: any"),
+    (WIDE, [replace(A, slots=0)], "a may run no rows at all"),
+    (WIDE, [on(A, (HALF, 300))], "it needs 8 GPUs, and a has 4 free; its turn is in about 5 min"),
+    (
+        WIDE,
+        [on(A, (HALF, 560), held=2)],
+        "it needs 8 GPUs, and a has 2 free, with 2 held by others; its turn is in about 30 min",
+    ),
+    (
+        row("one", 2, exclusive=RAY),
+        [on(A, (row("ppo", 2, exclusive=RAY), 560))],
+        "it cannot run beside ppo on a (ray-host-network); its turn is in about 40 s",
+    ),
+    (CPU, [on(A, (CPU, 4), slots=1)], "a runs 1 row at once; its turn is in about 6 s"),
+]
+
+
+@pytest.mark.parametrize(("task", "machines", "why"), WAITS)
+def test_why_a_row_waits(task: WaitingRow, machines: list[HostLoad], why: str) -> None:
+    decision = place([task], machines)
+    assert (decision.starts, decision.waits) == ((), {0: why})
+
+
+STARTS = [
+    (HALF, A, "a has 8 of 8 GPUs free, and it needs 4"),
+    (CPU, A, "a has a free slot, and it needs no GPU"),
+    (replace(HALF, image="img"), replace(A, has_code=False), "{}; the code and the image must be copied there first"),
+    (WIDE, replace(A, queues=True), "a has a queue of its own"),
+    (WIDE, replace(A, held=3), "others hold 3 of 8 GPUs of a, and no row of ours uses any: it waits there for its 8"),
+]
+
+
+@pytest.mark.parametrize(("task", "machine", "why"), STARTS)
+def test_why_a_row_starts_where_it_does(task: WaitingRow, machine: HostLoad, why: str) -> None:
+    assert place([task], [machine]).starts[0].why == why.format(STARTS[0][2])
+
+
+def test_what_spoke_for_a_host_is_said() -> None:
+    ready = replace(B, images=frozenset({"img"}))
+    assert place([row("one", 8, image="img")], [A, ready]).starts[0].why.endswith("; its image is there")
+
+
+def test_a_row_that_passes_says_whom_and_one_that_may_not_says_so() -> None:
+    busy = on(A, (row("there", 2), 300))
+    quick, slow = row("quick", 4, 60.0), row("slow", 4, 301.0)
+    decision = place([OLDER, quick], [busy])
+    assert [start.why for start in decision.starts] == [
+        "a has 6 of 8 GPUs free, and it needs 4; it does not delay older, which gets its 8 GPUs in about 5 min"
+    ]
+    waits = place([OLDER, slow], [busy]).waits
+    assert waits[1] == "it would delay older, which is next on a in about 5 min"
+    assert place([OLDEST, quick], [busy]).waits[1] == ("oldest has waited much longer for a, so no row passes it")
+
+
+def test_rows_far_behind_say_how_many_come_first() -> None:
+    decision = place([row(str(number), 8, 1000.0 - number) for number in range(300)], [A])
+    assert decision.waits[299] == "waiting rows that come before it, longer ones mostly: 298"
+    assert decision.left == sum(1000 - number for number in range(300))
+
+
+def test_a_row_on_a_host_of_another_speed_says_so() -> None:
+    assert place([WIDE], [SLOW]).starts[0].why.endswith("; rows take about 2 times as long there as elsewhere")
+
+
+def test_rows_far_behind_delay_none_that_came_first_either() -> None:
+    narrow = [row(str(number), 4) for number in range(300)]
+    assert starts([*narrow, OLDER], [on(A, (HALF, 300))]) == set()
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_a_row_without_a_sensible_history_is_expected_to_take_as_long_as_one_without_any(seconds: float) -> None:
+    assert place([row("odd", 8, seconds)], [A]).left == prior(8)
+
+
+def test_what_is_left_counts_what_runs_on_a_host_that_is_down() -> None:
+    assert place([], [on(DOWN, (WIDE, 100))]).left == 500
+    assert place([WIDE], [on(A, (WIDE, 100))]).left == 1100
+
+
+def test_seconds_expected_of_a_row() -> None:
+    durations = {"ppo": 50.0, "ckpt[sync]": 100.0, "ckpt[async]": 300.0}
+    assert expected("ppo", durations, 8) == 50
+    assert expected("ckpt[gpu]", durations, 8) == 200  # as its other modes
+    assert expected("new", durations, 8) == prior(8) > prior(4) > prior(0) > 0

@@ -1,0 +1,152 @@
+"""What holds for any rows on any hosts, and until all of them have ended, whatever was expected of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow
+from ci_tasks.planning.placement import PATIENCE, Decision, place
+
+SECONDS = st.floats(0.1, 5000.0)
+TASK = st.builds(
+    WaitingRow,
+    name=st.just("row"),
+    gpus=st.sampled_from([0, 1, 2, 3, 4, 6, 8, 9]),
+    seconds=SECONDS,
+    exclusive=st.sampled_from([frozenset[str](), frozenset({"ray"}), frozenset({"port"}), frozenset({"ray", "port"})]),
+    hosts=st.sampled_from([None, None, frozenset({"h0"}), frozenset({"h1", "h2"}), frozenset({"gone"})]),
+    image=st.sampled_from([None, "one"]),
+    waited=st.sampled_from([0.0, 0.0, PATIENCE, 3 * PATIENCE]),
+)
+MACHINE = st.builds(
+    HostLoad,
+    name=st.just(""),
+    gpus=st.sampled_from([0, 4, 8]),
+    slots=st.integers(0, 6),
+    held=st.sampled_from([0, 0, 0, 1, 8]),
+    up=st.sampled_from([True, True, True, False]),
+    images=st.sampled_from([frozenset[str](), frozenset({"one"})]),
+    has_code=st.booleans(),
+    speed=st.sampled_from([1.0, 1.0, 0.3, 4.0]),
+)
+MACHINES = st.lists(MACHINE, min_size=1, max_size=3).map(
+    lambda hosts: [replace(machine, name=f"h{number}") for number, machine in enumerate(hosts)]
+)
+TASKS = st.lists(TASK, max_size=10)
+COUNTS = settings(max_examples=120, deadline=None)
+
+
+@dataclass
+class World:
+    """Rows that wait, and hosts with what runs there; each row really takes its factor times what is expected."""
+
+    waiting: list[WaitingRow]
+    machines: list[HostLoad]
+    ended: int = 0
+    left: dict[int, list[float]] = field(default_factory=dict)  # of each host, seconds until each row ends
+
+    def __post_init__(self) -> None:
+        self.left = {number: [] for number in range(len(self.machines))}
+
+    def start(self, decision: Decision, factor: float) -> None:
+        for start in decision.starts:
+            number = [machine.name for machine in self.machines].index(start.host)
+            task, machine = self.waiting[start.position], self.machines[number]
+            self.machines[number] = replace(machine, started=(*machine.started, StartedRow(task, 0.0)))
+            self.left[number].append(task.seconds * factor)
+        begun = {start.position for start in decision.starts}
+        self.waiting = [task for position, task in enumerate(self.waiting) if position not in begun]
+
+    def pass_on(self) -> None:
+        """Until the next row ends."""
+        step = min(seconds for left in self.left.values() for seconds in left)
+        for number, machine in enumerate(self.machines):
+            pairs = list(zip(machine.started, self.left[number], strict=True))
+            stay = [(replace(row, since=row.since + step), left - step) for row, left in pairs if left > step]
+            self.ended += len(pairs) - len(stay)
+            self.machines[number] = replace(machine, started=tuple(row for row, _ in stay))
+            self.left[number] = [left for _, left in stay]
+        self.waiting = [replace(task, waited=task.waited + step) for task in self.waiting]
+
+    def busy(self) -> bool:
+        return any(self.left.values())
+
+
+def assert_kept(machine: HostLoad) -> None:
+    """What no host may be asked for. Where others hold GPUs, rows may wait for them on the host."""
+    rows = [row.row for row in machine.started]
+    names = Counter(name for task in rows for name in set(task.exclusive))
+    assert sum(task.gpus for task in rows) <= machine.gpus
+    assert len(rows) <= machine.slots
+    assert all(times == 1 for times in names.values())
+    assert all(task.hosts is None or machine.name in task.hosts for task in rows)
+    assert machine.up or not rows
+    with_gpus = [task for task in rows if task.gpus]
+    assert sum(task.gpus for task in with_gpus) <= machine.gpus - machine.held or len(with_gpus) <= 1
+
+
+@COUNTS
+@given(TASKS, MACHINES, st.sampled_from([0.2, 1.0, 5.0]))
+def test_no_host_is_overcommitted_and_every_row_that_can_run_ends(
+    waiting: list[WaitingRow], machines: list[HostLoad], factor: float
+) -> None:
+    world = World(list(waiting), list(machines))
+    while True:
+        decision = place(world.waiting, world.machines)
+        started = {start.position for start in decision.starts}
+        assert started.isdisjoint(decision.waits) and started | set(decision.waits) == set(range(len(world.waiting)))
+        assert all(decision.waits.values()) and all(start.why for start in decision.starts)
+        world.start(decision, factor)
+        for machine in world.machines:
+            assert_kept(machine)
+        if not world.busy():
+            break
+        world.pass_on()
+    possible = [task for task in waiting if any(can_run(task, machine) for machine in machines)]
+    assert world.ended == len(possible)
+
+
+def can_run(task: WaitingRow, machine: HostLoad) -> bool:
+    allowed = task.hosts is None or machine.name in task.hosts
+    return machine.up and machine.slots > 0 and machine.gpus >= task.gpus and allowed
+
+
+@COUNTS
+@given(TASKS, MACHINES)
+def test_the_same_question_has_the_same_answer(waiting: list[WaitingRow], machines: list[HostLoad]) -> None:
+    assert place(waiting, machines) == place(list(waiting), list(machines))
+
+
+@COUNTS
+@given(TASKS, MACHINES)
+def test_what_is_left_is_never_less_than_the_longest_row(waiting: list[WaitingRow], machines: list[HostLoad]) -> None:
+    least = [[machine.seconds(task) for machine in machines if can_run(task, machine)] for task in waiting]
+    assert place(waiting, machines).left >= max((min(seconds) for seconds in least if seconds), default=0.0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 7), st.floats(300, 5000)), min_size=2, max_size=5),
+    st.sampled_from([0.5, 1.0, 10.0]),
+)
+def test_a_wide_row_starts_although_narrow_ones_never_stop_coming(
+    narrow: list[tuple[int, float]], factor: float
+) -> None:
+    """Each narrow row that starts is followed by another like it, right estimates or not."""
+    stream = [WaitingRow("narrow", gpus, seconds) for gpus, seconds in narrow]
+    world = World(list(stream), [HostLoad("h0", 8, 8)])
+    world.start(place(world.waiting, world.machines), factor)
+    world.waiting.append(WaitingRow("wide", 8, 600.0))
+    for _ in range(300):
+        decision = place(world.waiting, world.machines)
+        begun = [world.waiting[start.position] for start in decision.starts]
+        world.start(decision, factor)
+        if any(task.name == "wide" for task in begun):
+            return
+        world.waiting += [replace(task, waited=0.0) for task in begun]
+        world.pass_on()
+    raise AssertionError("the wide row never started")

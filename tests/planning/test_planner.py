@@ -1,0 +1,420 @@
+"""A workflow's row on a host → its plan: what differs from CI, what is shared, what stays secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.codec import encode, to_json
+from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.config import HostSpec, Override
+from ci_tasks.errors import WorkflowError
+from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
+from ci_tasks.records import Checkout, Deviation, Plan
+from ci_tasks.workflow import rows
+from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.model import Row, Workflow
+from ci_tasks.workflow.naming import MatrixTest
+from ci_tasks.workflow.reader import read
+
+CHECKOUT = Checkout("/src/slime", "c0ffee0123456789", "7ree", ("a.py", "b.py"))
+PLACE = RunLocation(
+    "id-1", "/runs/id 1", "/runs/id 1/workspace", CHECKOUT, ("/usr/bin/python3.10", "3.10.4"), "/envs", "/locks"
+)
+EVENT = EventContext(sha=CHECKOUT.commit, repository="THUDM/slime", workspace=PLACE.workspace)
+BARE = HostSpec("bare", runtime="none")
+DOCKER = HostSpec("box")
+SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
+BOTH = ["code", "PYTEST_ADDOPTS", "timeout"]
+
+STEPS = "    steps:\n      - name: Run\n        run: pytest\n"
+MATRIX = "    strategy: {matrix: {info: [{num_gpus: 2, test_file: a.py}, {num_gpus: 0, test_file: b.py}]}}\n"
+PYTHON = """    steps:
+      - uses: actions/setup-python@v5
+        with: {python-version: '3.10'}
+      - name: Install
+        run: pip install x
+      - name: Run
+        run: python ${{ matrix.info.test_file }}
+"""
+
+
+def describe(entry: Mapping[str, Any]) -> MatrixTest:
+    """Entries that name their test, as slime's do."""
+    info = entry.get("info", entry)
+    if not isinstance(info, Mapping) or "test_file" not in info:
+        return MatrixTest(None, "", None)
+    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
+
+
+def workflow(body: str, top: str = "", runner: str = "self-hosted", others: str = "") -> Workflow:
+    return read(f"on: pull_request\n{top}jobs:\n{others}  e2e-test-j:\n    runs-on: {runner}\n{body}", "ci.yml")
+
+
+def row_of(parsed: Workflow, event: EventContext = EVENT, at: int = 0) -> Row:
+    return rows.rows(parsed, parsed.jobs["e2e-test-j"], event, describe)[at]
+
+
+def draft(
+    parsed: Workflow,
+    host: HostSpec = BARE,
+    event: EventContext = EVENT,
+    place: RunLocation = PLACE,
+    overrides: tuple[Override, ...] = (),
+    at: int = 0,
+) -> RowPlan:
+    row = row_of(parsed, event, at)
+    return make_plan(parsed, parsed.jobs[row.job], row, host, event, overrides, place)
+
+
+def plan(parsed: Workflow, host: HostSpec = BARE, event: EventContext = EVENT, place: RunLocation = PLACE) -> Plan:
+    return draft(parsed, host, event, place).plan
+
+
+def whats(planned: Plan) -> list[str]:
+    return [deviation.what for deviation in planned.deviations]
+
+
+def deviation(planned: Plan, what: str) -> Deviation:
+    (match,) = [match for match in planned.deviations if match.what == what]
+    return match
+
+
+# Deviations
+
+
+@pytest.mark.parametrize(
+    ("dirty", "here"),
+    [
+        ((), "c0ffee012345"),
+        (("a",), "c0ffee012345 with 1 uncommitted file"),
+        (("a", "b"), "c0ffee012345 with 2 uncommitted files"),
+    ],
+)
+def test_the_code_is_named(dirty: tuple[str, ...], here: str) -> None:
+    planned = plan(workflow(STEPS), place=replace(PLACE, checkout=replace(CHECKOUT, dirty=dirty)))
+    assert deviation(planned, "code").here == here
+    assert whats(planned) == BOTH
+
+
+@pytest.mark.parametrize(
+    ("host", "body", "runner", "others"),
+    [
+        (DOCKER, STEPS, "self-hosted", []),
+        (BARE, STEPS, "self-hosted", []),
+        (DOCKER, STEPS, "ubuntu-latest", ["machine"]),
+        (SIM, STEPS, "self-hosted", ["Python packages"]),
+        (SIM, MATRIX + STEPS, "self-hosted", ["Python packages", "GPUs", "GPU locks"]),
+        (DOCKER, "    container: {image: a/b}\n" + STEPS, "self-hosted", []),
+        (BARE, "    container: {image: a/b}\n" + STEPS, "self-hosted", ["Python packages", "container"]),
+        (
+            DOCKER,
+            "    container: {image: a/b, credentials: {username: u, password: p}, ports: [80]}\n" + STEPS,
+            "self-hosted",
+            ["container credentials", "container ports"],
+        ),
+        (HostSpec("p", runtime="podman"), "    container: {image: a/b}\n" + STEPS, "self-hosted", ["container"]),
+        (BARE, MATRIX + PYTHON, "self-hosted", ["install steps", "GPU locks"]),
+        (DOCKER, "    if: github.event_name == 'push'\n" + STEPS, "self-hosted", ["if"]),
+        (DOCKER, "    if: github.event_name == 'pull_request'\n" + STEPS, "self-hosted", []),
+    ],
+)
+def test_what_differs_by_situation(host: HostSpec, body: str, runner: str, others: list[str]) -> None:
+    assert whats(plan(workflow(body, runner=runner), host)) == BOTH + others
+
+
+@pytest.mark.parametrize(
+    ("minutes", "host", "here"),
+    [(None, 1440.0, "1440 min"), (None, 360.0, None), (30, 1440.0, None)],
+)
+def test_githubs_default_timeout_is_named_where_the_hosts_counts(
+    minutes: int | None, host: float, here: str | None
+) -> None:
+    body = (f"    timeout-minutes: {minutes}\n" if minutes else "") + STEPS
+    planned = plan(workflow(body), replace(BARE, timeout_minutes=host))
+    assert [deviation.here for deviation in planned.deviations if deviation.what == "timeout"] == (
+        [here] if here else []
+    )
+
+
+def test_a_pull_requests_number_that_the_job_reads_is_named() -> None:
+    reads = "    env: {NAME: '${{ github.event.pull_request.number || github.sha }}'}\n"
+    assert "pull request" in whats(plan(workflow(reads + STEPS)))
+    assert "pull request" not in whats(plan(workflow(STEPS)))
+
+
+def test_another_python_than_cis_is_named() -> None:
+    planned = plan(workflow(MATRIX + PYTHON), place=replace(PLACE, python=("/usr/bin/python3", "3.12.1")))
+    python_deviation = deviation(planned, "Python")
+    assert (python_deviation.ci, python_deviation.here, python_deviation.why) == (
+        "3.10",
+        "3.12.1",
+        "no Python 3.10 on this host",
+    )
+
+
+NEEDS = """  detect:
+    runs-on: x
+    outputs: {a: '1'}
+    steps: [{run: x}]
+  lint:
+    runs-on: x
+    steps: [{run: x}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("    needs: lint\n" + STEPS, [("after lint", "the row was asked for alone")]),
+        (
+            "    needs: [lint, detect]\n    env: {A: '${{ needs.detect.outputs.a }}'}\n" + STEPS,
+            [("after detect", "their outputs count as empty"), ("after lint", "the row was asked for alone")],
+        ),
+        (
+            "    needs: [lint, detect]\n    env: {A: '${{ toJSON(needs) }}'}\n" + STEPS,
+            [("after lint, detect", "their outputs count as empty")],
+        ),
+    ],
+)
+def test_jobs_that_were_not_run_are_named_and_those_whose_outputs_are_missing(
+    body: str, expected: list[tuple[str, str]]
+) -> None:
+    planned = plan(workflow(body, others=NEEDS))
+    assert [(deviation.ci, deviation.why) for deviation in planned.deviations if deviation.what == "needs"] == expected
+
+
+def test_a_job_that_was_run_for_its_outputs_is_no_deviation() -> None:
+    parsed = workflow("    needs: detect\n    env: {A: '${{ needs.detect.outputs.a }}'}\n" + STEPS, others=NEEDS)
+    planned = plan(parsed, event=replace(EVENT, outputs={"detect": {"a": "1"}}))
+    assert whats(planned) == BOTH and planned.env == {"A": "1"}
+
+
+SECRETS = """    env:
+      WANDB: ${{ secrets.WANDB_KEY }}
+    steps:
+      - uses: actions/checkout@v4
+        with: {token: "${{ secrets.CHECKOUT_TOKEN }}"}
+      - name: Login
+        if: secrets.LOGIN != ''
+        run: echo "not secrets.COMMENT" ${{ secrets['HF_TOKEN'] }} ${{ github.token }}
+"""
+OTHER_SECRETS = "  other:\n    runs-on: x\n    steps: [{run: 'echo ${{ secrets.OTHER }}'}]\n"
+
+
+@pytest.mark.parametrize(
+    ("secrets", "unset"),
+    [
+        ((), "WANDB_KEY, HF_TOKEN, GITHUB_TOKEN, LOGIN"),
+        (("WANDB_KEY", "GITHUB_TOKEN"), "HF_TOKEN, LOGIN"),
+        (("WANDB_KEY", "LOGIN", "HF_TOKEN", "GITHUB_TOKEN"), None),
+    ],
+)
+def test_secrets_that_the_row_reads_and_the_caller_lacks_are_named(secrets: tuple[str, ...], unset: str | None) -> None:
+    """Not those of other jobs, of comments, or of a checkout that is not done."""
+    planned = plan(workflow(SECRETS, others=OTHER_SECRETS), event=replace(EVENT, secrets=secrets))
+    assert [deviation.ci for deviation in planned.deviations if deviation.what == "secrets"] == (
+        [unset] if unset else []
+    )
+
+
+def test_a_skipped_steps_secrets_are_not_missed() -> None:
+    skip = Override("j", "Other", skip=True)
+    body = STEPS + "      - name: Other\n        run: echo ${{ secrets.X }}\n"
+    assert [deviation.what for deviation in draft(workflow(body), overrides=(skip,)).plan.deviations] == [
+        *BOTH,
+        "step 'Other'",
+    ]
+
+
+# Secrets
+
+
+def test_a_plan_holds_names_of_secrets_and_never_a_mark() -> None:
+    host = replace(DOCKER, secrets=("HOST_TOKEN",))
+    event = replace(EVENT, secrets=("WANDB_KEY", "HF_TOKEN"))
+    planned = plan(workflow(SECRETS), host, event)
+    assert [name for name in planned.secrets if name != "GITHUB_TOKEN"] == ["WANDB_KEY", "HF_TOKEN", "HOST_TOKEN"]
+    text = to_json(planned)
+    assert "\\u0002" not in text and "script" not in encode(planned)
+    assert planned.env == {"WANDB": "<secret WANDB_KEY>"}
+    assert 'export WANDB="${WANDB_KEY:-}"' in planned.script
+
+
+# Shared install steps
+
+
+def test_rows_share_the_leading_steps_that_are_the_same() -> None:
+    parsed = workflow(MATRIX + PYTHON)
+    first, second = draft(parsed), draft(parsed, at=1)
+    assert first.setup is not None and first.setup == second.setup
+    assert first.setup.directory.startswith("/envs/j-")
+    assert first.plan.workspace == f"{first.setup.directory}/workspace"
+    assert "pip install x" in first.setup.script and "pip install x" not in first.plan.script
+    assert "python a.py" in first.plan.script and "python b.py" in second.plan.script
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"run_dir": "/runs/other", "id": "other"}, True),
+        ({"checkout": replace(CHECKOUT, commit="0ther", tree="0ther")}, True),
+        ({"checkout": replace(CHECKOUT, path="/src/other")}, False),
+        ({"python": ("/usr/bin/python3.12", "3.12.1")}, False),
+    ],
+)
+def test_a_shared_environment_belongs_to_a_checkout_and_a_python(change: dict[str, object], same: bool) -> None:
+    parsed = workflow(MATRIX + PYTHON)
+    other = draft(parsed, place=replace(PLACE, **change)).setup  # type: ignore[arg-type]
+    setup = draft(parsed).setup
+    assert setup and other and (setup.directory == other.directory) is same
+
+
+def test_another_commit_has_the_same_install_steps() -> None:
+    """So that `--reuse` means something after an edit."""
+    parsed = workflow("    env: {NAME: '${{ github.sha }}', PIP_INDEX_URL: http://x}\n" + MATRIX + PYTHON)
+    place = replace(PLACE, checkout=replace(CHECKOUT, commit="0ther"))
+    first, second = draft(parsed).setup, draft(parsed, event=replace(EVENT, sha="0ther"), place=place).setup
+    assert first and second and first.script == second.script
+    assert "export PIP_INDEX_URL=http://x" in first.script and "export NAME" not in first.script
+
+
+def test_rows_whose_install_steps_see_another_variable_get_another_environment() -> None:
+    env = "    env: {FILE: '${{ matrix.info.test_file }}', OTHER: '${{ matrix.info.num_gpus }}'}\n"
+    unused = workflow(env + MATRIX + PYTHON)
+    assert draft(unused).setup == draft(unused, at=1).setup
+    used = workflow(env + MATRIX + PYTHON.replace("pip install x", "pip install $FILE"))
+    first, second = draft(used).setup, draft(used, at=1).setup
+    assert first and second and first.directory != second.directory
+    assert "export FILE=a.py" in first.script and "OTHER" not in first.script
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        PYTHON,  # a single row has nobody to share with
+        MATRIX + STEPS,  # no setup-python: the image has the environment
+        MATRIX + PYTHON.replace("pip install x", "pip install ${{ matrix.info.test_file }}"),
+    ],
+)
+def test_other_rows_have_an_environment_of_their_own(body: str) -> None:
+    drafted = draft(workflow(body))
+    assert drafted.setup is None and drafted.plan.setup is None
+    assert drafted.plan.workspace == PLACE.workspace
+
+
+# The rest of a plan
+
+
+def test_a_single_rows_venv_is_in_its_run_directory() -> None:
+    assert "_venv='/runs/id 1/tmp/venv' _python=/usr/bin/python3.10" in plan(workflow(PYTHON)).script
+
+
+def test_the_python_that_a_job_wants() -> None:
+    parsed = workflow(PYTHON)
+    assert wanted_python(parsed, parsed.jobs["e2e-test-j"], row_of(parsed), EVENT, ()) == "3.10"
+    parsed = workflow(STEPS)
+    assert wanted_python(parsed, parsed.jobs["e2e-test-j"], row_of(parsed), EVENT, ()) == ""
+
+
+def test_container_rules() -> None:
+    host = HostSpec("box", pull="missing", mounts={"/mnt/x": "/data/x"})
+    assert plan(workflow(STEPS), host).container == ContainerRules(
+        runtime="docker",
+        pull="missing",
+        mounts={"/mnt/x": "/data/x"},
+        # the digits are the directory's: two people may have a run of one id on one host
+        name="ci-tasks-id-1-bccb31",
+        labels={"ci-tasks.run": "id-1", "ci-tasks.dir": "/runs/id 1"},
+        env={
+            "CI_TASKS_RUN_DIR": "/runs/id 1",
+            "PYTEST_ADDOPTS": "--junitxml='/runs/id 1/artifacts/junit.xml'",
+        },
+        volumes=("/runs/id 1/artifacts",),
+    )
+
+
+def test_another_image_takes_the_place_of_cis() -> None:
+    job = "    container: {image: a/b}\n" + STEPS
+    planned = plan(workflow(job), DOCKER, place=replace(PLACE, image="a/b@sha256:0"))
+    assert planned.container is not None and planned.container.image == {"a/b": "a/b@sha256:0"}
+    assert planned.image == "a/b", "what CI runs in stays on record"
+
+
+def test_pretend_gpus_have_locks_of_their_own_inside_and_outside() -> None:
+    planned = plan(workflow(MATRIX + STEPS), replace(SIM, env={"A": "b"}))
+    assert planned.host_env == {"A": "b", "CI_TASKS_GPU_LOCK_DIR": "/locks"}
+    assert planned.container is not None and planned.container.env["CI_TASKS_GPU_LOCK_DIR"] == "/locks"
+    assert planned.gpus == 2
+
+
+def test_a_jobs_container_and_its_words() -> None:
+    body = """    container:
+      image: repo/image:${{ github.base_ref }}
+      options: --gpus all --name 'a b'
+      env: {A: "${{ github.sha }}"}
+      volumes: ["/mnt/x:/x"]
+"""
+    planned = plan(workflow(body + STEPS))
+    assert planned.image == "repo/image:main"
+    arguments = "docker run --rm --gpus all --name 'a b' -v /mnt/x:/x -v"
+    assert arguments in planned.script
+    assert "--entrypoint bash repo/image:main " in planned.script
+    assert f"export A={CHECKOUT.commit}" in planned.script
+
+
+def test_container_options_that_are_no_words_are_refused() -> None:
+    with pytest.raises(WorkflowError, match="container options: No closing quotation") as caught:
+        plan(workflow('    container: {image: x, options: "--name \'a"}\n' + STEPS))
+    assert caught.value.job == "e2e-test-j" and caught.value.text == "--name 'a"
+
+
+@pytest.mark.parametrize(("minutes", "planned"), [("30", 30), ("0", 1440), ("0.5", 0.5)])
+def test_a_jobs_time_limit_of_0_is_none_of_cis(minutes: str, planned: float) -> None:
+    assert plan(workflow(f"    timeout-minutes: {minutes}\n" + STEPS)).timeout_minutes == planned
+
+
+def test_a_variable_with_a_nul_byte_is_refused() -> None:
+    with pytest.raises(WorkflowError, match="a variable cannot hold a NUL byte"):
+        plan(workflow('    env: {A: "x\\0"}\n' + STEPS))
+
+
+def test_variables_of_several_lines_and_of_odd_names() -> None:
+    planned = plan(workflow('    env: {A: "one\\ntwo", MY-VAR: "it\'s"}\n' + STEPS, top="env: {TOP: '1', A: top}\n"))
+    assert planned.env == {"TOP": "1", "A": "one\ntwo", "MY-VAR": "it's"}
+    assert "export A='one\ntwo'\n" in planned.script
+    assert "_odd+=(MY-VAR='it'\"'\"'s')\n" in planned.script
+
+
+def test_what_github_says_of_itself() -> None:
+    script = plan(workflow(STEPS, top="name: PR Test\n")).script
+    for line in (
+        "GITHUB_REPOSITORY=THUDM/slime",
+        "GITHUB_BASE_REF=main",
+        "GITHUB_WORKFLOW='PR Test'",
+        f"GITHUB_SHA={CHECKOUT.commit}",
+    ):
+        assert f"export {line}\n" in script
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            STEPS + "      - id: a\n        run: x\n      - name: Late\n        run: echo ${{ steps.a.outputs.b }}\n",
+            "ci.yml:10: job e2e-test-j, step 'Late': needs the outcome or an output of an earlier step",
+        ),
+        (
+            STEPS + "      - name: Odd\n        uses: some/action@v1\n",
+            "ci.yml:8: job e2e-test-j, step 'Odd': uses an action",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_names_job_step_and_line(body: str, message: str) -> None:
+    with pytest.raises(WorkflowError) as caught:
+        plan(workflow(body))
+    assert caught.value.message.startswith(message)

@@ -1,0 +1,123 @@
+"""What Slurm decides in the place of a host, and the text of the batch script that asks for it."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.codec import decode
+from ci_tasks.agent.gpus.request import GpuRequest
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import UsageError
+from ci_tasks.planning import sbatch
+from ci_tasks.planning.sbatch import SlurmResources
+from ci_tasks.records import Checkout, Deviation, Plan
+
+CLUSTER = HostSpec(name="cluster", kind="slurm", address="login", runtime="none")
+FULL = replace(CLUSTER, partition="h100", gres="gpu:h100", account="team", qos="high", sbatch=("--comment=a b",))
+LOCKED = "python tests/ci/gpu_lock_exec.py --count 4 -- python tests/test_x.py\n"
+
+
+def plan(script: str = LOCKED, *, gpus: int = 4, by: str = "job", **more: Any) -> Plan:
+    fields: dict[str, Any] = {
+        "id": "b.01", "label": "ckpt", "job": "e2e-test-ckpt", "row": "x", "host": "cluster", "test": None, "args": "",
+        "image": None, "runtime": "none", "env": {}, "secrets": (), "workspace": "/w", "stall_minutes": 10,
+        "checkout": Checkout("/c", "1" * 40, "2" * 40), "timeout_minutes": 30,
+        "deviations": (Deviation("GPU locks", "a", "b", "c"), Deviation("code", "a", "b", "c")),
+        "gpu_locks": decode(GpuRequest, {"by": by, "count": gpus}, where="test") if gpus else None,
+    }  # fmt: skip
+    return Plan(**{**fields, "gpus": gpus, "script": script, **more})
+
+
+def options(text: str) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+
+
+@pytest.mark.parametrize(
+    ("made", "script"),
+    [
+        (plan(), "tests/ci/gpu_lock_exec.py"),
+        (plan("python ./ci/gpu_lock_exec.py --count 4 -- x"), "ci/gpu_lock_exec.py"),
+        (plan("python train.py", by="agent"), None),
+    ],
+)
+def test_slurm_s_gpus_take_the_place_of_locks_and_that_is_named(made: Plan, script: str | None) -> None:
+    there = sbatch.on_slurm(made)
+    assert there.gpu_locks is not None
+    assert (there.gpu_locks.by, there.gpu_locks.count, there.gpu_locks.script) == ("slurm", 4, script)
+    assert [each.what for each in there.deviations] == ["code", "GPU locks"]
+    assert "Slurm gave" in there.deviations[1].here
+    assert sbatch.on_slurm(there) == there, "again, it changes nothing"
+
+
+def test_rows_that_start_ray_have_a_node_of_their_own() -> None:
+    there = sbatch.on_slurm(plan(exclusive=("ray-host-network",)))
+    assert there.exclusive == (), "nobody else waits for them"
+    assert "node" in {each.what for each in there.deviations}
+    assert "--exclusive" in options(sbatch.script(CLUSTER, sbatch.want(there, CLUSTER)))
+    assert "--exclusive" not in options(sbatch.script(CLUSTER, sbatch.want(plan(), CLUSTER)))
+
+
+def test_a_row_without_gpus_keeps_its_plan_but_for_places_that_the_command_shares() -> None:
+    made = plan("pytest", gpus=0, exclusive=("cpu-1",))
+    assert sbatch.on_slurm(made) == replace(made, exclusive=())
+
+
+def test_the_batch_script_asks_for_what_the_plan_says() -> None:
+    assert options(sbatch.script(FULL, sbatch.want(plan(), FULL))) == [
+        "--job-name=ci-tasks",
+        "--partition=h100",
+        "--account=team",
+        "--qos=high",
+        "--nodes=1",
+        "--ntasks=1",
+        "--gres=gpu:h100:4",
+        "--time=35",
+        "--requeue",
+        "--open-mode=append",
+        "'--comment=a b'",
+    ]
+
+
+@pytest.mark.parametrize(("minutes", "time"), [(30, 35), (0.5, 6), (1440, 1445), (29.2, 35)])
+def test_the_row_s_own_timeout_comes_before_slurm_s(minutes: float, time: int) -> None:
+    assert f"--time={time}" in options(sbatch.script(CLUSTER, SlurmResources(minutes)))
+
+
+def test_rows_of_one_size_have_one_text() -> None:
+    first, second = plan(), plan("other", id="b.02", row="y", workspace="/elsewhere")
+    texts = {sbatch.script(CLUSTER, sbatch.want(each, CLUSTER)) for each in (first, second)}
+    assert len(texts) == 1
+
+
+def test_several_nodes_are_asked_for_and_their_names_handed_on() -> None:
+    text = sbatch.script(CLUSTER, sbatch.want(plan(gpus=8), CLUSTER, nodes=2))
+    assert {"--nodes=2", "--gres=gpu:8"} < set(options(text))
+    assert "SLURM_JOB_HOSTNAMES" in text
+    assert text.index("CI_TASKS_PASSED=") < text.index("exec python3")
+    with pytest.raises(UsageError, match="one machine"):
+        sbatch.want(plan(), HostSpec(name="box", kind="ssh"), nodes=2)
+
+
+def test_the_script_of_a_row_that_no_node_has_gpus_for_can_be_shown() -> None:
+    small = replace(CLUSTER, gpus=2)
+    assert "--gres=gpu:4" in options(sbatch.script(small, sbatch.want(plan(), small)))
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["a run directory", "a file that lists several"])
+def test_the_script_becomes_the_runner_of_its_row(many: bool, tmp_path: Path) -> None:
+    """With a `python3` that says what it was called with."""
+    run = tmp_path / "a run's directory"
+    run.mkdir()
+    (tmp_path / "rows").write_text(f"/other\n{run}\n")
+    (tmp_path / "python3").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    (tmp_path / "batch.sh").write_text(sbatch.script(CLUSTER, SlurmResources(1)))
+    argument = str(tmp_path / "rows") if many else str(run)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "1"}
+    output = subprocess.run(["bash", str(tmp_path / "batch.sh"), argument], env=environ, capture_output=True, text=True)
+    assert output.stdout == f"-I {run}/bin/agent.pyz batch {run}\n", output.stderr

@@ -1,0 +1,568 @@
+"""run.sh, run for real: each test renders a script, gives it to bash, and looks at what the steps got and left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.planning.script import Script, Venv, quote, render
+from ci_tasks.planning.steps import PlannedStep
+from ci_tasks.workflow import secrets
+
+BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "{0}")
+BASH_BY_DEFAULT = ("bash", "-e", "{0}")
+PYTHON = (sys.executable, "{0}")
+
+
+@dataclass
+class Ran:
+    """What a run.sh left."""
+
+    code: int
+    log: str
+    directory: Path
+    workspace: Path
+
+    def step(self, number: int) -> bytes:
+        """The script file that the step's interpreter got."""
+        return (self.directory / f"tmp/step-{number}").read_bytes()
+
+
+@dataclass
+class ScriptRunner:
+    """A run directory and a workspace."""
+
+    directory: Path
+    workspace: Path
+
+    def run(self, *steps: PlannedStep, environ: Mapping[str, str] | None = None, **parts: object) -> Ran:
+        script = Script("title", "c0ffee", str(self.workspace), {}, steps)
+        return self.execute(replace(script, **parts), environ)  # type: ignore[arg-type]
+
+    def execute(self, script: Script, environ: Mapping[str, str] | None = None) -> Ran:
+        file = self.directory / "run.sh"
+        file.write_text(render(script), encoding="utf-8", errors="surrogateescape")
+        clean = {"PATH": os.environ["PATH"], "HOME": str(self.directory)}
+        done = subprocess.run(
+            ["bash", str(file)],
+            env={**clean, **(environ or {})},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        return Ran(done.returncode, done.stdout.decode(errors="surrogateescape"), self.directory, self.workspace)
+
+
+def step(text: str, name: str = "Step", words: tuple[str, ...] = BASH, **more: object) -> PlannedStep:
+    planned = PlannedStep(name=name, text=text, words=words, directory="")
+    return replace(planned, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["plain", "sp ace 'quo\"te $HOME &\\1"], ids=["plain path", "odd path"])
+def script_runner(request: pytest.FixtureRequest, tmp_path: Path) -> ScriptRunner:
+    top = tmp_path / str(request.param)
+    (top / "run").mkdir(parents=True)
+    (top / "workspace/below").mkdir(parents=True)
+    return ScriptRunner(top / "run", top / "workspace")
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> ScriptRunner:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "workspace/below").mkdir(parents=True)
+    return ScriptRunner(tmp_path / "run", tmp_path / "workspace")
+
+
+# The text of a step
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo \"double\" 'single' \\\n  $HOME `echo x` ${X:-y} $(( 1 + 1 ))\n",
+        "cat << 'END_OF_STEP_1' > /dev/null\nEND_OF_STEP_1\n",
+        "echo x\nEND_OF_STEP_1\nEND_OF_STEP_1_\n",
+        "echo trailing   \n\t\n\n\n",
+        "echo no newline at the end",
+        "",
+        "\n",
+        "echo ünïcödé 'πß' 日本 \N{PILE OF POO}\n",
+        "echo & echo \\& '&' \\\\ \n",
+        "echo tab\there \x1b[31m\n",
+        "# {0} {1} %s %% !history\n",
+    ],
+)
+def test_a_steps_text_arrives_verbatim(script_runner: ScriptRunner, text: str) -> None:
+    ran = script_runner.run(step(text, words=("true", "{0}")))
+    assert ran.code == 0, ran.log
+    assert ran.step(1) == text.encode()
+
+
+def test_bytes_that_are_no_text_arrive_too(plain: ScriptRunner) -> None:
+    ran = plain.run(step("printf '\udcff'\n"))
+    assert ran.step(1) == b"printf '\xff'\n"
+
+
+def test_the_log_shows_a_step_as_ci_does(script_runner: ScriptRunner) -> None:
+    ran = script_runner.run(step("echo hello\n", name='Say it\'s "hello" $HOME'), step("echo last", name="Two\nlines"))
+    assert ran.log.splitlines() == [
+        '##[group]Run Say it\'s "hello" $HOME',
+        "echo hello",
+        "##[endgroup]",
+        "hello",
+        "##[group]Run Two lines",
+        "echo last",
+        "##[endgroup]",
+        "last",
+    ]
+    events = [json.loads(line) for line in (script_runner.directory / "events.jsonl").read_text().splitlines()]
+    assert [event["name"] for event in events] == ['Say it\'s "hello" $HOME', "Two lines"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "text", "code"),
+    [
+        (BASH, "false | true\n", 1),
+        (BASH_BY_DEFAULT, "false | true\n", 0),
+        (BASH_BY_DEFAULT, "false\ntrue\n", 1),
+        (("sh", "-e", "{0}"), "false\ntrue\n", 1),
+        (PYTHON, "import sys\nsys.exit(7)\n", 7),
+        (("perl", "-e", "exit 9", "{0}"), "anything", 9),
+    ],
+)
+def test_each_shell_has_githubs_rules(plain: ScriptRunner, argv: tuple[str, ...], text: str, code: int) -> None:
+    assert plain.run(step(text, words=argv)).code == code
+
+
+def test_a_step_has_no_standard_input(plain: ScriptRunner) -> None:
+    assert plain.run(step("! read line\n")).code == 0
+
+
+# Variables
+
+
+def test_variables_arrive_verbatim(script_runner: ScriptRunner) -> None:
+    value = "a 'b' \"c\" $HOME `x` \\ & é\nsecond line\n"
+    text = 'import os, sys\nsys.stdout.write(repr((os.environ["JOB"], os.environ["STEP"])))\n'
+    ran = script_runner.run(step(text, words=PYTHON, env={"STEP": value}), env={"JOB": value})
+    assert ran.log.endswith(repr((value, value)))
+
+
+def test_a_steps_variables_are_its_own_and_win(plain: ScriptRunner) -> None:
+    ran = plain.run(
+        step("echo 1 $A\n", env={"A": "step"}), step("echo 2 $A\n"), env={"A": "job"}, github={"GITHUB_JOB": "j"}
+    )
+    assert "1 step" in ran.log and "2 job" in ran.log
+
+
+_OURS = "tmp number text word words name line value end file secrets step status exit_code job_status venv setup junit"
+_BASHS = "UID EUID PPID SECONDS RANDOM BASHOPTS SHELLOPTS IFS GROUPS"
+
+
+@pytest.mark.parametrize("name", [*_OURS.split(), *_BASHS.split(), "MY-VAR", "a.b", "1ST", "RUN_DIR"])
+def test_a_variable_may_have_any_name(plain: ScriptRunner, name: str) -> None:
+    """GitHub takes names that bash does not, and names that a script like ours could well use itself."""
+    show = step(f"import os; print('job', repr(os.environ[{name!r}]))\n", words=PYTHON)
+    own = step(f"import os; print('own', repr(os.environ[{name!r}]))\n", words=PYTHON, env={name: "a 'b'"})
+    again = replace(show, text=show.text.replace("'job'", "'again'"))
+    ran = plain.run(show, own, again, env={name: "5"})
+    assert ran.code == 0, ran.log
+    output = [line for line in ran.log.splitlines() if line.startswith(("job ", "own ", "again "))]
+    assert output == ["job '5'", """own "a 'b'\"""", "again '5'"]
+
+
+def test_a_path_in_the_steps_env_keeps_what_earlier_steps_put_in_front(plain: ScriptRunner) -> None:
+    ran = plain.run(
+        step('echo /first >> "$GITHUB_PATH"\n'),
+        step("echo $PATH\n", env={"PATH": "/mine:" + os.environ["PATH"]}),
+        step("echo then $PATH\n"),
+    )
+    assert f"\n/first:/mine:{os.environ['PATH']}\n" in ran.log
+    assert f"\nthen /first:{os.environ['PATH']}\n" in ran.log
+
+
+def test_the_evidence_of_pytest_joins_what_the_job_asks_of_it(script_runner: ScriptRunner) -> None:
+    junit = str(script_runner.directory / "artifacts/junit.xml")
+    text = "import os, shlex; print(shlex.split(os.environ['PYTEST_ADDOPTS']))\n"
+    ran = script_runner.run(
+        step(text, words=PYTHON),
+        step(text, words=PYTHON, env={"PYTEST_ADDOPTS": "-q"}),
+        env={"PYTEST_ADDOPTS": "-x -k 'a b'"},
+    )
+    assert ran.log.splitlines()[3] == repr(["-x", "-k", "a b", f"--junitxml={junit}"])
+    assert ran.log.splitlines()[-1] == repr(["-q", f"--junitxml={junit}"])
+
+
+def test_the_hosts_own_pytest_options_stay(plain: ScriptRunner) -> None:
+    ran = plain.run(step('echo "$PYTEST_ADDOPTS"\n'), environ={"PYTEST_ADDOPTS": "-v"})
+    assert ran.log.splitlines()[-1].startswith("-v --junitxml=")
+
+
+# Where a step runs
+
+
+def test_the_working_directory(script_runner: ScriptRunner, tmp_path: Path) -> None:
+    below = script_runner.workspace / "below"
+    for directory, expected in [
+        ("", script_runner.workspace),
+        (str(script_runner.workspace), script_runner.workspace),
+        (str(below), below),
+        ("below", below),
+        ("./below/..", script_runner.workspace),
+        (str(tmp_path), tmp_path),
+    ]:
+        ran = script_runner.run(step("pwd\n", directory=directory))
+        assert ran.log.splitlines()[-1] == str(expected), directory
+
+
+def test_a_missing_working_directory_fails_the_step(plain: ScriptRunner) -> None:
+    ran = plain.run(step("echo never run\n", directory="nowhere"))
+    assert ran.code == 1
+    assert "nowhere" in ran.log and "never run" not in ran.log
+
+
+def test_another_workspace_takes_the_place_of_the_planned_one(plain: ScriptRunner, tmp_path: Path) -> None:
+    other = tmp_path / "other place"
+    (other / "below").mkdir(parents=True)
+    steps = (step("pwd; echo $GITHUB_WORKSPACE\n", directory=str(plain.workspace / "below")),)
+    ran = plain.run(*steps, environ={"GITHUB_WORKSPACE": str(other)})
+    assert ran.log.splitlines()[-2:] == [str(other / "below"), str(other)]
+
+
+def test_a_relative_workspace_is_made_absolute(plain: ScriptRunner) -> None:
+    relative = os.path.relpath(plain.workspace, "/")
+    ran = plain.run(step("cd /tmp; ls -d $GITHUB_WORKSPACE\n"), environ={"GITHUB_WORKSPACE": relative})
+    assert ran.log.splitlines()[-1] == str(plain.workspace)
+
+
+def test_cdpath_misleads_nobody(plain: ScriptRunner) -> None:
+    (plain.workspace / plain.directory.name).mkdir()
+    (plain.directory / "run.sh").write_text(render(Script("t", "c", str(plain.workspace), {}, [step("true\n")])))
+    done = subprocess.run(
+        ["bash", "run/run.sh"],
+        cwd=plain.directory.parent,
+        env={"PATH": os.environ["PATH"], "CDPATH": str(plain.workspace)},
+        capture_output=True,
+    )
+    assert done.returncode == 0 and (plain.directory / "tmp").is_dir()
+
+
+def test_a_missing_workspace_is_blocked_and_runs_nothing(script_runner: ScriptRunner) -> None:
+    ran = script_runner.run(step("echo never run\n"), environ={"GITHUB_WORKSPACE": "/no/where"})
+    assert ran.code == 125
+    assert ran.log == "ci-tasks: blocked: there is no checkout at /no/where; set GITHUB_WORKSPACE\n"
+
+
+# What a step leaves for later ones
+
+
+def test_variables_that_a_step_leaves(script_runner: ScriptRunner) -> None:
+    commands = r"""
+{ echo 'A=1 = 2'; echo 'B<<EOF'; echo; echo 'first  '; echo 'second=x'; echo; echo EOF; echo 'EMPTY='
+  echo 'H=a<<b'; echo 'name=local'; echo 'MY-VAR=odd'; echo; printf 'LAST=unfinished'; } >> "$GITHUB_ENV"
+"""
+    show = "import os\nprint([os.environ[n] for n in 'A B EMPTY H name MY-VAR LAST'.split()])\n"
+    ran = script_runner.run(step(commands), step(show, words=PYTHON))
+    assert ran.code == 0, ran.log
+    expected = ["1 = 2", "\nfirst  \nsecond=x\n", "", "a<<b", "local", "odd", "unfinished"]
+    assert ran.log.splitlines()[-1] == repr(expected)
+
+
+@pytest.mark.parametrize("written", ["no equals sign", "A<<EOF\nnever ended"])
+def test_what_github_refuses_in_github_env_fails_the_step(plain: ScriptRunner, written: str) -> None:
+    ran = plain.run(step(f"echo '{written}' >> $GITHUB_ENV\n"), step("echo after\n"))
+    assert ran.code == 1
+    assert "##[error]GITHUB_ENV: " in ran.log and "\nafter" not in ran.log
+
+
+def test_paths_that_a_step_leaves_come_first_last_one_foremost(script_runner: ScriptRunner) -> None:
+    ran = script_runner.run(
+        step('echo /one >> "$GITHUB_PATH"; printf \'/t w o\' >> "$GITHUB_PATH"\n'), step("echo $PATH\n")
+    )
+    assert ran.log.splitlines()[-1].startswith("/t w o:/one:")
+
+
+def test_the_container_adapter_stays_in_front_of_every_path(plain: ScriptRunner) -> None:
+    for place, name in ((plain.directory / "bin", "adapter"), (plain.workspace, "other")):
+        place.mkdir(exist_ok=True)
+        (place / "docker").write_text(f"#!/bin/sh\necho {name} docker\n")
+        (place / "docker").chmod(0o755)
+    ran = plain.run(step("pwd >> $GITHUB_PATH; pwd >> $GITHUB_PATH\n"), step("docker\n"))
+    assert ran.log.splitlines()[-1] == "adapter docker"
+
+
+def test_outputs_of_a_step_with_an_id(script_runner: ScriptRunner) -> None:
+    ran = script_runner.run(step('echo a=1 >> "$GITHUB_OUTPUT"\n', id="my-id"), step("true\n"))
+    outputs = ran.directory / "artifacts/outputs"
+    assert [file.name for file in outputs.iterdir()] == ["my-id"]
+    assert (outputs / "my-id").read_text() == "a=1\n"
+
+
+def test_a_summary_is_kept(plain: ScriptRunner) -> None:
+    plain.run(step("echo '# hi' >> $GITHUB_STEP_SUMMARY\n"))
+    assert (plain.directory / "artifacts/summary.md").read_text() == "# hi\n"
+
+
+# Which steps run, and how it ends
+
+
+def test_a_failing_steps_exit_code_is_the_runs_and_decides_what_runs_after(plain: ScriptRunner) -> None:
+    ran = plain.run(
+        step("echo one; exit 3\n"),
+        step("echo two\n"),
+        step("echo three; exit 4\n", on_failure=True),
+        step("echo four\n", on_success=False, on_failure=True),
+    )
+    assert ran.code == 3
+    output = [line for line in ran.log.splitlines() if line in ("one", "two", "three", "four")]
+    assert output == ["one", "three", "four"]
+    assert ran.log.count("##[error]Process completed with exit code 3.") == 1
+    assert ran.log.count("##[error]Process completed with exit code 4.") == 1
+
+
+def test_steps_for_failure_do_not_run_after_success(plain: ScriptRunner) -> None:
+    ran = plain.run(step("true\n"), step("echo never run\n", on_success=False, on_failure=True))
+    assert ran.code == 0 and "never run" not in ran.log
+
+
+def test_continue_on_error(plain: ScriptRunner) -> None:
+    ran = plain.run(step("exit 3\n", continue_on_error=True), step("echo after\n"))
+    assert ran.code == 0
+    assert ran.log.splitlines()[-1] == "after" and "##[error]Process completed with exit code 3." in ran.log
+
+
+def test_a_step_that_takes_too_long_is_ended_and_says_so(plain: ScriptRunner) -> None:
+    ran = plain.run(step("sleep 60\n", name="Sleep", timeout_minutes=0.005), step("echo after\n"))
+    assert ran.code == 124
+    assert "##[error]The action 'Sleep' has timed out after 0.005 minutes." in ran.log and "\nafter" not in ran.log
+
+
+def test_a_step_killed_by_a_signal(plain: ScriptRunner) -> None:
+    assert plain.run(step("kill -9 $$\n")).code == 137
+
+
+# Secrets
+
+
+def test_secrets_come_from_the_environment_and_stand_nowhere_in_the_script(script_runner: ScriptRunner) -> None:
+    value = "s3cr&t\\1 'x' \"$HOME\" `y` /é*"
+    mark = secrets.mark("TOKEN")
+    text = f"import os\nprint(repr(r'''{mark}'''), os.environ['JOB'], os.environ['STEP'])\n"
+    ran = script_runner.run(
+        step(text, words=PYTHON, env={"STEP": f"<{mark}>"}, name=f"Use {mark}"),
+        env={"JOB": f"{mark}{mark}"},
+        secrets=("TOKEN", "MY-TOKEN"),
+        environ={"TOKEN": value},
+    )
+    assert ran.code == 0, ran.log
+    assert ran.log.splitlines()[-1] == f"{value!r} {value}{value} <{value}>"
+    assert value not in (script_runner.directory / "run.sh").read_text()
+    shown, _, _ = ran.log.partition("##[endgroup]")
+    assert "s3cr" not in shown and "<secret TOKEN>" in shown
+    assert (script_runner.directory / "tmp/step-1").stat().st_mode & 0o777 == 0o600
+    assert "# Secrets come from your environment: TOKEN MY-TOKEN" in (script_runner.directory / "run.sh").read_text()
+
+
+def test_a_secret_that_is_not_set_is_empty(plain: ScriptRunner) -> None:
+    mark = secrets.mark("TOKEN")
+    ran = plain.run(step(f"echo '<{mark}>' \"<$A>\"\n"), env={"A": mark}, secrets=("TOKEN",))
+    assert ran.log.splitlines()[-1] == "<> <>"
+
+
+def test_one_secrets_value_is_not_looked_through_for_another(plain: ScriptRunner) -> None:
+    a, b = secrets.mark("A"), secrets.mark("B")
+    ran = plain.run(step(f"echo '{a}' '{b}'\n"), secrets=("A", "B"), environ={"A": "${B}", "B": "b"})
+    assert ran.log.splitlines()[-1] == "${B} b"
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "''"),
+        ("plain", "plain"),
+        ("it's", "'it'\"'\"'s'"),
+        (secrets.mark("A"), '"${A:-}"'),
+        (f"x y{secrets.mark('A')}z", "'x y'\"${A:-}\"z"),
+    ],
+)
+def test_words_for_bash(text: str, word: str) -> None:
+    assert quote(text) == word
+
+
+# Environments
+
+
+@pytest.mark.parametrize("script_runner", ["sp ace 'quo\"te"], indirect=True)
+def test_setup_python_makes_a_venv_and_its_python_is_first(script_runner: ScriptRunner) -> None:
+    venv = Venv(sys.executable, f"{script_runner.directory}/tmp/venv")
+    ran = script_runner.run(step("which python; echo $VIRTUAL_ENV\n"), venv=venv)
+    assert ran.code == 0, ran.log
+    assert ran.log.splitlines()[-2:] == [
+        f"{script_runner.directory}/tmp/venv/bin/python",
+        f"{script_runner.directory}/tmp/venv",
+    ]
+
+
+def test_a_python_that_cannot_make_a_venv_is_blocked(plain: ScriptRunner) -> None:
+    for layered in (False, True):
+        ran = plain.run(step("echo never run\n"), venv=Venv("/no/python $HOME", f"{plain.directory}/v", layered))
+        assert ran.code == 125
+        assert ran.log.splitlines()[-1] == "ci-tasks: blocked: /no/python $HOME cannot make a venv"
+
+
+def test_a_simulated_hosts_venv_sees_the_pythons_packages_and_has_its_own_pip(plain: ScriptRunner) -> None:
+    venv = Venv(os.path.realpath(sys.executable), layered=True)
+    ran = plain.run(step("which python pip\npip --version\npython -c 'import pip'\n"), venv=venv)
+    assert ran.code == 0, ran.log
+    home = f"{plain.directory}/tmp/venv/bin"
+    assert ran.log.splitlines()[5:7] == [f"{home}/python", f"{home}/pip"]
+
+
+@pytest.fixture
+def fake_python(tmp_path: Path) -> str:
+    """Stands in for `python -m venv DIR`; refuses anything else."""
+    fake = tmp_path / "fake-python"
+    fake.write_text(
+        '#!/bin/sh\n[ "$1 $2" = "-m venv" ] || { echo "surprise: $*" >&2; exit 99; }\n'
+        f'mkdir -p "$3/bin" && ln -s {sys.executable} "$3/bin/python"\n'
+    )
+    fake.chmod(0o755)
+    return str(fake)
+
+
+def test_rows_take_over_what_the_install_steps_left(script_runner: ScriptRunner, fake_python: str) -> None:
+    setup = ScriptRunner(script_runner.directory.parent / "set up", script_runner.workspace)
+    setup.directory.mkdir()
+    install = step(
+        'echo installing; echo /from/setup >> "$GITHUB_PATH"\n'
+        "printf 'LEFT<<E\\na b\\nc\\nE\\nodd-name=o d d\\n' >> \"$GITHUB_ENV\"\n",
+        id="inst",
+    )
+    whole = Script("Install", "c0ffee", str(script_runner.workspace), {}, (install,), is_setup=True)
+    whole = replace(whole, venv=Venv(fake_python, f"{setup.directory}/venv"))
+    done = setup.execute(whole)
+    assert done.code == 0, done.log
+    assert "c0ffee" not in render(whole), "another commit has the same install steps"
+    for _ in range(2):
+        show = step("import os; print([os.environ[n] for n in ('LEFT', 'odd-name', 'VIRTUAL_ENV', 'PATH')])\n")
+        ran = script_runner.run(replace(show, words=PYTHON), setup=str(setup.directory))
+        venv = f"{setup.directory}/venv"
+        path = f"/from/setup:{venv}/bin:{os.environ['PATH']}"
+        assert ran.log.splitlines()[-1] == repr(["a b\nc", "o d d", venv, path])
+        assert "installing" not in ran.log
+
+
+def test_a_row_by_hand_runs_the_install_steps_itself(plain: ScriptRunner, fake_python: str) -> None:
+    setup = plain.directory.parent / "setup"
+    setup.mkdir()
+    install = Script("Install", "c", str(plain.workspace), {}, [step("echo installing\n")], is_setup=True)
+    (setup / "run.sh").write_text(render(replace(install, venv=Venv(fake_python, f"{setup}/venv"))))
+    first = plain.run(step("echo row\n"), setup=str(setup))
+    second = plain.run(step("echo row\n"), setup=str(setup))
+    assert (first.code, second.code) == (0, 0), first.log
+    assert "\ninstalling\n" in first.log and "installing" not in second.log
+
+
+def test_install_steps_that_fail_block_the_row_and_are_not_taken_for_done(
+    plain: ScriptRunner, fake_python: str
+) -> None:
+    setup = plain.directory.parent / "setup"
+    setup.mkdir()
+    install = Script("Install", "c", str(plain.workspace), {}, [step("exit 7\n")], is_setup=True)
+    (setup / "run.sh").write_text(render(replace(install, venv=Venv(fake_python, f"{setup}/venv"))))
+    ran = plain.run(step("echo row\n"), setup=str(setup))
+    assert ran.code == 125
+    assert ran.log.splitlines()[-1] == f"ci-tasks: blocked: the install steps failed; see {setup}/log"
+    assert not (setup / "ready").exists()
+
+
+def test_the_install_steps_know_the_commit_of_the_checkout(plain: ScriptRunner, fake_python: str) -> None:
+    git = ["git", "-c", "user.name=T", "-c", "user.email=t@example.com"]
+    for argv in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *argv], cwd=plain.workspace, check=True)
+    head = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=plain.workspace, text=True).strip()
+    ran = plain.run(step("echo $GITHUB_SHA\n"), is_setup=True, venv=Venv(fake_python, f"{plain.directory}/venv"))
+    assert ran.log.splitlines()[-1] == head
+
+
+# A job's container
+
+
+@pytest.fixture
+def docker(plain: ScriptRunner) -> Path:
+    """A `docker` that notes its words and then runs the inner command; it refuses anything but `run`."""
+    fake = plain.directory / "bin/docker"
+    fake.parent.mkdir()
+    fake.write_text(
+        "#!/usr/bin/env python3\n"
+        "import json, os, sys\n"
+        f"json.dump(sys.argv[1:], open({str(plain.directory / 'argv.json')!r}, 'w'))\n"
+        "words = sys.argv[1:]\n"
+        "assert words[0] == 'run', words\n"
+        "at = words.index('--entrypoint')\n"
+        "os.execvp(words[at + 1], [words[at + 1], *words[at + 3:]])\n"
+    )
+    fake.chmod(0o755)
+    return plain.directory / "argv.json"
+
+
+def test_a_jobs_container_runs_the_same_script_inside(plain: ScriptRunner, docker: Path) -> None:
+    token = secrets.mark("TOKEN")
+    options = ["--gpus", "all", "-e", "A=b c", "-v", "/data dir:/data", "-e", f"T={token}"]
+    text = 'echo inside $CI_TASKS_INSIDE "$PYTEST_ADDOPTS"; pwd; echo $PATH\n'
+    ran = plain.run(
+        step(text),
+        container=[*options, "image:tag"],
+        env={"JOB": "x"},
+        secrets=("TOKEN",),
+        environ={"TOKEN": "s3cret value"},
+    )
+    assert ran.code == 0, ran.log
+    argv = json.loads(docker.read_text())
+    work, run = str(plain.workspace), str(plain.directory)
+    assert argv[:10] == ["run", "--rm", "--gpus", "all", "-e", "A=b c", "-v", "/data dir:/data", "-e", "T=s3cret value"]
+    assert argv[10:] == [
+        *("-v", f"{work}:{work}", "-v", f"{run}:{run}", "-w", work, "-e", "CI_TASKS_INSIDE"),
+        *("-e", "GITHUB_WORKSPACE", "-e", "TOKEN", "-e", "PYTEST_ADDOPTS"),
+        *("--entrypoint", "bash", "image:tag", f"{run}/run.sh"),
+    ]
+    assert f"inside 1 --junitxml='{run}/artifacts/junit.xml'\n{work}\n" in ran.log
+    assert ran.log.count(f"{run}/bin:") == 1, "once from outside: a real container has a PATH of its own"
+
+
+def test_a_failure_inside_the_container_is_the_runs(plain: ScriptRunner, docker: Path) -> None:
+    assert plain.run(step("exit 6\n"), container=["image"]).code == 6
+
+
+# The text itself
+
+
+def test_the_script_is_right_for_bash_and_says_what_it_is(plain: ScriptRunner) -> None:
+    text = render(Script("cpu / row\nrm -rf /", "c0ffee", str(plain.workspace), {"A": "b"}, [step("true\n")]))
+    lines = text.splitlines()
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert lines[1] == "# cpu / row?rm -rf /, planned by ci-tasks."
+    assert "GITHUB_WORKSPACE=DIR bash run.sh, with a checkout of c0ffee in DIR" in lines[2]
+    assert "export A=b" in lines
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+
+
+def test_a_directory_that_cannot_be_written_is_blocked(plain: ScriptRunner) -> None:
+    (plain.directory / "tmp").write_text("a file in the way")
+    ran = plain.run(step("echo never run\n"))
+    assert ran.code == 125 and "ci-tasks: blocked: cannot write in" in ran.log
+
+
+def test_it_runs_again_by_hand(plain: ScriptRunner) -> None:
+    for _ in range(2):
+        ran = plain.run(step("echo A=1 >> $GITHUB_ENV\n"), step("echo $A\n"))
+        assert (ran.code, ran.log.splitlines()[-1]) == (0, "1")
+    assert (plain.directory / "tmp/later").read_text() == "export A=1\n"

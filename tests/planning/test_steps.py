@@ -1,0 +1,384 @@
+"""Workflow text → the steps that will run: what each `uses:` becomes, what is refused, and with which words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from textwrap import dedent, indent
+
+import pytest
+
+from ci_tasks.config import Override
+from ci_tasks.errors import ConfigError, WorkflowError
+from ci_tasks.planning.steps import PlannedSteps, check_overrides, plan_steps, version_matches
+from ci_tasks.records import Deviation
+from ci_tasks.workflow.model import Job
+from ci_tasks.workflow.reader import read
+from ci_tasks.workflow.resolve import Resolver
+
+CONTEXTS = {
+    "github": {"workspace": "/w", "sha": "c0ffee"},
+    "env": {"JOB": "job"},
+    "matrix": {"n": 1},
+    "strategy": {"job-index": 0},
+    "steps": {},
+    "secrets": {},
+    "needs": {},
+    "runner": {"os": "Linux"},
+}
+
+
+def job_of(steps: str, job: str = "") -> Job:
+    head = f"on: push\njobs:\n  j:\n    runs-on: x\n{indent(dedent(job), '    ')}"
+    text = f"{head}    steps:\n{indent(dedent(steps), '      ')}"
+    return read(text, "ci.yml").jobs["j"]
+
+
+def plan(
+    steps: str, job: str = "", overrides: tuple[Override, ...] = (), contexts: Mapping[str, object] | None = None
+) -> PlannedSteps:
+    parsed = job_of(steps, job)
+    return plan_steps(parsed, Resolver("ci.yml", "j", parsed.line, {**CONTEXTS, **(contexts or {})}), overrides)
+
+
+def refused(steps: str, job: str = "") -> WorkflowError:
+    with pytest.raises(WorkflowError) as caught:
+        plan(steps, job)
+    return caught.value
+
+
+def test_a_run_step_is_evaluated_in_every_part() -> None:
+    planned = plan(
+        """
+        - name: Step ${{ matrix.n }}
+          id: my-id
+          run: |
+            echo ${{ github.sha }} ${{ env.OWN }} $HOME
+          shell: bash
+          env: {OWN: "${{ env.JOB }}-own", N: "${{ matrix.n }}"}
+          working-directory: ${{ github.workspace }}/below
+          timeout-minutes: ${{ matrix.n }}
+          continue-on-error: ${{ matrix.n == 1 }}
+        """
+    )
+    (step,) = planned.steps
+    assert step.name == "Step 1" and step.id == "my-id"
+    assert step.text == "echo c0ffee job-own $HOME\n"
+    assert step.words == ("bash", "--noprofile", "--norc", "-eo", "pipefail", "{0}")
+    assert step.env == {"OWN": "job-own", "N": "1"}
+    assert step.directory == "/w/below"
+    assert step.timeout_minutes == 1 and step.continue_on_error and step.own
+    assert planned.python is None and planned.deviations == ()
+
+
+def test_what_an_expression_gives_is_not_evaluated_again() -> None:
+    (step,) = plan(
+        "- name: ${{ matrix.n }}\n  run: echo ${{ matrix.n }}\n", contexts={"matrix": {"n": "${{ github.sha }}"}}
+    ).steps
+    assert step.name == "${{ github.sha }}" and step.text == "echo ${{ github.sha }}"
+
+
+@pytest.mark.parametrize(
+    ("shell", "argv"),
+    [
+        ("", ("bash", "-e", "{0}")),
+        ("shell: bash", ("bash", "--noprofile", "--norc", "-eo", "pipefail", "{0}")),
+        ("shell: sh", ("sh", "-e", "{0}")),
+        ("shell: python", ("python", "{0}")),
+        ("shell: bash -l -c 'x y' {0}", ("bash", "-l", "-c", "x y", "{0}")),
+    ],
+)
+def test_shells(shell: str, argv: tuple[str, ...]) -> None:
+    (step,) = plan(f"- run: x\n  {shell}\n").steps
+    assert step.words == argv
+
+
+def test_the_jobs_defaults_hold_for_steps_that_say_nothing() -> None:
+    steps = "- run: x\n- run: x\n  shell: sh\n  working-directory: own\n"
+    first, second = plan(steps, "defaults: {run: {shell: python, working-directory: below}}\n").steps
+    assert (first.words, first.directory) == (("python", "{0}"), "below")
+    assert (second.words, second.directory) == (("sh", "-e", "{0}"), "own")
+
+
+@pytest.mark.parametrize(
+    ("condition", "after_success", "after_failure"),
+    [
+        (None, True, False),
+        ("always()", True, True),
+        ("failure()", False, True),
+        ("success() && matrix.n == 1", True, False),
+        ("matrix.n == 2", False, False),
+        ("${{ !cancelled() }}", True, True),
+        ("cancelled()", False, False),
+        ("failure() && matrix.n == 1", False, True),
+    ],
+)
+def test_when_a_step_runs(condition: str | None, after_success: bool, after_failure: bool) -> None:
+    (step,) = plan(f"- run: x\n  {f'if: {condition!r}' if condition else ''}\n").steps
+    assert (step.on_success, step.on_failure) == (after_success, after_failure)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"), [("0", None), ("-1", None), ("0.5", 0.5), ("'5'", 5.0), ("${{ null }}", None)]
+)
+def test_a_time_limit_of_nothing_is_none(text: str, minutes: float | None) -> None:
+    assert plan(f"- run: x\n  timeout-minutes: {text}\n").steps[0].timeout_minutes == minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "goes_on"), [("true", True), ("'false'", False), ("${{ 'true' }}", True), ("", False)]
+)
+def test_continue_on_error_is_no_text_that_happens_to_be_there(text: str, goes_on: bool) -> None:
+    assert plan(f"- run: x\n  continue-on-error: {text}\n").steps[0].continue_on_error is goes_on
+
+
+# Actions
+
+
+def test_checkout_and_setup_python_have_equivalents() -> None:
+    planned = plan(
+        """
+        - uses: actions/checkout@v4
+          with: {fetch-depth: 0}
+        - uses: actions/setup-python@v5
+          with: {python-version: "3.${{ matrix.n }}"}
+        - run: x
+        """
+    )
+    assert planned.python == "3.1"
+    assert planned.deviations == ()
+    assert len(planned.steps) == 1
+
+
+def test_what_checkout_would_fetch_from_a_server_is_a_deviation() -> None:
+    planned = plan("- uses: actions/checkout@v4\n  with: {submodules: recursive, lfs: true}\n- run: x\n")
+    assert [(deviation.what, deviation.ci) for deviation in planned.deviations] == [
+        ("submodules", "submodules: recursive"),
+        ("LFS files", "lfs: true"),
+    ]
+    assert not plan("- uses: actions/checkout@v4\n  with: {submodules: false}\n- run: x\n").deviations
+
+
+def test_a_cache_is_left_out_by_name_and_its_key_is_not_evaluated() -> None:
+    planned = plan(
+        """
+        - run: echo now >> $GITHUB_OUTPUT
+          id: date
+        - uses: actions/cache@v4
+          id: cache
+          with: {path: x, key: "${{ hashFiles('**/req*.txt') }}-${{ steps.date.outputs.now }}"}
+        - uses: actions/cache/restore@v4
+          if: steps.date.outputs.now
+          with: {path: x, key: y}
+        - name: Install
+          if: steps.cache.outputs.cache-hit != 'true'
+          run: pip install
+        - uses: actions/upload-artifact@v4
+          with: {path: x}
+        """
+    )
+    assert [deviation.what for deviation in planned.deviations] == [
+        "step 'actions/cache@v4'",
+        "step 'actions/cache/restore@v4'",
+        "step 'actions/upload-artifact@v4'",
+    ]
+    assert planned.steps[1].on_success, "a cache that is not there has missed"
+
+
+@pytest.mark.parametrize("action", ["actions/cache-thing@v1", "docker/login-action@v3", "./.github/actions/own"])
+def test_an_action_without_an_equivalent_says_how_to_replace_it(action: str) -> None:
+    error = refused(f"- run: x\n- name: It's\n  uses: {action}\n")
+    assert f'ci.yml:7: job j, step "It\'s": uses an action that has no equivalent here\n    uses: {action}' in str(
+        error
+    )
+    assert 'overrides: [{job: j, step: "It\'s", skip: true}]' in error.hint
+
+
+def test_an_action_that_would_not_run_needs_no_equivalent() -> None:
+    planned = plan("- uses: some/thing@v1\n  if: matrix.n == 2\n- run: x\n")
+    assert len(planned.steps) == 1 and planned.deviations == ()
+
+
+def test_setup_python_by_the_matrix_takes_the_one_that_runs() -> None:
+    step = "- uses: actions/setup-python@v5\n  if: matrix.n == {0}\n  with: {{python-version: '3.1{0}'}}\n"
+    assert plan(step.format(1) + step.format(2) + "- run: x\n").python == "3.11"
+
+
+@pytest.mark.parametrize("key", ["repository", "path", "ref"])
+def test_checking_out_something_else_is_refused(key: str) -> None:
+    error = refused(f"- uses: actions/checkout@v4\n  with: {{{key}: other}}\n- run: x\n")
+    assert f"checks out something else ({key})" in error.message
+
+
+def test_setup_python_without_a_version_is_refused() -> None:
+    assert "does not say which Python" in refused("- uses: actions/setup-python@v5\n- run: x\n").message
+
+
+# What cannot be planned
+
+
+@pytest.mark.parametrize(
+    ("part", "reads"),
+    [
+        ("run: echo ${{ steps.first.outputs.a }}", "steps.first.outputs.a"),
+        ("run: x\n  if: steps.first.outcome == 'failure'", "steps.first.outcome"),
+        ("run: x\n  if: ${{ always() && steps.FIRST.outputs.a }}", "steps.FIRST.outputs.a"),
+        ("run: x\n  env: {A: '${{ steps.first.outputs.a }}'}", "steps.first.outputs.a"),
+        ("run: x\n  name: '${{ steps.first.outputs.a }}'", "steps.first.outputs.a"),
+        ("run: x\n  working-directory: '${{ steps.first.outputs.a }}'", "steps.first.outputs.a"),
+        ("run: echo '${{ toJSON(steps) }}'", "steps"),
+        ("uses: actions/setup-python@v5\n  with: {python-version: '${{ steps.first.outputs.a }}'}", "steps.first"),
+    ],
+)
+def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, reads: str) -> None:
+    error = refused(f"- id: first\n  run: echo a=1 >> $GITHUB_OUTPUT\n- {part}\n- run: y\n")
+    assert "known only while it runs" in error.message
+    assert error.text.startswith(reads)
+    assert (error.job, error.line) == ("j", 8)
+
+
+def test_a_step_that_does_not_exist_has_no_outputs_as_on_github() -> None:
+    assert plan("- run: echo [${{ steps.none.outputs.a }}]\n").steps[0].text == "echo []"
+
+
+def test_a_variable_that_an_earlier_step_leaves_is_refused_in_an_expression() -> None:
+    error = refused("- run: echo MODE=fast >> $GITHUB_ENV\n- name: Use\n  run: echo ${{ env.MODE }}\n")
+    assert "writes to GITHUB_ENV" in error.message and error.text == "env.MODE"
+    assert error.hint == "the script can take it from its environment: $MODE"
+    assert plan("- run: echo MODE=fast >> $GITHUB_ENV\n- run: echo ${{ env.JOB }}\n").steps[1].text == "echo job"
+
+
+@pytest.mark.parametrize(
+    ("steps", "job", "message"),
+    [
+        ("- run: x\n  shell: pwsh\n", "", "the shell 'pwsh' is not supported here; valid: bash, sh, python, or"),
+        ('- run: x\n  shell: "bash \'open {0}"\n', "", "its shell cannot be read as words: No closing quotation"),
+        ("- run: x\n", "services: {db: {image: x}}\n", "`services` are not supported"),
+        ("- uses: actions/checkout@v4\n", "", "has no step to run"),
+        ('- run: "echo \\0"\n', "", "has a NUL byte"),
+        ('- run: x\n  env: {A: "\\0"}\n', "", "has a NUL byte"),
+        ("- run: x\n  id: ../up\n", "", "the id '../up' is no identifier"),
+        ("- run: x\n  timeout-minutes: soon\n", "", "timeout-minutes is a number"),
+        ("- run: echo ${{ hashFiles('x') }}\n", "", "hashFiles needs the files of the checkout"),
+    ],
+)
+def test_what_is_refused_says_where(steps: str, job: str, message: str) -> None:
+    error = refused(steps, job)
+    assert message in error.message
+    assert error.message.startswith("ci.yml:") and "job j" in error.message
+
+
+def test_a_call_of_a_reusable_workflow_says_how_to_plan_that_one() -> None:
+    text = "on: push\njobs:\n  j:\n    uses: ./.github/workflows/other.yml\n"
+    job = read(text, "ci.yml").jobs["j"]
+    with pytest.raises(WorkflowError, match="reusable workflows are not supported") as caught:
+        plan_steps(job, Resolver("ci.yml", "j", 3, CONTEXTS), ())
+    assert caught.value.hint == "list its jobs with --workflow .github/workflows/other.yml"
+
+
+# Overrides
+
+_TWO = """
+- name: Install
+  run: pip install x
+- name: Python
+  uses: actions/setup-python@v5
+  with: {python-version: '3.9', cache: pip}
+- name: Test
+  run: pytest
+"""
+
+
+def test_a_step_replaced() -> None:
+    planned = plan(_TWO, overrides=(Override("j", "Install", run="pip install y\n"),))
+    assert planned.steps[0].text == "pip install y\n"
+    assert planned.deviations == (
+        Deviation("step 'Install'", "pip install x", "pip install y", "override in hosts.yaml"),
+    )
+
+
+def test_an_action_replaced_by_a_script() -> None:
+    planned = plan(_TWO, overrides=(Override("j", "Python", run="python --version"),))
+    assert [step.text for step in planned.steps][1] == "python --version"
+    assert planned.python is None
+    assert planned.deviations[0].ci == "actions/setup-python@v5"
+
+
+def test_a_step_skipped() -> None:
+    planned = plan(_TWO, overrides=(Override("j", "Install", skip=True),))
+    assert [step.name for step in planned.steps] == ["Test"]
+    assert planned.deviations[0].here == "skipped"
+
+
+def test_an_actions_inputs_changed() -> None:
+    planned = plan(_TWO, overrides=(Override("j", "Python", with_={"python-version": "3.11", "check-latest": True}),))
+    assert planned.python == "3.11"
+    assert planned.deviations == (
+        Deviation(
+            "step 'Python'",
+            "python-version: 3.9, check-latest: unset",
+            "python-version: 3.11, check-latest: True",
+            "override in hosts.yaml",
+        ),
+    )
+
+
+def test_an_override_of_another_job_changes_nothing() -> None:
+    assert plan(_TWO, overrides=(Override("other", "Install", skip=True),)).deviations == ()
+
+
+def test_an_override_may_name_the_label() -> None:
+    text = "on: push\njobs:\n  e2e-test-ppo:\n    runs-on: x\n    steps: [{name: A, run: x}, {run: y}]\n"
+    job = read(text, "ci.yml").jobs["e2e-test-ppo"]
+    planned = plan_steps(job, Resolver("ci.yml", job.id, 3, CONTEXTS), (Override("ppo", "A", skip=True),))
+    assert len(planned.steps) == 1
+
+
+def test_an_override_that_meets_no_step_names_the_steps() -> None:
+    jobs = {"j": job_of(_TWO)}
+    with pytest.raises(ConfigError, match="the override of job j meets no step 'Instal'") as caught:
+        check_overrides([Override("j", "Instal", skip=True)], jobs)
+    assert caught.value.hint == "its steps: Install, Python, Test"
+    check_overrides([Override("of another workflow", "x", skip=True)], jobs)
+
+
+# Which leading steps rows share
+
+
+@pytest.mark.parametrize(
+    ("steps", "job", "shared"),
+    [
+        ("- run: a\n- run: b\n- run: c ${{ matrix.n }}\n- run: d\n", "", 2),
+        ("- run: a\n- run: b\n", "", 1),  # the last step is the test, whatever it reads
+        ("- run: a\n", "", 0),
+        ("- run: a ${{ matrix.n }}\n- run: b\n", "", 0),
+        ("- run: a ${{ strategy.job-index }}\n- run: b\n", "", 0),
+        ("- run: a\n  if: matrix.n == 1\n- run: b\n", "", 0),
+        ("- run: a\n  env: {A: '${{ matrix.n }}'}\n- run: b\n", "", 0),
+        ("- run: a\n  timeout-minutes: ${{ matrix.n }}\n- run: b\n", "", 0),
+        ("- run: a ${{ env.N }}\n- run: b\n", "env: {N: '${{ matrix.n }}'}\n", 0),
+        ("- run: a ${{ env.N }}\n- run: b\n", "env: {N: '1', M: '${{ matrix.n }}'}\n", 1),
+        ("- run: a ${{ toJSON(env) }}\n- run: b\n", "env: {M: '${{ matrix.n }}'}\n", 0),
+        ("- run: a\n- run: b\n", "defaults: {run: {working-directory: 'x${{ matrix.n }}'}}\n", 0),
+    ],
+)
+def test_leading_steps_that_are_the_same_for_every_row_are_shared(steps: str, job: str, shared: int) -> None:
+    first, rest = plan(steps, job).split()
+    assert len(first) == shared and rest
+
+
+@pytest.mark.parametrize(
+    ("requested", "version", "matches"),
+    [
+        ("3.10", "3.10.13", True),
+        ("3.1", "3.10.13", False),
+        ("3.10.13", "3.10.13", True),
+        ("3.10.12", "3.10.13", False),
+        ("3.x", "3.12.1", True),
+        ("3.*", "3.12.1", True),
+        ("3.12.x", "3.11.1", False),
+        ("3", "3.12.1", True),
+        ("2.x", "3.12.1", False),
+    ],
+)
+def test_versions(requested: str, version: str, matches: bool) -> None:
+    assert version_matches(requested, version) is matches

@@ -1,0 +1,186 @@
+"""What a test launches is recorded as it happens, and what was not reached is said to be not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.recorder.record import LaunchRecorder, open_recorder
+from ci_tasks.recorder.records import MAIN, NONE, PYTEST, READ, RECORDED, Recording
+
+Record = Callable[..., Recording]
+HEAD = "import os, subprocess\nimport slime.utils.external_utils.command_utils as U\n"
+
+
+def commands(recording: Recording) -> list[str]:
+    return [str(call.kwargs["cmd"]) for call in recording.calls if call.function == "exec_command"]
+
+
+# Body → the commands that it launches.
+LAUNCHED = {
+    "a loop": ("for name in 'ab':\n    U.exec_command(f'get {name}')", ["get a", "get b"]),
+    "the clock moves by sleep alone": (
+        "import time\nend = time.time() + 600\nwhile time.time() < end:\n    time.sleep(60)\nU.exec_command('late')",
+        ["late"],
+    ),
+    "a server comes up": (
+        "import urllib.request\np = subprocess.Popen(['server'])\nassert p.poll() is None\n"
+        "while urllib.request.urlopen('http://h').status != 200: pass\nU.exec_command('up')",
+        ["up"],
+    ),
+    "requests too": ("import requests\nif requests.get('http://h').status_code == 200: U.exec_command('up')", ["up"]),
+    "a program's output is not known": (
+        "U.exec_command(f\"x {subprocess.check_output(['id'])} {subprocess.run(['a']).returncode}\")",
+        ["x ⟨subprocess.check_output()⟩ ⟨exit code⟩"],
+    ),
+    "a stub in a path": ("import torch\nU.exec_command(os.path.join('/a', torch.version))", ["/a/⟨torch.version⟩"]),
+    "an assertion never ends it": ("assert os.path.exists('/made')\nU.exec_command('after')", ["after"]),
+    "nor does a file that only a program makes": (
+        "if not os.path.exists('/made'):\n    raise FileNotFoundError('/made')\nU.exec_command('after')",
+        ["after"],
+    ),
+    "a decorator of a package": ("import ray\n@ray.remote\ndef f(): return 'x'\nU.exec_command(f())", ["x"]),
+    "a class of a package": ("import torch\nclass A(torch.nn.Module): n = 'x'\nU.exec_command(A().n)", ["x"]),
+    "typer": ("import typer\ndef f(): U.exec_command('x')\ntyper.run(f)", ["x"]),
+    "a temporary file has one name": ("import tempfile\nU.exec_command(tempfile.mkdtemp())", ["/tmp/tmp00000000"]),
+    "the interpreter": ("import sys\nU.exec_command(sys.executable)", ["python3"]),
+    "CI's container has proxies": ("os.environ.pop('http_proxy')\nU.exec_command('x')", ["x"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LAUNCHED)
+def test_a_launch_is_recorded(record: Record, case: str) -> None:
+    body, expected = LAUNCHED[case]
+    recording = record(HEAD + body + "\n")
+    assert commands(recording) == expected
+    assert recording.stops == ()
+
+
+def test_arguments_and_environment_are_the_rows(record: Record) -> None:
+    source = (
+        "import argparse, os, subprocess\np = argparse.ArgumentParser()\np.add_argument('--save')\n"
+        "os.environ['X'] = '1'\n"
+        "subprocess.run(['a', p.parse_args().save, os.environ['SIZE']], env={**os.environ, 'Y': '2'})\n"
+    )
+    (call,) = record(source, "--save", "gpu", SIZE="8").calls
+    assert (call.commands, call.env) == ([["a", "gpu", "8"]], {"X": "1", "Y": "2"})
+
+
+def test_the_test_does_not_get_secrets(record: Record) -> None:
+    (call,) = record("import os\nos.system(os.getenv('KEY', 'none'))\n", KEY="<secret KEY>").calls
+    assert call.args == ["none"]
+
+
+def test_a_helper_is_recorded_whole_and_with_its_place(record: Record) -> None:
+    source = (
+        f"{HEAD}def before():\n    os.system('server')\n"
+        "def run():\n    U.execute_train('--a', 8, None, before_ray_job_submit=before)\nrun()\n"
+    )
+    first, second = record(source).calls
+    assert (first.target, second.function) == ("os.system", "execute_train")
+    assert {name: second.kwargs[name] for name in ("train_args", "num_gpus_per_node")} == {
+        "train_args": "--a",
+        "num_gpus_per_node": 8,
+    }
+    assert [(frame.function, frame.line) for frame in second.stack] == [("<module>", 7), ("run", 6)]
+
+
+def test_a_helper_missing_from_the_checkout_has_its_arguments_by_name(record: Record) -> None:
+    (call,) = record("from elsewhere import exec_command\nexec_command('a')\n").calls
+    assert (call.target, call.args, call.kwargs) == ("elsewhere.exec_command", [], {"cmd": "a"})
+
+
+def test_a_launcher_of_another_signature_is_followed_as_far_as_it_comes(record: Record) -> None:
+    files = {"tiny/launch.py": "import os\ndef execute_train(n):\n    os.system(f'train {n}')\n    open('/gone')\n"}
+    source = "import os\nfrom tiny.launch import execute_train\nexecute_train(4)\nos.system('after')\n"
+    recording = record(source, files=files)
+    assert [call.args for call in recording.calls] == [["train 4"], ["after"]]
+    assert recording.calls[0].stack[-1].file == "tiny/launch.py"
+
+
+def test_a_helper_beside_the_test_runs_and_the_framework_does_not(record: Record) -> None:
+    files = {
+        "tests/shared.py": "import os\ndef run(name):\n    os.system(f'go {name}')\n",
+        "slime/big.py": "import os\ndef work():\n    os.system('no')\n",
+    }
+    recording = record("from shared import run\nfrom slime.big import work\nrun('x')\nwork()\n", files=files)
+    assert [call.target for call in recording.calls] == ["os.system", "slime.big.work"]
+
+
+def test_the_part_after_a_stop_is_not_recorded(record: Record) -> None:
+    recording = record(HEAD + "U.exec_command('a')\nos.environ['GONE']\nU.exec_command('b')\n")
+    assert commands(recording) == ["a"]
+    assert [stop.why for stop in recording.stops] == ["tests/test_x.py:4: KeyError: 'GONE'"]
+    assert recording.origin == RECORDED
+
+
+def test_arguments_that_do_not_fit_stop_it(record: Record) -> None:
+    recording = record("import argparse\nargparse.ArgumentParser().parse_args()\n", "--no-such")
+    assert [stop.why for stop in recording.stops] == ["tests/test_x.py:2: SystemExit: 2"]
+
+
+def test_assertions_are_recorded_where_they_come_and_read_where_they_are_not_reached(record: Record) -> None:
+    body = (
+        "U.exec_command('a')\nassert os.path.exists('/x'), f'no {1 + 1}'\n"
+        "for one in os.listdir('/tmp'):\n    assert one\n"
+    )
+    first, second = record(HEAD + body).assertions
+    assert (first.text, first.message, first.after, first.origin) == ("os.path.exists('/x')", "no 2", 1, RECORDED)
+    assert (second.text, second.after, second.origin) == ("one", None, READ)
+
+
+def test_files_that_the_test_writes_are_kept_though_it_removes_them(record: Record) -> None:
+    source = (
+        "import os, tempfile\nwith tempfile.NamedTemporaryFile('w') as f:\n"
+        "    f.write('sglang: []')\n    f.flush()\n    os.system(f.name)\n"
+    )
+    recording = record(source)
+    assert recording.files == {"/tmp/tmp00000000": "sglang: []"}
+
+
+def test_pytest_is_followed_into_each_test(record: Record) -> None:
+    source = (
+        "import pytest, subprocess\ndef test_one():\n    subprocess.run(['a'])\n    1 / 0\n"
+        "def test_two(tmp_path):\n    subprocess.run(['b', tmp_path])\n"
+        "class TestMore:\n    def test_three(self): subprocess.run(['c'])\n"
+        "if __name__ == '__main__':\n    raise SystemExit(pytest.main([__file__]))\n"
+    )
+    recording = record(source)
+    assert (recording.entry, recording.tests) == (PYTEST, ("test_one", "test_two", "TestMore.test_three"))
+    assert [(call.entry, call.args) for call in recording.calls] == [
+        ("test_one", [["a"]]),
+        ("test_two", [["b", "⟨tmp_path⟩"]]),
+        ("TestMore.test_three", [["c"]]),
+    ]
+    assert [stop.entry for stop in recording.stops] == ["test_one"]
+
+
+@pytest.mark.parametrize(
+    ("source", "entry"),
+    [("def test_a(): ...\n", NONE), ("import os\nos.system('a')\n", MAIN), ("if __name__ == '__main__': pass", MAIN)],
+)
+def test_how_a_file_begins(record: Record, source: str, entry: str) -> None:
+    assert record(source).entry == entry
+
+
+def test_constants_are_those_of_the_run(record: Record) -> None:
+    constants = record('import os\nA = 8\nB = f\'{A}{os.environ.get("X", "y")}\'\n').constants
+    assert (constants["A"], constants["B"]) == (8, "8y")
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_a_message_says_whether_tests_are_executed(tmp_path: Path, static: bool) -> None:
+    messages: list[str] = []
+    with open_recorder(tmp_path, lambda name: "", {}, rev=None, static=static, say=messages.append) as recorder:
+        executes = recorder.directory is not None
+    assert messages[0].startswith("executing" if executes else "tests are read, not executed")
+    assert not (static and executes)
+
+
+def test_a_recording_without_a_directory_executes_nothing(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    source = f"open({str(marker)!r}, 'w')\n"
+    assert LaunchRecorder({}, lambda name: source).record("test_x.py").origin == READ
+    assert not marker.exists()

@@ -1,0 +1,113 @@
+"""What a hostile test can do from within the sandbox: nothing to the checkout, the home, the network or the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.recorder import sandbox
+from ci_tasks.recorder.record import LaunchRecorder
+from ci_tasks.recorder.records import RECORDED, Recording
+
+pytestmark = pytest.mark.skipif(
+    bool(sandbox.unavailable_reason()), reason=f"no sandbox here: {sandbox.unavailable_reason()}"
+)
+
+# Each tries something and says what came of it as the argument of a recorded call.
+TRY = """
+import ctypes, os, socket, sys
+import subprocess
+def attempt():
+{body}
+try:
+    result = attempt()
+except BaseException as error:
+    result = type(error).__name__
+subprocess.run(["result", str(result)])
+"""
+
+
+def attempt(checkout: Path, body: str) -> str:
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    recording = recorded(checkout, TRY.replace("{body}", lines))
+    (call,) = [call for call in recording.calls if call.target == "subprocess.run"]
+    (argv,) = call.commands
+    return argv[1]
+
+
+def recorded(checkout: Path, source: str) -> Recording:
+    (checkout / "test_x.py").write_text(source)
+    return LaunchRecorder({}, lambda name: source, checkout).record("test_x.py")
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ("socket.create_connection(('1.1.1.1', 53), 2)", "OSError"),
+        ("socket.create_connection(('127.0.0.1', {port}), 2)", "OSError"),
+        ("open(__file__, 'a')", "OSError"),
+        ("os.remove(__file__)", "OSError"),
+        ("open('/checkout/new', 'w')", "OSError"),
+        ("open('/usr/new', 'w')", "OSError"),
+        ("return os.path.exists({home!r})", "False"),
+        ("return os.path.exists('/etc/passwd')", "False"),
+        ("return [os.path.exists(one) for one in ('/proc/1/root', '/sys/class')]", "[False, False]"),
+        ("return bytearray(10 << 30)", "MemoryError"),
+        ("while True:\n    os.fork()", "PermissionError"),
+        ("os.execv('/bin/sh', ['sh', '-c', 'true'])", "PermissionError"),
+        ("os.posix_spawn('/bin/true', ['true'], {{}})", "PermissionError"),
+        ("return ctypes.CDLL(None).mount(b'x', b'/mnt', b'tmpfs', 0, None)", "-1"),
+        ("return ctypes.CDLL(None).mount(None, b'/checkout', None, 32 | 4096, None)", "-1"),  # remount, writable
+        ("return ctypes.CDLL(None).unshare(0x10000000 | 0x20000)", "-1"),  # a user namespace of its own, to mount in
+        ("return ctypes.CDLL(None).umount2(b'/checkout', 2)", "-1"),
+        ("return os.write(os.open('/tmp/big', os.O_CREAT | os.O_WRONLY), b'x' * (100 << 20)) < 100 << 20", "True"),
+    ],
+)
+def test_a_hostile_test_gets_nowhere(tmp_path: Path, body: str, outcome: str) -> None:
+    import socket
+
+    home = tmp_path / "home"
+    home.mkdir()
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        source = body.format(port=server.getsockname()[1], home=str(home))
+        assert attempt(checkout, source) == outcome
+    assert os.listdir(checkout) == ["test_x.py"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["while True: pass", "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()"],
+)
+def test_an_endless_test_is_ended_and_keeps_what_was_recorded(
+    tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "SECONDS", 3)
+    recording = recorded(tmp_path, f"import os\nos.system('first')\n{body}\nos.system('second')\n")
+    assert [call.args for call in recording.calls] == [["first"]]
+    assert [stop.why for stop in recording.stops] == ["it ran for more than 3 s"]
+
+
+def test_a_flood_of_output_is_cut_off(tmp_path: Path) -> None:
+    recording = recorded(tmp_path, "import os\nfor number in range(10**9):\n    os.write(3, b'x' * 100_000)\n")
+    assert recording.stops
+
+
+def test_lines_that_a_test_forges_are_only_its_own_recording(tmp_path: Path) -> None:
+    forged = json.dumps({"kind": "call", "target": 7})
+    recording = recorded(tmp_path, f"import os\nfor fd in range(3, 9):\n    try: os.write(fd, {forged!r}.encode())\n"
+                         "    except OSError: pass\n")  # fmt: skip
+    assert recording.origin == RECORDED
+
+
+def test_a_machine_without_namespaces_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sandbox._ENVIRONMENT, "PATH", "/nowhere")
+    sandbox.unavailable_reason.cache_clear()
+    try:
+        assert sandbox.unavailable_reason() == "unshare, mount, chroot, setpriv not found"
+    finally:
+        sandbox.unavailable_reason.cache_clear()

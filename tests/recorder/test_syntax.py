@@ -1,0 +1,84 @@
+"""Without execution, only what the syntax tree shows directly is used."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.recorder.records import MAIN, NONE, PYTEST, READ, Value
+from ci_tasks.recorder.syntax import read_source
+
+HEAD = "import os, subprocess as s\nimport a.helpers as U\nfrom a.helpers import go\nNAME = 'Qwen'\nSIZE = 8\n"
+HELPERS = {"go": ["cmd", "gpus"]}
+
+# Body → the first argument of its last call.
+SHOWN: dict[str, Value] = {
+    "go('x')": "x",
+    "U.go(f'get {NAME}-{SIZE}')": "get Qwen-8",
+    "go('a' + NAME)": "aQwen",
+    "def f():\n    path = f'/m/{NAME}'\n    go(path)": "/m/Qwen",
+    "go(f'{os.getpid()} x')": "⟨os.getpid()⟩ x",
+    "for n in range(2):\n    go(f'{n}')": "⟨n⟩",
+    "n = 1\nn = 2\ngo(n)": "⟨n⟩",  # assigned twice: which one is not shown
+    "go(f'{NAME:>9}')": "⟨NAME9⟩",
+    "def f(NAME):\n    go(['x', NAME])": ["x", "⟨NAME⟩"],
+    "go({'a': SIZE})": {"a": 8},
+    "go(cmd='x')": "x",
+}
+
+
+@pytest.mark.parametrize("body", SHOWN)
+def test_an_argument_is_shown_or_stands_as_its_expression(body: str) -> None:
+    (call,) = (
+        candidate
+        for candidate in read_source(f"{HEAD}{body}\n", "tests/a.py", HELPERS).calls
+        if candidate.function == "go"
+    )
+    assert (call.kwargs["cmd"], call.origin) == (SHOWN[body], READ)
+
+
+def test_names_are_followed_to_what_is_imported() -> None:
+    recording = read_source(f"{HEAD}s.run(['a', NAME])\nlocal()\nx.run()\n", "tests/a.py", HELPERS)
+    assert [(call.target, call.commands) for call in recording.calls] == [("subprocess.run", [["a", "Qwen"]])]
+    assert recording.calls[0].stack[0].line == 6
+
+
+def test_a_name_imported_from_a_module_is_that_modules() -> None:
+    source = "from subprocess import run as start, check_call\nstart(['a'])\ncheck_call(['b'])\n"
+    calls = read_source(source, "tests/a.py", HELPERS).calls
+    assert [(call.target, call.commands) for call in calls] == [
+        ("subprocess.run", [["a"]]),
+        ("subprocess.check_call", [["b"]]),
+    ]
+
+
+def test_assertions_are_shown_with_their_messages() -> None:
+    body = "def f():\n    assert x, f'no {NAME}'\n    raise AssertionError('never')\n    torch.assert_close(1, 2)\n"
+    assertions = read_source(f"import torch\n{HEAD}{body}", "tests/a.py", {}).assertions
+    assert [(assertion.function, assertion.text, assertion.message, assertion.after) for assertion in assertions] == [
+        ("f", "x", "no Qwen", None),
+        ("f", "AssertionError('never')", "never", None),
+        ("f", "torch.assert_close", "", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "entry"),
+    [
+        ("x = 1\n", NONE),
+        ("def f(): ...\nf()\n", MAIN),
+        ("if __name__ == '__main__':\n    f()\n", MAIN),
+        ("import pytest\nif __name__ == '__main__':\n    pytest.main([])\n", PYTEST),
+    ],
+)
+def test_how_a_file_begins(source: str, entry: str) -> None:
+    assert read_source(source, "tests/a.py", {}).entry == entry
+
+
+@pytest.mark.parametrize("source", ["def broken(:\n", "a = '\0'\n", "a = " + "(" * 5000 + ")" * 5000])
+def test_a_file_that_is_not_python_has_a_problem(source: str) -> None:
+    assert read_source(source, "tests/a.py", {}).problem
+
+
+@pytest.mark.parametrize("source", ["a = 'x'\n" + "a = a + a\n" * 99, "b = " + " + ".join(["'x'"] * 3000) + "\n"])
+def test_a_text_does_not_grow_without_end(source: str) -> None:
+    assert all(len(str(value)) <= 50_000 for value in read_source(source, "tests/a.py", {}).constants.values())

@@ -1,0 +1,79 @@
+"""A home of its own, and runs in it as they lie there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent import processes
+from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.results import store
+from ci_tasks.results.history import database, writer
+
+Make = Callable[..., RunDir]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "home"))
+    database._warned.clear()
+    writer._given_up.clear()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def make(home: Path) -> Make:
+    """A run directory; `status` is that of its record, or `running` and `planned`, which have none."""
+
+    def run(
+        batch: str = "20260101-120000-ckpt",
+        number: int = 1,
+        *,
+        status: str = "passed",
+        seconds: float = 10.0,
+        queued: float | None = 0.0,
+        simulated: bool = False,
+        commit: str = "abc0",
+        tree: str = "t1",
+        path: str = "/home/somebody/slime",
+        **fields: Any,
+    ) -> RunDir:
+        made = RunDir(str(home / "runs" / batch / f"{number:02d}"))
+        os.makedirs(made.path, exist_ok=True)
+        day = f"{batch[:4]}-{batch[4:6]}-{batch[6:8]}"
+        plan = {
+            "id": f"{batch}.{number:02d}",
+            "label": "ckpt",
+            "row": f"row-{number}",
+            "host": "h100a",
+            "gpus": 8,
+            "checkout": {"path": path, "commit": commit, "tree": tree, "dirty": []},
+            **fields,
+        }
+        write_json(made.plan, {**plan, "gpu_locks": {"count": 8, "simulated": 8 if simulated else None}})
+        if status == "running":
+            write_json(made.status, {"state": "running", "started_at": 1.0, **processes.identity()._asdict()})
+        elif status != "planned":
+            began = None if status == "blocked" else f"{day}T12:00:00.000+00:00"
+            attempt = {"id": plan["id"], "host": plan["host"], "status": status, "gpu_uuids": ["GPU-a", "GPU-b"]}
+            write_json(
+                made.record,
+                {
+                    **plan,
+                    "status": status,
+                    "reason": fields.get("reason", ""),
+                    "exit_code": 0,
+                    "started_at": began,
+                    "ended_at": began,
+                    "timings": {"seconds": seconds, "queued": queued},
+                    "evidence": {"kind": "script"},
+                    "attempts": [attempt],
+                },
+            )
+        return made
+
+    return run

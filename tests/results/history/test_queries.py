@@ -1,0 +1,167 @@
+"""What is asked of the history, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.results import history
+from ci_tasks.results.history import LastRun, RowDuration, RunQuery
+
+Make = Callable[..., RunDir]
+DAY = 86400.0
+NEW_YEAR = 1767225600.0  # 2026-01-01, UTC
+
+# number of the batch's day in January 2026 → what its run is
+RUNS: dict[int, dict[str, Any]] = {
+    1: {"label": "ckpt", "row": "async[save]", "host": "h100a", "commit": "aaa1"},
+    2: {"label": "ckpt", "row": "sync%", "host": "h100b", "commit": "aab2", "status": "failed"},
+    3: {"label": "image", "row": "new\nline", "host": "sim", "commit": "bbb3", "status": "blocked"},
+    4: {"label": "'; DROP TABLE runs; --", "row": '"; DROP TABLE runs; --', "host": "h100a", "commit": "ccc4"},
+    5: {"label": "im\udcffage", "row": "no \udcff text", "host": "h\udcff", "commit": "", "status": "running"},
+    6: {"label": "日本", "row": "nul\0byte", "host": "h_00a", "commit": "ddd6", "status": "cancelled"},
+}
+FILTERS: dict[str, tuple[RunQuery, list[int]]] = {
+    "nothing": (RunQuery(), [6, 5, 4, 3, 2, 1]),
+    "the newest": (RunQuery(limit=2), [6, 5]),
+    "a label": (RunQuery(label="ckpt"), [2, 1]),
+    "half of a label": (RunQuery(label="ck"), []),
+    "a part of a row": (RunQuery(row=("sync",)), [2, 1]),
+    "one of two parts": (RunQuery(row=("line", "[save]")), [3, 1]),
+    "a part with a wildcard is only itself": (RunQuery(row=("%",)), [2]),
+    "another case": (RunQuery(row=("SYNC",)), []),
+    "statuses": (RunQuery(status=("failed", "blocked")), [3, 2]),
+    "what goes on": (RunQuery(status=("running",)), [5]),
+    "a host": (RunQuery(host=("h100a",)), [4, 1]),
+    "a host whose name looks like a pattern": (RunQuery(host=("h_00a",)), [6]),
+    "hosts": (RunQuery(host=("h100b", "sim")), [3, 2]),
+    "the beginning of a commit": (RunQuery(commit="aa"), [2, 1]),
+    "a whole commit": (RunQuery(commit="aaa1"), [1]),
+    "more than a commit": (RunQuery(commit="aaa1f"), []),
+    "from a day on": (RunQuery(since=NEW_YEAR + 2 * DAY, limit=9), [6, 4, 3]),
+    "until a day": (RunQuery(until=NEW_YEAR + 2 * DAY), [5, 2, 1]),  # what runs began in 1970 here
+    "from its very beginning on": (RunQuery(since=NEW_YEAR + 0.5 * DAY, until=NEW_YEAR + 1.5 * DAY), [1]),
+    "until its very beginning": (RunQuery(until=NEW_YEAR + 0.5 * DAY), [5]),
+    "a time and all else": (RunQuery("ckpt", ("s",), ("passed",), ("h100a",), "a", 0, NEW_YEAR + DAY, 5), [1]),
+    "SQL as a label": (RunQuery(label="'; DROP TABLE runs; --"), [4]),
+    "SQL as a row": (RunQuery(row=('"; DROP TABLE',)), [4]),
+    "a label that is no text": (RunQuery(label="im\udcffage"), [5]),
+    "a row that is no text": (RunQuery(row=("\udcff t",)), [5]),
+    "a host that is no text": (RunQuery(host=("h\udcff",)), [5]),
+    "a line break": (RunQuery(row=("\n",)), [3]),
+    "a wide letter": (RunQuery(label="日本"), [6]),
+    "behind a NUL": (RunQuery(row=("byte",)), [6]),
+}
+
+
+@pytest.fixture
+def runs(make: Make) -> None:
+    for day, fields in RUNS.items():
+        make(f"202601{day:02d}-120000-ckpt", **fields)
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize(("filter", "days"), FILTERS.values(), ids=FILTERS)
+def test_a_search_finds_what_the_filter_says_newest_first(filter: RunQuery, days: list[int]) -> None:
+    records = history.search(filter)
+    assert [int(record.id[6:8]) for record in records] == days
+    assert [record.row for record in records] == [RUNS[day]["row"] for day in days]
+
+
+@pytest.mark.usefixtures("runs")
+def test_the_labels_of_all_runs_are_known() -> None:
+    assert history.labels() == sorted({fields["label"] for fields in RUNS.values()})
+
+
+def test_runs_of_one_second_are_in_the_order_of_their_planning(make: Make) -> None:
+    import os
+
+    for at, batch in enumerate(["zeta", "alpha", "alpha-2"]):
+        for number in (1, 2):
+            make(f"20260101-120000-{batch}", number)
+        os.utime(make(f"20260101-120000-{batch}").plan, (at, at))
+    ids = [record.id.removeprefix("20260101-120000-") for record in history.search(RunQuery())]
+    assert ids == ["alpha-2.02", "alpha-2.01", "alpha.02", "alpha.01", "zeta.02", "zeta.01"]
+
+
+# (host, status, seconds, seconds waited, on pretend GPUs) from old to new → for hosts asked → (seconds, samples)
+TAKEN: dict[str, tuple[list[tuple[Any, ...]], list[str], tuple[float, int] | None]] = {
+    "the median": ([("a", "passed", s, 0, False) for s in (1, 50, 3)], [], (3, 3)),
+    "of an even number": ([("a", "passed", s, 0, False) for s in (1, 2, 4, 8)], [], (3, 4)),
+    "without the wait": ([("a", "passed", 90, 60, False)], [], (30, 1)),
+    "wait unknown": ([("a", "passed", 90, None, False)], [], (90, 1)),
+    "only what passed": ([("a", "passed", 9, 0, False), *[("a", "failed", 1, 0, False)] * 3], [], (9, 1)),
+    "none that passed": ([("a", "failed", 1, 0, False), ("a", "running", 1, 0, False)], [], None),
+    "the newest": ([*[("a", "passed", 99, 0, False)] * 30, *[("a", "passed", 5, 0, False)] * 20], [], (5, 20)),
+    "a named host first": ([("a", "passed", 1, 0, False), ("b", "passed", 9, 0, False)], ["b"], (9, 1)),
+    "other hosts else": ([("a", "passed", 1, 0, False), ("b", "passed", 9, 0, False)], ["c"], (5, 2)),
+    "real rather than pretended": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], [], (9, 1)),
+    "pretended where none is real": ([("sim", "passed", 1, 0, True)], [], (1, 1)),
+    "pretended where it is named": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], ["sim"], (1, 1)),
+    "pretended says nothing of a real one": ([("sim", "passed", 1, 0, True)], ["a"], None),
+}
+
+
+@pytest.mark.parametrize(("taken", "hosts", "expected"), TAKEN.values(), ids=TAKEN)
+def test_a_row_may_be_expected_to_take_what_it_took(
+    taken: list[tuple[Any, ...]], hosts: list[str], expected: tuple[float, int] | None, make: Make
+) -> None:
+    for number, (host, status, seconds, queued, simulated) in enumerate(taken, 1):
+        make(number=number, row="r", host=host, status=status, seconds=seconds, queued=queued, simulated=simulated)
+    make("20260202-120000-other", label="other", row="r", seconds=1000)
+    durations = {"r": RowDuration(*expected)} if expected else {}
+    assert history.samples("ckpt", hosts) == durations
+    assert history.durations("ckpt", hosts) == {row: duration.seconds for row, duration in durations.items()}
+
+
+# (status, tree) of a row's runs on one host → whether it is flaky
+FLAKY: dict[str, tuple[list[tuple[str, str]], bool]] = {
+    "both on one tree": ([("passed", "t1"), ("failed", "t1")], True),
+    "mended": ([("failed", "t1"), ("passed", "t2")], False),
+    "blocked says nothing": ([("passed", "t1"), ("blocked", "t1"), ("lost", "t1"), ("cancelled", "t1")], False),
+    "always": ([("failed", "t1"), ("failed", "t1")], False),
+    "the tree is unknown": ([("passed", ""), ("failed", "")], False),
+}
+
+
+@pytest.mark.parametrize(("ends", "flaky"), FLAKY.values(), ids=FLAKY)
+def test_flaky_is_what_passed_and_failed_on_one_tree(ends: list[tuple[str, str]], flaky: bool, make: Make) -> None:
+    for number, (status, tree) in enumerate(ends, 1):
+        make(number=number, row="r", status=status, tree=tree)
+    (tally,) = history.flakes("ckpt")
+    assert (tally.flaky, tally.runs) == (flaky, len(ends))
+
+
+def test_every_row_and_host_is_counted_by_itself(make: Make) -> None:
+    ends = [("a", "passed"), ("a", "passed"), ("a", "vacuous"), ("b", "failed"), ("b", "running"), ("b", "planned")]
+    for number, (host, status) in enumerate(ends, 1):
+        make(number=number, row="r", host=host, status=status, seconds=10.0 * number, queued=float(number))
+    make("20260101-120000-image", label="image", row="r", host="a")
+    on_a, on_b = history.flakes("ckpt")
+    assert (on_a.host, on_a.counts, on_a.seconds, on_a.queued) == ("a", {"passed": 2, "vacuous": 1}, 15.0, 1.5)
+    assert (on_b.host, on_b.counts, on_b.seconds, on_b.queued) == ("b", {"failed": 1}, None, None)
+    assert [(tally.label, tally.runs) for tally in history.flakes(query=RunQuery(host=("a",)))] == [
+        ("ckpt", 3),
+        ("image", 1),
+    ]
+
+
+def test_the_newest_batch_of_a_label_and_checkout_says_how_its_rows_ended_last(make: Make) -> None:
+    make("20260101-120000-ckpt", status="failed", row="older")
+    batch = "20260102-120000-ckpt"
+    for number, (row, status) in enumerate(
+        [("one", "lost"), ("two", "passed"), ("one", "failed"), ("three", "planned")], 1
+    ):
+        make(batch, number, row=row, status=status)
+    make("20260103-120000-ckpt", path="/another/checkout")
+    make("20260104-120000-image", label="image")
+    make("20260105-120000-ckpt", status="planned")
+    assert history.latest("ckpt", "/home/somebody/slime") == [
+        LastRun("one", "failed", batch, f"{batch}.03", "h100a"),
+        LastRun("two", "passed", batch, f"{batch}.02", "h100a"),
+        LastRun("three", "planned", batch, f"{batch}.04", "h100a"),
+    ]
+    assert history.latest("nothing", "/home/somebody/slime") == []

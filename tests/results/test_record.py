@@ -1,0 +1,194 @@
+"""record.json: the fields that design.md names, from a run's directory alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent import processes
+from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.records import Attempt
+from ci_tasks.results import record
+from ci_tasks.results.record import UnreadableRun
+
+FIELDS = {"id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at", "timings", "checkout", "gpus"}
+FIELDS |= {"log", "evidence", "triage", "deviations", "environment", "attempts", "version"}
+SEEN = {"what": "pull", "ci": "always", "here": "never", "why": "hosts.yaml pull"}
+PLAN = {
+    "id": "b.01",
+    "label": "ppo",
+    "row": "r",
+    "host": "local",
+    "test": "tests/t.py",
+    "workspace": "/no such directory",
+    "timeout_minutes": 90,
+    "gpus": 2,
+    "runtime": "docker",
+    "image": "slime:latest",
+    "checkout": {"path": "/c", "commit": "1", "tree": "2", "dirty": []},
+    "deviations": [{**SEEN, "here": "?"}, {**SEEN, "what": "other"}],
+}
+CALL = {"ci": [], "here": [], "runtime": "docker"}
+STATUS = {"state": "ended", "end": "exit", "exit_code": 0, "started_at": 100.0, "ended_at": 102.5, "log_bytes": 7}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(str(tmp_path))
+    os.makedirs(run.artifacts)
+    write_json(run.plan, PLAN)
+    write_json(run.status, {**STATUS, "log_sha256": "abc"})
+    Path(run.log).write_text("Acquired GPUs: 1,3\nstep 1: {'a': 1}\n")
+    return run
+
+
+def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
+    judged = record.judge_run(run)
+    assert (judged.status, judged.exit_code, judged.gpu_ids) == ("passed", 0, (1, 3))
+    written = json.loads(Path(run.record).read_text())
+    assert set(written) >= FIELDS
+    assert written["log"] == {"bytes": 7, "sha256": "abc"}
+    assert written["timings"] == {"seconds": 2.5, "queued": None}
+    assert written["started_at"] == "1970-01-01T00:01:40.000+00:00"
+    assert set(written["checkout"]) >= {"path", "commit", "tree", "dirty"}
+    assert record.load_record(run) == judged
+
+
+def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> None:
+    slurm, digest = {"job": "12_0", "node": "gpu7"}, "slimerl/slime@sha256:12"
+    write_json(run.status, {**STATUS, "slurm": slurm})
+    gpus = [{"index": at, "name": "H100", "memory": "80 GiB", "uuid": f"GPU-{at}"} for at in range(4)]
+    write_json(run.environment, {"gpus": gpus, "containers": [{"name": "c", "digests": [digest]}]})
+    lines = ['{"t": 1, "event": "started"}', '{"t": 2, "event": "waiting"}', '{"t": 9, "event": "gpus"}']
+    Path(run.events).write_text("\n".join(lines))
+    (attempt,) = record.judge_run(run).attempts
+    assert attempt == Attempt(
+        id="b.01",
+        host="local",
+        status="passed",
+        slurm_job_id="12_0",
+        node="gpu7",
+        gpu_ids=(1, 3),
+        gpu_uuids=("GPU-1", "GPU-3"),
+        queue_seconds=7.0,
+        image_digest=digest,
+        started_at="1970-01-01T00:01:40.000+00:00",
+        ended_at="1970-01-01T00:01:42.500+00:00",
+    )
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "no JSON": ("{", "not JSON"),
+    "another version": ('{"version": "99.0"}', "version: this is format '99.0'"),
+    "a text where a number belongs": ('{"id": "b.01", "label": "l", "row": "r", "host": "h", "status": 3}', "status: "),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG.values(), ids=WRONG)
+def test_a_record_that_is_none_is_an_error_that_names_file_and_key(run: RunDir, text: str, expected: str) -> None:
+    Path(run.record).write_text(text)
+    with pytest.raises(UnreadableRun, match=re.escape(run.record)) as error:
+        record.load_record(run)
+    assert expected in error.value.message
+
+
+def test_an_environment_that_is_none_is_a_problem_that_is_named(run: RunDir) -> None:
+    write_json(run.environment, {"driver": 3})
+    assert "driver: expected" in (record.judge_run(run).environment.problem or "")
+
+
+def test_what_the_adapter_saw_replaces_what_the_plan_foresaw(run: RunDir) -> None:
+    write_json(run.docker, {"calls": [{**CALL, "deviations": [SEEN]}, {**CALL, "deviations": [SEEN]}]})
+    assert [deviation.what for deviation in record.judge_run(run).deviations] == ["other", "pull"]
+
+
+def test_docker_can_only_block_a_run_that_called_it(run: RunDir) -> None:
+    Path(run.log).write_text("docker: Error response from daemon: denied\n")
+    write_json(run.status, {**STATUS, "exit_code": 125})
+    assert record.judge_run(run).status == "failed"
+    write_json(run.docker, {"calls": [CALL]})
+    assert record.judge_run(run).status == "blocked"
+
+
+def test_junit_counts_and_half_of_one_does_not(run: RunDir) -> None:
+    whole = '<testsuite><testcase name="a"><failure message="boom"/></testcase></testsuite>'
+    Path(run.junit).write_text(whole)
+    assert record.judge_run(run).reason == "exit code 0, but a: boom"
+    Path(run.junit).write_text(whole[:-9])
+    assert record.judge_run(run).evidence.kind == "metrics"
+
+
+STATES: list[tuple[str, dict[str, Any] | None, str]] = [
+    ("not started", None, "planned"),
+    ("running", {"state": "running", "started_at": 1.0, **processes.identity()._asdict()}, "running"),
+    (
+        "runner gone",
+        {"state": "running", "started_at": 1.0, **processes.identity()._asdict(), "pid_start": "0"},
+        "lost",
+    ),
+    ("ended", STATUS, "passed"),
+]
+
+
+@pytest.mark.parametrize(("status", "expected"), [row[1:] for row in STATES], ids=[row[0] for row in STATES])
+def test_a_run_without_a_record_is_what_its_directory_says(
+    run: RunDir, status: dict[str, Any] | None, expected: str
+) -> None:
+    os.unlink(run.status)
+    if status is not None:
+        write_json(run.status, status)
+    assert record.load_record(run).status == expected
+    assert os.path.exists(run.record) == (expected in ("lost", "passed"))
+
+
+def test_a_run_that_could_not_begin_says_so(run: RunDir) -> None:
+    judged = record.record_not_started(run, "blocked", "no GPU")
+    assert (judged.status, judged.reason, judged.exit_code) == ("blocked", "no GPU", None)
+    assert record.load_record(run) == judged
+
+
+def test_without_a_log_there_is_no_evidence_but_a_verdict(run: RunDir) -> None:
+    os.unlink(run.log)
+    write_json(run.plan, {**PLAN, "entry_point": False})
+    assert record.judge_run(run).status == "vacuous"
+
+
+def test_a_run_of_another_host_is_over_when_all_of_it_is_here(run: RunDir) -> None:
+    """The status comes before the rest: an end that is known does not mean that the log is whole."""
+    write_json(run.remote, {"host": "box", "complete": False})
+    assert record.load_record(run).status == "running"
+    assert not os.path.exists(run.record)
+    write_json(run.remote, {"host": "box", "complete": True})
+    assert record.load_record(run).status == "passed"
+
+
+def test_what_the_runner_found_out_about_the_machine_is_in_the_record(run: RunDir) -> None:
+    write_json(run.environment, {"driver": "570.1", "image": "changed by nobody"})
+    judged = record.judge_run(run).environment
+    assert (judged.runtime, judged.driver) == ("docker", "570.1")
+
+
+LINES = [
+    (b"", []),
+    (b"a\nb", [b"a\n", b"b"]),
+    (b"x" * 5_000_000 + b"\nafter\n", [b"x" * 65536, b"after\n"]),
+    (b"x" * 65536 + b"\ny\n", [b"x" * 65536, b"y\n"]),
+    (b"x" * 65535 + b"\ny\n", [b"x" * 65535 + b"\n", b"y\n"]),
+]
+
+
+@pytest.mark.parametrize(("data", "lines"), LINES, ids=range(len(LINES)))
+def test_a_line_is_bounded_and_the_next_one_is_whole(data: bytes, lines: list[bytes]) -> None:
+    assert list(record._lines(io.BytesIO(data))) == lines
+
+
+def test_of_a_long_progress_bar_the_end_is_read() -> None:
+    [line] = record._lines(io.BytesIO(b"\r".join(b"%07d%%" % number for number in range(100_000)) + b"\n"))
+    assert line.endswith(b"\r0099999%\n")
+    assert len(line) <= 65536

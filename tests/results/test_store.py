@@ -1,0 +1,108 @@
+"""Where runs are, what they are called, and what a person's short name means."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.results import store
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda _format: "20260101-120000")
+
+
+def _batch(label: str, rows: int = 1, at: int = 1) -> store.Batch:
+    """A batch whose rows were planned at `at`."""
+    batch = store.new_batch(label)
+    for number in range(1, rows + 1):
+        run = batch.run_dir(number)
+        os.makedirs(run.path)
+        Path(run.plan).write_text("{}")
+        os.utime(run.plan, (at, at))
+    return batch
+
+
+def _ids(name: str) -> list[str]:
+    return [id for id, _ in store.find(name)]
+
+
+@pytest.mark.usefixtures("one_second")
+def test_names_mean_ids_batches_beginnings_and_the_newest() -> None:
+    _batch("cpu", rows=2, at=1)
+    _batch("ckpt", rows=11, at=2)
+    assert _ids("20260101-120000-cpu.02") == ["20260101-120000-cpu.02"]
+    assert _ids("20260101-120000-cpu") == ["20260101-120000-cpu.01", "20260101-120000-cpu.02"]
+    assert _ids("20260101-120000-cp") == _ids("20260101-120000-cpu")
+    assert _ids("last") == [f"20260101-120000-ckpt.{number:02d}" for number in range(1, 12)]
+    assert len(_ids("2026")) == 13
+
+
+@pytest.mark.usefixtures("one_second")
+def test_batches_of_one_second_are_apart_and_in_their_order() -> None:
+    batches = [_batch("zeta" if number % 2 else "alpha", at=number) for number in range(1, 24)]
+    assert len({batch.path for batch in batches}) == 23
+    assert _ids("last") == [batches[-1].run_id(1)]
+    assert [id for id, _ in store.run_dirs()] == [batch.run_id(1) for batch in reversed(batches)]
+    assert _ids("20260101-120000-zeta") == ["20260101-120000-zeta.01"]  # not its twins, whose names begin with it
+
+
+@pytest.mark.usefixtures("one_second")
+def test_more_than_ninety_nine_rows_stay_in_order() -> None:
+    _batch("big", rows=101)
+    assert [id.rpartition(".")[2] for id in _ids("last")][-3:] == ["99", "100", "101"]
+
+
+@pytest.mark.usefixtures("one_second")
+@pytest.mark.parametrize("name", ["nothing", "", "/", ".."])
+def test_an_unknown_name_lists_the_newest(name: str) -> None:
+    for number in range(12):
+        _batch(f"label-{number:02d}", at=number)
+    with pytest.raises(UnknownName) as caught:
+        store.find(name)
+    assert "label-11.01" in caught.value.hint
+    assert "label-01.01" not in caught.value.hint
+
+
+def test_last_of_nothing_is_unknown() -> None:
+    with pytest.raises(UnknownName, match="last"):
+        store.find("last")
+
+
+LABELS = ["../../etc", "a/b", "ppo grpo", "", "...", "-rf", "ü", "new\nline", "x" * 500, "v1.02", "$(x)"]
+
+
+@pytest.mark.parametrize("label", LABELS, ids=[repr(label)[:20] for label in LABELS])
+def test_any_label_gives_a_directory_below_home_that_is_found_again(label: str, home: Path) -> None:
+    batch = _batch(label)
+    assert batch.path.parent == home / "runs"
+    assert _ids(batch.run_id(1)) == _ids(batch.id) == _ids("last") == [batch.run_id(1)]
+
+
+def test_another_directory_has_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for path in (tmp_path / "full", tmp_path / "full" / "file"):
+        with pytest.raises(UsageError, match="is not"):
+            store.new_batch("cpu", path)
+    batch = store.new_batch("cpu", tmp_path / "new" / "one")
+    assert batch.path.is_dir()
+    assert batch.environments == batch.path / "environments"
+
+
+def test_what_is_no_run_is_not_listed(home: Path) -> None:
+    batch = _batch("cpu")
+    (home / "runs" / "file").touch()
+    (batch.path / "source").mkdir()
+    assert [id for id, _ in store.run_dirs()] == [batch.run_id(1)]

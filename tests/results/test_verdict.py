@@ -1,0 +1,136 @@
+"""The table of verdict.py, line by line, and the exit codes that lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ci_tasks.records import Evidence, Triage, Verdict
+from ci_tasks.results.junit import Junit
+from ci_tasks.results.log_facts import LogFacts
+from ci_tasks.results.triage import NOT_ANALYSED
+from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
+
+JUNIT = Evidence("junit", 3)
+BAD = Evidence("junit", 3, 1, detail="test_b: assert 1 == 2")
+NONE = Evidence("none")
+SCRIPT = Evidence("script")
+TIMEOUT = JobEnd("timeout", 143, timeout_minutes=90)
+NO_JUNIT = Evidence("pytest", 3, 2)
+UNCOLLECTED = Evidence("junit")
+ALL_SKIPPED = Evidence("unittest", 0, 0, 2)
+UNDEFINED = "nothing ran: t.py has no __main__ block, python only defined its tests"
+LINE = LogFacts(last_line=(9, "the end"))
+FOUND = Triage(
+    "test_assertion", "fail", 4, "(Actor pid=3) AssertionError: x", "AssertionError: x#1", 0.9, "AssertionError: x"
+)
+UNSURE = replace(FOUND, verdict="blocked", confidence=0.5)
+FULL = Triage("disk_full", "blocked", 4, "OSError: no space", "OSError#2", 0.9, "OSError: no space")
+DAEMON = LogFacts(daemon="docker: Error response from daemon: no space")
+ADAPTER = LogFacts(blocked="mount source '/x' does not exist")
+
+TABLE = [
+    ("runner gone", JobEnd(None, None), JUNIT, LINE, "lost", "the runner vanished before the job ended"),
+    ("cancelled", JobEnd("cancelled", 143), BAD, LINE, "cancelled", "cancelled"),
+    ("cancelled, log lost", JobEnd("cancelled", 143, log_error="disk"), BAD, LINE, "cancelled", "cancelled"),
+    ("error", JobEnd("error", None, error="no bash"), NONE, LINE, "blocked", "the job could not be started: no bash"),
+    ("log lost, exit 0", JobEnd("exit", 0, log_error="disk full"), JUNIT, LINE, "blocked", "disk full"),
+    ("log lost, exit 1", JobEnd("exit", 1, log_error="disk full"), BAD, LINE, "blocked", "disk full"),
+    ("timeout", TIMEOUT, JUNIT, LINE, "failed", "timeout after 90 min; last line: the end"),
+    ("timeout, silent", TIMEOUT, NONE, LogFacts(), "failed", "timeout after 90 min, no output"),
+    ("adapter blocked", JobEnd("exit", 125), NONE, ADAPTER, "blocked", "mount source '/x' does not exist"),
+    ("program missing here", JobEnd("exit", 127), NONE, ADAPTER, "blocked", "mount source '/x' does not exist"),
+    ("a blocked line, then a test that failed", JobEnd("exit", 1), BAD, ADAPTER, "failed", "test_b: assert 1 == 2"),
+    ("docker's error", JobEnd("exit", 125), NONE, DAEMON, "blocked", "docker: Error response from daemon: no space"),
+    ("docker's error, the test's code", JobEnd("exit", 1), NONE, DAEMON, "failed", "exit code 1, no output"),
+    ("125 of a test", JobEnd("exit", 125), JUNIT, LINE, "failed", "exit code 125; last line: the end"),
+    ("failed, JUnit knows", JobEnd("exit", 1), BAD, LINE, "failed", "test_b: assert 1 == 2"),
+    ("failed, silent", JobEnd("exit", 1), NONE, LogFacts(), "failed", "exit code 1, no output"),
+    ("an end without a code", JobEnd("exit", None), JUNIT, LINE, "failed", "exit code None; last line: the end"),
+    ("a lying 0", JobEnd("exit", 0), BAD, LINE, "failed", "exit code 0, but test_b: assert 1 == 2"),
+    ("a lying 0 without JUnit", JobEnd("exit", 0), NO_JUNIT, LINE, "failed", "exit code 0, but 2 tests failed"),
+    ("nothing ran", JobEnd("exit", 0), NONE, LINE, "vacuous", UNDEFINED),
+    ("not collected", JobEnd("exit", 0), UNCOLLECTED, LINE, "vacuous", "nothing ran: no test was collected"),
+    ("all skipped", JobEnd("exit", 0), Evidence("junit", 0, 0, 4), LINE, "vacuous", "nothing ran: all 4 tests skipped"),
+    ("unittest, all skipped", JobEnd("exit", 0), ALL_SKIPPED, LINE, "vacuous", "nothing ran: all 2 tests skipped"),
+    ("tests", JobEnd("exit", 0), JUNIT, LINE, "passed", ""),
+    ("metrics", JobEnd("exit", 0), Evidence("metrics", steps=3), LINE, "passed", ""),
+    ("script", JobEnd("exit", 0), SCRIPT, LINE, "passed", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("ended", "evidence", "log", "status", "reason"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+def test_each_end_has_its_status_and_reason(
+    ended: JobEnd, evidence: Evidence, log: LogFacts, status: str, reason: str
+) -> None:
+    verdict = judge(ended, evidence, log, test="t.py", containers=True)
+    assert (verdict.status, verdict.reason) == (status, reason)
+
+
+TRIAGED = [
+    ("the log knows", JobEnd("exit", 1), SCRIPT, FOUND, "failed", "AssertionError: x", 4),
+    ("JUnit names the test too", JobEnd("exit", 1), BAD, FOUND, "failed", "test_b: assert 1 == 2", 4),
+    ("it was the environment", JobEnd("exit", 1), SCRIPT, FULL, "blocked", "OSError: no space", 4),
+    ("it may have been the environment", JobEnd("exit", 1), SCRIPT, UNSURE, "failed", "AssertionError: x", 4),
+    ("nobody knows", JobEnd("exit", 1), SCRIPT, NOT_ANALYSED, "failed", "exit code 1; last line: the end", 9),
+    ("the adapter knows better", JobEnd("exit", 125), SCRIPT, FOUND, "failed", "AssertionError: x", 4),
+]
+
+
+@pytest.mark.parametrize(
+    ("ended", "evidence", "triage", "status", "reason", "line_no"),
+    [row[1:] for row in TRIAGED],
+    ids=[r[0] for r in TRIAGED],
+)
+def test_a_failure_has_the_reason_that_its_log_gives(
+    ended: JobEnd, evidence: Evidence, triage: Triage, status: str, reason: str, line_no: int
+) -> None:
+    verdict = judge(ended, evidence, LINE, test="t.py", containers=True, triage=triage)
+    assert (verdict.status, verdict.reason, verdict.line_no) == (status, reason, line_no)
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (JobEnd("exit", 1), True),
+        (TIMEOUT, True),
+        (JobEnd("exit", 0), False),
+        (JobEnd("cancelled", 143), False),
+        (JobEnd(None, None), False),
+    ],
+)
+def test_a_log_is_triaged_where_the_job_ran_and_did_not_get_through(ended: JobEnd, expected: bool) -> None:
+    assert needs_triage(ended) is expected
+
+
+def test_without_containers_docker_said_nothing() -> None:
+    verdict: Verdict = judge(JobEnd("exit", 125), NONE, DAEMON, test="t.py", containers=False)
+    assert verdict.status == "failed"
+
+
+WEIGHED = [
+    ("junit", Junit(3, 1, 1, "x"), {"passed": 1, "failed": 1, "skipped": 1}, Evidence("junit", 2, 1, 1, 0, "x")),
+    ("several sessions, the last in JUnit", Junit(1, 0, 0), {"passed": 4, "failed": 1}, Evidence("pytest", 5, 1)),
+    ("JUnit inside a container's own directory", None, {"passed": 2}, Evidence("pytest", 2)),
+    ("half-written JUnit", None, {}, Evidence("pytest")),
+    ("JUnit, a quiet log", Junit(2, 0, 0), None, Evidence("junit", 2)),
+    ("last session skipped", Junit(2, 0, 2), {"passed": 9, "skipped": 2}, Evidence("pytest", 9, 0, 2)),
+]
+
+
+@pytest.mark.parametrize(("junit", "counts", "evidence"), [row[1:] for row in WEIGHED], ids=[row[0] for row in WEIGHED])
+def test_of_junit_and_log_the_one_that_saw_more_counts(
+    junit: Junit | None, counts: dict[str, int] | None, evidence: Evidence
+) -> None:
+    assert collect_evidence(junit, LogFacts(pytest=counts), None) == evidence
+
+
+def test_without_pytest_other_evidence_counts() -> None:
+    unittest = LogFacts(unittest=3, unittest_skipped=1, unittest_failed=1, metrics=2)
+    assert collect_evidence(None, unittest, False) == Evidence("unittest", 2, 1, 1, 2)
+    assert collect_evidence(None, LogFacts(metrics=2), False) == Evidence("metrics", steps=2)
+    assert collect_evidence(None, LogFacts(), True) == collect_evidence(None, LogFacts(), None) == Evidence("script")
+    assert collect_evidence(None, LogFacts(), False) == Evidence("none")

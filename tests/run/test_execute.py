@@ -1,0 +1,339 @@
+"""The rows of a command over several hosts: where each goes, what becomes of it when it or its host goes wrong, and
+what ^C leaves. The execution is the real one; the hosts are played."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent.run_directory import read_json, write_record
+from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.records import RunRecord
+from ci_tasks.run import execute
+from ci_tasks.run.row_execution import RunPolicy
+
+simulated = sys.modules["ci_tasks_tests_simulated"]
+Act, ENDLESS = simulated.Act, simulated.ENDLESS
+
+if TYPE_CHECKING:
+    from tests.run.simulated import World
+
+Make = Callable[..., "World"]
+
+
+def by_row(done: Any) -> dict[str, RunRecord]:
+    return {record.row: record for record in done.records}
+
+
+def statuses(done: Any) -> dict[str, str]:
+    return {record.row: record.status for record in done.records}
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+# -- where rows go ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_go_to_whichever_host_fits_and_no_host_is_given_more_than_it_has(played: Make) -> None:
+    world = played({"a": 8, "b": 4}, {f"r{n}": gpus for n, gpus in enumerate((8, 4, 4, 2, 2, 1, 1, 1, 1))})
+    world.acts.update({(row, host): Act(seconds=0.1) for row in world.rows for host in world.hosts})
+    done = world.execute_label()
+    assert set(statuses(done).values()) == {"passed"}
+    assert by_row(done)["r0"].host == "a"
+    assert {record.host for record in done.records} == {"a", "b"}
+    assert (world.hosts["a"].most, world.hosts["b"].most) == (8, 4)
+    assert done.host_gpus == {"a": 8, "b": 4}
+    assert done.exit_code == 0
+
+
+def test_each_row_has_a_record_and_a_log_of_its_own_in_the_rows_order(played: Make) -> None:
+    world = played({"a": 8, "b": 8}, {"one": 4, "two": 4, "three": 4})
+    world.acts["two", "*"] = Act("failed")
+    done = world.execute_label()
+    assert [record.row for record in done.records] == ["one", "two", "three"]
+    assert len(set(done.logs)) == 3
+    assert "AssertionError" in Path(done.logs[1]).read_text()
+    assert done.exit_code == 1
+
+
+def test_a_row_that_no_host_can_run_is_blocked_with_what_each_of_them_lacks(played: Make) -> None:
+    done = played({"a": 4, "b": 2}, {"wide": 8, "small": 1}).execute_label()
+    reason = by_row(done)["wide"].reason
+    assert "a: 8 GPUs (found 4)" in reason
+    assert "b: 8 GPUs (found 2)" in reason
+    assert statuses(done) == {"wide": "blocked", "small": "passed"}
+    assert done.exit_code == 125
+
+
+def test_many_rows_are_begun_and_judged_a_few_at_a_time(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "_WORK_SECONDS", 0.0)
+    world = played({"a": 8, "b": 8}, {f"r{n}": 1 for n in range(6)})
+    world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in world.rows})
+    running: list[int] = []
+    original = execute.LabelExecution.ended_rows
+
+    def ended(run: execute.LabelExecution) -> Any:
+        running.append(sum(execution.is_running for execution in run.executions))
+        return original(run)
+
+    monkeypatch.setattr(execute.LabelExecution, "ended_rows", ended)
+    world.when((lambda: all(world.runs(row)() for row in world.rows), world.end_all))
+    done = world.execute_label()
+    assert set(statuses(done).values()) == {"passed"}
+    assert sorted(row for host in world.hosts.values() for row in host.began) == sorted(world.rows)
+    assert max(running) == len(world.rows)
+    assert {abs(later - sooner) for sooner, later in pairwise(running)} <= {0, 1}, "what runs is looked at after each"
+
+
+def test_every_decision_is_said_where_that_is_asked_for(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4, "two": 4, "three": 4})
+    world.acts.update({(row, "*"): Act(seconds=0.1) for row in world.rows})
+    world.execute_label(RunPolicy(explain=True))
+    assert sum(" starts on " in line for line in world.view.messages) == 3
+    assert any(line.startswith("three waits: ") for line in world.view.messages)
+
+
+def test_a_row_goes_to_the_host_that_was_faster_before(played: Make) -> None:
+    world = played({"slow": 8, "fast": 8}, {"one": 8, "two": 8})
+    for host, seconds in (("slow", 1.0), ("fast", 0.1)):
+        world.acts.update({(row, host): Act(seconds=seconds) for row in world.rows})
+        world.execute_label(on=host)
+    world.execute_label(RunPolicy(explain=True), rows=("two",))
+    (message,) = (line for line in world.view.messages if line.startswith("two starts on "))
+    assert message.startswith("two starts on fast: ")
+    assert "times as long there as elsewhere" in message
+
+
+def test_rows_of_several_hosts_cannot_be_left_to_themselves(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4})
+    with pytest.raises(UsageError, match="--detach"):
+        world.execute_label(detach=True)
+    assert [host.began for host in world.hosts.values()] == [[], []]
+
+
+# -- another attempt -------------------------------------------------------------------------------------------------
+
+# how the row ends on a and on b → its status, the hosts that had it, the attempts before, the exit code
+ATTEMPTS: dict[str, tuple[str, str, RunPolicy, str, list[str], int]] = {
+    "blocked, then passed": ("blocked", "passed", RunPolicy(), "passed", ["blocked"], 0),
+    "lost, then passed": ("lost", "passed", RunPolicy(), "passed", ["lost"], 0),
+    "lost, then failed": ("lost", "failed", RunPolicy(), "failed", ["lost"], 1),
+    "blocked everywhere": ("blocked", "blocked", RunPolicy(), "blocked", ["blocked"], 125),
+    "failed": ("failed", "passed", RunPolicy(), "failed", [], 1),
+    "failed, to be tried again": ("failed", "passed", RunPolicy(retry_failed=True), "passed", ["failed"], 0),
+    "failed twice": ("failed", "failed", RunPolicy(retry_failed=True), "failed", ["failed"], 1),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "policy", "status", "earlier", "code"), ATTEMPTS.values(), ids=ATTEMPTS)
+def test_a_row_that_the_environment_ended_is_tried_once_on_each_other_host(
+    played: Make, first: str, second: str, policy: RunPolicy, status: str, earlier: list[str], code: int
+) -> None:
+    world = played({"a": 8, "b": 8}, {"one": 4})
+    world.hosts["b"].busy = True
+    world.when((world.runs("one", on="a"), lambda: setattr(world.hosts["b"], "busy", False)))
+    world.acts.update({("one", "a"): Act(first, 0.2), ("one", "b"): Act(second)})
+    world.when((lambda: world.view.hosts["b"].gpus, lambda: None))
+    done = world.execute_label(policy)
+    (record,) = done.records
+    assert (record.status, done.exit_code) == (status, code)
+    assert [entry.status for entry in record.earlier] == earlier
+    assert len(world.hosts["a"].began) == 1
+    assert len(world.hosts["b"].began) == len(earlier)
+
+
+def test_every_attempt_keeps_its_own_record_and_the_table_s_log_is_the_last_one_s(played: Make) -> None:
+    world = played({"a": 8, "b": 8}, {"one": 4, "two": 4})
+    world.acts.update({("one", host): Act("blocked", refused=f"{host} has no disk") for host in world.hosts})
+    done = world.execute_label()
+    record = by_row(done)["one"]
+    (before,) = record.earlier
+    runs = Path(done.logs[0]).parent.parent
+    assert record.id.endswith(".03"), "attempts are numbered after the rows"
+    assert before.reason == f"{before.host} has no disk"
+    assert read_json(str(runs / "01/record.json"))["reason"] == before.reason
+    assert read_json(str(runs / "03/record.json"))["attempts"][0]["reason"] == before.reason
+
+
+def test_a_flaky_row_on_its_only_host_is_tried_there_once_more(played: Make) -> None:
+    world = played({"a": 8, "narrow": 1}, {"one": 4})
+    world.acts["one", "a"] = Act("failed")
+    done = world.execute_label(RunPolicy(retry_failed=True))
+    assert world.hosts["a"].began == ["one", "one"]
+    assert len(done.records[0].attempts) == 2
+
+
+def test_a_row_that_cannot_be_planned_for_a_host_is_tried_on_another(
+    played: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = played({"a": 8, "b": 8}, {"one": 4, "two": 4})
+    monkeypatch.setattr(simulated.Played, "write_plan", write_on_b)
+    done = world.execute_label()
+    assert statuses(done) == {"one": "passed", "two": "passed"}
+    assert {record.host for record in done.records} == {"b"}
+    for record in done.records:
+        assert [entry.reason for entry in record.earlier] in ([], ["a does not answer"])
+    assert any(record.earlier for record in done.records)
+
+
+def write_on_b(site: Any, run: Any, plan: Any) -> None:
+    if site.spec.name == "a":
+        raise Blocked("a does not answer")
+    write_record(run.plan, plan)
+
+
+# -- the first failure -----------------------------------------------------------------------------------------------
+
+
+def test_the_first_failure_ends_the_others_and_speaks_for_all(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"bad": 4, "long": 4, "waiting": 4})
+    world.acts.update({("bad", "*"): Act("failed", 0.3), ("long", "*"): Act(seconds=ENDLESS)})
+    world.acts["waiting", "*"] = Act(seconds=ENDLESS)
+    done = world.execute_label(RunPolicy(fail_fast=True))
+    records = by_row(done)
+    assert statuses(done) == {"bad": "failed", "long": "cancelled", "waiting": "cancelled"}
+    assert records["long"].stopped
+    assert records["waiting"].stopped
+    assert not records["bad"].stopped
+    assert [entry for entry in world.hosts.values() if "waiting" in entry.began] == [], "it was never begun"
+    assert "bad failed" in records["waiting"].reason
+    assert done.exit_code == 1
+
+
+def test_a_failure_that_is_to_be_tried_again_does_not_end_the_others_yet(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"flaky": 4, "other": 4})
+    world.acts.update({("flaky", "a"): Act("failed"), ("flaky", "b"): Act("passed"), ("other", "*"): Act(seconds=0.3)})
+    world.hosts["b"].busy = True
+    world.when((lambda: "flaky" in world.hosts["a"].began, lambda: setattr(world.hosts["b"], "busy", False)))
+    done = world.execute_label(RunPolicy(fail_fast=True, retry_failed=True))
+    assert statuses(done) == {"flaky": "passed", "other": "passed"}
+
+
+# -- a host that vanishes --------------------------------------------------------------------------------------------
+
+
+def test_a_host_that_vanishes_gives_away_what_has_not_reached_it_and_keeps_what_runs(played: Make) -> None:
+    world = played({"a": 8, "b": 8}, {"there": 4, "under_way": 4, "elsewhere": 8})
+    world.hosts["b"].busy = True
+    world.acts.update({("there", "a"): Act(seconds=0.4), ("under_way", "a"): Act(arrives=False)})
+    a, b = world.hosts["a"], world.hosts["b"]
+
+    def vanish() -> None:
+        a.up, b.busy = False, False
+
+    world.when(
+        (lambda: world.runs("there", on="a")() and "under_way" in a.began, vanish),
+        (lambda: "passed" in [world.view.rows[name].state for name in ("under_way",)], lambda: setattr(a, "up", True)),
+    )
+    done = world.execute_label()
+    records = by_row(done)
+    assert set(statuses(done).values()) == {"passed"}
+    assert (records["there"].host, records["under_way"].host) == ("a", "b")
+    assert not records["under_way"].earlier, "an attempt that never reached a host was none"
+    assert a.began.count("there") == 1
+    assert sorted(path.name for path in Path(done.logs[0]).parent.parent.glob("*/record.json")) == ["record.json"] * 3
+
+
+def test_no_row_is_begun_on_a_host_that_is_away(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {f"r{n}": 4 for n in range(5)})
+    world.acts.update({(row, "*"): Act(seconds=0.1) for row in world.rows})
+    a, b = world.hosts["a"], world.hosts["b"]
+    world.when((lambda: len(a.began) and len(b.began), lambda: setattr(a, "up", False)))
+    world.when((lambda: len(b.began) == 4, lambda: setattr(a, "up", True)))
+    done = world.execute_label()
+    assert set(statuses(done).values()) == {"passed"}
+    assert len(a.began) == 1
+    assert not world.view.hosts["a"].note
+
+
+def test_a_row_that_had_begun_after_all_when_it_was_taken_back_is_begun_anew(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4})
+    a, b = world.hosts["a"], world.hosts["b"]
+    b.busy = True
+    # It runs on a, whose answer was on its way when the link broke.
+    world.acts["one", "a"] = Act(seconds=ENDLESS, answers=False)
+
+    def vanish() -> None:
+        a.up, b.busy = False, False
+
+    def come_back() -> None:
+        world.acts["one", "a"] = Act()
+        a.up = True
+
+    world.when(
+        (world.runs("one", on="a"), vanish),
+        (lambda: next(iter(a.jobs.values())).cancelled, come_back),
+    )
+    (record,) = world.execute_label().records
+    assert record.status == "passed"
+    assert not record.earlier
+    assert [job.cancelled for host in (a, b) for job in host.jobs.values()] == [True, False]
+
+
+# -- ^C --------------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_cancels_what_runs_and_what_never_began_has_a_record_too(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4, "two": 4, "three": 4})
+    world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in world.rows})
+    world.when((lambda: world.runs("one")() and world.runs("two")(), press))
+    done = world.execute_label()
+    assert set(statuses(done).values()) == {"cancelled"}
+    assert by_row(done)["three"].reason == "cancelled before it began"
+    assert done.exit_code == 130
+    assert any(line.startswith("cancelling the running rows (2)") for line in world.view.messages)
+
+
+def test_a_second_ctrl_c_waits_for_no_host(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4, "two": 4})
+    world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in world.rows})
+
+    def vanish() -> None:
+        for host in world.hosts.values():
+            host.up = False
+        press()
+
+    world.when((lambda: world.runs("one")() and world.runs("two")(), vanish), (lambda: True, press))
+    done = world.execute_label()
+    assert set(statuses(done).values()) == {"lost"}
+    assert "left while" in done.records[0].reason
+
+
+def test_ctrl_c_while_hosts_still_connect(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4})
+    for host in world.hosts.values():
+        host.busy = True
+    world.when((lambda: True, press))
+    done = world.execute_label()
+    assert statuses(done) == {"one": "cancelled"}
+
+
+def test_ctrl_c_while_one_host_installs_ends_the_rows_of_the_other(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4, "two": 4})
+    world.hosts["a"].installs = True
+    world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in world.rows})
+    world.when((lambda: world.hosts["b"].began, press))
+    done = world.execute_label()
+    assert statuses(done) == {"one": "cancelled", "two": "cancelled"}
+    assert not any("is not used" in line for line in world.view.messages)
+
+
+def test_what_goes_wrong_in_the_view_ends_what_runs(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4, "two": 4})
+    world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in world.rows})
+
+    def break_off() -> None:
+        raise BrokenPipeError
+
+    world.when((lambda: world.runs("one")() and world.runs("two")(), break_off))
+    with pytest.raises(BrokenPipeError):
+        world.execute_label()
+    assert all(job.cancelled for host in world.hosts.values() for job in host.jobs.values())

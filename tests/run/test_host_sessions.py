@@ -1,0 +1,217 @@
+"""The hosts of a command: who takes part, who does not and why, and what a command does without them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import Blocked, CheckoutError
+from ci_tasks.executors.gpu_locks import LOCKS_QUERY_NAME
+from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.run import host_sessions as module
+from ci_tasks.run.host_sessions import HostRequirements, HostSession, HostSessions, query_inventory
+
+simulated = sys.modules["ci_tasks_tests_simulated"]
+Act = simulated.Act
+
+if TYPE_CHECKING:
+    from tests.run.simulated import World
+
+Make = Callable[..., "World"]
+
+
+def test_the_ready_hosts_begin_whatever_the_others_do(played: Make) -> None:
+    world = played({"a": 4, "slow": 4}, {"one": 4, "two": 4})
+    world.hosts["slow"].busy = True  # it never even connects
+    done = world.execute_label()
+    assert {record.host for record in done.records} == {"a"}
+    assert done.exit_code == 0
+
+
+def test_a_host_that_cannot_be_reached_takes_no_part_and_is_named(played: Make) -> None:
+    world = played({"a": 4, "gone": 8}, {"one": 4, "wide": 8})
+    world.hosts["gone"].reachable = False
+    done = world.execute_label()
+    assert "gone is not used: gone cannot be reached" in world.view.messages
+    assert {record.row: record.status for record in done.records} == {"one": "passed", "wide": "blocked"}
+    assert "a: 8 GPUs (found 4); gone: gone cannot be reached" in done.records[1].reason
+    assert done.host_gpus == {"a": 4}
+
+
+def test_where_no_host_can_be_reached_every_row_is_blocked_with_the_reasons(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4, "two": 4})
+    for host in world.hosts.values():
+        host.reachable = False
+    done = world.execute_label()
+    assert [record.status for record in done.records] == ["blocked", "blocked"]
+    assert all("a: a cannot be reached; b: b cannot be reached" in record.reason for record in done.records)
+    assert done.exit_code == 125
+
+
+def test_with_one_host_what_is_wrong_there_ends_the_command(played: Make) -> None:
+    world = played({"a": 4}, {"one": 4})
+    world.hosts["a"].reachable = False
+    with pytest.raises(Blocked, match="a cannot be reached"):
+        world.execute_label()
+
+
+def test_a_host_whose_install_steps_fail_leaves_its_rows_to_the_others(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4, "two": 4})
+    world.hosts["a"].problem = "install steps: pip ended with 1"
+    done = world.execute_label()
+    assert {record.host for record in done.records} == {"b"}
+    assert "a is not used: install steps: pip ended with 1" in world.view.messages
+
+
+def test_a_bug_of_one_host_is_no_end_of_the_others(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4})
+    whole = simulated.Played.facts
+
+    def facts(self: Any, **requested: Any) -> Any:
+        if self.spec.name == "a":
+            raise KeyError("nothing")
+        return whole(self, **requested)
+
+    monkeypatch.setattr(simulated.Played, "facts", facts)
+    done = world.execute_label()
+    assert done.records[0].host == "b"
+    assert "a is not used: KeyError: 'nothing'" in world.view.messages
+
+
+def test_a_host_that_was_away_for_too_long_keeps_no_row_waiting(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(module, "MAX_OFFLINE_SECONDS", 0.05)
+    world = played({"a": 8, "b": 4}, {"wide": 8, "next": 8})
+    a = world.hosts["a"]
+    world.acts["wide", "a"] = Act(seconds=0.3)
+    world.when(
+        (lambda: world.runs("wide")() or world.runs("next")(), lambda: setattr(a, "up", False)),
+        (lambda: "blocked" in [lane.state for lane in world.view.rows.values()], lambda: setattr(a, "up", True)),
+    )
+    done = world.execute_label()
+    assert sorted(record.status for record in done.records) == ["blocked", "passed"]
+    assert any(line.startswith("a is not used: no link for") for line in world.view.messages)
+
+
+def test_a_host_that_falls_silent_while_it_is_asked_keeps_nobody_at_the_end(
+    played: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_SHUTDOWN_SECONDS", 1000.0)
+    world = played({"a": 2, "b": 4}, {"one": 4})
+    a = world.hosts["a"]
+    world.acts["one", "b"] = Act(seconds=simulated.ENDLESS)
+    world.when(
+        (lambda: world.runs("one")() and world.executors[0].was_queried, lambda: setattr(a, "silent", True)),
+        (lambda: world.executors[0].waits, lambda: setattr(a, "up", False)),
+        (lambda: True, world.end_all),
+    )
+    assert world.execute_label().exit_code == 0
+
+
+def test_all_hosts_get_one_tree(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4})
+    trees = iter("12")
+    whole = world._open
+
+    def edited_meanwhile(spec: HostSpec) -> Any:
+        world.tree = next(trees) * 40
+        return whole(spec)
+
+    world._open = edited_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(CheckoutError, match="changed while it was recorded"):
+        world.execute_label()
+    assert all(site.closed.is_set() for site in world.executors)
+
+
+def test_every_connection_is_closed_at_the_end(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4})
+    world.execute_label()
+    assert [site.closed.is_set() for site in world.executors] == [True, True]
+
+
+class Asked:
+    """As much of a site as is asked."""
+
+    has_scheduler = False
+
+    def __init__(self, spec: HostSpec, answers: dict[str, QueryAnswer]) -> None:
+        self.spec, self.answers, self.queried = spec, answers, list[str]()
+
+    def run_queries(self, questions: Any, timeout: float) -> dict[str, QueryAnswer]:
+        self.queried += questions
+        return {name: answer for name, answer in self.answers.items() if name in questions}
+
+
+class Docker(Asked):
+    """A host with docker, to which nothing of a run comes."""
+
+    is_up = True
+
+    def facts(self, **requested: Any) -> HostFacts:
+        return HostFacts(gpus=8)
+
+    def find_python(self, requested: str) -> tuple[str, str]:
+        return "python3", "3.11"
+
+    @contextmanager
+    def prepare_environments(self, *args: Any) -> Iterator[None]:
+        yield None
+
+
+def brought(pull: str | None, answers: dict[str, QueryAnswer]) -> tuple[HostSession, list[str], list[str]]:
+    """The station when it is ready, what it was asked, and what was said."""
+    site: Any = Docker(HostSpec("a", runtime="docker", pull=pull, simulate=True), answers)
+    session = HostSession(site, code=site)
+    images = {"x:1": ("one", "two"), "y:2": ("three",)}
+    needs = HostRequirements(
+        gpus=8, container=True, simulates=True, python="", images=images, setups=lambda session: []
+    )
+    with HostSessions([session], needs, False) as hosts:
+        while not session.is_ready:
+            time.sleep(0.001)
+        return session, site.queried, hosts.drain_messages()
+
+
+HERE, ABSENT = QueryAnswer(0, "sha256:1"), QueryAnswer(1, "", "No such image")
+
+
+def test_an_image_that_a_host_lacks_is_pulled_once_before_its_rows_come() -> None:
+    session, queries, messages = brought(None, {"image x:1": HERE, "image y:2": ABSENT, "y:2": QueryAnswer(0)})
+    assert queries == ["image x:1", "image y:2", "y:2"]
+    assert messages == ["a: pulling y:2"]
+    assert session.images == {"x:1", "y:2"}
+    assert not session.row_problems
+
+
+def test_rows_whose_image_cannot_be_had_need_not_go_there() -> None:
+    refused = QueryAnswer(1, "", "manifest unknown")
+    session, _, _ = brought("always", {"image x:1": ABSENT, "image y:2": ABSENT, "x:1": refused, "y:2": QueryAnswer(0)})
+    assert session.row_problems == dict.fromkeys(("one", "two"), "image x:1: manifest unknown")
+
+
+def test_a_host_that_is_not_to_pull_does_not() -> None:
+    _, queries, _ = brought("never", {"image x:1": ABSENT, "image y:2": ABSENT})
+    assert queries == ["image x:1", "image y:2"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "queries", "images"),
+    [
+        (HostSpec("a", runtime="docker"), [LOCKS_QUERY_NAME, "image x:1", "image y:2"], {"x:1"}),
+        (HostSpec("a", runtime="none"), [LOCKS_QUERY_NAME], set()),
+        (HostSpec("a", runtime="none", simulate=True), [], set()),
+    ],
+)
+def test_a_host_is_asked_for_what_matters_there(spec: HostSpec, queries: list[str], images: set[str]) -> None:
+    site: Any = Asked(spec, {"image x:1": QueryAnswer(0, "sha256:1"), "image y:2": QueryAnswer(1, "", "No such image")})
+    inventory = query_inventory(HostSession(site, code=site), ["x:1", "y:2"])
+    assert site.queried == queries
+    assert inventory.images == images

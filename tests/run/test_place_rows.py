@@ -1,0 +1,157 @@
+"""How rows and hosts are told to the placement, and when it is asked again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.config import HostSpec
+from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.load import HostLoad, WaitingRow
+from ci_tasks.planning.placement import Decision
+from ci_tasks.records import Attempt
+from ci_tasks.run import place_rows
+from ci_tasks.run.host_sessions import HostSession
+from ci_tasks.run.live_state import host_progress
+from ci_tasks.run.place_rows import RowPlacer
+from ci_tasks.run.row_execution import RowExecution
+from ci_tasks.workflow.model import Row
+
+simulated = sys.modules["ci_tasks_tests_simulated"]
+
+if TYPE_CHECKING:
+    from tests.run.simulated import World
+
+Make = Callable[..., "World"]
+
+
+class Given:
+    """What an Allotment needs of a prepared command; no plan names anything that rows cannot share."""
+
+    class request:
+        image = None
+
+    def __init__(self, rows: Sequence[Row], sessions: Sequence[HostSession]) -> None:
+        self.rows, self.sessions, self.planner = tuple(rows), tuple(sessions), self
+
+    def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
+        return ()
+
+
+def row(name: str, gpus: int) -> Row:
+    return Row("l", "j", None, name, f"tests/{name}.py", "", gpus, None, {}, "self-hosted", None)
+
+
+def session(name: str, gpus: int) -> HostSession:
+    host = simulated.Host(name, gpus, {})
+    site = simulated.Played(HostSpec(name, runtime="none", gpus=gpus), host, "t")
+    return HostSession(site, simulated.TreeCode(Path("/checkout"), "t"), HostFacts(gpus=gpus), is_ready=True)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[WaitingRow], list[HostLoad]]]:
+    """What the placement was asked; it starts nothing."""
+    questions: list[tuple[list[WaitingRow], list[HostLoad]]] = []
+
+    def place(waiting: Any, machines: Any) -> Decision:
+        questions.append((list(waiting), list(machines)))
+        return Decision((), {}, 0.0)
+
+    monkeypatch.setattr(place_rows, "place", place)
+    return questions
+
+
+def allotment(
+    sessions: list[HostSession], gpus: list[int], jobs: int | None = None
+) -> tuple[RowPlacer, list[RowExecution]]:
+    executions = [RowExecution(at, row(f"r{at}", count), 60.0) for at, count in enumerate(gpus)]
+    batch: Any = Given([execution.row for execution in executions], sessions)
+    return RowPlacer(batch, executions, jobs), executions
+
+
+def test_a_row_is_offered_the_hosts_that_can_run_it_and_have_not_ended_it(calls: Any) -> None:
+    hosts = [session("a", 8), session("b", 8), session("narrow", 2)]
+    allotted, executions = allotment(hosts, [4, 4])
+    executions[1].earlier.append(Attempt("b.01", "a", "blocked"))
+    allotted.decide(executions)
+    ((waiting, machines),) = calls
+    assert [task.hosts for task in waiting] == [{"a", "b"}, {"b"}]
+    assert [(machine.name, machine.gpus) for machine in machines] == [("a", 8), ("b", 8), ("narrow", 2)]
+
+
+def test_gpus_that_others_hold_are_those_which_are_not_our_rows(calls: Any) -> None:
+    hosts = [session("a", 8), session("b", 8)]
+    allotted, executions = allotment(hosts, [4, 2])
+    hosts[0].locked_gpus = frozenset(range(6))
+    prepared: Any = object()
+    executions[0].prepared, executions[0].session = prepared, hosts[0]
+    allotted.decide([executions[1]])
+    ((_, machines),) = calls
+    assert [machine.held for machine in machines] == [2, 0]
+    assert [[started.row.name for started in machine.started] for machine in machines] == [["r0"], []]
+    assert [machine.has_code for machine in machines] == [True, False]
+
+
+def test_a_host_that_is_away_is_told_so_but_for_the_only_one(calls: Any) -> None:
+    for hosts in ([session("a", 8), session("b", 8)], [session("a", 8)]):
+        hosts[0].executor.host.up = False  # type: ignore[attr-defined]
+        allotted, executions = allotment(hosts, [4])
+        allotted.decide(executions)
+    assert [[machine.up for machine in machines] for _, machines in calls] == [[False, True], [True]]
+
+
+def test_the_speed_of_a_host_counts(calls: Any) -> None:
+    hosts = [session("a", 8), session("b", 8)]
+    hosts[1].speed = 2.0
+    allotted, executions = allotment(hosts, [4])
+    allotted.decide(executions)
+    assert [machine.speed for machine in calls[0][1]] == [1, 2]
+
+
+def test_jobs_bounds_the_rows_on_each_host(calls: Any) -> None:
+    allotted, executions = allotment([session("a", 8), session("b", 8)], [1], jobs=3)
+    allotted.decide(executions)
+    assert [machine.slots for machine in calls[0][1]] == [3, 3]
+
+
+@pytest.mark.parametrize("change", ["locks", "link", "problem", "a row"])
+def test_the_placement_is_asked_again_when_something_has_happened(change: str) -> None:
+    host = session("a", 8)
+    allotted, _ = allotment([host, session("b", 8)], [4])
+    assert allotted.has_changed()
+    assert not allotted.has_changed()
+    if change == "locks":
+        host.locked_gpus = frozenset({1})
+    elif change == "link":
+        host.executor.host.up = False  # type: ignore[attr-defined]
+    elif change == "problem":
+        host.unusable_reason = "gone"
+    else:
+        allotted.replan()
+    assert allotted.has_changed()
+    assert not allotted.has_changed()
+
+
+def test_a_row_is_hopeless_when_no_host_is_left_and_not_while_one_has_not_answered(calls: Any) -> None:
+    late = session("late", 8)
+    late.facts = None
+    allotted, executions = allotment([session("a", 2), late], [4])
+    assert not allotted.can_run_nowhere(executions[0])
+    late.unusable_reason = "cannot be reached"
+    assert allotted.can_run_nowhere(executions[0])
+
+
+def test_the_lane_of_a_host_shows_gpus_that_others_hold_and_not_our_own() -> None:
+    hosts = [session("a", 8), session("b", 8)]
+    _, executions = allotment(hosts, [4, 2])
+    hosts[0].locked_gpus = hosts[1].locked_gpus = frozenset(range(6))
+    prepared: Any = object()
+    executions[0].prepared, executions[0].session = prepared, hosts[0]
+    assert [(lane.name, lane.gpus, lane.held, lane.up) for lane in host_progress(hosts, executions)] == [
+        ("a", 8, 2, True),
+        ("b", 8, 6, True),
+    ]

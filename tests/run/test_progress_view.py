@@ -1,0 +1,211 @@
+"""What a person sees while rows run, with a terminal and without, and how little is read for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.executors.last_line import last_line
+from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
+from ci_tasks.run import progress_view
+from ci_tasks.run.progress_view import LiveView, PlainView, StreamView, open_view, running_row_progress
+
+Lines = Callable[[], list[str]]
+TWO = (HostProgress("h100a", 8), HostProgress("h100b", 8))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return a_run(tmp_path, "run", b"first\nlast\n")
+
+
+def a_run(path: Path, name: str, log: bytes, **status: Any) -> RunDir:
+    directory = RunDir(str(path / name))
+    os.makedirs(directory.path)
+    write_json(directory.plan, {"stall_minutes": 15})
+    write_json(directory.status, status)
+    Path(directory.log).write_bytes(log)
+    return directory
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Lines:
+    """The lines since the last call, without the time in front."""
+    return lambda: [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_on_one_host_plain_lines_say_no_host(printed: Lines) -> None:
+    plain = PlainView()
+    for hosts in ((), TWO[:1]):
+        plain.update(
+            [RowProgress("a", RUNNING, 1.0, "step 1", "h100a"), RowProgress("b", WAITING, note="GPU 3")], hosts
+        )
+    plain.update([RowProgress("a", "failed", 2.04, "KeyError", "h100a"), RowProgress("b", RUNNING, 0.0, "", "h100a")])
+    assert printed() == ["running   a", "failed    a after 2.0 s: KeyError", "running   b"]
+
+
+def test_on_several_hosts_they_say_where_and_which_attempt(printed: Lines) -> None:
+    plain = PlainView()
+    unreached = (HostProgress("h100a", None, note="connecting"), HostProgress("h100b", None, note="connecting"))
+    for lane, hosts in [
+        (RowProgress("a", WAITING), unreached),
+        (RowProgress("a", RUNNING, 1.0, "", "h100a"), TWO),
+        (RowProgress("a", RUNNING, 2.0, "step 1", "h100a"), TWO),
+        (RowProgress("a", "blocked", 3.0, "disk full", "h100a"), TWO),
+        (RowProgress("a", WAITING, attempt=2), TWO),
+        (RowProgress("a", RUNNING, 1.0, "", "h100b", attempt=2), TWO),
+        (RowProgress("a", RUNNING, 1.0, "", "h100a", attempt=3), TWO),  # it was lost between two looks
+        (RowProgress("a", "passed", 9.0, "", "h100a", attempt=3), TWO),
+    ]:
+        plain.update([lane], hosts)
+    assert printed() == [
+        "host h100a is connected, 8 GPUs",
+        "host h100b is connected, 8 GPUs",
+        "running   a on h100a",
+        "blocked   a on h100a after 3.0 s: disk full",
+        "waiting   a, attempt 2",
+        "running   a on h100b, attempt 2",
+        "running   a on h100a, attempt 3",
+        "passed    a on h100a, attempt 3 after 9.0 s",
+    ]
+
+
+def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
+    plain = PlainView()
+    away = [HostProgress("h100a", 8, up=False, note=f"the link is down for {seconds} s") for seconds in (12, 13)]
+    for host in (TWO[0], TWO[0], *away, TWO[0], TWO[0]):
+        plain.update([], (host, HostProgress("h100b", 1)))
+    assert printed() == [
+        "host h100a is connected, 8 GPUs",
+        "host h100b is connected, 1 GPU",
+        "host h100a is unreachable: the link is down for 12 s",
+        "host h100a is reachable again",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("left", "ends"),
+    [(None, "2 waiting"), (1800.0, "2 waiting; about 30 min left, until 12:30"), (-90.0, "90 s longer than expected")],
+)
+def test_after_a_silence_plain_lines_say_what_runs_and_until_when(
+    printed: Lines, monkeypatch: pytest.MonkeyPatch, left: float | None, ends: str
+) -> None:
+    monkeypatch.setattr("ci_tasks.run.progress_view.time.localtime", time.gmtime)
+    monkeypatch.setattr("ci_tasks.run.progress_view.time.time", lambda: 12 * 3600.0)
+    plain = PlainView()
+    lanes = [
+        RowProgress("a", RUNNING, host="h100b"),
+        RowProgress("b", WAITING, note="GPU 3"),
+        RowProgress("c", WAITING),
+    ]
+    plain.update(lanes, TWO)
+    printed()
+    plain._last_message_at -= 61
+    plain.update(lanes, TWO, left)
+    first, second = printed()
+    assert first.startswith("still running: a on h100b; ") and first.endswith(ends)
+    assert second == "still waiting: b: GPU 3"
+
+
+def test_a_reminder_of_many_rows_stays_short(printed: Lines) -> None:
+    plain = PlainView()
+    lanes = [RowProgress(f"row{number}", RUNNING) for number in range(500)]
+    plain._states = {lane.row: RUNNING for lane in lanes}
+    plain._last_message_at -= 61
+    plain.update(lanes)
+    assert printed()[0].endswith("row19 and 480 more; 0 waiting")
+
+
+def test_one_row_is_its_log_byte_for_byte(run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    stream = open_view("title", [run])
+    assert isinstance(stream, StreamView)
+    stream.update([RowProgress("a", RUNNING, 1.0, "", "h100a")], TWO, 60.0)
+    with open(run.log, "ab") as log:
+        log.write(b"\x1b[31m\xff\0 no end")
+    stream.update([RowProgress("a", "passed", 1.0, "", "h100a")], TWO)
+    stream.close()
+    assert capfdbinary.readouterr() == (b"first\nlast\n\x1b[31m\xff\0 no end", b"")
+
+
+def test_a_second_attempt_of_one_row_is_shown_from_its_start(
+    run: RunDir, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    stream = StreamView(run)
+    stream.update([running_row_progress("a", run, 1.0, "", host="h100a")])
+    other = a_run(tmp_path, "other", b"again\n")
+    stream.update([running_row_progress("a", other, 1.0, "", host="h100b", attempt=2)])
+    stream.update([RowProgress("a", "passed")])
+    stream.close()
+    assert capfdbinary.readouterr() == (b"first\nlast\nagain\n", b"ci-tasks: on h100b, attempt 2\n")
+
+
+def test_on_a_terminal_hosts_are_drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
+        monkeypatch.setenv(name, value)
+    live = LiveView("image on two hosts")
+    live.print_message("a word")
+    live.update([RowProgress("ppo", RUNNING, 1.0, "step 1", "h100b", 2, (0, 1))], TWO, 60.0)
+    live.close()
+    out = capsys.readouterr().out
+    assert "a word" in out and "about 60 s left" in out and "2 ours, 6 free; 1 row" in out
+
+
+@pytest.mark.parametrize(
+    ("status", "note", "state", "shown"),
+    [
+        ({}, "", RUNNING, "last"),
+        ({}, "sending the code", RUNNING, "sending the code"),
+        ({"phase": "collecting"}, "", RUNNING, "collecting what it leaves"),
+        ({"stalled": True}, "", "stalled", "no output for 15 min"),
+        ({"waiting": ["GPU 3", "GPU 4"], "stalled": True}, "", WAITING, "GPU 3; GPU 4"),
+    ],
+)
+def test_how_a_started_row_stands(tmp_path: Path, status: dict[str, Any], note: str, state: str, shown: str) -> None:
+    run = a_run(tmp_path, "run", b"first\nlast\n", gpu_ids=[4, 5], **status)
+    lane = running_row_progress("a", run, 2.0, note, host="h", gpus=2, left=9.0, attempt=3)
+    left = None if state == WAITING else 9.0  # who waits for others has nothing to be late with
+    assert lane == RowProgress("a", state, 2.0, shown, "h", 2, (4, 5), left, 3, run.log)
+
+
+def test_a_row_that_has_not_written_anything_yet_is_running(tmp_path: Path) -> None:
+    nothing = RunDir(str(tmp_path / "nothing"))
+    assert running_row_progress("a", nothing, 0.0, "") == RowProgress("a", RUNNING, 0.0, log=nothing.log)
+
+
+def test_a_status_is_read_again_when_it_was_replaced(run: RunDir) -> None:
+    assert running_row_progress("a", run, 1.0, "").gpu_ids == ()
+    write_json(run.status, {"gpu_ids": [1]})
+    assert running_row_progress("a", run, 1.0, "").gpu_ids == (1,)
+
+
+def test_a_log_is_read_only_when_it_has_grown_and_not_at_every_look(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, reads = [100.0], Counter[str]()
+    monkeypatch.setattr("ci_tasks.run.progress_view.time.monotonic", lambda: now[0])
+
+    def counted(run: RunDir) -> str:
+        reads["logs"] += 1
+        return last_line(run)
+
+    monkeypatch.setattr(progress_view, "last_line", counted)
+    lines = []
+    for later, more in [(0.0, b""), (5.0, b""), (0.1, b"new\n"), (0.1, b""), (0.5, b"")]:
+        now[0] += later
+        with open(run.log, "ab") as log:
+            log.write(more)
+        lines.append(running_row_progress("a", run, 1.0, "").note)
+    assert lines == ["last", "last", "last", "last", "new"] and reads["logs"] == 2
+
+
+def test_of_a_long_log_the_last_line_of_metrics_is_whole(run: RunDir) -> None:
+    metrics = b", ".join(b"'train/m_%d': 0.5" % number for number in range(190))
+    Path(run.log).write_bytes(b"x\n" * 100_000 + b"step 12: {" + metrics + b", 'rollout/raw_reward': 0.43}\n\n")
+    assert len(metrics) > 3000 and last_line(run) == "step 12, reward 0.43"

@@ -1,0 +1,157 @@
+"""Coming back to a command whose client was killed: what ended keeps its record, what runs is brought home, the rest is
+started; and what cannot be resumed is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.errors import UsageError
+
+simulated = sys.modules["ci_tasks_tests_simulated"]
+Act, ENDLESS, Killed = simulated.Act, simulated.ENDLESS, simulated.Killed
+
+if TYPE_CHECKING:
+    from tests.run.simulated import World
+
+Make = Callable[..., "World"]
+
+
+def die() -> None:
+    raise Killed
+
+
+@pytest.fixture
+def left(played: Make) -> World:
+    """`long` runs on b, `quick` was refused there and has ended on a, where `next` runs now, and `late` waits for GPUs:
+    there the client is killed. What runs ends unseen."""
+    world = played({"a": 4, "b": 4}, {"quick": 4, "long": 4, "next": 4, "late": 4})
+    world.hosts["a"].busy = True
+    world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in ("long", "next", "late")})
+    world.acts.update({(row, "b"): Act(refused="not here") for row in ("quick", "next", "late")})
+    world.when(
+        (world.runs("long", on="b"), lambda: setattr(world.hosts["a"], "busy", False)),
+        (lambda: world.view.rows["quick"].state == "passed" and world.runs("next")(), die),
+    )
+    with pytest.raises(Killed):
+        world.execute_label()
+    world.end_all()
+    world.acts["late", "*"] = Act()
+    return world
+
+
+def batches(world: World) -> list[Path]:
+    return sorted((world.checkout.parent / "home/runs").iterdir())
+
+
+def test_every_row_ends_once(left: World) -> None:
+    begun = [name for host in left.hosts.values() for name in host.began]
+    done = left.execute_label(resume=True)
+    assert [(record.row, record.status) for record in done.records] == [
+        ("quick", "passed"),
+        ("long", "passed"),
+        ("next", "passed"),
+        ("late", "passed"),
+    ]
+    assert done.exit_code == 0
+    assert len(batches(left)) == 1
+    assert [name for host in left.hosts.values() for name in host.began if name != "late"] == [
+        name for name in begun if name != "late"
+    ], "what ran was found, and not begun again"
+    assert left.view.messages[0] == f"resuming {done.batch}: 1 ended, 2 still running, 1 to be started"
+
+
+def test_the_second_command_tells_what_the_first_had_tried(left: World) -> None:
+    journal = [json.loads(line) for line in (batches(left)[0] / "rows.jsonl").read_text().splitlines()[1:]]
+    tried = [line["row"] for line in journal]
+    done = left.execute_label(resume=True)
+    for record in done.records:
+        assert record.attempts[-1].id == record.id
+    refused = {record.row: [attempt.reason for attempt in record.earlier] for record in done.records}
+    assert all(reasons in ([], ["not here"]) for reasons in refused.values())
+    assert refused["quick"] == ["not here"] * (tried.count("quick") - 1)
+
+
+def test_another_tree_is_refused_and_nothing_is_lost(left: World) -> None:
+    left.tree = "u" * 40
+    with pytest.raises(UsageError, match="the checkout is not what"):
+        left.execute_label(resume=True)
+    left.tree = "t" * 40
+    assert left.execute_label(resume=True).exit_code == 0
+
+
+def test_a_host_with_a_row_that_runs_has_to_be_named(left: World) -> None:
+    with pytest.raises(UsageError, match="long runs on b, which --host does not name") as refused:
+        left.execute_label(on="a", resume=True)
+    assert refused.value.hint == "add b to --host"
+    assert left.execute_label(resume=True).exit_code == 0
+
+
+def test_a_command_that_ended_is_not_resumed(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4})
+    world.execute_label()
+    with pytest.raises(UsageError, match="was left unfinished"):
+        world.execute_label(resume=True)
+
+
+@pytest.mark.parametrize("hosts", [{"a": 4}, {"a": 4, "b": 4}])
+def test_a_row_that_was_on_its_way_when_the_client_died_is_begun_anew(played: Make, hosts: Any) -> None:
+    world = played(hosts, {"one": 4})
+    world.acts["one", "*"] = Act(arrives=False)
+    world.when((lambda: any(host.began for host in world.hosts.values()), die))
+    with pytest.raises(Killed):
+        world.execute_label()
+    for host in world.hosts.values():
+        host.jobs.clear()  # none of it has come there
+    world.acts["one", "*"] = Act()
+    (record,) = world.execute_label(resume=True).records
+    assert record.status == "passed"
+    assert not record.earlier
+    assert record.id.endswith(".02"), "nothing of the first is in its way"
+
+
+def test_what_was_begun_twice_under_one_number_was_one_attempt(left: World) -> None:
+    """It never left this machine the first time."""
+    journal = batches(left)[0] / "rows.jsonl"
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join([lines[0], *(line for line in lines[1:] for _ in range(2))]) + "\n")
+    done = left.execute_label(resume=True)
+    assert [attempt.reason for record in done.records for attempt in record.earlier] in ([], ["not here"])
+
+
+def test_a_row_whose_host_is_away_is_waited_for(left: World) -> None:
+    b = left.hosts["b"]
+    b.up = False
+    left.when((lambda: left.view.rows["late"].state == "passed", lambda: setattr(b, "up", True)))
+    done = left.execute_label(resume=True)
+    assert {record.status for record in done.records} == {"passed"}
+    assert done.records[1].host == "b"
+
+
+def test_with_one_host_whose_install_steps_fail_what_ran_is_brought_home_and_the_rest_is_blocked(played: Make) -> None:
+    world = played({"a": 8}, {"long": 8, "late": 8})
+    world.acts["long", "a"] = Act(seconds=ENDLESS)
+    world.when((world.runs("long"), die))
+    with pytest.raises(Killed):
+        world.execute_label()
+    world.end_all()
+    world.hosts["a"].problem = "pip ended with 1"
+    done = world.execute_label(resume=True)
+    assert [record.status for record in done.records] == ["passed", "blocked"]
+    assert done.exit_code == 125
+
+
+def test_a_client_may_die_twice(left: World) -> None:
+    left.acts["late", "*"] = Act(seconds=ENDLESS)
+    left.when((left.runs("late", on="a"), die))
+    with pytest.raises(Killed):
+        left.execute_label(resume=True)
+    left.end_all()
+    done = left.execute_label(resume=True)
+    assert [record.status for record in done.records] == ["passed"] * 4
+    assert len(batches(left)) == 1

@@ -1,0 +1,100 @@
+"""When a row gets another attempt, and what several rows say together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from ci_tasks.config import HostSpec
+from ci_tasks.executors.executor import Executor
+from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.records import Attempt, RunRecord
+from ci_tasks.run.host_sessions import HostSession
+from ci_tasks.run.row_execution import RowExecution, RunPolicy, statuses
+from ci_tasks.workflow.model import Row
+
+ROW = Row(
+    label="ckpt",
+    job="e2e-test-ckpt",
+    trigger=None,
+    row="tiny",
+    test="tests/t.py",
+    args="",
+    gpus=4,
+    image=None,
+    env={},
+    runner="self-hosted",
+    timeout_minutes=None,
+)
+
+
+class Somewhere:
+    """As much of a site as a station speaks of."""
+
+    def __init__(self, name: str) -> None:
+        self.spec = HostSpec(name=name, runtime="none", gpus=8)
+
+
+def session(name: str, gpus: int = 8, problem: str = "") -> HostSession:
+    return HostSession(
+        cast(Executor, Somewhere(name)), code=cast(Any, None), facts=HostFacts(gpus=gpus), unusable_reason=problem
+    )
+
+
+def ended(host: str, status: str) -> RunRecord:
+    return RunRecord("b.01", "l", "r", host, status, "why", attempts=(Attempt("b.01", host, status, "why"),))
+
+
+# policy, how the attempts on a, b, … ended, whether there is another attempt after the last of them
+CASES = {
+    "blocked on one host, another is there": (RunPolicy(), ["blocked"], True),
+    "lost with its host": (RunPolicy(), ["lost"], True),
+    "blocked everywhere": (RunPolicy(), ["blocked", "blocked"], False),
+    "failed": (RunPolicy(), ["failed"], False),
+    "vacuous": (RunPolicy(), ["vacuous"], False),
+    "cancelled": (RunPolicy(), ["cancelled"], False),
+    "passed": (RunPolicy(), ["passed"], False),
+    "failed, and that is to be tried again": (RunPolicy(retry_failed=True), ["failed"], True),
+    "failed twice": (RunPolicy(retry_failed=True), ["failed", "failed"], False),
+    "blocked, then failed": (RunPolicy(), ["blocked", "failed"], False),
+    "blocked, then failed where it may be tried again": (RunPolicy(retry_failed=True), ["blocked", "failed"], True),
+}
+
+
+@pytest.mark.parametrize(("policy", "attempts", "again"), CASES.values(), ids=CASES)
+def test_a_row_is_tried_again_only_for_the_environments_sake(
+    policy: RunPolicy, attempts: list[str], again: bool
+) -> None:
+    hosts = [session("a"), session("b")]
+    execution = RowExecution(0, ROW, 60.0)
+    for host, status in zip(hosts, attempts, strict=False):
+        tried = execution.retry(ended(host.name, status), hosts, policy)
+    assert tried is again
+    assert [attempt.status for attempt in execution.earlier] == (attempts if again else attempts[:-1])
+
+
+def test_a_failed_row_may_be_asked_once_more_on_its_only_host() -> None:
+    execution = RowExecution(0, ROW, 60.0)
+    assert execution.retry(ended("a", "failed"), [session("a")], RunPolicy(retry_failed=True))
+    assert execution.may_run_on(session("a"))
+
+
+def test_a_blocked_row_does_not_go_back_to_where_it_was_blocked() -> None:
+    execution = RowExecution(0, ROW, 60.0)
+    assert execution.retry(ended("a", "blocked"), [session("a"), session("b")], RunPolicy())
+    assert not execution.may_run_on(session("a"))
+    assert execution.may_run_on(session("b"))
+
+
+@pytest.mark.parametrize("other", [session("b", gpus=2), session("b", problem="cannot be reached")])
+def test_a_host_that_cannot_run_the_row_is_no_second_chance(other: HostSession) -> None:
+    assert not RowExecution(0, ROW, 60.0).retry(ended("a", "blocked"), [session("a"), other], RunPolicy())
+
+
+def test_rows_that_another_ones_failure_ended_say_nothing_of_their_own() -> None:
+    failed, cancelled, passed = (ended("a", status) for status in ("failed", "cancelled", "passed"))
+    assert statuses([failed, replace(cancelled, stopped=True)]) == ["failed"]
+    assert statuses([replace(passed, stopped=True), failed]) == ["passed", "failed"]
+    assert statuses([cancelled, failed]) == ["cancelled", "failed"]

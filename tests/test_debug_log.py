@@ -1,0 +1,184 @@
+"""The log: the traceback of every bug is in a file that the last line names, in whatever thread; secrets are not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci_tasks import debug_log
+
+COMMAND = "from ci_tasks.cli.program import main; main()"
+# A bug in each place, in a process of its own: what is run, the exit code, what the log names.
+BUGS = {
+    "in the flow": ("def flow(): return 1 // 0", 70, "in flow\n"),
+    "in a thread of a command that ends as blocked": (
+        "def flow(): t = threading.Thread(target=lambda: 1 // 0, name='worker'); t.start(); t.join(); return 125",
+        70,
+        "thread worker",
+    ),
+    "in a thread of a command that ends as failed": (
+        "def flow(): t = threading.Thread(target=lambda: 1 // 0); t.start(); t.join(); return 1",
+        1,
+        "ZeroDivisionError",
+    ),
+    "in a thread that catches it": (
+        "def flow():\n try: 1 // 0\n except Exception as bug: raise InternalError(debug_log.bug('worker', bug))",
+        70,
+        "bug: worker",
+    ),
+}
+START = """import sys, threading
+from ci_tasks import debug_log
+from ci_tasks.cli import exit_handler
+from ci_tasks.errors import InternalError
+"""
+
+
+def python(code: str, home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("CI_TASKS_")}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**environ, "CI_TASKS_HOME": str(home), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def logs(home: Path) -> list[Path]:
+    return sorted(home.glob("logs/*.log"))
+
+
+@pytest.mark.parametrize("case", BUGS)
+def test_a_bug_prints_one_line_that_names_the_log_with_its_traceback(case: str, tmp_path: Path) -> None:
+    code, expected, arguments = BUGS[case]
+    done = python(f"{START}{code}\nsys.exit(exit_handler.run(flow))", tmp_path)
+    assert done.returncode == expected, done.stderr
+    (log,) = logs(tmp_path)
+    (line,) = [line for line in done.stderr.splitlines() if "a bug of ci-tasks" in line]
+    assert str(log) in line
+    assert "Traceback" not in done.stderr
+    text = log.read_text()
+    assert "Traceback" in text
+    assert arguments in text
+
+
+def test_a_bug_outside_a_command_is_logged_too(tmp_path: Path) -> None:
+    code = "from ci_tasks.cli.program import main\n"
+    code += "from invoke.program import Program\nProgram.parse_core = lambda *_: 1 // 0\nmain()"
+    done = python(code, tmp_path, "--list")
+    assert done.returncode == 70, done.stderr
+    assert "ZeroDivisionError" in logs(tmp_path)[0].read_text()
+
+
+def test_a_bug_is_printed_if_the_log_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("")
+    done = python(f"{START}sys.exit(exit_handler.run(lambda: 1 // 0))", tmp_path)
+    assert done.returncode == 70
+    assert "a bug of ci-tasks" in done.stderr
+    assert "could not be written" in done.stderr
+
+
+def test_without_a_bug_no_log_is_created(tmp_path: Path) -> None:
+    assert python(COMMAND, tmp_path, "jobs", "--repo", "/no/such/place").returncode == 2
+    assert not logs(tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "jobs"], ["jobs", "--debug"], ["jobs", "ckpt", "--debug"], []])
+def test_debug_is_accepted_anywhere_and_prints_the_path_of_the_log(arguments: list[str], tmp_path: Path) -> None:
+    env = {} if arguments else {debug_log.ENV: "1"}
+    done = python(COMMAND, tmp_path, *(arguments or ["jobs"]), **env)
+    assert done.returncode == 0, done.stderr
+    (log,) = logs(tmp_path)
+    assert done.stderr == f"ci-tasks: log: {log}\n"
+    assert "exit code 0" in log.read_text()
+    assert log.stat().st_mode & 0o077 == 0, "for its owner only"
+
+
+def test_debug_logs_the_traceback_of_a_usage_error(tmp_path: Path) -> None:
+    python(COMMAND, tmp_path, "jobs", "--debug", "--repo", "/no/such/place")
+    assert "raise CheckoutError" in logs(tmp_path)[0].read_text()
+
+
+def test_debug_after_two_dashes_is_left_alone() -> None:
+    assert debug_log.take_flag(["ci-tasks", "verl", "--", "--debug"]) == ["ci-tasks", "verl", "--", "--debug"]
+
+
+def test_sigusr1_logs_the_stack_of_each_thread(tmp_path: Path) -> None:
+    code = START + "import os, signal, time\ndef waits_here(): os.kill(os.getpid(), signal.SIGUSR1); return 0\n"
+    assert python(f"{code}sys.exit(exit_handler.run(waits_here))", tmp_path, **{debug_log.ENV: "1"}).returncode == 0
+    assert "in waits_here" in logs(tmp_path)[0].read_text()
+
+
+# What may stand in a message, and the part of it that nobody may read.
+SECRETS = {
+    "a variable that is called so": ("the value is s3cr3t-value!", "s3cr3t-value!"),
+    "a secret that was added": ("it said secret-value", "secret-value"),
+    "a token of GitHub's": ("ghp_abcdefghijklmnopqrstuvwxyz012345 failed", "ghp_abcdefghijklmnopqrstuvwxyz012345"),
+    "a token of the hub's": ("hf_abcdefghijklmnopqrstuvwxyz failed", "hf_abcdefghijklmnopqrstuvwxyz"),
+    "a login in an address": ("GET https://me:pass-word@proxy:80/x", "me:pass-word"),
+    "a signature in an address": ("GET https://blob/x?sig=abc%2Fdef&se=1 302", "sig=abc%2Fdef&se=1"),
+    "a header": ("Authorization: Bearer abcdef.ghi", "abcdef.ghi"),
+}
+
+
+@pytest.mark.parametrize("case", SECRETS)
+def test_secrets_are_masked_in_the_log_and_the_message(case: str, tmp_path: Path) -> None:
+    message, secret = SECRETS[case]
+    code = "debug_log.add_secrets(['secret-value'])\ndef flow(): raise ValueError(sys.argv[1])\n"
+    code += "sys.exit(exit_handler.run(flow))"
+    done = python(START + code, tmp_path, message, MY_TOKEN="s3cr3t-value!", CI_TASKS_DEBUG="1")
+    assert done.returncode == 70
+    text = logs(tmp_path)[0].read_text() + done.stderr
+    assert secret not in text
+    assert debug_log.MASK in text
+
+
+def test_secrets_of_hosts_yaml_are_masked_whatever_their_names(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text("hosts:\n  box:\n    kind: local\n    secrets: [PLAIN_NAME]\n")
+    code = "from ci_tasks.run.checkout_source import open_config\n"
+    code += "def flow(): open_config(); raise ValueError('it is opensesame')\n"
+    env = {"CI_TASKS_HOSTS": str(hosts), "PLAIN_NAME": "opensesame"}
+    done = python(f"{START}{code}sys.exit(exit_handler.run(flow))", tmp_path, **env)
+    assert f"it is {debug_log.MASK}" in done.stderr
+    log = logs(tmp_path)[0].read_text()
+    assert f"ValueError: it is {debug_log.MASK}" in log
+    assert "opensesame" not in log
+
+
+def test_old_logs_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for number in range(debug_log.MAX_FILES + 5):
+        (tmp_path / f"logs/20200101-000000-{number:02d}.log").write_text("")
+    python(f"{START}sys.exit(exit_handler.run(lambda: 1 // 0))", tmp_path)
+    kept = logs(tmp_path)
+    assert len(kept) == debug_log.MAX_FILES
+    assert re.match("20200101-000000-06", kept[0].name)
+
+
+@pytest.mark.parametrize("arguments", ["--list", "--version", "--help jobs", "jobs", "runs"])
+class TestOutputThatCannotBeWritten:
+    def test_a_full_device_is_blocked(self, arguments: str, tmp_path: Path) -> None:
+        with open("/dev/full", "w") as full:
+            done = self._run(arguments, tmp_path, full.fileno())
+        assert done.returncode == 125
+        assert done.stderr.startswith("ci-tasks: blocked: No space left on device")
+        assert "Traceback" not in done.stderr
+
+    def test_a_closed_pipe_is_141_without_a_message(self, arguments: str, tmp_path: Path) -> None:
+        read, write = os.pipe()
+        os.close(read)
+        done = self._run(arguments, tmp_path, write)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (141, "")
+
+    def _run(self, arguments: str, home: Path, out: int) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "CI_TASKS_HOME": str(home)}
+        argv = [sys.executable, "-c", COMMAND, *arguments.split()]
+        return subprocess.run(argv, env=env, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60)
