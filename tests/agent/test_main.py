@@ -21,6 +21,7 @@ Until = Callable[..., Any]
 
 def test_start_returns_while_the_job_runs_and_the_agent_is_nobodys_child(run: Run, until: Until) -> None:
     run.start('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done')
+    until(lambda: run.status().group is not None)
     status = run.status()
     assert processes.alive(status)
     assert os.getsid(status.pid or -1) != os.getsid(0)

@@ -155,7 +155,8 @@ def test_after_a_kill_the_same_script_brings_the_rest_and_an_old_orphan_goes(
     gate, pending = threading.Event(), download(repo, str(tmp_path / "m"))
     hub.storage.faults.append(Fault("model.safetensors", gate=gate, cut=0))  # type: ignore[union-attr]
     process = start(hub, tmp_path, pending)
-    until(lambda: (tmp_path / "m/config.json").exists() and len(list((tmp_path / "m").rglob("*.incomplete"))) == 1)
+    until(lambda: (tmp_path / "m/.cache/huggingface/download/config.json.metadata").exists())  # written after the file
+    until(lambda: len(list((tmp_path / "m").rglob("*.incomplete"))) == 1)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     gate.set()
