@@ -124,8 +124,10 @@ def _venv(venv: Venv) -> str:
         return f"""# actions/setup-python
 _venv={shlex.quote(venv.path)} _python={python}
 [ -x "$_venv/bin/python" ] || "$_python" -m venv "$_venv" || blocked "$_python cannot make a venv"
-export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH
+export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
 """
+    # A simulated host's rows may need packages of the person's home; those for an image must not see them.
+    alone = "" if venv.python else " PYTHONNOUSERSITE=1"
     return f"""# No container here: a throwaway venv over this machine's Python; `pip install` changes nothing outside.
 _venv=$_tmp/venv _python={python}
 "$_python" -m venv --system-site-packages --without-pip "$_venv" || blocked "$_python cannot make a venv"
@@ -136,7 +138,7 @@ _venv=$_tmp/venv _python={python}
 else
   "$_python" -m venv --system-site-packages "$_venv" || blocked "$_python cannot make a venv with pip"
 fi
-export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH
+export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0{alone}
 """
 
 

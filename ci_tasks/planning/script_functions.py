@@ -20,6 +20,19 @@ case $GITHUB_WORKSPACE in /*) ;; *) GITHUB_WORKSPACE=$(CDPATH='' cd -- "$GITHUB_
 _tmp=$CI_TASKS_RUN_DIR/tmp
 { mkdir -p -- "$_tmp" "$CI_TASKS_RUN_DIR/artifacts" && chmod 700 -- "$_tmp" && : > "$_tmp/later"; } ||
   blocked "cannot write in $CI_TASKS_RUN_DIR"
+# A login shell reads /etc/profile, which sets PATH anew on Debian and so hides the venv and the container adapter: what
+# it was started with comes first again. Bash expands the value of BASH_ENV itself; other shells do nothing there.
+if [ -z "${CI_TASKS_INSIDE:-}" ]; then
+  cat > "$_tmp/login-shell" << 'END_OF_LOGIN_SHELL' || blocked "cannot write in $_tmp"
+if shopt -q login_shell; then
+  while IFS= read -r -d '' _entry; do
+    case $_entry in PATH=*) case $PATH: in "${_entry#PATH=}":*) ;; *) PATH=${_entry#PATH=}:$PATH ;; esac ;; esac
+  done < "/proc/$$/environ"
+  unset _entry
+fi
+END_OF_LOGIN_SHELL
+  export BASH_ENV='$CI_TASKS_RUN_DIR/tmp/login-shell'
+fi
 _status=success _exit_code=0 _number=0 _step='' _adapter='' _odd=()
 
 event() { printf '{"t": %s, %s}\n' "$(date +%s.%N)" "$1" >> "$CI_TASKS_RUN_DIR/events.jsonl"; }
@@ -125,7 +138,8 @@ TAIL = """exit "$_exit_code"
 
 SETUP_TAIL = r"""# What rows take over: the venv, and what the steps left in GITHUB_PATH and GITHUB_ENV.
 if [ "$_exit_code" = 0 ]; then
-  { printf 'export VIRTUAL_ENV=%q\n' "$_venv"; printf 'PATH=%q:$PATH\n' "$_venv/bin"; cat "$_tmp/later"
+  { printf 'export VIRTUAL_ENV=%q\n' "$_venv"; printf 'PATH=%q:$PATH\n' "$_venv/bin"
+    echo 'export PIP_USER=0'; cat "$_tmp/later"
   } > "$CI_TASKS_RUN_DIR/ready.new" && mv "$CI_TASKS_RUN_DIR/ready.new" "$CI_TASKS_RUN_DIR/ready" || _exit_code=125
 fi
 exit "$_exit_code"

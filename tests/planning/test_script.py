@@ -299,6 +299,29 @@ def test_the_container_adapter_stays_in_front_of_every_path(plain: ScriptRunner)
     assert ran.log.splitlines()[-1] == "adapter docker"
 
 
+@pytest.mark.parametrize("script_runner", ["plain", "sp ace 'quo\"te $HOME `x`"], indirect=True)
+def test_a_login_shell_keeps_the_adapter_the_venv_and_added_paths_whatever_its_profile_says(
+    script_runner: ScriptRunner,
+) -> None:
+    """As bash does where /etc/profile sets PATH; a shell that is none reads nothing of ours."""
+    (script_runner.directory / ".bash_profile").write_text("PATH=/opt/of-the-profile:/usr/bin:/bin\n")
+    adapter = script_runner.directory / "bin/docker"
+    adapter.parent.mkdir()
+    adapter.write_text("#!/bin/sh\n")
+    adapter.chmod(0o755)
+    ran = script_runner.run(
+        step('echo /added >> "$GITHUB_PATH"\n'),
+        step('bash -lc \'bash -lc "echo \\$PATH"\'; unset BASH_ENV; bash -lc "echo \\$PATH"\n'),
+        venv=Venv(sys.executable, f"{script_runner.directory}/tmp/venv"),
+    )
+    kept, without = ran.log.splitlines()[-2:]
+    front = f"{adapter.parent}:/added:{script_runner.directory}/tmp/venv/bin:"
+    assert kept.startswith(front)
+    assert kept.endswith(":/opt/of-the-profile:/usr/bin:/bin")
+    assert kept.count("/added") == 1
+    assert without == "/opt/of-the-profile:/usr/bin:/bin"
+
+
 def test_outputs_of_a_step_with_an_id(script_runner: ScriptRunner) -> None:
     ran = script_runner.run(step('echo a=1 >> "$GITHUB_OUTPUT"\n', id="my-id"), step("true\n"))
     outputs = ran.directory / "artifacts/outputs"

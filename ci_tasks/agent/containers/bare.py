@@ -15,7 +15,8 @@ from .rules import NONE, ContainerRules
 # Variables that a container would have of its own, or that this machine needs to reach the network.
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "ftp_proxy")
 _BASE_NAMES = frozenset(
-    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TZ", "TMPDIR", "VIRTUAL_ENV", "SSL_CERT_FILE")
+    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TZ", "TMPDIR", "SSL_CERT_FILE")
+    + ("VIRTUAL_ENV", "PYTHONNOUSERSITE", "BASH_ENV")  # the row's venv stays in front in a login shell too
     + _PROXIES
     + tuple(name.upper() for name in _PROXIES)
 )
