@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from ci_tasks.agent import processes, run_directory
+from ci_tasks.agent import processes, run_directory, supervisor
 from ci_tasks.agent.gpus import lock_files
 from ci_tasks.agent.records import Status
 from ci_tasks.results.record import judge_run
@@ -298,6 +298,30 @@ def test_without_bash_the_run_ends_as_an_error(run: Run, tmp_path: Path) -> None
     record = judge_run(run.paths)
     assert record.status == "blocked"
     assert "bash" in record.reason
+
+
+BUG = """\
+import sys, time
+from ci_tasks.agent import supervisor
+
+def fail(*_):
+    while not open(sys.argv[1] + "/begun", "a+").tell():
+        time.sleep(0.01)
+    raise RuntimeError("a bug")
+
+supervisor.Supervisor._watch = fail
+supervisor.supervise(sys.argv[1], lambda: None)
+"""
+
+
+def test_a_bug_while_the_job_runs_ends_the_run_and_its_processes(run: Run) -> None:
+    run.write('setsid sleep 300 & echo yes > "$CI_TASKS_RUN_DIR/begun"; wait')
+    package = str(Path(supervisor.__file__).parents[2])
+    subprocess.run([sys.executable, "-c", BUG, run.path], env={**os.environ, "PYTHONPATH": package}, check=True)
+    assert not run.alive()
+    status = run.status()
+    assert (status.state, status.end, status.error) == ("ended", run_directory.END_ERROR, "RuntimeError('a bug')")
+    assert "a bug" in Path(run.paths.agent_log).read_text()
 
 
 HOSTILE = ["with space", 'it\'s a "run"', "new\nline", "$(touch x) `y` ${z}", "-n", "ünïcödé"]

@@ -314,6 +314,24 @@ def test_a_single_rows_venv_is_in_its_run_directory() -> None:
     assert "_venv='/runs/id 1/tmp/venv' _python=/usr/bin/python3.10" in plan(workflow(PYTHON)).script
 
 
+@pytest.mark.parametrize(
+    ("host", "body", "python"),
+    [
+        (SIM, STEPS, "/usr/bin/python3.10"),
+        (BARE, "    container: {image: a/b}\n" + STEPS, '"$(command -v python3)"'),
+        (DOCKER, "    container: {image: a/b}\n" + STEPS, None),
+        (BARE, STEPS, None),
+    ],
+    ids=["simulated host", "image without containers", "image", "no image"],
+)
+def test_a_throwaway_venv_is_only_where_steps_would_change_somebodys_python(
+    host: HostSpec, body: str, python: str | None
+) -> None:
+    script = plan(workflow(body), host).script
+    lines = [line for line in script.splitlines() if line.startswith("_venv=$_tmp/venv _python=")]
+    assert lines == ([f"_venv=$_tmp/venv _python={python}".replace('"', "")] if python else [])
+
+
 def test_the_python_that_a_job_wants() -> None:
     parsed = workflow(PYTHON)
     assert wanted_python(parsed, parsed.jobs["e2e-test-j"], row_of(parsed), EVENT, ()) == "3.10"

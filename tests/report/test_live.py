@@ -163,6 +163,14 @@ def test_a_thousand_rows_on_64_hosts_fit_the_terminal(width: int, height: int) -
     assert "h40 " in text and "away; no" in text  # what needs a person is never among those that are counted
 
 
+@pytest.mark.parametrize(("height", "hosts"), [(5, 2), (12, 2), (15, 3), (21, 5), (40, 11)])
+def test_hosts_take_a_third_of_the_terminal_and_two_lines_at_least(height: int, hosts: int) -> None:
+    fleet = [HostProgress(f"h{number}", 1) for number in range(30)]
+    lines = shown([RowProgress("row", "running", 1.0, host="h0")], height=height, hosts=fleet)
+    head, first = (next(at for at, line in enumerate(lines) if line.startswith(word)) for word in ("HOST", "NO "))
+    assert first - head - 1 == hosts
+
+
 def test_nothing_is_said_by_colour_alone() -> None:
     out = io.StringIO()
     console = Console(file=out, width=120, height=24, force_terminal=True, color_system="standard")

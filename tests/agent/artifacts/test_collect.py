@@ -304,3 +304,15 @@ def test_a_core_file_is_known_by_its_head(run: Run, tmp_path: Path, name: str, c
     core_files = run_directory.read_record(CoreFiles, os.path.join(run.paths.artifacts, "cores.json"))
     assert core_files == (CoreFiles((CoreFile(str(workspace / "deep" / name), len(content)),)) if is_core else None)
     assert len(os.listdir(run.paths.artifacts)) == int(is_core)
+
+
+def test_what_already_lies_in_artifacts_keeps_its_name(run: Run) -> None:
+    artifacts = Path(run.paths.artifacts)
+    artifacts.mkdir()
+    os.symlink("gone", artifacts / "host")
+    for content in (b"a", b"b"):
+        writer = limits.ArtifactWriter(run.paths, [])
+        writer.add("host", "file", 1, io.BytesIO(content).read)
+        writer.close()
+    assert sorted(os.listdir(artifacts)) == ["host", "host.2", "host.3"]
+    assert [(artifacts / name / "file").read_bytes() for name in ("host.2", "host.3")] == [b"a", b"b"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
 from ci_tasks.cli.options import build
 from ci_tasks.cli.program import CommandLine
-from ci_tasks.features.verl.command import VerlOptions, command_line
+from ci_tasks.features.verl import run_levels
+from ci_tasks.features.verl.command import VerlOptions, command_line, verl
+from ci_tasks.features.verl.levels.levels import LevelRequest
 
 TREES = "--bridge '/my trees/bridge' --verl /verl --host box"
 
@@ -30,6 +33,43 @@ def test_the_command_of_a_plan_is_read_as_the_same_options(line: str) -> None:
 def test_what_does_not_change_the_plan_is_left_out() -> None:
     line = f"verl --level 0 {TREES}"
     assert command_line(options_of(shlex.split(f"{line} --plan --json --markdown --keep"))) == f"ci-tasks {line}"
+
+
+def test_each_option_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[run_levels.VerlRequest] = []
+    monkeypatch.setattr(run_levels, "run", lambda request, config, form: asked.append(request))
+    given = {
+        "model_id": "org/m",
+        "model_path": "/m",
+        "train_files": "/t",
+        "val_files": "/v",
+        "reward_model": "/r",
+        "dummy_config": "/c.json",
+        "script": "a.sh",
+    }
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
+    several = "--variant 'dense, expert' --proof x --proof y --env A=1 --override k=v --test t.py --steps 40 --gpus 4"
+    others = "--no-reward-model --enforce-eager --keep --baseline ~/good.log --image i"
+    verl(options_of([*shlex.split(f"verl --level 4 {TREES} {several} {others}"), *words]))
+    verl(options_of(shlex.split(f"verl --level 0 {TREES}")))
+    full, plain = asked
+    assert full.request == LevelRequest(
+        4,
+        variants=("dense", "expert"),
+        no_reward_model=True,
+        enforce_eager=True,
+        steps=40,
+        proofs=("x", "y"),
+        bridge_tests=("t.py",),
+        env={"A": "1"},
+        overrides=("k=v",),
+        gpus=4,
+        **given,
+    )
+    assert (full.bridge, full.verl, full.host, full.image) == (Path("/my trees/bridge"), Path("/verl"), "box", "i")
+    assert (full.baseline, full.keep) == (Path.home() / "good.log", True)
+    assert plain.request == LevelRequest(0, model_id="Qwen/Qwen2.5-0.5B")
+    assert (plain.baseline, plain.image, plain.data, plain.keep) == (None, None, None, False)
 
 
 def options_of(argv: list[str]) -> VerlOptions:

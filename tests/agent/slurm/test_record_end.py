@@ -1,0 +1,40 @@
+"""The end of a run whose Slurm job is over and whose agent wrote none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.records import SlurmJob
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.slurm import job_file
+from ci_tasks.agent.slurm.record_end import record_job_end
+from ci_tasks.agent.slurm.states import SlurmJobState
+
+
+@pytest.mark.parametrize(
+    ("output", "last"),
+    [
+        (None, "; is the workspace of hosts.yaml on a file system of all nodes?"),
+        (b"", "; is the workspace of hosts.yaml on a file system of all nodes?"),
+        (b"bash: cannot open\n", ": bash: cannot open"),
+        (b"first\nno \xff such file\n\n", ": no \ufffd such file"),
+        (b"module: command not found\n" * 1000 + b"no python3", ": no python3"),
+        (b"x" * 100_000, ": " + "x" * 4096),
+    ],
+    ids=["no file", "no output", "one line", "not UTF-8", "many lines", "a line without an end"],
+)
+def test_a_job_that_could_not_start_is_blocked_with_the_last_line_of_its_output(
+    tmp_path: Path, output: bytes | None, last: str
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    job = job_file.write(str(run), SlurmJob(home=str(tmp_path), name="batch", array="7"))
+    Path(job.submission).mkdir(parents=True)
+    if output is not None:
+        Path(job.output).write_bytes(output)
+    status = record_job_end(str(run), SlurmJobState("FAILED", node="n1"))
+    assert (status.state, status.end, status.exit_code, status.concluded) == ("ended", "exit", 125, True)
+    assert status.error == f"the job could not start on n1 (FAILED){last}"
+    assert Path(RunDir(str(run)).log).read_text() == f"ci-tasks: blocked: {status.error}\n"

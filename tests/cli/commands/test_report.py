@@ -1,0 +1,74 @@
+"""`report` as a person types it: which runs, and where the report goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invoke.context import Context
+from invoke.exceptions import Exit
+
+from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.cli.program import namespace
+from ci_tasks.results import store
+from ci_tasks.results.record import record_not_started
+
+BATCH = "20260101-120000-ckpt"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two runs of one batch."""
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for number in ("01", "02"):
+        run = RunDir(str(tmp_path / "runs" / BATCH / number))
+        Path(run.path).mkdir(parents=True)
+        write_json(run.plan, {"id": f"{BATCH}.{number}", "label": "ckpt", "row": f"row-{number}", "host": "h100a"})
+        record_not_started(run, "blocked", "no GPU")
+    return tmp_path
+
+
+def report(**options: Any) -> None:
+    namespace["report"](Context(), **options)
+
+
+def test_a_report_on_the_terminal_names_the_rows_that_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    report(run=f"{BATCH}.02, {BATCH}.01,")
+    out = capsys.readouterr().out
+    assert out.index("row-02") < out.index("row-01")
+    report(run=f"{BATCH}.02")
+    assert "row-01" not in capsys.readouterr().out
+
+
+def test_each_output_option_writes_its_own_format(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report(run=BATCH, html="~/page.html", junit="~/rows.xml", markdown=True)
+    assert "<html" in (home / "page.html").read_text()
+    assert "<testsuite" in (home / "rows.xml").read_text()
+    assert "blocked | row-01 | h100a |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("names", ["", " , "])
+def test_a_report_of_no_run_is_an_error_with_the_valid_forms(names: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exit) as left:
+        report(run=names)
+    assert left.value.code == 2
+    message = capsys.readouterr().err
+    assert "report needs RUN" in message and len(message.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ci_log": "ci.log"}, "--ci-log draws CI's metrics beside the run's"),
+        ({"ci_log": "ci.log", "html": "page.html"}, "--ci-log is one row's log, and these runs are of 2 rows"),
+    ],
+)
+def test_cis_log_needs_a_page_of_one_row(
+    options: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Exit) as left:
+        report(run=BATCH, **options)
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
