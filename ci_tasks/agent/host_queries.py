@@ -15,12 +15,12 @@ Outputs = Dict[str, QueryAnswer]
 MAX_BYTES = 1 << 20  # of an output, its last ones
 
 
-def ask(commands: Mapping[str, Sequence[str]], timeout: float) -> Outputs:
+def ask(commands: Mapping[str, Sequence[str]], timeout: float, environ: Optional[Mapping[str, str]] = None) -> Outputs:
     """name → output of its argv. `code` is None for a program that is missing, or that did not end within `timeout`
-    seconds; `err` says which."""
+    seconds; `err` says which. `environ` is theirs; None for our own."""
     outputs: Outputs = {}
     threads = [
-        threading.Thread(target=_put, args=(name, argv, timeout, outputs), daemon=True)
+        threading.Thread(target=_put, args=(name, argv, timeout, environ, outputs), daemon=True)
         for name, argv in commands.items()
     ]
     for thread in threads:
@@ -30,17 +30,20 @@ def ask(commands: Mapping[str, Sequence[str]], timeout: float) -> Outputs:
     return {name: outputs[name] for name in commands}
 
 
-def _put(name: str, argv: Sequence[str], timeout: float, outputs: Outputs) -> None:
-    outputs[name] = _run(argv, timeout)
+def _put(
+    name: str, argv: Sequence[str], timeout: float, environ: Optional[Mapping[str, str]], outputs: Outputs
+) -> None:
+    outputs[name] = _run(argv, timeout, environ)
 
 
-def _run(argv: Sequence[str], timeout: float) -> QueryAnswer:
+def _run(argv: Sequence[str], timeout: float, environ: Optional[Mapping[str, str]]) -> QueryAnswer:
     try:
         process = subprocess.Popen(
             list(argv),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=environ,
             start_new_session=True,  # so that a child of the program, which keeps the pipe open, can be ended with it
         )
     except OSError as error:

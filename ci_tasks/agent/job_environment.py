@@ -7,7 +7,7 @@ machine (proxies, certificates, the package index) and what the plan names: the 
 from __future__ import annotations
 
 import os
-from typing import Dict, List
+from typing import Dict, List, Mapping
 
 from . import run_directory
 from .records import Plan
@@ -19,18 +19,22 @@ _PASSED = frozenset(
     + tuple(name.upper() for name in _PROXIES)
     + ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
     + ("HF_ENDPOINT", "HF_HOME", "DOCKER_HOST", "DOCKER_CONFIG")
-    + ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+    + ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "PYENV_ROOT")  # pyenv's shims on PATH need the last
 )
 _PASSED_PREFIXES = ("LC_", "PIP_", "UV_")
 
 
 def job_environment(plan: Plan, run_dir: str) -> Dict[str, str]:
     """The environment for run.sh; its own `export`s come on top."""
-    env = {name: value for name, value in os.environ.items() if passed(name)}
-    env.update({name: os.environ[name] for name in plan.secrets if name in os.environ})
+    env = machine_environment({name: os.environ[name] for name in plan.secrets if name in os.environ})
     env.update(plan.host_env)
     env[run_directory.ENV_RUN_DIR] = run_directory.mark(run_dir)
     return env
+
+
+def machine_environment(host_env: Mapping[str, str]) -> Dict[str, str]:
+    """What every job of the host has, and whoever asks what its jobs will find."""
+    return {**{name: value for name, value in os.environ.items() if passed(name)}, **host_env}
 
 
 def secret_values(plan: Plan) -> List[str]:

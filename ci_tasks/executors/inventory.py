@@ -33,20 +33,14 @@ def inventory_queries(spec: HostSpec, images: Sequence[str]) -> dict[str, Sequen
         queries[gpu_locks.LOCKS_QUERY_NAME] = gpu_locks.LOCKS_QUERY
     if spec.runtime in _CONTAINERS:
         for image in images:
-            queries[_IMAGE + image] = _runtime(spec, "image", "inspect", "--format", "{{.Id}}", image)
+            queries[_IMAGE + image] = [spec.runtime, "image", "inspect", "--format", "{{.Id}}", image]
     return queries
 
 
 def pull_commands(spec: HostSpec, absent: Sequence[str]) -> dict[str, Sequence[str]]:
     """What brings the images that a host lacks, by image; nothing where it is not to pull any."""
     may = spec.runtime in _CONTAINERS and spec.pull != "never"
-    return {image: _runtime(spec, "pull", "--quiet", image) for image in absent} if may else {}
-
-
-def _runtime(spec: HostSpec, *args: str) -> list[str]:
-    """A call of the host's runtime; its own env counts: DOCKER_HOST says which daemon is meant."""
-    env_prefix = ["env", *(f"{name}={value}" for name, value in spec.env.items())] if spec.env else []
-    return [*env_prefix, spec.runtime, *args]
+    return {image: [spec.runtime, "pull", "--quiet", image] for image in absent} if may else {}
 
 
 def parse_inventory(answers: Mapping[str, QueryAnswer]) -> HostInventory:

@@ -59,7 +59,7 @@ class LocalExecutor:
         return requirements.facts(self.spec, gpus=gpus > 0, container=container, simulates=simulates)
 
     def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-        return LocalQueryRunner().run_queries(questions, timeout)
+        return LocalQueryRunner(self.spec.env).run_queries(questions, timeout)
 
     def find_python(self, version_spec: str) -> tuple[str, str]:
         return python.find_python(version_spec)

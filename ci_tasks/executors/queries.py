@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ci_tasks.agent import host_queries
+from ci_tasks.agent.job_environment import machine_environment
 from ci_tasks.agent.records import QueryAnswer
 
 
 class QueryRunner(Protocol):
-    """A host that can be asked. The questions run at the same time, so that a program that hangs delays no other."""
+    """A host that can be asked, in the environment that its jobs get. The questions run at the same time, so that a
+    program that hangs delays no other."""
 
     def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """The answer to each argv, by the question's name."""
@@ -19,10 +21,13 @@ class QueryRunner(Protocol):
 
 
 class LocalQueryRunner:
-    """This machine."""
+    """This machine; `host_env` is what hosts.yaml adds to its jobs' environment."""
+
+    def __init__(self, host_env: Mapping[str, str] | None = None) -> None:
+        self._host_env = host_env or {}
 
     def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-        return host_queries.ask(questions, timeout)
+        return host_queries.ask(questions, timeout, machine_environment(self._host_env))
 
 
 def python_query(script: str, *args: str) -> list[str]:

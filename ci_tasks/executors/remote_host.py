@@ -62,7 +62,7 @@ def open_remote_host(spec: HostSpec) -> RemoteRunManager:
 def open_query_runner(spec: HostSpec) -> Iterator[QueryRunner]:
     """The host, to be asked; this machine too."""
     if spec.kind == "local":
-        yield LocalQueryRunner()
+        yield LocalQueryRunner(spec.env)
         return
     remote_host = open_remote_host(spec)
     try:

@@ -23,7 +23,9 @@ _PYXIS = "--container-image"
 
 def facts(host: HostSpec, *, gpus: bool, container: bool, simulates: bool) -> HostFacts:
     """What this machine offers as `host`; asks only for what is wanted, since a cold driver takes seconds to answer."""
-    answers = LocalQueryRunner().run_queries(host_queries(host, gpus=gpus, container=container), QUERY_TIMEOUT_S)
+    answers = LocalQueryRunner(host.env).run_queries(
+        host_queries(host, gpus=gpus, container=container), QUERY_TIMEOUT_S
+    )
     return parse_facts(host, answers, simulates=simulates)
 
 
@@ -34,9 +36,7 @@ def host_queries(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, li
         queries["gpus"] = _sinfo(host) if host.kind == "slurm" else ["nvidia-smi", "--list-gpus"]
     # Of a cluster it is the login node that answers: pyxis shows there, while docker may be on the other nodes only.
     if container and host.runtime in _WORKS and (host.kind != "slurm" or host.runtime == "pyxis"):
-        # The host's own env counts: DOCKER_HOST says which daemon is meant.
-        env_prefix = ["env", *(f"{name}={value}" for name, value in host.env.items())] if host.env else []
-        queries["container"] = [*env_prefix, *_WORKS[host.runtime]]
+        queries["container"] = [*_WORKS[host.runtime]]
     return queries
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ci_tasks.agent.records import QueryAnswer
@@ -22,6 +24,18 @@ def test_a_program_that_hangs_spoils_no_other_answer() -> None:
     assert answers["answers"] == QueryAnswer(0, "here\n")
     assert answers["hangs"].timed_out
     assert not answers["hangs"].is_missing
+
+
+def test_programs_are_asked_in_the_environment_of_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a person's shell adds is no property of the host; what hosts.yaml adds is, PATH included."""
+    monkeypatch.setenv("DOCKER_CONTEXT", "mine")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    program = tmp_path / "docker"
+    program.write_text('#!/bin/sh\necho "$DOCKER_HOST,${DOCKER_CONTEXT-unset},${CUDA_VISIBLE_DEVICES-unset}"\n')
+    program.chmod(0o755)
+    host_env = {"DOCKER_HOST": "unix:///theirs", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    answers = LocalQueryRunner(host_env).run_queries({"docker": ["docker"]}, 30)
+    assert answers["docker"].out == "unix:///theirs,unset,unset\n"
 
 
 @pytest.mark.parametrize(

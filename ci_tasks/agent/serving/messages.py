@@ -191,10 +191,12 @@ class ReadPlan(RequestFor[PlanText]):
 
 @dataclass(frozen=True)
 class RunPrograms(RequestFor[ProgramOutputs]):
-    """Run programs of the host, name → argv, at the same time and for at most `timeout` seconds."""
+    """Run programs of the host, name → argv, at the same time and for at most `timeout` seconds, in the environment
+    that jobs get with `env`."""
 
     commands: Mapping[str, Tuple[str, ...]]
     timeout: float
+    env: Mapping[str, str] = field(default_factory=dict)
     do: Literal["programs"] = "programs"
 
 

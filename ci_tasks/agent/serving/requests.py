@@ -16,6 +16,7 @@ from .. import create_run_directory, host_queries, run_directory
 from ..cleanup import cancel as cancel_run
 from ..cleanup.remove_run import remove_run
 from ..file_lock import LockTimeout, file_lock
+from ..job_environment import machine_environment
 from ..records import SlurmJob
 from ..slurm.cancel import removing
 from ..slurm.session import SlurmSession
@@ -209,7 +210,7 @@ def read_plan(session: ServeSession, request: messages.ReadPlan, number: int) ->
 
 
 def run_programs(session: ServeSession, request: messages.RunPrograms, number: int) -> ProgramOutputs:
-    return ProgramOutputs(host_queries.ask(request.commands, request.timeout))
+    return ProgramOutputs(host_queries.ask(request.commands, request.timeout, machine_environment(request.env)))
 
 
 def runs(session: ServeSession, request: messages.ListRuns, number: int) -> RunList:

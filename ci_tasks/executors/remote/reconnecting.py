@@ -90,7 +90,7 @@ class ReconnectingConnection:
 
     def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """The answers of programs of the host: see ci_tasks.executors.queries.Asker."""
-        request = RunPrograms({name: tuple(argv) for name, argv in questions.items()}, timeout)
+        request = RunPrograms({name: tuple(argv) for name, argv in questions.items()}, timeout, self.spec.env)
         return self.request(request).outputs
 
     @property

@@ -17,8 +17,6 @@ from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, gb, part
 RUNTIMES = ("docker", "podman")
 INFO, TOOLKIT, CDI, SOCKET, USER = "runtime", "nvidia-ctk", "cdi", "socket", "user"
 _SOCKET = "/var/run/docker.sock"
-# What chooses the daemon; hosts.yaml's `env` counts here as it does for the job.
-_CHOOSING = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "CONTAINER_HOST")
 _CONTAINERD = "io.containerd.snapshotter.v1"
 _CONTAINERD_ROOT = "/var/lib/containerd"
 
@@ -29,7 +27,7 @@ def facts(host: HostSpec, images: Sequence[str]) -> list[HostFact]:
     if host.runtime not in RUNTIMES:
         return [daemonless.fact(host)]
     name = host.runtime
-    queries: dict[str, Sequence[str]] = {INFO: _command(host, "info", "--format", "{{json .}}"), USER: ["id"]}
+    queries: dict[str, Sequence[str]] = {INFO: [host.runtime, "info", "--format", "{{json .}}"], USER: ["id"]}
     queries[SOCKET] = ["stat", "-L", "-c", "%U %G %a", _socket(host)]
     facts = [HostFact(queries, lambda answers: [_reachable(host, answers)])]
     if uses_gpus(host):
@@ -152,7 +150,7 @@ def _image(host: HostSpec, image: str) -> HostFact:
             return [_absent(host, image)]
         return [unknown("image", f"{image}: {answer.last_line}")]
 
-    return HostFact({name: _command(host, "image", "inspect", "--format", "{{json .}}", "--", image)}, read)
+    return HostFact({name: [host.runtime, "image", "inspect", "--format", "{{json .}}", "--", image]}, read)
 
 
 def _identity(info: Mapping[str, Any]) -> str:
@@ -182,11 +180,6 @@ def _store(host: HostSpec, info: Mapping[str, Any]) -> str:
     if _CONTAINERD in str(info.get("DriverStatus")):
         return _CONTAINERD_ROOT  # DockerRootDir has the containers then, and containerd the images
     return str(info.get("DockerRootDir") or part(info, "store").get("graphRoot") or "")
-
-
-def _command(host: HostSpec, *arguments: str) -> list[str]:
-    assignments = [f"{name}={host.env[name]}" for name in _CHOOSING if name in host.env]
-    return [*(["env", *assignments] if assignments else []), host.runtime, *arguments]
 
 
 def _socket(host: HostSpec) -> str:

@@ -13,7 +13,6 @@ from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers
 
 TOPIC = "hub"
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _TRUE = ("1", "on", "yes", "true")  # as huggingface_hub reads its switches
 # An error that is no OSError may repeat an address with the password in it, so only its type is shown.
 _SCRIPT = """
@@ -42,7 +41,7 @@ def facts(host: HostSpec) -> list[HostFact]:
     if host.env.get("HF_HUB_OFFLINE", "").lower() in _TRUE:
         return [HostFact({}, lambda _: [ok(TOPIC, "not checked: HF_HUB_OFFLINE is set in hosts.yaml")])]
     has_token = any(name in _TOKENS for name in host.secrets)
-    question = [*_proxies(host.env), *python_query(_SCRIPT, _without_login(host.env.get("HF_ENDPOINT", "")))]
+    question = python_query(_SCRIPT, _without_login(host.env.get("HF_ENDPOINT", "")))
     return [HostFact({"hub": question}, lambda answers: _read(answers, has_token))]
 
 
@@ -80,12 +79,6 @@ def _unreachable(error: str) -> str:
     if "name or service" in low or "name resolution" in low:
         return "check the host's DNS, or set HTTPS_PROXY; HF_ENDPOINT in the host's env names a mirror"
     return "open the way out, or set HTTPS_PROXY; HF_ENDPOINT in env names a mirror, HF_HUB_OFFLINE says to do without"
-
-
-def _proxies(env: Mapping[str, str]) -> list[str]:
-    """Words that give hosts.yaml's proxies to the question; not one with a login: an argv is for all to see."""
-    assignments = [f"{name}={value}" for name, value in env.items() if name.lower() in _PROXIES and "@" not in value]
-    return ["env", *assignments] if assignments else []
 
 
 def _without_login(address: str) -> str:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -451,6 +451,15 @@ def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: 
     assert remote_run.aborted[0] == BLOCKED
     assert "No space left on device" in remote_run.aborted[1]
     assert host.left() != []
+
+
+def test_programs_of_the_host_are_asked_in_the_environment_of_its_jobs(host: PipedHost) -> None:
+    host.spec = replace(host.spec, env={"DOCKER_HOST": "unix:///theirs"})
+    command = ["sh", "-c", "echo $DOCKER_HOST ${BASH_ENV-unset}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BASH_ENV", "/mine")
+        answers = host.open().connection.run_queries({"it": command}, 30)
+    assert answers["it"] == QueryAnswer(0, "unix:///theirs unset\n")
 
 
 def test_programs_of_the_host_are_asked_side_by_side(host: PipedHost) -> None:

@@ -42,7 +42,9 @@ def server() -> Iterator[HTTPServer]:
 
 def hub_result(read: Any, **host: Any) -> Any:
     facts = hub_access.facts(HostSpec("h", **host))
-    answers = LocalQueryRunner().run_queries({name: argv for fact in facts for name, argv in fact.queries.items()}, 60)
+    answers = LocalQueryRunner(host.get("env")).run_queries(
+        {name: argv for fact in facts for name, argv in fact.queries.items()}, 60
+    )
     [result] = read(facts, answers)
     return result
 
