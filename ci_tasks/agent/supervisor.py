@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from typing import Callable, List, Optional, Tuple
 
-from . import agent_log, processes, run_directory
+from . import agent_log, process_tree, processes, run_directory
 from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
 from .codec import RecordError
 from .containers.adapter import BLOCKED, EXIT_BLOCKED
@@ -62,9 +62,11 @@ class Supervisor:
         self.stalled = False
         self.resources = RunResources(plan, paths.path)
         self.cleanup = RunCleanup(paths, plan)
+        self.left: List[int] = []  # processes that could not be killed
 
     def run(self, started: Callable[[], None]) -> None:
         agent_log.watch_threads(self.paths.path)
+        process_tree.become_subreaper()
         self._write_status()  # a run without a status does not start
         started()
         self._event(Event(_now(), "started"))
@@ -189,6 +191,9 @@ class Supervisor:
         # The clients of docker first: one of them could start a container after the others were stopped.
         killed = processes.kill_all(self.paths.path, self.status.group)
         call_with_heartbeat(self.cleanup.stop, self._heartbeat, HEARTBEAT_SECONDS)
+        # Only now those without mark and group: the parent of a podman container, which ends with it, is one of them.
+        result = process_tree.kill_job(self.status.group)
+        killed, self.left = killed + result.killed, result.left
         if killed:
             self._event(Event(_now(), "killed", killed=killed))
 
@@ -235,6 +240,7 @@ class Supervisor:
             call_with_heartbeat(lambda: self.cleanup.finish(succeeded), self._heartbeat, HEARTBEAT_SECONDS)
             or CleanupResult()
         )
+        process_tree.kill_everything()
         self.status = replace(
             self.status,
             state=run_directory.STATE_ENDED,
@@ -245,7 +251,7 @@ class Supervisor:
             log_sha256=self.log.sha256,
             waiting=(),
             kept=cleaned.kept,
-            left=cleaned.left,
+            left=(*cleaned.left, *("process %d was killed and has not ended" % pid for pid in self.left)),
         )
         # The end must be on record even where the disk was full a moment ago.
         for _ in range(60):
@@ -255,6 +261,7 @@ class Supervisor:
 
     def _heartbeat(self) -> bool:
         self.last_heartbeat = time.monotonic()
+        process_tree.reap_orphans(self.status.group)
         try:
             self._write_status()
         except OSError:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from typing import List, Optional
 
-from .. import processes, run_directory
+from .. import process_tree, processes, run_directory
 from ..containers.run_containers import RunContainers, read_plan
 from ..records import Plan
 from . import cancel as cancel_run
@@ -59,5 +57,5 @@ def _cancel_and_wait(paths: run_directory.RunDir, plan: Plan) -> None:
         time.sleep(_POLL_SECONDS)
     if processes.alive(status):
         assert status.pid is not None  # it is alive
-        os.kill(status.pid, signal.SIGKILL)
+        process_tree.kill_tree(status.pid)
     processes.kill_all(paths.path, processes.orphaned_group(run_directory.read_status_if_readable(paths), paths.path))

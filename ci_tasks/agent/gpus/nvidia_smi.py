@@ -1,17 +1,19 @@
 """The GPUs of this host: nvidia-smi's queries, pure parsers of its output, and which GPUs are in use.
 
-With a driver in trouble nvidia-smi hangs, sometimes where no signal reaches it. So it runs in a session and a thread of
-its own, and is given up after a timeout.
+With a driver in trouble nvidia-smi hangs, sometimes where no signal reaches it. So it runs in a thread of its own, and
+while one hangs no other is started: it would hang too, and might stay for ever.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
-import signal
 import subprocess
 import threading
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
+
+from .. import process_tree
 
 TIMEOUT = 20.0  # seconds; a cold driver needs several
 QUERY_GPUS = [
@@ -111,22 +113,21 @@ def gpus_in_use(gpus: Tuple[Gpu, ...], apps: Tuple[GpuProcess, ...]) -> Dict[int
 
 def query_gpus() -> GpuSnapshot:
     """Run nvidia-smi once, for up to TIMEOUT seconds per query."""
-    return GpuMonitor(0).query()
+    return _GpuQuery().snapshot()
 
 
 class GpuMonitor:
     """Queries nvidia-smi every `interval` seconds in a thread, so that reading `latest` never blocks. `latest` is None
     until the first result.
 
-    A later query that fails only sets `problem`: an unknown state does not make GPUs free.
+    A later query that fails or hangs only sets `problem`: an unknown state does not make GPUs free.
     """
 
     def __init__(self, interval: float) -> None:
         self.latest: Optional[GpuSnapshot] = None
         self.problem = ""
         self._interval = interval
-        self._stopped = threading.Event()
-        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._query = _GpuMonitorQuery(self._publish)
         self._thread = threading.Thread(target=self._run, name="nvidia-smi", daemon=True)
 
     def start(self) -> None:
@@ -134,10 +135,27 @@ class GpuMonitor:
 
     def close(self) -> None:
         """Does not wait for the thread: a program that cannot be killed would keep the run from ending."""
-        self._stopped.set()
-        self._kill()
+        self._query.stop()
 
-    def query(self) -> GpuSnapshot:
+    def _run(self) -> None:
+        while not self._query.stopped.is_set():
+            self._publish(self._query.snapshot())
+            self._query.stopped.wait(self._interval)
+
+    def _publish(self, snapshot: GpuSnapshot) -> None:
+        self.problem = snapshot.problem
+        if self.latest is None or self.latest.problem or not snapshot.problem:
+            self.latest = snapshot
+
+
+class _GpuQuery:
+    """Runs nvidia-smi. After TIMEOUT it is killed."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+        self._process: Optional["subprocess.Popen[bytes]"] = None
+
+    def snapshot(self) -> GpuSnapshot:
         try:
             text = self._output(QUERY_GPUS)
             gpus = tuple(parse_gpus(text))
@@ -147,50 +165,59 @@ class GpuMonitor:
         except _QueryError as error:
             return GpuSnapshot(problem=str(error))
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            snapshot = self.query()
-            self.problem = snapshot.problem
-            if self.latest is None or self.latest.problem or not snapshot.problem:
-                self.latest = snapshot
-            self._stopped.wait(self._interval)
+    def stop(self) -> None:
+        self.stopped.set()
+        self._kill()
 
     def _output(self, command: List[str]) -> str:
         """Raises _QueryError."""
         try:
             process = self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that a child of the program, which keeps the pipe open, is killed with it
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
         except FileNotFoundError:
             raise _QueryError(NO_PROGRAM) from None
         except OSError as error:
             raise _QueryError("nvidia-smi: %s" % error.strerror) from None
-        if self._stopped.is_set():
+        if self.stopped.is_set():
             self._kill()
-        try:
-            text = process.communicate(timeout=TIMEOUT)[0].decode(errors="replace")
-        except subprocess.TimeoutExpired:
-            self._kill()
-            if process.stdout is not None:
-                process.stdout.close()
-            raise _QueryError("no answer from nvidia-smi within %g s" % TIMEOUT) from None
+        for timeouts in itertools.count(1):
+            try:
+                text = process.communicate(timeout=TIMEOUT)[0].decode(errors="replace")
+                break
+            except subprocess.TimeoutExpired:
+                self._timed_out(process, "no answer from nvidia-smi within %g s" % (timeouts * TIMEOUT))
         if process.returncode != 0:
             raise _QueryError(_last_line(text))
         return text
+
+    def _timed_out(self, process: "subprocess.Popen[bytes]", problem: str) -> None:
+        """Raises _QueryError where the query is over."""
+        self._kill()
+        if process.stdout is not None:
+            process.stdout.close()
+        raise _QueryError(problem)
 
     def _kill(self) -> None:
         process = self._process
         if process is None or process.returncode is not None:
             return
+        process_tree.kill_tree(process.pid)  # a child of the program would keep the pipe open
         try:
-            os.killpg(process.pid, signal.SIGKILL)
             process.wait(1)  # one that hangs in the driver stays, and nobody waits for it
-        except (OSError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             pass
+
+
+class _GpuMonitorQuery(_GpuQuery):
+    """A query that waits for its program, however long it hangs, until it is stopped."""
+
+    def __init__(self, publish: Callable[[GpuSnapshot], None]) -> None:
+        super().__init__()
+        self._publish = publish
+
+    def _timed_out(self, process: "subprocess.Popen[bytes]", problem: str) -> None:
+        self._publish(GpuSnapshot(problem=problem))
 
 
 class _QueryError(Exception):

@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 from typing import Dict, Mapping, Optional
 
-from .. import processes, run_directory, signals, supervisor
+from .. import process_tree, processes, run_directory, signals, supervisor
 from ..gpus import nvidia_smi
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart, Status
@@ -103,8 +103,7 @@ class _BatchSupervisor(supervisor.Supervisor):
     def _write_status(self) -> None:
         if job_file.read_attempt(self.paths.path) not in (None, self._start_mark):
             # A node that was thought to be down goes on, while the job runs elsewhere: the record is the other's.
-            if self.status.group is not None:
-                os.killpg(self.status.group, signal.SIGKILL)
+            process_tree.kill_everything()
             os._exit(_EXIT_NONE)
         super()._write_status()
 

@@ -141,6 +141,27 @@ def test_a_monitor_sees_changes_and_keeps_them_over_a_failure(gpu_host: GpuHost,
     until(lambda: "nvidia-smi" not in [thread.name for thread in threading.enumerate()])
 
 
+def test_while_one_nvidia_smi_hangs_no_other_is_started(
+    gpu_host: GpuHost, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would stay for ever in a driver that is stuck. What was known of the GPUs stays, with the problem."""
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.125)
+    gpu_host.smi(4)
+    monitor = nvidia_smi.GpuMonitor(0.01)
+    monitor.start()
+    until(lambda: monitor.latest is not None and not monitor.problem)
+    gpu_host.smi_says(
+        f"#!/bin/sh\necho >> {gpu_host.path}/started\n"
+        f"until [ -e {gpu_host.path}/go ]; do sleep 0.05; done\necho '7, GPU-7, H200, 580, 1, 2'"
+    )
+    until(lambda: monitor.problem == "no answer from nvidia-smi within 0.5 s")
+    assert (gpu_host.path / "started").read_text() == "\n"
+    assert monitor.latest is not None and monitor.latest.ids == [0]
+    (gpu_host.path / "go").touch()
+    until(lambda: monitor.latest is not None and monitor.latest.ids == [7])
+    monitor.close()
+
+
 def test_closing_a_monitor_kills_a_hung_nvidia_smi(gpu_host: GpuHost, until: Until) -> None:
     gpu_host.smi_says(
         f"#!/bin/sh\necho $$ > {gpu_host.path}/pid.new; mv {gpu_host.path}/pid.new {gpu_host.path}/pid; exec sleep 300"

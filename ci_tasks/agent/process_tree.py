@@ -1,0 +1,153 @@
+"""The processes below the agent, as the kernel knows them: whatever a process does to its environment, title, group or
+session, it stays below the agent, which is their child subreaper.
+
+The agent's own programs (docker, nvidia-smi, rm) share its session. A job begins in another one, and no process can
+join a session that exists: whatever is below the agent in another session is the job's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Iterator, List, NamedTuple, Optional, Set
+
+KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
+_PROC = "/proc"
+_PR_SET_CHILD_SUBREAPER = 36
+_EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
+_PAUSE_SECONDS = 0.005
+
+
+class KillResult(NamedTuple):
+    """How many processes were killed, and the pids of those that did not end."""
+
+    killed: int
+    left: List[int]
+
+
+class _Stat(NamedTuple):
+    state: str
+    parent: int
+    session: int
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children, not init's. Does nothing elsewhere than on Linux."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        pass
+
+
+def reap_orphans(job: Optional[int]) -> None:
+    """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for."""
+    session = _session_of(os.getpid())
+    for pid in _children(os.getpid()):
+        stat = _stat(pid)
+        if stat is not None and stat.state == "Z" and stat.session != session and pid != job:
+            _reap(pid)
+
+
+def kill_job(job: Optional[int]) -> KillResult:
+    """Kill every process of the job below this process, again and again: one may fork while it is being looked for."""
+    return _kill(_session_of(os.getpid()), job)
+
+
+def kill_everything() -> None:
+    """Kill every process below this one, its own programs too. Nobody may wait for any of them any more."""
+    _kill(None, None)
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process that hangs, and what is below it."""
+    for process in [*_living(pid, None), pid]:
+        _send_kill(process)
+
+
+def _kill(except_session: Optional[int], job: Optional[int]) -> KillResult:
+    killed: Set[int] = set()
+    deadline = time.monotonic() + KILL_SECONDS
+    empty = 0
+    while True:
+        left = []
+        for pid in _living(os.getpid(), except_session):  # each at once: where one forks and exits, the newest counts
+            left.append(pid)
+            _send_kill(pid)
+        if except_session is not None:
+            reap_orphans(job)
+        empty = 0 if left else empty + 1
+        if empty == _EMPTY_PASSES or time.monotonic() > deadline:
+            return KillResult(len(killed), left)
+        if killed.issuperset(left):
+            time.sleep(_PAUSE_SECONDS)
+        killed.update(left)
+
+
+def _living(top: int, except_session: Optional[int]) -> Iterator[int]:
+    """The processes below `top` that have not ended, without those of a session."""
+    pending = _children(top)
+    while pending:
+        pid = pending.pop()
+        stat = _stat(pid)
+        if stat is not None and stat.state not in "ZX":
+            if stat.session != except_session:
+                yield pid
+            pending += _children(pid)
+
+
+def _children(pid: int) -> List[int]:
+    directory = "%s/%d/task" % (_PROC, pid)
+    children: List[int] = []
+    try:
+        for thread in os.listdir(directory):
+            with open("%s/%s/children" % (directory, thread), encoding="ascii") as source:
+                children += map(int, source.read().split())
+    except FileNotFoundError:  # the process or its thread has ended, or the kernel has no such file
+        return children if os.path.exists("%s/%d/task/%d/children" % (_PROC, os.getpid(), os.getpid())) else _scan(pid)
+    except OSError:
+        return children
+    return children
+
+
+def _scan(pid: int) -> List[int]:
+    """The children, from the parents of all processes."""
+    try:
+        pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()]
+    except OSError:
+        return []  # a system without /proc
+    stats = ((child, _stat(child)) for child in pids)
+    return [child for child, stat in stats if stat is not None and stat.parent == pid]
+
+
+def _session_of(pid: int) -> Optional[int]:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def _stat(pid: int) -> Optional[_Stat]:
+    try:
+        with open("%s/%d/stat" % (_PROC, pid), encoding="utf-8", errors="replace") as source:
+            # The command's name, in brackets, may itself hold spaces and brackets.
+            state, parent, _, session = source.read().rpartition(")")[2].split()[:4]
+    except (OSError, ValueError):
+        return None
+    return _Stat(state, int(parent), int(session))
+
+
+def _send_kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except OSError:
+        pass

@@ -1,0 +1,119 @@
+"""What a job hides from its agent is found all the same. Jobs are real; each process that must end holds a lock."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent import process_tree
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+
+Until = Callable[..., Any]
+
+# Overwrites the environment and the title in its own memory, as setproctitle does, whose processes Ray's workers are.
+BLANK = """
+import ctypes, os
+os.setsid()
+fields = open("/proc/self/stat").read().rpartition(")")[2].split()
+for start, end in ((fields[45], fields[46]), (fields[47], fields[48])):
+    ctypes.memset(int(start), 0, int(end) - int(start))
+assert not open("/proc/self/environ").read().strip("\\0")
+open(os.environ["READY"], "w").close()
+while True:
+    ctypes.CDLL(None).pause()
+"""
+# Lives for a moment only: whoever lists processes and then kills them comes too late.
+CHAIN = """
+import os, time
+os.setsid()
+open(os.environ["READY"], "w").close()
+end = time.monotonic() + 30
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+"""
+DEEP = """
+import os, time
+for _ in range(30):
+    if os.fork():
+        os.wait()
+    os.setpgid(0, 0)
+open(os.environ["READY"], "w").close()
+time.sleep(300)
+"""
+ESCAPES = {
+    "a session without environment": 'env -i setsid bash -c "touch $READY; sleep 300"',
+    "a daemon of such a session": "env -i setsid bash -c \"(setsid bash -c 'touch $READY; sleep 300' &)\"",
+    "a process that overwrote its environment and title": f"$PYTHON -c '{BLANK}'",
+    "one that forks and exits all the time": f"env -i READY=$READY $PYTHON -c '{CHAIN}'",
+    "a deep tree of groups": f"env -i READY=$READY setsid $PYTHON -c '{DEEP}'",
+}
+
+
+def _is_held(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _start(run: Run, until: Until, escape: str, end: str) -> None:
+    """Every process inherits the descriptor of a lock, so that none is missed, whatever it has become."""
+    run.start(
+        f'exec 9> "$CI_TASKS_RUN_DIR/held"; flock 9; export READY="$CI_TASKS_RUN_DIR/ready" PYTHON={run.python}\n'
+        f'{escape} > /dev/null 2>&1 &\nuntil [ -e "$READY" ]; do sleep 0.01; done; {end}'
+    )
+    until(lambda: run.has("ready"))
+
+
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES)
+def test_no_process_outlives_the_run(run: Run, until: Until, escape: str) -> None:
+    _start(run, until, escape, "exit 4")
+    status = run.ended()
+    assert (status.end, status.exit_code, status.left) == ("exit", 4, ())
+    assert not _is_held(run.path / "held")
+    assert [event.killed or 0 for event in run.events("killed")] > [0]
+
+
+def test_nor_does_it_outlive_a_cancelled_run(run: Run, until: Until) -> None:
+    _start(run, until, ESCAPES["a daemon of such a session"], "exec sleep 300")
+    assert _is_held(run.path / "held")
+    run.cancel()
+    assert (run.ended().end, _is_held(run.path / "held")) == ("cancelled", False)
+
+
+def test_what_a_long_job_orphans_is_reaped_and_its_own_exit_code_is_not_taken(run: Run, until: Until) -> None:
+    run.start(
+        'for n in {1..20}; do (setsid bash -c "exit 7" &); done\n'
+        'touch "$CI_TASKS_RUN_DIR/ready"; until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done; exit 3'
+    )
+    until(lambda: run.has("ready"))
+    until(lambda: _states_of_children(run.status().pid or 0).count("Z") == 0)
+    (run.path / "go").touch()
+    assert run.ended().exit_code == 3
+    assert not run.events("killed")
+
+
+def _states_of_children(pid: int) -> list[str]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children]
+
+
+def test_children_are_found_on_a_kernel_that_does_not_list_them(
+    monkeypatch: pytest.MonkeyPatch, run: Run, until: Until
+) -> None:
+    run.start("sleep 300")
+    until(lambda: run.status().group)
+    agent, group = run.status().pid or 0, run.status().group or 0
+    assert process_tree._children(agent) == process_tree._scan(agent) == [group]
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+    assert process_tree._children(2**22 + 1) == []
