@@ -2,6 +2,7 @@
 
 file              record           written by
 plan.json         Plan             the client, once; the last file that makes the directory complete
+claims.json       RunDescription   the client, in the place of plan.json, of a run that another client began
 run.sh            -                the client: the job's script
 bin/agent.pyz     -                the client: the agent; bin/docker is its container adapter
 status.json       Status           the agent, every two seconds; on Slurm also whoever records the job's end
@@ -68,14 +69,12 @@ class Checkout:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything that was decided about one row on one host; `script` is the text of run.sh, and stands there only.
+class RunDescription:
+    """What is shown of a run and what it is judged by. Nothing in it is executed, opened or removed, so that it may
+    come from a host, whose job can write what it likes.
 
-    `owned` are the directories that go with the run, `exclusive` the host-wide locks that it needs for itself, and
-    `gpu_locks` says who takes the locks of its GPUs: the job's own script, the agent, or Slurm. `container` is None
-    where docker cannot be adapted. `entry_point` is whether the test file does anything when it is run, None where the
-    row names no test file. `nodes` are those of a cluster, each with the row's GPUs. `grace_seconds` lie between
-    SIGTERM and SIGKILL.
+    `entry_point` is whether the test file does anything when it is run, None where the row names no test file. `nodes`
+    are those of a cluster, each with the row's GPUs.
     """
 
     id: str = ""
@@ -88,24 +87,35 @@ class Plan:
     gpus: int = 0
     image: Optional[str] = None
     runtime: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-    secrets: Tuple[str, ...] = ()
-    workspace: str = ""
     timeout_minutes: float = 24 * 60
     stall_minutes: float = 10
     deviations: Tuple[Deviation, ...] = ()
-    container: Optional[ContainerRules] = None
     checkout: Checkout = Checkout()
+    entry_point: Optional[bool] = None
+    nodes: int = 1
+
+
+@dataclass(frozen=True)
+class Plan(RunDescription):
+    """Everything that was decided about one row on one host; `script` is the text of run.sh, and stands there only.
+
+    `exclusive` are the host-wide locks that the run needs for itself, and `gpu_locks` says who takes the locks of its
+    GPUs: the job's own script, the agent, or Slurm. `container` is None where docker cannot be adapted.
+    `keeps_workspace`: other runs use the workspace after its end. `grace_seconds` lie between SIGTERM and SIGKILL.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Tuple[str, ...] = ()
+    workspace: str = ""
+    container: Optional[ContainerRules] = None
     script: str = field(default="", metadata=codec.NOT_STORED)
     host_env: Mapping[str, str] = field(default_factory=dict)
     setup: Optional[str] = None
     keep: bool = False
-    owned: Tuple[str, ...] = ()
+    keeps_workspace: bool = False
     exclusive: Tuple[str, ...] = ()
     gpu_locks: Optional[GpuRequest] = None
     artifacts: Tuple[str, ...] = ()
-    entry_point: Optional[bool] = None
-    nodes: int = 1
     grace_seconds: float = GRACE_SECONDS
 
     @property

@@ -11,7 +11,7 @@ import tempfile
 from typing import Any, Callable, Dict, Final, Optional, TextIO, Type, TypeVar
 
 from . import codec
-from .records import Plan, RemoteLocation, Status
+from .records import Plan, RemoteLocation, RunDescription, Status
 
 T = TypeVar("T")
 
@@ -35,6 +35,8 @@ class RunDir:
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
         self.plan = self._at("plan.json")
+        self.claims = self._at("claims.json")
+        self.workspace = self._at("workspace")
         self.script = self._at("run.sh")
         self.bin = self._at("bin")
         self.adapter = self._at("bin", "docker")
@@ -63,6 +65,12 @@ def mark(run_dir: str) -> str:
 def read_plan(run: RunDir) -> Plan:
     """plan.json; an empty plan where there is none. Raises RecordError, OSError."""
     return read_record(Plan, run.plan) or Plan()
+
+
+def read_description(run: RunDir) -> RunDescription:
+    """What the plan says of the run; of one that another client began, what its host claims. Raises RecordError,
+    OSError."""
+    return read_record(RunDescription, run.plan) or read_record(RunDescription, run.claims) or RunDescription()
 
 
 def read_status(run: RunDir) -> Status:

@@ -142,7 +142,7 @@ class LocalExecutor:
 
     def release(self, row: PreparedRow) -> None:
         if row.plan.setup is None and local_runs.read_run_status(row.run).kept is None:
-            shutil.rmtree(row.plan.workspace, ignore_errors=True)
+            shutil.rmtree(row.run.workspace, ignore_errors=True)
 
     def detach(self) -> None:
         pass

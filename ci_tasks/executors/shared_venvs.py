@@ -103,6 +103,7 @@ def setup_plan(setup: SharedSetup, host: HostSpec) -> Plan:
         stall_minutes=host.stall_minutes,
         container=ContainerRules(runtime=NONE),
         script=setup.script,
+        keeps_workspace=True,
     )
 
 

@@ -128,7 +128,6 @@ def make_plan(
         setup=setup.directory if setup else None,
         checkout=location.checkout,
         keep=location.keep,
-        owned=() if setup else (location.workspace,),
         exclusive=exclusive(host, texts, starts_ray=location.starts_ray),
         gpu_locks=locks,
         artifacts=host.artifacts,

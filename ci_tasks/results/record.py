@@ -18,12 +18,12 @@ from ci_tasks.agent.records import (
     DockerInvocations,
     Environment,
     Event,
-    Plan,
+    RunDescription,
     SlurmAllocation,
     Status,
     read_events,
 )
-from ci_tasks.agent.run_directory import RunDir, read_plan, read_record, read_remote, read_status, write_record
+from ci_tasks.agent.run_directory import RunDir, read_description, read_record, read_remote, read_status, write_record
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.records import (
     NO_EVIDENCE,
@@ -52,7 +52,7 @@ _LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log 
 
 def judge_run(run: RunDir) -> RunRecord:
     """Judge an ended run, write its record.json and return it."""
-    plan, status = read_plan(run), read_status(run)
+    plan, status = read_description(run), read_status(run)
     facts = log_facts(run)
     evidence = collect_evidence(_junit(run), facts, plan.entry_point)
     calls = _container_calls(run)
@@ -73,7 +73,7 @@ def judge_run(run: RunDir) -> RunRecord:
 
 def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
     """The record of a run that never began: blocked, or cancelled while it waited."""
-    return _write_record(run, _record(read_plan(run), Status(), Verdict(status, reason, NO_EVIDENCE)))
+    return _write_record(run, _record(read_description(run), Status(), Verdict(status, reason, NO_EVIDENCE)))
 
 
 class UnreadableRun(UsageError):
@@ -93,7 +93,7 @@ def load_record(run: RunDir) -> RunRecord:
         record = read_record(RunRecord, run.record)
         if record is not None:
             return record
-        plan, status = read_plan(run), read_status(run)
+        plan, status = read_description(run), read_status(run)
         if status.exists and is_over(run):
             return judge_run(run)
         state = RUNNING if status.exists else PLANNED
@@ -136,7 +136,7 @@ def _write_record(run: RunDir, record: RunRecord) -> RunRecord:
 
 
 def _record(
-    plan: Plan,
+    plan: RunDescription,
     status: Status,
     verdict: Verdict,
     facts: LogFacts = LogFacts(),

@@ -11,22 +11,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from ci_tasks.agent.records import RemoteLocation
-from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
-from ci_tasks.agent.serving.messages import Cancel, ListRuns, ReadPlan, RunSummary
+from ci_tasks.agent.run_directory import RunDir, read_description, read_remote, read_status
+from ci_tasks.agent.serving.messages import Cancel
 from ci_tasks.config import Config, HostSpec
-from ci_tasks.errors import Blocked, UnknownName, UsageError
+from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.executors import local_runs
 from ci_tasks.executors.executor import RunState
 from ci_tasks.executors.remote.mirror import lock_mirror
-from ci_tasks.executors.remote.remote_run import RemoteRun, write_remote_location
+from ci_tasks.executors.remote.remote_run import RemoteRun
 from ci_tasks.executors.remote.run_manager import RemoteRunManager
 from ci_tasks.records import LOST, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.record import is_over, load_record, record_not_started
+from ci_tasks.run.adopt import adopt_runs
 from ci_tasks.run.label import print_results
 from ci_tasks.run.progress_view import copy_from, open_view, running_row_progress
 
@@ -118,13 +118,7 @@ def show_log(name: str, *, follow: bool) -> int:
 
 def find_runs(name: str, config: Config, host: str | None) -> list[tuple[str, RunDir]]:
     """The runs that `name` means: those kept here; with `host` those on it, which are then known here too."""
-    if not host:
-        return store.find(name)
-    spec = config.host(host)
-    runs = list(_adopt_runs(name, spec))
-    if not runs:
-        raise UnknownName("run", name, [run.id for run in _runs_on(spec)], where=f"host {host}")
-    return runs
+    return adopt_runs(name, config.host(host)) if host else store.find(name)
 
 
 @contextmanager
@@ -190,7 +184,7 @@ def _follow(name: str, attached: Sequence[AttachedRun], managers: dict[str, Remo
 
 
 def _progress(attached: AttachedRun, state: RunState) -> RowProgress:
-    row = read_plan(attached.run).row
+    row = read_description(attached.run).row
     if state.is_complete or state.aborted:
         record = load_record(attached.run)
         return RowProgress(row, state.aborted[0] if state.aborted else record.status, record.timings.seconds)
@@ -258,32 +252,3 @@ def _single_run(name: str, runs: list[tuple[str, RunDir]]) -> RunDir:
     if len(runs) > 1:
         raise UsageError(f"{name!r} means {len(runs)} runs", hint="one of: " + ", ".join(id for id, _ in runs))
     return runs[0][1]
-
-
-def _runs_on(spec: HostSpec) -> Sequence[RunSummary]:
-    from ci_tasks.executors.remote_host import open_remote_host
-
-    if spec.kind == "local":
-        raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")
-    with closing(open_remote_host(spec)) as manager:
-        return manager.connection.request(ListRuns()).runs
-
-
-def _adopt_runs(name: str, spec: HostSpec) -> Iterator[tuple[str, RunDir]]:
-    """Runs of the host by that name, somebody else's perhaps, each with a directory here from now on."""
-    from ci_tasks.executors.remote_host import open_remote_host
-
-    with closing(open_remote_host(spec)) as manager:
-        for remote_run in manager.connection.request(ListRuns()).runs:
-            id = remote_run.id
-            if not remote_run.row or not (id == name or id.startswith(f"{name}.") or store.batch_of(id) == name):
-                continue
-            batch, number = os.path.split(remote_run.dir)
-            run = RunDir(str(store.home() / "runs" / os.path.basename(batch) / number))
-            if not os.path.exists(run.plan):
-                answer = manager.connection.request(ReadPlan(remote_run.dir))
-                Path(run.path).mkdir(parents=True, exist_ok=True)
-                write_record(run.plan, answer.plan)
-                Path(run.script).write_text(answer.script, encoding="utf-8", errors="surrogateescape", newline="\n")
-                write_remote_location(run, spec, remote_run.dir, adopted=True)
-            yield id, run

@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ci_tasks.agent.cleanup.remove_run import end_and_clean
-from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status
+from ci_tasks.agent.cleanup.remove_run import end_and_clean, remove_run
+from ci_tasks.agent.cleanup.remove_tree import remove_tree
+from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
 from ci_tasks.agent.serving import list_runs
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
 from ci_tasks.config import Config
@@ -62,29 +63,36 @@ def _clean_there(
 ) -> Iterator[tuple[str, Sequence[str]]]:
     for run in runs:
         if why := _stays_there(run, days, everything):
-            yield f"{run.id}: stays, {why}", []
+            yield f"{_id(run)}: stays, {why}", []
         else:
-            yield f"{run.id}: removed", line.request(Clear(run.dir)).left
+            yield f"{_id(run)}: removed", line.request(Clear(run.dir)).left
 
 
 def _stays_there(run: RunSummary, days: float, everything: bool) -> str:
     """Why a run on another host is not to be removed; empty where it is."""
     if run.alive:
         return "it runs"
-    mine = os.path.basename(os.path.dirname(run.dir)).endswith(f"-{store.client_id()}")
-    if not mine:
+    if not run.batch.endswith(_own_suffix()):
         long_ago = run.ended_at is not None and time.time() - run.ended_at > days * _DAY
         return "" if long_ago else f"it is somebody else's and not over for {days:g} days"
     if run.kept and not everything:
         return "it was kept for `shell`; --all removes it"
-    if run.row and not _is_home(run.dir) and not everything:
+    if run.is_row and not _is_home(run) and not everything:
         return "it is not home yet: `fetch` it first, or --all"
     return ""
 
 
-def _is_home(directory: str) -> bool:
-    batch, number = os.path.split(directory)
-    here = store.home() / "runs" / os.path.basename(batch).removesuffix(f"-{store.client_id()}") / number
+def _own_suffix() -> str:
+    return f"-{store.client_id()}"
+
+
+def _id(run: RunSummary) -> str:
+    """As the run is called here, where this client began it."""
+    return run.id.replace(run.batch, run.batch.removesuffix(_own_suffix()), 1)
+
+
+def _is_home(run: RunSummary) -> bool:
+    here = store.home() / "runs" / run.batch.removesuffix(_own_suffix()) / run.number
     if not here.exists():
         return True
     remote = read_remote(RunDir(str(here)))
@@ -94,24 +102,27 @@ def _is_home(directory: str) -> bool:
 def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
     for info in list_runs.runs(str(store.home())):
         run = RunDir(info.dir)
-        if info.alive:
+        is_old = days is not None and info.ended_at and time.time() - info.ended_at > days * _DAY
+        if os.path.lexists(run.remote):
+            # A copy of what is on a host. Its files are the host's word, which names nothing else that is to go here.
+            if is_old:
+                yield f"{info.id}: removed", remove_tree(run.path, None, "none", {})
+                _forget_empty(Path(run.path).parent)
+        elif info.alive:
             yield f"{info.id}: stays, it runs", []
-        elif days is not None and info.ended_at and time.time() - info.ended_at > days * _DAY:
-            left = end_and_clean(run.path)
-            shutil.rmtree(run.path, ignore_errors=True)
+        elif is_old:
+            yield f"{info.id}: removed", remove_run(run.path)
             _forget_empty(Path(run.path).parent)
-            yield f"{info.id}: removed", left
         elif info.kept and not everything:
             yield f"{info.id}: stays, it was kept for `shell`; --all removes what was kept", []
-        elif info.state != "planned" and read_remote(run) is None and _has_left(run):
+        elif info.state != "planned" and _has_left(run):
             load_record(run)  # so that a run whose runner was killed has its record
             yield f"{info.id}: what it left is removed", end_and_clean(run.path)
 
 
 def _has_left(run: RunDir) -> bool:
     status = read_status(run)
-    owned = any(os.path.lexists(path) for path in read_plan(run).owned)
-    return owned or not status.has_ended or bool(status.left)
+    return os.path.lexists(run.workspace) or not status.has_ended or bool(status.left)
 
 
 def _forget_empty(batch: Path) -> None:

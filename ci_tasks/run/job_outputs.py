@@ -99,8 +99,7 @@ def _run_job(
     here = replace(event, workspace=str(workspace), sha=checkout.commit)
     row = rows.rows(source.workflow, job, here, source.suite.describe)[0]
     place = RunLocation("detect", run.path, str(workspace), checkout, python.find_python(""), str(workspace.parent), "")
-    plan = replace(make_plan(source.workflow, job, row, _HERE, here, (), place).plan, owned=())
-    local_runs.write_run_dir(run, plan)
+    local_runs.write_run_dir(run, make_plan(source.workflow, job, row, _HERE, here, (), place).plan)
     code = local_runs.complete(run)
     if code != 0:
         lines = Path(run.log).read_text(errors="replace").strip().splitlines() if Path(run.log).exists() else []

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.run_directory import RunDir, read_plan, read_status
+from ci_tasks.agent.run_directory import RunDir, read_description, read_status
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, remaining
 
@@ -232,7 +232,7 @@ def running_row_progress(
     if waiting := status.waiting:
         state, message, left = WAITING, "; ".join(waiting), None  # its time has not begun
     elif status.stalled:
-        state, message = STALLED, f"no output for {read_plan(run).stall_minutes:g} min"
+        state, message = STALLED, f"no output for {read_description(run).stall_minutes:g} min"
     elif not note:
         message = "collecting what it leaves" if status.phase == "collecting" else _LAST.of(run)
     ids = status.gpu_ids or ()

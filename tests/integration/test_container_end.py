@@ -69,7 +69,6 @@ class Box:
             stall_minutes=5,
             grace_seconds=1,
             workspace=str(self.workspace),
-            owned=(str(self.workspace),),
             image=dockerd.IMAGE,
         )
 
@@ -342,7 +341,7 @@ def test_what_root_left_in_a_container_is_readable_and_removed_for_another_user(
 
 def test_without_an_image_what_cannot_be_removed_is_said(somebody: Box) -> None:
     box = somebody
-    box.write("touch /w/x", "-v", shlex.quote(f"{box.workspace}:/w"), owned=[])
+    box.write("touch /w/x", "-v", shlex.quote(f"{box.workspace}:/w"), keeps_workspace=True)
     give_away(box)
     (box.workspace / "sub").mkdir()
     (box.workspace / "sub" / "roots").touch()

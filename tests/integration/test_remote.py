@@ -132,7 +132,9 @@ def test_a_colleague_follows_and_cancels_a_run_by_its_name_on_the_host(
     colleague = support.Person(tmp_path / "colleague", far_person.checkout, dict(far_person.env))
     said = colleague.ci_tasks("cancel", listed["id"], "--host", "box")
     assert said.code == 0, said.out + said.err
-    assert listed["id"] in said.out
+    (here,) = colleague.home.glob("runs/*/01")
+    assert here.parent.name.startswith(listed["id"].removesuffix(".01"))
+    assert f"{here.parent.name}.01" in said.out, "as it is called on the host, and here"
     assert [record["status"] for record in colleague.records()] == ["cancelled"]
     # The run is still whole for the one who began it.
     said = far_person.ci_tasks("fetch", "last")

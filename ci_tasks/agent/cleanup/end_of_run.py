@@ -39,6 +39,7 @@ class RunCleanup:
         self.paths, self.plan, self.began = paths, plan, time.time()
         self.containers = RunContainers(paths.path)
         self.environment = EnvironmentSnapshot(paths.path)
+        self._directory = os.path.realpath(paths.path)
 
     def stop(self) -> None:
         """End the run's containers. They and their files stay, for their logs."""
@@ -61,19 +62,18 @@ class RunCleanup:
         if self.plan.keep and not succeeded:
             names = tuple(container.name for container in containers)
             return CleanupResult(Kept(names, self.plan.workspace), tuple(problems))
-        problems += remove_tree(os.path.join(self.paths.path, "tmp"), image, *daemon)
-        return CleanupResult(left=(*problems, *self.containers.remove(), *remove_owned(self.paths, self.plan, image)))
+        problems += self.containers.remove()
+        if os.path.realpath(self.paths.path) != self._directory:
+            return CleanupResult(
+                left=(*problems, "%s leads elsewhere now: nothing below it is removed" % self.paths.path)
+            )
+        for path in (os.path.join(self.paths.path, "tmp"), *self._workspace()):
+            problems += remove_tree(path, image, *daemon)
+        return CleanupResult(left=tuple(problems))
 
-
-def remove_owned(paths: run_directory.RunDir, plan: Plan, image: Optional[str]) -> List[str]:
-    """Remove the directories that belong to the run. Returns a line for each that could not be removed."""
-    left: List[str] = []
-    for path in plan.owned:
-        if not os.path.isabs(path) or _contains(path, paths.path):
-            left.append("%s: not a directory of one run" % path)  # a plan that says so is wrong
-        elif os.path.lexists(path):
-            left += remove_tree(path, image, *runtime_of(plan))
-    return left
+    def _workspace(self) -> List[str]:
+        """A run's own lies in its directory, whatever a plan names: a job can write what it likes into that."""
+        return [] if self.plan.keeps_workspace else [self.paths.workspace]
 
 
 def image_of(containers: List[RunContainer], plan: Plan) -> Optional[str]:
@@ -100,8 +100,3 @@ def call_with_heartbeat(work: Callable[[], T], heartbeat: Callable[[], object], 
         if thread.is_alive():
             heartbeat()
     return results[0] if results else None
-
-
-def _contains(directory: str, path: str) -> bool:
-    top = os.path.realpath(directory).rstrip("/")
-    return (os.path.realpath(path) + "/").startswith(top + "/")

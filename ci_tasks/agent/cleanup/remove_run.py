@@ -23,26 +23,27 @@ def remove_run(run_dir: str) -> List[str]:
     While containers may be left, as where docker does not answer, the directory stays: it leads to them."""
     paths = run_directory.RunDir(run_dir)
     plan = read_plan(paths)
-    containers, left, image = _remove_left(paths, plan)
+    containers, image = _remove_containers(paths, plan)
     if containers:
-        return containers + left + ["%s: kept until its containers are gone" % paths.path]
-    return left + remove_tree(paths.path, image, *end_of_run.runtime_of(plan))
+        return containers + ["%s: kept until its containers are gone" % paths.path]
+    return remove_tree(paths.path, image, *end_of_run.runtime_of(plan))
 
 
 def end_and_clean(run_dir: str) -> List[str]:
-    """Stop what is left of the run; remove its containers and the directories that it owns. Log and status stay.
+    """Stop what is left of the run; remove its containers and its workspace. Log and status stay.
     Returns a line for each thing that could not be removed."""
     paths = run_directory.RunDir(run_dir)
-    containers, left, _ = _remove_left(paths, read_plan(paths))
-    return containers + left
+    plan = read_plan(paths)
+    containers, image = _remove_containers(paths, plan)
+    return containers + remove_tree(paths.workspace, image, *end_of_run.runtime_of(plan))
 
 
-def _remove_left(paths: run_directory.RunDir, plan: Plan) -> "tuple[List[str], List[str], Optional[str]]":
-    """Problems with containers, other problems, and an image that the host has."""
+def _remove_containers(paths: run_directory.RunDir, plan: Plan) -> "tuple[List[str], Optional[str]]":
+    """End the run. Returns problems with its containers, and an image that the host has."""
     _cancel_and_wait(paths, plan)
     containers = RunContainers(paths.path, thorough=True)
     image = end_of_run.image_of(containers.find(), plan)
-    return containers.remove(), end_of_run.remove_owned(paths, plan, image), image
+    return containers.remove(), image
 
 
 def _cancel_and_wait(paths: run_directory.RunDir, plan: Plan) -> None:

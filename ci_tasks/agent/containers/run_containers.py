@@ -1,4 +1,5 @@
-"""The containers of a run, found by the names that the adapter gave them and by the labels of the plan.
+"""The containers of a run: those that carry the label of its directory. A job can write any name into docker.json, and
+another label into plan.json; which directory is removed is known without them.
 
 A killed `docker run` leaves its container running, so the end of the script says nothing about them. A daemon that is
 dead or hangs must not keep a run from ending: its answers have a time limit, and a shorter one after a timeout.
@@ -22,7 +23,6 @@ SHORT_TIMEOUT = 5.0  # seconds, once one of them did not answer
 GRACE = "1"  # seconds for a container that nobody asked to stop yet: a detached one
 ATTEMPTS = 3  # removing a container fails while it is being created
 RUNTIMES = ("docker", "podman")
-LABEL_RUN = "ci-tasks.run"
 LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so on the host
 
 
@@ -100,7 +100,6 @@ class RunContainers:
         self.thorough = thorough
         self.problems: List[str] = []
         self._clients = {runtime: DockerClient(runtime, environment(self.plan)) for runtime in RUNTIMES}
-        self._labels = self.plan.container.labels if self.plan.container is not None else {}
 
     def find(self) -> List[RunContainer]:
         """All that exist. `problems` says which daemons did not answer."""
@@ -165,16 +164,11 @@ class RunContainers:
             yield container
 
     def _find_labelled(self, client: DockerClient) -> List[str]:
-        for key in (LABEL_DIR, LABEL_RUN):
-            if key in self._labels:
-                label = "label=%s=%s" % (key, self._labels[key])
-                return client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", label).out.split()
-        return []
+        label = "label=%s=%s" % (LABEL_DIR, self.paths.path)
+        return client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", label).out.split()
 
     def _is_own(self, container: RunContainer) -> bool:
-        """Names and ids of runs are unique on one client only, and two clients may share a daemon."""
-        keys = [key for key in (LABEL_DIR, LABEL_RUN) if key in self._labels and key in container.labels]
-        return all(container.labels[key] == self._labels[key] for key in keys)
+        return container.labels.get(LABEL_DIR) == self.paths.path
 
 
 def remove(run_dir: str) -> List[str]:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
-from typing import Iterator, List
+from typing import Iterable, Iterator, List
 
 from .. import processes, run_directory
-from ..containers.run_containers import read_plan
+from ..names import UnsafeName
 from ..slurm import job_file as slurm_job
 from .messages import RunSummary
 
 
 def runs(home: str) -> List[RunSummary]:
     """Every run below `home`."""
-    return _with_slurm_state([_summary(path) for path in sorted(_run_dirs(os.path.join(home, "runs")))])
+    return _with_slurm_state(list(_summaries(sorted(_run_dirs(os.path.join(home, "runs"))))))
+
+
+def _summaries(paths: Iterable[str]) -> Iterator[RunSummary]:
+    for path in paths:
+        with suppress(UnsafeName):  # a directory that a job has made: no run is called so
+            yield _summary(path)
 
 
 def _with_slurm_state(runs: List[RunSummary]) -> List[RunSummary]:
@@ -40,12 +47,9 @@ def _run_dirs(top: str) -> Iterator[str]:
 
 def _summary(path: str) -> RunSummary:
     run = run_directory.RunDir(path)
-    plan, status = read_plan(run), run_directory.read_status_if_readable(run)
+    status = run_directory.read_status_if_readable(run)
     return RunSummary(
         dir=path,
-        id=plan.id or os.path.join(*path.split(os.sep)[-2:]),
-        label=plan.label,
-        row=plan.row,
         state=status.state,
         alive=processes.alive(status),
         kept=status.kept is not None,

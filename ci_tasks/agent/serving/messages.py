@@ -5,28 +5,47 @@ A request names the class of its result: `Clear` is a `RequestFor[Cleared]`. `fr
 
 from __future__ import annotations
 
+import os
 import typing
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Mapping, Optional, Tuple, Type, TypeVar, Union
 
-from ..records import CheckoutPart, Plan, QueryAnswer, State, Status
+from ..names import check_absolute_path
+from ..records import CheckoutPart, Plan, QueryAnswer, RunDescription, State, Status
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run that a host keeps; `planned` until it starts. `label` and `row` are empty for install steps."""
+    """A run that a host keeps; `planned` until it starts. What it is called follows from its directory alone."""
 
     dir: str
-    id: str
-    label: str = ""
-    row: str = ""
     state: State = "planned"
     alive: bool = False
     kept: bool = False
     started_at: Optional[float] = None
     ended_at: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        check_absolute_path(self.dir)
+
+    @property
+    def batch(self) -> str:
+        return os.path.basename(os.path.dirname(self.dir))
+
+    @property
+    def number(self) -> str:
+        return os.path.basename(self.dir)
+
+    @property
+    def is_row(self) -> bool:
+        """Install steps are none."""
+        return self.number.isascii() and self.number.isdecimal() and self.batch not in ("", "runs")
+
+    @property
+    def id(self) -> str:
+        return "%s%s%s" % (self.batch, "." if self.is_row else "/", self.number)
 
 
 # -- results ---------------------------------------------------------------------------------------------------------
@@ -46,10 +65,9 @@ class Cleared:
 
 
 @dataclass(frozen=True)
-class PlanText:
-    plan: Plan
-    script: str
-    kind: Literal["plan"] = "plan"
+class DescribedRun:
+    description: RunDescription
+    kind: Literal["description"] = "description"
 
 
 @dataclass(frozen=True)
@@ -72,7 +90,7 @@ class Pruned:
     kind: Literal["pruned"] = "pruned"
 
 
-Result = Union[Done, Cleared, PlanText, ProgramOutputs, RunList, Pruned]
+Result = Union[Done, Cleared, DescribedRun, ProgramOutputs, RunList, Pruned]
 
 
 @dataclass(frozen=True)
@@ -184,9 +202,11 @@ class Clear(RequestFor[Cleared]):
 
 
 @dataclass(frozen=True)
-class ReadPlan(RequestFor[PlanText]):
+class DescribeRun(RequestFor[DescribedRun]):
+    """What run another client began."""
+
     dir: str
-    do: Literal["plan"] = "plan"
+    do: Literal["describe"] = "describe"
 
 
 @dataclass(frozen=True)
@@ -214,7 +234,7 @@ class Prune(RequestFor[Pruned]):
 
 
 _OfRuns = Union[Receive, Create, StartRun, Submit, Watch, Cancel, Kill, Collect, Clear]
-Request = Union[_OfRuns, ReadPlan, RunPrograms, ListRuns, Prune]
+Request = Union[_OfRuns, DescribeRun, RunPrograms, ListRuns, Prune]
 
 
 def result_type(request: RequestFor[R]) -> Type[R]:

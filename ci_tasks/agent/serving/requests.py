@@ -23,7 +23,7 @@ from ..slurm.session import SlurmSession
 from ..trees.repositories import SHA1, SHA256, form_of
 from ..trees.store import MissingBase, StoreError, TreeStore
 from . import bundle, frames, list_runs, messages
-from .messages import Cleared, Done, PlanText, ProgramOutputs, Pruned, Result, RunList
+from .messages import Cleared, DescribedRun, Done, ProgramOutputs, Pruned, Result, RunList
 from .watch import RunWatcher
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
@@ -56,10 +56,13 @@ class ServeSession:
         return TreeStore(os.path.join(self.home, "store.git" if form == SHA1 else "store-%s.git" % form), form)
 
     def run_dir(self, path: str) -> str:
-        """The run directory that a request names. One below another home, which a client may remember, is refused."""
+        """The run directory that a request names. One below another home, which a client may remember, is refused, and
+        one that a job has replaced by a link: what is done there would be done elsewhere."""
         runs = os.path.join(self.home, "runs") + os.sep
         if not path.startswith(runs) or os.path.normpath(path) != path:
             raise BadRequest("elsewhere", "%s is not below %s" % (path, runs))
+        if os.path.realpath(path) != os.path.join(os.path.realpath(runs), path[len(runs) :]):
+            raise BadRequest("link", "%s is, or is below, a symbolic link" % path)
         return path
 
     @contextmanager
@@ -203,10 +206,8 @@ def _remove(run: str) -> List[str]:
         return remove_run(run)
 
 
-def read_plan(session: ServeSession, request: messages.ReadPlan, number: int) -> PlanText:
-    run = run_directory.RunDir(session.run_dir(request.dir))
-    with open(run.script, encoding="utf-8", errors="surrogateescape") as source:
-        return PlanText(run_directory.read_plan(run), source.read())
+def describe_run(session: ServeSession, request: messages.DescribeRun, number: int) -> DescribedRun:
+    return DescribedRun(run_directory.read_description(run_directory.RunDir(session.run_dir(request.dir))))
 
 
 def run_programs(session: ServeSession, request: messages.RunPrograms, number: int) -> ProgramOutputs:
@@ -246,7 +247,7 @@ HANDLERS: Dict[type, RequestHandler] = {
     messages.Collect: RequestHandler(collect, in_thread=True),
     messages.Clear: RequestHandler(clear, in_thread=True, must_finish=True),
     messages.RunPrograms: RequestHandler(run_programs, in_thread=True),
-    messages.ReadPlan: RequestHandler(read_plan, in_thread=True),
+    messages.DescribeRun: RequestHandler(describe_run, in_thread=True),
     messages.ListRuns: RequestHandler(runs, in_thread=True),
     messages.Prune: RequestHandler(prune, in_thread=True),
 }

@@ -68,7 +68,9 @@ def removing(run_dir: str, seconds: float = 60.0) -> Iterator[None]:
         return
     _kill_and_wait(run_dir, job, seconds)
     yield
-    if job.name:
+    # A job can write what it likes into slurm.json; the run directory is where we know it to be.
+    is_ours = run_dir.startswith(os.path.join(job.home, "runs") + os.sep)
+    if is_ours and job.name == os.path.basename(job.name) and job.name not in ("", ".", ".."):
         try:
             with open(os.path.join(job.submission, "rows"), encoding="utf-8", errors="surrogateescape") as source:
                 rows = source.read().splitlines()

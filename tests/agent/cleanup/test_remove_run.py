@@ -16,7 +16,7 @@ import pytest
 from ci_tasks.agent.cleanup import end_of_run
 from ci_tasks.agent.cleanup import remove_run as remove
 from ci_tasks.agent.cleanup import remove_tree as trees
-from ci_tasks.agent.records import Kept, Plan
+from ci_tasks.agent.records import Kept
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -150,45 +150,67 @@ def test_a_mount_inside_is_seen(
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_removes_the_directories_that_it_owns_at_its_end(run: Run, tmp_path: Path) -> None:
-    owned = [tmp_path / "workspace", tmp_path / "absent", run.path / "workspace"]
-    for path in (owned[0], owned[2]):
-        (path / "sub").mkdir(parents=True)
-    run.plan["owned"] = [str(path) for path in owned]
+def test_a_run_removes_its_workspace_at_its_end(run: Run) -> None:
+    (run.path / "workspace" / "sub").mkdir(parents=True)
     run.start("exit 3")
     assert run.ended().left == ()
-    assert not any(path.exists() for path in owned)
+    assert not (run.path / "workspace").exists()
+
+
+def test_a_workspace_that_other_runs_use_stays(run: Run) -> None:
+    (run.path / "workspace").mkdir()
+    run.plan["keeps_workspace"] = True
+    run.start("exit 0")
+    assert run.ended().left == ()
+    assert (run.path / "workspace").exists()
 
 
 @pytest.mark.parametrize("script", ["exit 3", "exit 0"])
-def test_what_a_failed_run_owns_stays_where_it_is_kept(run: Run, script: str) -> None:
+def test_the_workspace_of_a_failed_run_stays_where_it_is_kept(run: Run, script: str) -> None:
     workspace = run.path / "workspace"
     workspace.mkdir()
-    run.plan.update(owned=[str(workspace)], workspace=str(workspace), keep=True)
+    run.plan.update(workspace=str(workspace), keep=True)
     run.start(script)
     kept = Kept(workspace=str(workspace)) if script == "exit 3" else None
     assert run.ended().kept == kept
     assert workspace.exists() == bool(kept)
 
 
-@pytest.mark.parametrize("path", ["/", "{run}", "{run}/..", "relative", ""])
-def test_a_plan_that_owns_what_no_run_can_own_is_not_followed(run: Run, path: str) -> None:
-    wrong = path.replace("{run}", str(run.path))
-    left = end_of_run.remove_owned(run.paths, Plan(owned=(wrong,)), None)
-    assert left == [f"{wrong}: not a directory of one run"]
-    assert run.path.exists()
+@pytest.mark.parametrize("clean", [remove.remove_run, remove.end_and_clean], ids=["with the run", "without its log"])
+def test_a_plan_that_a_job_rewrote_removes_nothing_elsewhere(
+    run: Run, tmp_path: Path, clean: Callable[[str], list[str]]
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (run.path / "workspace").mkdir()
+    run.start("exit 0")
+    run.ended()
+    run.write("", owned=[str(victim)], workspace=str(victim), setup=str(victim))
+    (run.path / "workspace").symlink_to(victim)
+    assert clean(str(run.path)) == []
+    assert not os.path.lexists(run.path / "workspace")
+    assert victim.exists()
 
 
-def test_removing_a_run_that_goes_on_ends_it_and_takes_all_that_is_its_own(
+def test_a_job_that_puts_a_link_in_the_place_of_its_run_directory_has_nothing_removed_there(
     run: Run, tmp_path: Path, until: Callable[..., Any]
 ) -> None:
-    (tmp_path / "workspace").mkdir()
-    run.plan["owned"] = [str(tmp_path / "workspace")]
+    (tmp_path / "victim" / "workspace").mkdir(parents=True)
+    (run.path / "workspace").mkdir()
+    moved = tmp_path / "moved"
+    run.start(f'mv "$CI_TASKS_RUN_DIR" {moved}; ln -s {tmp_path / "victim"} "$CI_TASKS_RUN_DIR"')
+    until(lambda: (tmp_path / "victim" / "status.json").exists() and run.status().has_ended)
+    assert run.status().left == (f"{run.path} leads elsewhere now: nothing below it is removed",)
+    assert (tmp_path / "victim" / "workspace").exists()
+    run.path.unlink()
+
+
+def test_removing_a_run_that_goes_on_ends_it_and_takes_all_that_is_its_own(run: Run, until: Callable[..., Any]) -> None:
+    (run.path / "workspace").mkdir()
     run.start('touch "$CI_TASKS_RUN_DIR/ready"; exec sleep 300')
     until(lambda: run.has("ready"))
     assert remove.remove_run(str(run.path)) == []
     assert not run.path.exists()
-    assert not (tmp_path / "workspace").exists()
     assert run.alive() == []
 
 
@@ -223,7 +245,7 @@ def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    run.plan["container"] = {"runtime": "docker", "labels": {"ci-tasks.dir": str(run.path)}}
+    run.plan["container"] = {"runtime": "docker"}
     run.write("exit 0")
     (run.path / "docker.json").write_text('{"calls": [{"name": "one", "runtime": "docker", "ci": [], "here": []}]}')
     for script, left in (("echo 'Cannot connect to the Docker daemon' >&2; exit 1", True), ("echo '[]'", False)):

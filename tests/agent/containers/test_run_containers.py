@@ -1,4 +1,4 @@
-"""A run's containers are found by names and labels, stopped and removed. Docker is a stand-in that keeps some."""
+"""A run's containers are found by its directory's label, stopped and removed. Docker is a stand-in that keeps some."""
 
 from __future__ import annotations
 
@@ -97,23 +97,30 @@ def _rules(run: Run, **labels: str) -> None:
     run.write("", container={"runtime": "docker", "labels": {key.replace("_", "."): v for key, v in labels.items()}})
 
 
+def _own(run: Run) -> dict[str, str]:
+    return {"ci-tasks_dir": str(run.path)}
+
+
 CASES: list[tuple[str, Any, list[str]]] = [
-    ("no call", [], ["a", "a-2", "b"]),
-    ("one", [_entry("a")], ["a-2", "b"]),
-    ("several", [_entry("a"), _entry("a-2")], ["b"]),
-    ("one that is gone", [_entry("gone"), _entry("a")], ["a-2", "b"]),
-    ("a pull", [_entry(None)], ["a", "a-2", "b"]),
-    ("without containers", [_entry("a", "none")], ["a", "a-2", "b"]),
-    ("another program", [_entry("a", "/bin/evil")], ["a", "a-2", "b"]),
-    ("no calls", ["a", 3, None], ["a", "a-2", "b"]),
+    ("no call", [], ["a", "a-2", "theirs"]),
+    ("one", [_entry("a")], ["theirs"]),
+    ("one that is gone", [_entry("gone")], ["theirs"]),
+    ("somebody else's", [_entry("theirs")], ["theirs"]),
+    ("without containers", [_entry("a", "none")], ["a", "a-2", "theirs"]),
+    ("another program", [_entry("a", "/bin/evil")], ["a", "a-2", "theirs"]),
+    ("no calls", ["a", 3, None], ["a", "a-2", "theirs"]),
 ]
 
 
 @pytest.mark.parametrize(("entries", "left"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 @pytest.mark.parametrize("runtime", run_containers.RUNTIMES)
-def test_containers_are_removed_by_name(run: Run, fake: Fake, entries: Any, left: list[str], runtime: str) -> None:
-    for name in ("a", "a-2", "b"):
-        fake.has(name, runtime)
+def test_docker_json_says_where_to_look_and_the_label_what_is_removed(
+    run: Run, fake: Fake, entries: Any, left: list[str], runtime: str
+) -> None:
+    """A job can write any name into docker.json."""
+    for name in ("a", "a-2"):
+        fake.has(name, runtime, **_own(run))
+    fake.has("theirs", runtime)
     run.write("")
     swapped = [
         {**entry, "runtime": runtime} if isinstance(entry, dict) and entry["runtime"] == "docker" else entry
@@ -135,39 +142,23 @@ def test_without_a_docker_call_or_a_docker_nothing_happens(
     assert run_containers.remove(str(run.path)) == ["containers may be left (a): docker: No such file or directory"]
 
 
-LABELS = [
-    ("by directory", {"ci-tasks_run": "7", "ci-tasks_dir": "/r 1"}, ["foreign"]),
-    ("by id, where there is no directory", {"ci-tasks_run": "7"}, []),
-    ("no label", {}, ["foreign", "ours"]),
-]
-
-
-@pytest.mark.parametrize(("labels", "left"), [case[1:] for case in LABELS], ids=[case[0] for case in LABELS])
+@pytest.mark.parametrize("labels", [{}, {"ci-tasks_dir": "/theirs", "ci-tasks_run": "7"}], ids=["as planned", "forged"])
 @pytest.mark.parametrize("journal", ['{"calls": []}', "{broken", None])
-def test_one_that_docker_json_does_not_know_is_found_by_its_label(
-    run: Run, fake: Fake, labels: dict[str, str], left: list[str], journal: str | None
+def test_a_plan_that_a_job_rewrote_makes_no_other_container_the_runs(
+    run: Run, fake: Fake, labels: dict[str, str], journal: str | None
 ) -> None:
-    fake.has("ours", **{"ci-tasks_run": "7", "ci-tasks_dir": "/r 1"})
-    fake.has("foreign", **{"ci-tasks_run": "7", "ci-tasks_dir": "/r 2"})
+    fake.has("ours", **_own(run))
+    fake.has("theirs", **{"ci-tasks_run": "7", "ci-tasks_dir": "/theirs"})
     _rules(run, **labels)
     if journal is not None:
         Path(run.paths.docker).write_text(journal)
     assert run_containers.RunContainers(str(run.path), thorough=True).remove() == []
-    assert fake.left() == left
-
-
-def test_a_name_that_is_another_clients_is_left_alone(run: Run, fake: Fake) -> None:
-    """Two clients count alike: the second's docker run failed since the name was taken."""
-    fake.has("ci-7", **{"ci-tasks_run": "7", "ci-tasks_dir": "/theirs"})
-    _rules(run, **{"ci-tasks_run": "7", "ci-tasks_dir": "/ours"})
-    _started(run, _entry("ci-7"))
-    assert run_containers.remove(str(run.path)) == []
-    assert fake.left() == ["ci-7"]
+    assert fake.left() == ["theirs"]
 
 
 def test_a_broken_journal_is_no_reason_to_leave_a_container(run: Run, fake: Fake) -> None:
-    fake.has("ours", **{"ci-tasks_run": "7"})
-    _rules(run, **{"ci-tasks_run": "7"})
+    fake.has("ours", **_own(run))
+    _rules(run)
     Path(run.paths.docker).write_text("{broken")
     assert run_containers.remove(str(run.path)) == []
     assert fake.left() == []
@@ -175,8 +166,8 @@ def test_a_broken_journal_is_no_reason_to_leave_a_container(run: Run, fake: Fake
 
 def test_containers_are_numbered_as_the_run_started_them(run: Run, fake: Fake) -> None:
     for name in ("late", "a-2", "a"):
-        fake.has(name, **{"ci-tasks_run": "7"})
-    _rules(run, **{"ci-tasks_run": "7"})
+        fake.has(name, **_own(run))
+    _rules(run)
     _started(run, _entry("a"), _entry(None), _entry("a-2"))
     containers = run_containers.RunContainers(str(run.path)).find()
     assert {container.name: container.number for container in containers} == {"a": 1, "a-2": 2, "late": 3}
@@ -186,11 +177,11 @@ def test_the_daemon_is_the_one_that_the_job_used(run: Run, fake: Fake) -> None:
     run.write("", host_env={"DOCKER_HOST": "unix:///other"})
     _started(run, _entry("a"))
     run_containers.remove(str(run.path))
-    assert fake.calls() == ["docker inspect --type container -- a [unix:///other]"]
+    assert fake.calls("inspect") == ["docker inspect --type container -- a [unix:///other]"]
 
 
 def test_what_could_not_be_removed_is_said_with_its_reason(run: Run, fake: Fake) -> None:
-    fake.has("a")
+    fake.has("a", **_own(run))
     fake.be("sticky")
     _started(run, _entry("a"))
     assert run_containers.remove(str(run.path)) == ["container a: Error response from daemon: device or resource busy"]
@@ -220,7 +211,7 @@ def test_a_run_stops_its_containers_at_every_end_before_it_removes_them(
     run: Run, fake: Fake, until: Callable[..., Any]
 ) -> None:
     """After their clients are gone, since a client could still start one."""
-    fake.has("a")
+    fake.has("a", **_own(run))
     script = f"""\
 echo '{json.dumps({"calls": [_entry("a")]})}' > "$CI_TASKS_RUN_DIR/docker.json"
 touch "$CI_TASKS_RUN_DIR/ready"

@@ -30,7 +30,7 @@ EACH = [
     messages.Kill("/d"),
     messages.Collect("/d"),
     messages.Clear("/d", shared=False),
-    messages.ReadPlan("/d"),
+    messages.DescribeRun("/d"),
     messages.RunPrograms({"a": ("nvidia-smi", "-L")}, 2.5),
     messages.ListRuns(),
     messages.Prune(14.0),
@@ -56,7 +56,7 @@ def test_a_request_knows_the_type_of_its_result() -> None:
     "response",
     [
         Response(1, Cleared(("a",))),
-        Response(2, RunList((RunSummary("/d", "b.01"),))),
+        Response(2, RunList((RunSummary("/runs/b/01"),))),
         Response(3, error=RequestError("busy", "x")),
     ],
 )
