@@ -11,6 +11,7 @@ from typing import Dict, List, Mapping
 
 from . import run_directory
 from .records import Plan
+from .secret_forms import is_maskable
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _PASSED = frozenset(
@@ -40,6 +41,11 @@ def machine_environment(host_env: Mapping[str, str]) -> Dict[str, str]:
 def secret_values(plan: Plan) -> List[str]:
     """The values that must not be shown."""
     return [os.environ[name] for name in plan.secrets if os.environ.get(name)]
+
+
+def unmasked_secrets(plan: Plan) -> List[str]:
+    """The names of the secrets whose values are shown all the same, since a log without them would say nothing."""
+    return [name for name in plan.secrets if os.environ.get(name) and not is_maskable(os.environ[name])]
 
 
 def passed(name: str) -> bool:

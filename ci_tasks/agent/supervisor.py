@@ -19,7 +19,7 @@ from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
 from .codec import RecordError
 from .containers.adapter import BLOCKED, EXIT_BLOCKED
 from .gpus.run_resources import ResourcesUnavailable, RunResources
-from .job_environment import job_environment, secret_values
+from .job_environment import job_environment, secret_values, unmasked_secrets
 from .log_file import RunLog
 from .records import End, Event, Plan, Status
 from .signals import SignalPipe
@@ -70,6 +70,8 @@ class Supervisor:
         self._write_status()  # a run without a status does not start
         started()
         self._event(Event(_now(), "started"))
+        for name in unmasked_secrets(self.plan):
+            self.log.write(b"ci-tasks: %s is too short or too common a word to be masked\n" % name.encode())
         end: End = run_directory.END_ERROR
         code: Optional[int] = None
         try:

@@ -39,7 +39,7 @@ MULTI_LINE = "first-line\nsecond-line\nzz"
 
 
 def _printed(run: Run) -> dict[str, str]:
-    entries = run.log().decode().split("\0")
+    entries = run.log().decode().rpartition(" masked\n")[2].split("\0")  # behind the line about a value such as "key"
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
@@ -115,3 +115,10 @@ def test_absent_secrets_and_host_environment_are_empty(monkeypatch: pytest.Monke
     assert environment.secret_values(Plan()) == []
     assert environment.secret_values(Plan(secrets=("EMPTY", "ABSENT"))) == []
     assert environment.job_environment(Plan(), "/run")["CI_TASKS_RUN_DIR"] == "/run"
+
+
+def test_secrets_that_would_blank_out_the_log_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SHORT": "abc", "WORD": "main", "YEAR": "2026", "TOKEN": "hf_0123456789", "EMPTY": ""}.items():
+        monkeypatch.setenv(name, value)
+    plan = Plan(secrets=("SHORT", "WORD", "TOKEN", "EMPTY", "ABSENT", "YEAR"))
+    assert environment.unmasked_secrets(plan) == ["SHORT", "WORD", "YEAR"]

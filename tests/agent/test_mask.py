@@ -1,39 +1,151 @@
-"""Secrets do not get through, however the stream is cut; everything else does."""
+"""Secrets do not get through, however they are written and wherever the stream is cut; everything else does."""
 
 from __future__ import annotations
+
+import base64
+import html
+import json
+import random
+import shlex
+import urllib.parse
+from collections.abc import Callable
+from xml.sax.saxutils import quoteattr
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_tasks.agent.mask import Masker
+from ci_tasks.agent.mask import MAX_HELD, Masker, mask, mask_text
 
-PEM = "-----BEGIN KEY-----\nabcdef\nxy\n-----END KEY-----"
+PEM = "-----BEGIN KEY-----\nMIIBOgIBAAJB\nxy\n-----END KEY-----"
+TOKEN = "hf_Qk2/v+9Zr~7Lw=x4TpB8"
 
 CASES = [
     ([], "anything", "anything"),
     (["hunter22"], "the password is hunter22.", "the password is ***."),
     (["hunter22"], "hunter22hunter22", "******"),
+    (["hunter22"], "xhunter22x", "x***x"),
     (["hunter22"], "hunter2 hunter", "hunter2 hunter"),
-    (["abc"], "abc", "abc"),  # under four characters
-    ([""], "a b", "a b"),
-    (["abcd"], "abcd", "***"),
-    (["abcd", "abcdefgh"], "abcdefgh abcdef", "*** ***ef"),  # one begins the other
-    (["abcd", "cdef"], "abcdef", "***"),  # one overlaps the other
-    (["aaaa"], "aaaaaaa b", "*** b"),
+    ([" hunter22\n"], "hunter22", "***"),  # a file's last newline is no part of it
+    (["abcd1234", "abcd1234efgh5678"], "abcd1234efgh5678 abcd1234efgh", "*** ***"),  # one begins the other
+    (["abcd1234", "1234cdef"], "abcd1234cdef", "***"),  # one overlaps the other
     ([PEM], f"key: {PEM}!", "key: ***!"),
-    ([PEM], "abcdef on its own, and xy", "*** on its own, and xy"),  # a line of a secret is one
-    (["pässwörd"], "pässwörd", "***"),
-    (["a.c*"], "abcc a.c*", "abcc ***"),  # no pattern
+    ([PEM], "MIIBOgIBAAJB on its own, and xy", "*** on its own, and xy"),  # a line of a secret is one
+    (["pässwörd1"], "pässwörd1", "***"),
+    (["a.c*d+e?"], "abccd a.c*d+e?", "abccd ***"),  # no pattern
+    # half of a long value is the value
+    ([TOKEN], "assert 'hf_Qk2/v+9Zr~... == 'other'", "assert '***... == 'other'"),
+    ([TOKEN], "cut: ...Zr~7Lw=x4TpB8", "cut: ...Z***"),
+    ([TOKEN], "hf_Qk2/v+9 is less than half", "hf_Qk2/v+9 is less than half"),
+    # a short one, or a word, only where it stands alone
+    (["abcd"], "abcd, abcde, (abcd) x_abcd", "***, abcde, (***) x_abcd"),
+    (["swordfish"], "swordfish and swordfishes", "*** and swordfishes"),
+    (["87654321"], "id=87654321 187654321", "id=*** 187654321"),
+    (["correcthorsebatterystaple"], "xcorrecthorsebatterystaplex", "x***x"),  # too long to be a word
+    # what a log is made of is not masked, whoever calls it a secret
+    ([""], "a b", "a b"),
+    (["abc"], "abc", "abc"),
+    (["2026"], "2026-11-22", "2026-11-22"),
+    (["true"], "passed: true", "passed: true"),
+    (["main"], "origin/main", "origin/main"),
 ]
+
+
+def masked(secrets: list[str], text: str, size: int = 1 << 20) -> str:
+    data, masker = text.encode("utf-8", "surrogateescape"), Masker(secrets)
+    got = b"".join(masker.feed(data[at : at + size]) for at in range(0, len(data), size)) + masker.flush()
+    return got.decode("utf-8", "surrogateescape")
 
 
 @pytest.mark.parametrize(("secrets", "text", "shown"), CASES, ids=[repr(text[:30]) for _, text, _ in CASES])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
 def test_secrets_are_masked_wherever_the_stream_is_cut(secrets: list[str], text: str, shown: str, size: int) -> None:
-    data, masker = text.encode(), Masker(secrets)
-    got = b"".join(masker.feed(data[at : at + size]) for at in range(0, len(data), size)) + masker.flush()
-    assert got.decode() == shown
+    assert masked(secrets, text, size) == shown
+
+
+def _base64(encode: Callable[[bytes], bytes], offset: int) -> Callable[[str], str]:
+    return lambda value: encode(b"-" * offset + value.encode() + b"....").decode()
+
+
+def _in_lines(value: str) -> str:
+    return base64.encodebytes(b"." * 45 + value.encode() * 2).decode()
+
+
+def _every_other(value: str) -> str:
+    return "".join(
+        chr(byte) if at % 2 and chr(byte).isascii() and chr(byte).isalnum() else f"%{byte:02x}"
+        for at, byte in enumerate(value.encode())
+    )
+
+
+def _units(value: str) -> str:
+    data = value.encode("utf-16-be")
+    return "".join(f"\\u{data[at]:02X}{data[at + 1]:02X}" for at in range(0, len(data), 2))
+
+
+ENCODINGS: dict[str, Callable[[str], str]] = {
+    "base64": _base64(base64.b64encode, 0),
+    "base64, one byte later": _base64(base64.b64encode, 1),
+    "base64, two bytes later": _base64(base64.b64encode, 2),
+    "base64 for URLs": _base64(base64.urlsafe_b64encode, 0),
+    "base64 for URLs, later": _base64(base64.urlsafe_b64encode, 2),
+    "base64 alone, without padding": lambda value: base64.b64encode(value.encode()).decode().rstrip("="),
+    "base64 in lines": _in_lines,
+    "base64 in lines of Windows": lambda value: (
+        base64.encodebytes(b"." * 46 + value.encode()).decode().replace("\n", "\r\n")
+    ),
+    "base64 in JSON": lambda value: json.dumps(base64.b64encode(value.encode()).decode()).replace("/", "\\/"),
+    "a URL": urllib.parse.quote,
+    "all of a URL": lambda value: urllib.parse.quote(value, safe=""),
+    "a URL in lower case": lambda value: "".join(f"%{byte:02x}" for byte in value.encode()),
+    "parts of a URL": _every_other,
+    "a form": urllib.parse.quote_plus,
+    "a URL in a URL": lambda value: urllib.parse.quote(urllib.parse.quote(value, safe=""), safe=""),
+    "JSON": json.dumps,
+    "JSON as PHP writes it": lambda value: json.dumps(value).replace("/", "\\/"),
+    "all of JSON": _units,
+    "JSON in JSON": lambda value: json.dumps(json.dumps({"a": value})),
+    "XML": quoteattr,
+    "HTML": html.escape,
+    "decimal references": lambda value: "".join(f"&#{ord(char)};" for char in value),
+    "hexadecimal references": lambda value: "".join(f"&#x{ord(char):x};" for char in value),
+    "JSON in XML": lambda value: quoteattr(json.dumps(value)),
+    "repr": repr,
+    "ascii": ascii,
+    "repr of bytes": lambda value: repr(value.encode()),
+    "hexadecimal digits": lambda value: value.encode().hex(),
+    "large hexadecimal digits": lambda value: value.encode().hex().upper(),
+    "a word of a shell": shlex.quote,
+    "a word of bash": lambda value: "".join(char if char.isalnum() else "\\" + char for char in value),
+    "colors": lambda value: f"\x1b[1m{value[:4]}\x1b[31m{value[4:]}\x1b[0m",
+}
+VALUES = {
+    "a token": TOKEN,
+    "quotes": "a'b\"c<d>&e\\f/g h",
+    "spaces": "correct horse battery",
+    "umlauts": "größer-als-ähnlich",
+    "another plane": "key-\U0001f511-\U0001f511-key",
+    "what looks escaped": "50%41of\\u0041&amp;x",
+    "JSON": '{"type": "account", "private_key": "-----BEGIN\\nMIIB\\n"}',
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_an_encoded_secret_is_masked_wherever_the_stream_is_cut(encoding: str, name: str) -> None:
+    value = VALUES[name]
+    written = ENCODINGS[encoding](value)
+    other = ENCODINGS[encoding]("".join(chr(ord(char) ^ 1) for char in value))
+    text = f"before {written} after\n"
+    whole = masked([value], text)
+    assert "***" in whole, text
+    rest = whole.replace("***", "")
+    pieces = {written[at : at + 12] for at in range(len(written) - 11)}
+    assert not [piece for piece in pieces if piece in rest and piece not in other], whole
+    assert whole.startswith("before "), whole
+    assert whole.endswith(" after\n")
+    for size in (1, 7):
+        assert masked([value], text, size) == whole
 
 
 def test_what_cannot_be_a_secrets_beginning_is_not_held_back() -> None:
@@ -43,12 +155,48 @@ def test_what_cannot_be_a_secrets_beginning_is_not_held_back() -> None:
     assert masker.feed(b"ing\n") == b"hunting\n"
 
 
-_TEXT = st.text("abc", max_size=40)
+@pytest.mark.parametrize("line", ["100% done\r", "a && b &\n", "C:\\\n", "....", "progress \x1b[0m\n", "=" * 80 + "\n"])
+def test_a_line_that_only_ends_like_an_escape_is_shown_at_once(line: str) -> None:
+    assert Masker(["hunter22", PEM, TOKEN]).feed(line.encode()).decode() == line
 
 
-@given(st.lists(st.text("abc", min_size=4, max_size=7), max_size=3), st.lists(_TEXT, max_size=6))
+def test_a_text_that_always_looks_like_a_beginning_does_not_fill_the_memory() -> None:
+    masker, shown = Masker(["ab1" * 9], keep_length=True), 0
+    for _ in range(9):
+        shown += len(masker.feed(b"ab1" * 5000))
+    assert shown >= 9 * 15000 - MAX_HELD
+
+
+def test_a_mask_can_be_as_long_as_what_it_hides() -> None:
+    masker = Masker(["hunter22"], keep_length=True)
+    assert masker.feed(b"\0\1hunter22\2") + masker.flush() == b"\0\1********\2"
+    assert masker.count == 1
+
+
+def test_bytes_and_texts_that_are_whole_are_masked_in_one_call() -> None:
+    assert mask(["hunter22"], b"\xff hunter22 hunter2") == b"\xff *** hunter2"
+    assert mask_text(["hunter22"], "\udcff hunter22") == "\udcff ***"
+
+
+_SECRET = st.text("ab1%\\", min_size=4, max_size=9)
+_TEXT = st.text("ab1%4\\\n;&", max_size=40)
+
+
+@given(st.lists(_SECRET, max_size=3), st.lists(_TEXT | _SECRET, max_size=6))
 def test_the_result_does_not_depend_on_the_cuts_and_no_secret_is_left(secrets: list[str], chunks: list[str]) -> None:
-    cut, whole = Masker(secrets), Masker(secrets)
+    cut, text = Masker(secrets), "".join(chunks)
     got = b"".join(cut.feed(chunk.encode()) for chunk in chunks) + cut.flush()
-    assert got == whole.feed("".join(chunks).encode()) + whole.flush()
-    assert not any(secret.encode() in got for secret in secrets)
+    assert got.decode() == masked(secrets, text)
+    strong = [value for value in (secret.strip() for secret in secrets) if len(value) >= 8 and not value.isalpha()]
+    assert not [value for value in strong if not value.isdigit() and value.encode() in got]
+
+
+def test_random_values_are_masked_in_every_encoding() -> None:
+    choose = random.Random(12)
+    for _ in range(100):
+        value = "".join(choose.choice("abcXYZ0189+/=._~%&<\"'\\ é") for _ in range(choose.randint(9, 50))).strip()
+        if len(value) < 8 or value.isalpha():
+            continue
+        encoding = choose.choice(sorted(ENCODINGS))
+        written = ENCODINGS[encoding](value)
+        assert "***" in masked([value], f"x {written} y", choose.randint(1, 30)), (encoding, value)
