@@ -40,10 +40,12 @@ class BadRequest(Exception):
 
 @dataclass
 class ServeSession:
-    """One client's connection. `agent` is agent.pyz on this host, `code` the directory it was unpacked to."""
+    """One client's connection. `agent` is agent.pyz on this host, `archive` its content, which stays if somebody
+    removes our files, and `code` the directory it was unpacked to."""
 
     home: str
     agent: str
+    archive: bytes = field(repr=False)
     code: str
     watcher: RunWatcher
     send: Callable[[bytes], None]
@@ -103,8 +105,7 @@ def create(session: ServeSession, request: messages.Create, number: int) -> Done
             shutil.rmtree(request.plan.workspace, ignore_errors=True)
             with _store_errors():
                 session.store(form_of(request.parts[0].tree)).check_out(request.parts, request.plan.workspace)
-        with open(session.agent, "rb") as source:
-            create_run_directory.write_run_dir(run, replace(request.plan, script=request.script), source.read())
+        create_run_directory.write_run_dir(run, replace(request.plan, script=request.script), session.archive)
     return Done()
 
 
@@ -121,8 +122,9 @@ def start(session: ServeSession, request: messages.StartRun, number: int) -> Don
         if os.path.lexists(run.status):
             return Done()
         _check_created(run)
+        code = session.code if os.path.exists(session.code) else run.agent  # the same, but compiled
         done = subprocess.run(
-            [sys.executable, "-I", "-S", session.code, "start", run.path],  # the code of run.agent, but compiled
+            [sys.executable, "-I", "-S", code, "start", run.path],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

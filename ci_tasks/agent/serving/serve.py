@@ -34,9 +34,12 @@ def main(home: str, agent: str, code: str) -> None:
     connection.send(frames.MAGIC + frames.message(HostMessage(hello=hello)))
     watcher = RunWatcher(connection.send)
     watcher.start()
+    with open(agent, "rb") as source:
+        archive = source.read()
     session = ServeSession(
         home=home,
         agent=agent,
+        archive=archive,
         code=code,
         watcher=watcher,
         send=connection.send,

@@ -11,7 +11,7 @@ import re
 import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
-from typing import IO, Dict, Iterable, Iterator, List, Optional, Sequence, cast
+from typing import IO, Dict, Iterable, Iterator, Optional, Sequence, cast
 
 _FLAGS = (
     "core.fsmonitor=false",
@@ -41,8 +41,12 @@ class StoreError(Exception):
     """The host cannot store or check out a tree; the message says why."""
 
 
+class DiskFull(StoreError):
+    """There is no room on the host."""
+
+
 class MissingBase(StoreError):
-    """The host lacks objects that the client thought it had: everything has to be sent."""
+    """The host lacks objects that the client thought it had, or has damaged ones: everything has to be sent."""
 
 
 class HostGit:
@@ -61,21 +65,22 @@ class HostGit:
             GIT_ATTR_NOSYSTEM="1",
             GIT_TERMINAL_PROMPT="0",
             GIT_LITERAL_PATHSPECS="1",
+            GIT_NO_REPLACE_OBJECTS="1",
             GIT_DIR=git_dir,
             **environ,
         )
         if work_tree:
             self.env["GIT_WORK_TREE"] = work_tree
 
-    def run(self, *args: str) -> bytes:
+    def run(self, *args: str, input: bytes = b"") -> bytes:
         """The output of git. Raises MissingBase where objects are missing, and StoreError."""
-        with self._started(args, stdin=subprocess.DEVNULL) as process:
-            output, _ = process.communicate()
+        with self.started(args, stdin=subprocess.PIPE if input else subprocess.DEVNULL) as process:
+            output, _ = process.communicate(input or None)
         return output
 
     def feed(self, chunks: Iterable[bytes], *args: str) -> None:
         """Write the chunks to git's stdin. Raises as `run` does; git is killed where `chunks` raises."""
-        with self._started(args, stdin=subprocess.PIPE) as process:
+        with self.started(args, stdin=subprocess.PIPE) as process:
             stdin = cast(IO[bytes], process.stdin)
             try:
                 with suppress(BrokenPipeError):  # git has printed why
@@ -89,7 +94,8 @@ class HostGit:
                     process.communicate()
 
     @contextmanager
-    def _started(self, args: Sequence[str], stdin: int) -> Iterator[subprocess.Popen[bytes]]:
+    def started(self, args: Sequence[str], stdin: int) -> Iterator[subprocess.Popen[bytes]]:
+        """A git that runs in the block. Raises at its end as `run` does."""
         command = ["git"] + [word for flag in _FLAGS for word in ("-c", flag)] + list(args)
         with tempfile.TemporaryFile() as stderr:
             try:
@@ -103,6 +109,8 @@ class HostGit:
                     bufsize=0,
                 )
             except FileNotFoundError:
+                if not os.path.isdir(self.directory):
+                    raise _removed(self.directory) from None
                 raise StoreError("git is not installed on the host") from None
             yield process
             if process.returncode:
@@ -114,10 +122,16 @@ class HostGit:
 def error_of(command: str, message: str, code: int, directory: str) -> StoreError:
     lines = [line for line in message.splitlines() if line] or ["exit code %d" % code]
     if _FULL.search(message) or _UNWRITTEN.search(message) or free_bytes(directory) < _MIN_FREE_BYTES:
-        return StoreError("the host's disk is full: %s: git %s: %s" % (directory, command, lines[-1]))
+        return DiskFull("the host's disk is full: %s: git %s: %s" % (directory, command, lines[-1]))
+    if not os.path.isdir(directory):
+        return _removed(directory)
     if _BASE.search(message) or _DAMAGED.search(message):
         return MissingBase("git %s in %s: %s" % (command, directory, lines[-1]))
     return StoreError("git %s in %s: %s" % (command, directory, "\n".join(lines[:5])))
+
+
+def _removed(directory: str) -> MissingBase:
+    return MissingBase("%s was removed" % directory)
 
 
 def free_bytes(directory: str) -> int:
@@ -127,8 +141,3 @@ def free_bytes(directory: str) -> int:
     except OSError:
         return 1 << 62
     return info.f_bavail * info.f_frsize
-
-
-def split_names(output: bytes) -> List[str]:
-    """The names in the output of a git command with `-z`."""
-    return [os.fsdecode(name) for name in output.split(b"\0") if name]

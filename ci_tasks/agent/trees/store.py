@@ -17,12 +17,13 @@ from typing import Iterable, Iterator, List, Optional, Sequence
 from ..file_lock import LockTimeout, file_lock
 from ..records import CheckoutPart
 from . import workspace as workspaces
-from .git import HostGit, MissingBase, StoreError
+from .git import DiskFull, HostGit, MissingBase, StoreError
 from .repositories import RepositoryRefs, make_repository, write_whole
 
 __all__ = ["MissingBase", "StoreError", "TreeStore"]
 
-_MAX_PACKS = 40  # each of them is linked into every workspace, and searched for every object
+_MAX_PACKS = 40  # each of them is copied into every workspace, and searched for every object
+_NOT_AS_EXPECTED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)  # somebody has removed or replaced it
 _YOUNG_SECONDS = 3600.0  # a pack may lie here so long before something refers to it
 
 
@@ -71,7 +72,7 @@ class TreeStore:
         if not os.path.isdir(self.path):
             return True
         try:
-            with _disk_full_error(self.path), file_lock(self._lock, exclusive=True, timeout=0):
+            with _store_errors(self.path), file_lock(self._lock, exclusive=True, timeout=0):
                 self._make()
                 self._remove_incomplete()
                 forgotten = self._commits.forget(now - days * 86400)
@@ -96,7 +97,7 @@ class TreeStore:
         """The store is there, and nobody prunes it meanwhile.
 
         A missing object may be the client's mistake, or a hole in the store. A store with a hole is emptied: then a
-        pack that has everything is sure to do. Workspaces have links of their own."""
+        pack that has everything is sure to do. Workspaces have copies of their own."""
         try:
             with self._lock_or_error(exclusive=False):
                 self._make()
@@ -110,7 +111,7 @@ class TreeStore:
     @contextmanager
     def _lock_or_error(self, exclusive: bool) -> Iterator[None]:
         try:
-            with _disk_full_error(self.path):
+            with _store_errors(self.path):
                 os.makedirs(self.path, exist_ok=True)
                 with file_lock(self._lock, exclusive, self.lock_timeout):
                     yield
@@ -119,9 +120,10 @@ class TreeStore:
 
     def _is_sound(self) -> bool:
         try:
+            self._make()
             self._write_shallow()
             HostGit(self.path).run("fsck", "--full", "--no-dangling", "--no-progress")
-        except StoreError:
+        except (StoreError, OSError):
             return False
         return True
 
@@ -172,20 +174,22 @@ class TreeStore:
         write_whole(os.path.join(self.path, "shallow"), commits.encode("ascii"))
 
     def _empty(self) -> None:
-        """The references first, since they say what is here."""
-        self._commits.forget()
-        for name in ("objects", "config", "HEAD", "shallow"):
-            _remove(os.path.join(self.path, name))
+        for name in sorted(os.listdir(self.path), reverse=True):  # `refs` first: they say what is here
+            if name != os.path.basename(self._lock):
+                _remove(os.path.join(self.path, name))
         self._make()
 
 
 @contextmanager
-def _disk_full_error(path: str) -> Iterator[None]:
+def _store_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        message = "%s: %s" % (error.filename or path, error.strerror)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreError("the host's disk is full: %s: %s" % (error.filename or path, error.strerror)) from None
+            raise DiskFull("the host's disk is full: " + message) from None
+        if error.errno in _NOT_AS_EXPECTED:
+            raise MissingBase(message) from None
         raise
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.trees import git as hostgit
-from ci_tasks.agent.trees.git import HostGit, MissingBase, StoreError, error_of
+from ci_tasks.agent.trees.git import DiskFull, HostGit, MissingBase, StoreError, error_of
 
 FULL = "the host's disk is full"
 
 MESSAGES = [
-    ("fatal: write error: No space left on device", StoreError, FULL),
-    ("error: file write error. Out of diskspace\nfatal: index-pack failed", StoreError, FULL),
-    ("fatal: write error: Disk quota exceeded", StoreError, FULL),
-    ("error: unable to write file 'a b'", StoreError, FULL),
-    ("fatal: unable to write new index file", StoreError, FULL),
+    ("fatal: write error: No space left on device", DiskFull, FULL),
+    ("error: file write error. Out of diskspace\nfatal: index-pack failed", DiskFull, FULL),
+    ("fatal: write error: Disk quota exceeded", DiskFull, FULL),
+    ("error: unable to write file 'a b'", DiskFull, FULL),
+    ("fatal: unable to write new index file", DiskFull, FULL),
     ("error: unable to write file a: Permission denied", StoreError, "Permission denied"),
     ("fatal: pack has 2 unresolved deltas", MissingBase, "unresolved deltas"),
     ("error: unable to read sha1 file of a (0123)", MissingBase, "unable to read"),
@@ -42,7 +42,7 @@ def test_whatever_git_says_a_disk_without_room_is_full(tmp_path: Path, monkeypat
     monkeypatch.setattr(hostgit, "free_bytes", lambda _: 4096)
     error = error_of("index-pack", "fatal: early EOF", 128, str(tmp_path))
     assert FULL in str(error)
-    assert type(error) is StoreError
+    assert type(error) is DiskFull
 
 
 def test_a_repository_is_the_named_one_and_none_around_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,9 @@ def git(directory: Path, *args: str, input: str | None = None) -> str:
 
 
 class Client:
-    """A repository, and packs of its commits."""
+    """A repository, and packs of its commits: uncompressed, so that a test can write other content into them."""
+
+    compression = 0
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +59,17 @@ class Client:
     def pack(self, part: CheckoutPart, *have: CheckoutPart) -> bytes:
         shallow = [f"--shallow {tree.commit}" for tree in (part, *have)]
         revisions = "\n".join([*shallow, part.commit, *(f"^{tree.commit}" for tree in have), ""])
-        command = [*GIT, "pack-objects", "--stdout", "--revs", "--thin", "--shallow", "-q"]
+        command = [
+            *GIT,
+            "-c",
+            f"pack.compression={self.compression}",
+            "pack-objects",
+            "--stdout",
+            "--revs",
+            "--thin",
+            "--shallow",
+            "-q",
+        ]
         return subprocess.run(command, cwd=self.path, input=revisions.encode(), capture_output=True, check=True).stdout
 
 
@@ -129,22 +141,10 @@ def test_a_new_store_has_nothing(store: TreeStore) -> None:
     assert store.prune(days=1)
 
 
-def test_packs_are_linked_and_not_copied(client: Client, store: TreeStore, tmp_path: Path) -> None:
+def test_a_workspace_shares_no_file_with_the_store(client: Client, store: TreeStore, tmp_path: Path) -> None:
     sent(client, store, tmp_path / "w", a=LARGE)
-    (pack,) = (tmp_path / "w/.git/objects/pack").glob("*.pack")
-    assert pack.stat().st_nlink == 2
-
-
-def test_where_no_link_can_be_made_packs_are_copied(
-    client: Client, store: TreeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
-    sent(client, store, tmp_path / "w", a=LARGE)
-    (pack,) = (tmp_path / "w/.git/objects/pack").glob("*.pack")
-    assert pack.stat().st_nlink == 1
+    shared = [path for path in (tmp_path / "w").rglob("*") if path.is_file() and path.stat().st_nlink != 1]
+    assert shared == []
     assert git(tmp_path / "w", "fsck", "--full", "--no-dangling") == ""
 
 
@@ -425,8 +425,19 @@ def _left_by_a_kill(path: Path) -> None:
     next((path / "refs/commits").iterdir()).write_text("")
 
 
+def _objects_are_a_file(path: Path) -> None:
+    shutil.rmtree(path / "objects")
+    (path / "objects").touch()
+
+
+def _no_references(path: Path) -> None:
+    shutil.rmtree(path / "refs")
+
+
 DAMAGES = [
     _no_packs,
+    _objects_are_a_file,
+    _no_references,
     _one_pack_less,
     _pack_cut,
     _pack_spoilt,
@@ -464,6 +475,88 @@ def test_a_damaged_store_is_noticed_when_nothing_is_sent(client: Client, store: 
         store.check_out([part], str(tmp_path / "w"))
     assert not commits(store).has(part.commit)
     assert not (tmp_path / "w").exists()
+
+
+def forge(repository: Path, before: bytes, after: bytes) -> None:
+    """Give an object of a repository's packs another content of the same length, which git reads without complaint."""
+    for pack in repository.glob("objects/pack/*.pack"):
+        content = bytearray(pack.read_bytes())
+        at = content.find(before)
+        if at >= 0:
+            end = at + len(before)
+            content[at:end] = after
+            content[end : end + 4] = zlib.adler32(after).to_bytes(4, "big")
+            pack.chmod(0o644)
+            with open(pack, "r+b") as out:  # the same file: another name of it has the other content too
+                out.write(content)
+            return
+    raise AssertionError("no pack has it")
+
+
+HONEST, FORGED = b"exit 1  # as committed\n", b"exit 0  # rewritten, ha\n"[:22] + b"\n"
+
+
+def _forged_file(client: Client, repository: Path) -> None:
+    forge(repository, HONEST, FORGED)
+
+
+def _forged_tree(client: Client, repository: Path) -> None:
+    tree = subprocess.run(["git", "cat-file", "tree", "HEAD:"], cwd=client.path, capture_output=True, check=True).stdout
+    a, b = (bytes.fromhex(git(client.path, "rev-parse", f"HEAD:{name}").strip()) for name in "ab")
+    forge(repository, tree, tree.replace(a, b))
+
+
+def _forged_commit(client: Client, repository: Path) -> None:
+    """Its tree is another one that is there."""
+    content = git(client.path, "cat-file", "commit", "HEAD")
+    tree, other = (git(client.path, "rev-parse", f"{commit}:").strip() for commit in ("HEAD", "HEAD^"))
+    forge(repository, content.encode(), content.replace(tree, other).encode())
+
+
+@pytest.fixture
+def honest(client: Client, store: TreeStore, tmp_path: Path) -> CheckoutPart:
+    sent(client, store, tmp_path / "earlier", b="earlier\n")
+    return sent(client, store, tmp_path / "w", a=HONEST.decode(), b="b\n")
+
+
+FORGERIES = [_forged_file, _forged_tree, _forged_commit]
+
+
+@pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.__name__.strip("_"))
+def test_what_a_job_writes_into_its_own_repository_reaches_no_other_run(
+    client: Client, store: TreeStore, honest: CheckoutPart, tmp_path: Path, forgery: Any
+) -> None:
+    forgery(client, tmp_path / "w/.git")
+    store.check_out([honest], str(tmp_path / "next"))
+    assert (tmp_path / "next/a").read_bytes() == HONEST
+
+
+@pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.__name__.strip("_"))
+def test_what_a_job_writes_into_the_store_is_noticed_and_sent_again(
+    client: Client, store: TreeStore, honest: CheckoutPart, tmp_path: Path, forgery: Any
+) -> None:
+    forgery(client, Path(store.path))
+    with pytest.raises(MissingBase):
+        store.check_out([honest], str(tmp_path / "next"))
+    assert not (tmp_path / "next").exists()
+    store.receive([client.pack(honest)])
+    store.check_out([honest], str(tmp_path / "next"))
+    assert (tmp_path / "next/a").read_bytes() == HONEST
+
+
+def test_a_pack_that_has_another_content_under_the_same_name_is_noticed(
+    client: Client, store: TreeStore, honest: CheckoutPart, tmp_path: Path
+) -> None:
+    """A job may also add one, which git reads first because it is younger."""
+    other = TreeStore(str(tmp_path / "other.git"))
+    other.receive([client.pack(honest)])
+    _forged_file(client, Path(other.path))
+    for file in Path(other.path, "objects/pack").iterdir():
+        shutil.copy(file, Path(store.path, "objects/pack", file.name.replace("pack-", "pack-0")))
+    with pytest.raises(MissingBase):
+        store.check_out([honest], str(tmp_path / "next"))
+    store.receive([client.pack(honest)])
+    store.check_out([honest], str(tmp_path / "next"))
 
 
 def test_a_killed_receiver_leaves_what_the_next_prune_removes(client: Client, store: TreeStore, tmp_path: Path) -> None:
@@ -521,6 +614,7 @@ def test_a_full_disk_is_said_and_the_store_works_afterwards(client: Client, smal
 
 def test_a_disk_that_is_full_when_checking_out(client: Client, small_disk: Path) -> None:
     store = TreeStore(str(small_disk / "store.git"))
+    client.compression = 9
     part = client.commit(b="0123456789abcdef" * (1 << 20))  # small as a pack, 16 MB as a file
     store.receive([client.pack(part)])
     with pytest.raises(StoreError, match="the host's disk is full") as caught:
@@ -629,7 +723,6 @@ def test_receivers_do_not_wait_for_each_other(client: Client, store: TreeStore) 
 
 
 def test_packs_cannot_be_written_by_mistake(client: Client, store: TreeStore, tmp_path: Path) -> None:
-    """A workspace's packs are the store's too."""
     sent(client, store, tmp_path / "w", a="a\n")
     for file in (tmp_path / "w/.git/objects/pack").iterdir():
         assert not file.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
+import shutil
 import signal
 import threading
 import time
@@ -17,9 +19,11 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.records import Plan, QueryAnswer, Status
+from ci_tasks.agent.records import CheckoutPart, Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
 from ci_tasks.agent.serving import frames, messages
+from ci_tasks.checkout.pack import thin_pack
+from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.executors.link import LinkDied
@@ -513,6 +517,81 @@ def test_code_that_cannot_be_sent_ends_its_run_and_no_other(host: PipedHost) -> 
     done(other)
     assert remote_run.aborted == (BLOCKED, "git is broken")
     assert Path(other.run.log).read_bytes() == b"hello\n"
+
+
+@dataclass
+class Code:
+    """A checkout whose one file says what is to be seen, and what of it a host was sent."""
+
+    host: PipedHost
+    known: tuple[str, ...] = ()
+    meanwhile: Callable[[], Any] = lambda: None
+
+    def __post_init__(self) -> None:
+        source = self.host.tmp / "source"
+        source.mkdir()
+        (source / "file.txt").write_text("the very tree\n")
+        (self.part,) = take_snapshot(source, self.host.tmp / "snapshot").parts
+
+    def pack(self, known: Any) -> Iterator[bytes]:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        content = b"".join(thin_pack(self.part, known))
+        yield content[:20]
+        meanwhile()
+        yield content[20:]
+
+    def run(self, name: str) -> RemoteRun:
+        """A run of it by a command of its own."""
+        manager = self.host.open()
+        manager.set_code_packs([CodePack(tree=self.part.tree, build=self.pack, known_trees=self.known)])
+        workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
+        parts = [CheckoutPart("", self.part.commit, self.part.tree)]
+        plan = {"workspace": workspace, "owned": (workspace,)}
+        remote_run = self.host.remote_run(f"cat {shlex.quote(workspace)}/file.txt", name, plan=plan, parts=parts)
+        manager.start(remote_run)
+        done(remote_run)
+        manager.close()
+        self.known = (self.part.tree,)
+        return remote_run
+
+
+def _store(host: PipedHost) -> Path:
+    return host.home / ".ci-tasks/store.git"
+
+
+def _cut_packs(host: PipedHost) -> None:
+    for file in _store(host).glob("objects/pack/*"):
+        file.chmod(0o644)
+        os.truncate(file, file.stat().st_size // 2)
+
+
+LOSSES: dict[str, Callable[[PipedHost], Any]] = {
+    "the whole store": lambda host: shutil.rmtree(_store(host)),
+    "all that is ours": lambda host: shutil.rmtree(host.home / ".ci-tasks"),
+    "half of each pack": _cut_packs,
+    "every object": lambda host: shutil.rmtree(_store(host) / "objects"),
+    "the references": lambda host: shutil.rmtree(_store(host) / "refs"),
+}
+
+
+def test_a_store_that_lost_something_heals_at_the_next_run_of_the_same_tree(host: PipedHost) -> None:
+    code = Code(host)
+    code.run("first")
+    for name, loss in LOSSES.items():
+        loss(host)
+        remote_run = code.run(name)
+        assert remote_run.aborted is None, f"after the loss of {name}"
+        assert Path(remote_run.run.log).read_bytes() == b"the very tree\n", f"after the loss of {name}"
+
+
+@pytest.mark.parametrize("name", ["the whole store", "all that is ours", "every object"])
+def test_what_is_removed_while_the_code_is_on_its_way_is_sent_again(host: PipedHost, name: str) -> None:
+    code = Code(host)
+    code.run("first")
+    code.meanwhile = lambda: LOSSES[name](host)
+    remote_run = code.run("second")
+    assert remote_run.aborted is None
+    assert Path(remote_run.run.log).read_bytes() == b"the very tree\n"
 
 
 def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) -> None:

@@ -1,0 +1,260 @@
+"""A directory is a tree where every name, mode, link and byte is: whatever git's index, settings and objects say."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.trees.git import HostGit, MissingBase, StoreError
+from ci_tasks.agent.trees.objects import TreeEntries, object_id, object_reader, read_tree
+from ci_tasks.agent.trees.verify import different_files, is_checkout_of, verify_checkout
+
+
+def git(directory: Path, *args: str, input: bytes | None = None) -> bytes:
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
+    identity = ("-c", "user.name=T", "-c", "user.email=t@example.com", "-c", "core.safecrlf=false")
+    command = ["git", *identity, *args]
+    return subprocess.run(command, cwd=directory, env=env, input=input, capture_output=True, check=True).stdout
+
+
+def text(directory: Path, *args: str, input: bytes | None = None) -> str:
+    return git(directory, *args, input=input).decode().strip()
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repo = tmp_path_factory.mktemp("original") / "repo"
+    (repo / "deep/er").mkdir(parents=True)
+    git(repo, "init", "-q")
+    (repo / "a").write_text("a\n")
+    (repo / "deep/er/b").write_text("b\n")
+    (repo / "run").write_text("#!/bin/sh\n")
+    (repo / "run").chmod(0o755)
+    (repo / "link").symlink_to("a")
+    (repo / "empty").touch()
+    os.mkdir(os.path.join(os.fsencode(repo), b"not\xffutf8\n"))
+    with open(os.path.join(os.fsencode(repo), b"not\xffutf8\n", b"c"), "wb") as out:
+        out.write(os.urandom(3 << 20))
+    commit(repo)
+    return repo
+
+
+@pytest.fixture
+def repo(original: Path, tmp_path: Path) -> Path:
+    shutil.copytree(original, tmp_path / "repo", symlinks=True)
+    return tmp_path / "repo"
+
+
+def commit(repo: Path) -> None:
+    git(repo, "add", "--all")
+    git(repo, "commit", "-q", "-m", "commit")
+
+
+def entries_of(repo: Path, commit: str = "HEAD") -> TreeEntries:
+    name, tree = text(repo, "rev-parse", commit, f"{commit}^{{tree}}").split()
+    with object_reader(HostGit(str(repo / ".git"), str(repo)), "sha1") as reader:
+        return read_tree(reader, name, tree)
+
+
+def different(repo: Path) -> list[bytes]:
+    return different_files(os.fsencode(repo), entries_of(repo), "sha1")
+
+
+def verify(repo: Path) -> None:
+    host_git = HostGit(str(repo / ".git"), str(repo))
+    name, tree = text(repo, "rev-parse", "HEAD", "HEAD^{tree}").split()
+    with object_reader(host_git, "sha1") as reader:
+        verify_checkout(host_git, tree, read_tree(reader, name, tree), reader)
+
+
+def test_entries_are_what_git_lists(repo: Path) -> None:
+    listed = git(repo, "ls-tree", "-r", "-z", "HEAD").split(b"\0")[:-1]
+    entries = [b"%06o blob %s\t%s" % (entry.mode, entry.id.encode(), path) for path, entry in entries_of(repo).items()]
+    assert sorted(entries) == sorted(listed)
+
+
+def test_what_was_checked_out_is_the_tree(repo: Path) -> None:
+    assert different(repo) == []
+    verify(repo)
+
+
+def _edited_behind_gits_back(repo: Path) -> None:
+    """Same size and time, and git is told not to look."""
+    git(repo, "update-index", "--assume-unchanged", "a")
+    before = os.stat(repo / "a")
+    (repo / "a").write_text("b\n")
+    os.utime(repo / "a", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _link_instead_of_file(repo: Path) -> None:
+    (repo / "a").rename(repo / ".git/a")
+    (repo / "a").symlink_to(".git/a")
+
+
+def _link_instead_of_directory(repo: Path) -> None:
+    (repo / "deep/er").rename(repo / ".git/er")
+    (repo / "deep/er").symlink_to("../.git/er")
+
+
+def _file_instead_of_link(repo: Path) -> None:
+    (repo / "link").unlink()
+    (repo / "link").write_text("a")
+
+
+def _other_link(repo: Path) -> None:
+    (repo / "link").unlink()
+    (repo / "link").symlink_to("run")
+
+
+def _pipe(repo: Path) -> None:
+    (repo / "a").unlink()
+    os.mkfifo(repo / "a")
+
+
+def _ignored_file(repo: Path) -> None:
+    (repo / ".git/info/exclude").write_text("*\n")
+    (repo / "deep/conftest.py").touch()
+
+
+def _longer_than_it_says(repo: Path) -> None:
+    with open(repo / "empty", "w") as out:
+        out.write("x")
+
+
+DIFFERENCES: list[tuple[Callable[[Path], object], list[bytes]]] = [
+    (_edited_behind_gits_back, [b"a"]),
+    (lambda repo: (repo / "a").unlink(), [b"a"]),
+    (lambda repo: (repo / "a").chmod(0o755), [b"a"]),
+    (lambda repo: (repo / "run").chmod(0o644), [b"run"]),
+    (lambda repo: (repo / "a").chmod(0o600), []),
+    (_link_instead_of_file, [b"a"]),
+    (_link_instead_of_directory, [b"deep/er", b"deep/er/b"]),
+    (_file_instead_of_link, [b"link"]),
+    (_other_link, [b"link"]),
+    (_pipe, [b"a"]),
+    (_ignored_file, [b"deep/conftest.py"]),
+    (lambda repo: (repo / "new").mkdir(), [b"new"]),
+    (_longer_than_it_says, [b"empty"]),
+]
+
+
+@pytest.mark.parametrize(("change", "names"), DIFFERENCES)
+def test_every_difference_is_seen(repo: Path, change: Callable[[Path], object], names: list[bytes]) -> None:
+    change(repo)
+    assert different(repo) == names
+    if names:
+        with pytest.raises(MissingBase, match="is not the tree"):
+            verify(repo)
+
+
+def test_the_directory_of_a_submodule_is_empty(repo: Path) -> None:
+    entry = f"160000,{'1' * 40},deep/sub"
+    git(repo, "update-index", "--add", "--cacheinfo", entry)
+    git(repo, "commit", "-q", "-m", "submodule")
+    assert different(repo) == [b"deep/sub"]
+    (repo / "deep/sub").mkdir()
+    assert different(repo) == []
+    (repo / "deep/sub/x").touch()
+    assert different(repo) == [b"deep/sub"]
+
+
+# What a checkout converts
+
+CONVERSIONS = {
+    "CRLF": ("* eol=crlf", b"one\ntwo\n"),
+    "CRLF beside what has it already": ("* text eol=crlf", b"one\r\ntwo\n"),
+    "CRLF where git finds text": ("* text=auto eol=crlf", b"one\ntwo\n"),
+    "CRLF that was committed": ("* -text", b"one\r\ntwo\n"),
+    "ident": ("* ident", b"$Id$ $Id: something $ $Id: a b $ $Id\n$ $Id:x$\n"),
+    "ident and CRLF": ("* ident eol=crlf", b"$Id$\n"),
+    "UTF-16": ("a text working-tree-encoding=UTF-16", "grün\n".encode("utf-16")),
+    "UTF-16 with its mark": ("a text working-tree-encoding=UTF-16LE-BOM", b"\xff\xfe" + "grün\n".encode("utf-16-le")),
+    "Latin and CRLF": ("a text working-tree-encoding=latin1 eol=crlf", "grün\r\n".encode("latin-1")),
+}
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_what_git_converts_is_the_tree_and_what_another_hand_did_is_not(repo: Path, name: str) -> None:
+    attributes, content = CONVERSIONS[name]
+    (repo / ".gitattributes").write_text(f"{attributes}\nnot* -text -ident\nrun -text\n")
+    (repo / "a").write_bytes(content)
+    commit(repo)
+    git(repo, "rm", "-rfq", "--cached", ".")
+    git(repo, "checkout", "-qf", "HEAD")
+    verify(repo)
+    for other in (b"x" + (repo / "a").read_bytes(), (repo / "a").read_bytes()[:-1]):
+        (repo / "a").write_bytes(other)
+        with pytest.raises(MissingBase, match=r"is not the tree .*: 'a'$"):
+            verify(repo)
+
+
+def test_a_converted_file_that_became_executable_is_not_the_tree(repo: Path) -> None:
+    (repo / ".gitattributes").write_text("a eol=crlf\n")
+    commit(repo)
+    (repo / "a").write_bytes(b"a\r\n")
+    verify(repo)
+    (repo / "a").chmod(0o755)
+    with pytest.raises(MissingBase, match="'a'"):
+        verify(repo)
+
+
+def test_an_encoding_that_nobody_knows_proves_nothing() -> None:
+    assert not is_checkout_of("1" * 40, b"a", b"a", "no-such-encoding")
+
+
+# Objects
+
+
+def test_an_id_is_the_one_that_git_gives(repo: Path) -> None:
+    assert object_id("blob", b"x\n", "sha1") == text(repo, "hash-object", "--stdin", input=b"x\n")
+    assert object_id("blob", b"x\n", "sha256") == hashlib.sha256(b"blob 2\0x\n").hexdigest()
+
+
+def _tree(repo: Path, *names: bytes) -> str:
+    blob = bytes.fromhex(text(repo, "rev-parse", "HEAD:a"))
+    content = b"".join(b"100644 " + name + b"\0" + blob for name in names)
+    return text(repo, "hash-object", "-t", "tree", "-w", "--literally", "--stdin", input=content)
+
+
+@pytest.mark.parametrize("names", [[b"a/b"], [b".."], [b"."], [b".GIT"], [b""], [b"a", b"a"]])
+def test_a_name_that_no_tree_has_is_refused(repo: Path, names: list[bytes]) -> None:
+    name = text(repo, "commit-tree", "-m", "odd", _tree(repo, *names))
+    with pytest.raises(StoreError, match="invalid path"):
+        entries_of(repo, name)
+
+
+def test_a_replacement_does_not_count(repo: Path) -> None:
+    name, before = text(repo, "rev-parse", "HEAD"), entries_of(repo)
+    git(repo, "replace", text(repo, "rev-parse", "HEAD:a"), text(repo, "rev-parse", "HEAD:run"))
+    git(repo, "replace", name, text(repo, "commit-tree", "-m", "other", _tree(repo, b"other")))
+    assert entries_of(repo, name) == before
+    verify(repo)
+
+
+@pytest.mark.parametrize("kind", ["commit", "tree", "blob"])
+def test_an_object_under_anothers_name_is_missing(repo: Path, kind: str) -> None:
+    """git itself gives it out: it does not hash what it reads."""
+    (repo / "run").write_text("changed\n")
+    commit(repo)
+    names = {"commit": "HEAD", "tree": "HEAD:deep", "blob": "HEAD:a"}
+    other = {"commit": "HEAD^", "tree": "HEAD^{tree}", "blob": "HEAD:run"}
+    victim, source = text(repo, "rev-parse", names[kind]), text(repo, "rev-parse", other[kind])
+    path = repo / ".git/objects" / victim[:2] / victim[2:]
+    path.chmod(0o644)
+    path.write_bytes((repo / ".git/objects" / source[:2] / source[2:]).read_bytes())
+    with object_reader(HostGit(str(repo / ".git")), "sha1") as reader:
+        with pytest.raises(MissingBase, match=f"the {kind} {victim} is missing or damaged"):
+            reader.read(kind, victim)
+        with pytest.raises(MissingBase):
+            reader.read(kind, "1" * 40)
+
+
+def test_a_reader_whose_git_ended_calls_everything_missing(repo: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingBase), object_reader(HostGit(str(tmp_path / "no repository")), "sha1") as reader:
+        reader.read("tree", "1" * 40)
