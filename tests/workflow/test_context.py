@@ -43,6 +43,10 @@ WORKFLOW = Workflow("w.yml", "PR", {"ckpt": JOB}, inputs={"image": "x:1"})
         ("matrix.info.num_gpus", 8),
         ("strategy.job-index", 1),
         ("strategy.job-total", 3),
+        ("strategy.max-parallel", 3),
+        ("strategy.fail-fast", False),  # rows go on when another one fails
+        ("github.event.pull_request.draft", False),
+        ("github.event.pull_request.head.repo.fork", False),
         ("inputs.image", "x:1"),
         # Secrets are marks; one that is not set is null, as on GitHub.
         ("secrets.HF_TOKEN", secrets.mark("HF_TOKEN")),
