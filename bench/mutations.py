@@ -126,7 +126,7 @@ def tests_of(path: Path) -> list[str]:
     named = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(package)} import [^\n]*\b{leaf}\b")
     mirror = ROOT / "tests" / inside.parent / f"test_{leaf}.py"
     found = {test for test in (ROOT / "tests").rglob("test_*.py") if named.search(test.read_text(encoding="utf-8"))}
-    beside = sorted(mirror.parent.glob("test_*.py")) if mirror.parent.is_dir() else []
+    beside = [*sorted(mirror.parent.glob("test_*.py")), *sorted(mirror.parent.parent.glob("test_*.py"))]
     order = [
         *([mirror] if mirror.exists() else []),
         *sorted(found, key=lambda test: "integration" in test.parts),

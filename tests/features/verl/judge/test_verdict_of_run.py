@@ -369,6 +369,19 @@ def test_a_daemon_that_is_stopped_before_anything_blocks_everything(writer: Writ
     assert summary.follow_ups[0].startswith("environment fix: docker has to be able to start")
 
 
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("", "the run ended as failed, and its log does not say why"),
+        ("Traceback (most recent call last):\nValueError: wrong\n", "line 2: ValueError: wrong"),
+    ],
+    ids=["empty log", "an error in the log"],
+)
+def test_a_run_that_ends_early_without_a_reason_is_explained_by_its_log(log: str, why: str, writer: Writer) -> None:
+    summary = writer.judged(writer.wish, log, RunEnd("failed", ""))
+    assert lines(summary)[BACKEND] == f"Skipped - LoRA + DDP: not run: {why}"
+
+
 def test_a_daemon_that_is_stopped_in_the_middle_keeps_what_had_passed(writer: Writer) -> None:
     wish = wished(writer, 1)
     smoke, save, _ = trainings(wish)
