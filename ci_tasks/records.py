@@ -121,7 +121,8 @@ class RunEnvironment(Environment):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at a row. `id` is that of its run directory; `gpu_ids` count on its host, or on its node."""
+    """One try at a row. `id` is that of its run directory; `gpu_ids` count on its host, or on its node. `left` has a
+    line for each thing that could not be removed from the host, or collected there."""
 
     id: str
     host: str | None
@@ -131,6 +132,7 @@ class Attempt:
     node: str | None = None
     gpu_ids: tuple[int, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
     queue_seconds: float | None = None
     image_digest: str | None = None
     started_at: str | None = None
@@ -165,6 +167,7 @@ class RunRecord:
     deviations: tuple[Deviation, ...] = ()
     environment: RunEnvironment = RunEnvironment()
     attempts: tuple[Attempt, ...] = ()
+    left: tuple[str, ...] = ()
     stopped: bool = False
     files_gone: bool = False
 

@@ -20,6 +20,8 @@ import pytest
 
 from tests.parts import Missing
 from tests.parts.dockerd import IMAGE, Daemon, docker, image_tar
+from tests.parts.engine import Engine
+from tests.parts.podman import Podman
 from tests.parts.slurm import Cluster, Slurm, login_node
 from tests.parts.sshd import Sshd
 from tests.parts.warm import Warm
@@ -50,12 +52,34 @@ def _or_skip() -> Iterator[contextlib.ExitStack]:
 
 
 @pytest.fixture(scope="session")
-def docker_host() -> Iterator[str]:
-    """The value of DOCKER_HOST for a running daemon that has IMAGE."""
+def docker_daemon() -> Iterator[Daemon]:
+    """A running daemon that has IMAGE."""
     with _or_skip() as stack:
         daemon = stack.enter_context(Daemon())
         docker(daemon.host, "import", "-", IMAGE, stdin=image_tar())
-        yield daemon.host
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def docker_host(docker_daemon: Daemon) -> str:
+    """The value of DOCKER_HOST for it."""
+    return docker_daemon.host
+
+
+@pytest.fixture(scope="session")
+def podman() -> Iterator[Podman]:
+    """A podman that has IMAGE."""
+    with _or_skip() as stack:
+        podman = stack.enter_context(Podman())
+        podman.call("import", "-", IMAGE, stdin=image_tar())
+        yield podman
+
+
+@pytest.fixture(params=["docker_daemon"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """The test runs with each of them."""
+    found: Engine = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture

@@ -154,8 +154,10 @@ class Status:
 
     `pid`, `pid_start` and `boot_id` tell its agent from a later process, `group` is the job's process group. `waiting`
     says who holds the resources that it waits for, `queue_seconds` how long it has waited so far. `gpu_uuids` are those
-    of `gpu_ids`, as far as nvidia-smi says. `signalled` and `concluded` are Slurm's: a signal interrupted the
-    agent, and the end of the Slurm job is included. `gone` is the client's: the agent died before it wrote an end.
+    of `gpu_ids`, as far as nvidia-smi says. `daemon_silent_seconds`: for how long docker or podman has not answered.
+    `left` has a line for each thing that could not be removed or collected. `signalled` and `concluded` are Slurm's: a
+    signal interrupted the agent, and the end of the Slurm job is included. `gone` is the client's: the agent died
+    before it wrote an end.
     """
 
     state: State = "planned"
@@ -176,6 +178,7 @@ class Status:
     log_error: Optional[str] = None
     log_sha256: Optional[str] = None
     stalled: bool = False
+    daemon_silent_seconds: float = 0.0
     end: Optional[End] = None
     exit_code: Optional[int] = None
     error: Optional[str] = None
@@ -212,6 +215,8 @@ EventName = Literal[
     "container",
     "stalled",
     "resumed",
+    "daemon silent",
+    "daemon answers",
     "killed",
     "cancelled",
     "timeout",
@@ -222,7 +227,8 @@ EventName = Literal[
 @dataclass(frozen=True)
 class Event:
     """A line of events.jsonl. `t` is in seconds since the epoch; what else it has depends on `event`: `name` of a step
-    or container, `image` that is pulled, `ids` of GPUs, `reasons` to wait, `minutes` of silence, processes `killed`."""
+    or container, `image` that is pulled, `ids` of GPUs, `reasons` to wait, `minutes` of silence (the job's, or the
+    container daemon's), processes `killed`."""
 
     t: float
     event: EventName

@@ -16,8 +16,10 @@ from typing import Callable, List, Optional, Tuple
 
 from . import agent_log, process_tree, processes, run_directory
 from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
+from .cleanup.left_containers import remove_left_containers
 from .codec import RecordError
 from .containers.adapter import BLOCKED, EXIT_BLOCKED
+from .containers.daemon_monitor import DaemonMonitor
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .job_environment import job_environment, secret_values, unmasked_secrets
 from .log_file import RunLog
@@ -27,6 +29,8 @@ from .signals import SignalPipe
 HEARTBEAT_SECONDS = 2.0  # between two writes of status.json
 POLL_SECONDS = 0.05  # between two checks of processes that were asked to stop
 DRAIN_SECONDS = 1.0  # processes that outlive the script may write into the log so long
+RETRY_MINUTES = 10.0  # an agent whose daemon did not answer stays so long, to remove its containers
+RETRY_SECONDS = 10.0
 REAP_SECONDS = 10.0  # for a killed process to be gone; one that a driver or a file system holds never is
 CHUNK = 1 << 16
 
@@ -41,7 +45,9 @@ def supervise(run_dir: str, started: Callable[[], None]) -> None:
     if plan is None:
         raise RecordError(paths.plan, "", "missing")
     with SignalPipe() as signals:
-        Supervisor(paths, plan, RunLog(paths.log, secret_values(plan)), signals).run(started)
+        supervisor = Supervisor(paths, plan, RunLog(paths.log, secret_values(plan)), signals)
+        supervisor.run(started)
+        supervisor.remove_left_containers()
 
 
 class Supervisor:
@@ -63,12 +69,14 @@ class Supervisor:
         self.resources = RunResources(plan, paths.path)
         self.cleanup = RunCleanup(paths, plan)
         self.left: List[int] = []  # processes that could not be killed
+        self.daemon = DaemonMonitor(plan, lambda: remove_left_containers(paths.path))
 
     def run(self, started: Callable[[], None]) -> None:
         agent_log.watch_threads(self.paths.path)
         process_tree.become_subreaper()
         self._write_status()  # a run without a status does not start
         started()
+        self.daemon.start()
         self._event(Event(_now(), "started"))
         for name in unmasked_secrets(self.plan):
             self.log.write(b"ci-tasks: %s is too short or too common a word to be masked\n" % name.encode())
@@ -91,7 +99,7 @@ class Supervisor:
             selector.register(job.stdout, selectors.EVENT_READ)
             selector.register(self.signals.fd, selectors.EVENT_READ)
             end = self._watch(selector, job)
-            waiting = self.resources.waiting if end == run_directory.END_TIMEOUT else []
+            why_blocked = self._why_blocked() if end == run_directory.END_TIMEOUT else None
             if end == run_directory.END_EXIT:
                 self._drain(selector, job)
             else:
@@ -99,7 +107,7 @@ class Supervisor:
             self._kill()
             self._drain(selector, job)
             code = _reap(job)
-            return self._blocked(self._timeout_reason(waiting)) if waiting else (end, code)
+            return self._blocked(why_blocked) if why_blocked else (end, code)
 
     def _wait_for_resources(self) -> Optional[EndAndCode]:
         """Wait until the job may start. Returns None, or how the run ends where it may not."""
@@ -119,6 +127,16 @@ class Supervisor:
         except ResourcesUnavailable as reason:
             return self._blocked(str(reason))
         self.last_output = time.monotonic()
+        return None
+
+    def _why_blocked(self) -> Optional[str]:
+        """Why the job could not end in time, where that is not its own doing."""
+        if self.resources.waiting:
+            return self._timeout_reason(self.resources.waiting)
+        silent = self.daemon.silent_seconds
+        if silent:
+            values = (self.daemon.runtime, silent, self.timeout / 60)
+            return "%s has not answered for %.0f s; timeout after %g min" % values
         return None
 
     def _timeout_reason(self, waiting: List[str]) -> str:
@@ -192,6 +210,8 @@ class Supervisor:
     def _kill(self) -> None:
         # The clients of docker first: one of them could start a container after the others were stopped.
         killed = processes.kill_all(self.paths.path, self.status.group)
+        if self.daemon.silent_seconds:
+            self.cleanup.expect_no_answer()
         call_with_heartbeat(self.cleanup.stop, self._heartbeat, HEARTBEAT_SECONDS)
         # Only now those without mark and group: the parent of a podman container, which ends with it, is one of them.
         result = process_tree.kill_job(self.status.group)
@@ -242,6 +262,7 @@ class Supervisor:
             call_with_heartbeat(lambda: self.cleanup.finish(succeeded), self._heartbeat, HEARTBEAT_SECONDS)
             or CleanupResult()
         )
+        self.daemon.close()
         process_tree.kill_everything()
         self.status = replace(
             self.status,
@@ -253,7 +274,7 @@ class Supervisor:
             log_sha256=self.log.sha256,
             waiting=(),
             kept=cleaned.kept,
-            left=(*cleaned.left, *("process %d was killed and has not ended" % pid for pid in self.left)),
+            left=(*cleaned.left, *self._processes_left()),
         )
         # The end must be on record even where the disk was full a moment ago.
         for _ in range(60):
@@ -261,9 +282,36 @@ class Supervisor:
                 return
             time.sleep(1)
 
+    def remove_left_containers(self) -> None:
+        """The run has ended, and its daemon did not answer: remove its containers when it does, within some time."""
+        deadline = time.monotonic() + RETRY_MINUTES * 60
+        self.signals.stop_requested = False  # it was the job's
+        while self.cleanup.left_containers and time.monotonic() < deadline:
+            select.select([self.signals.fd], [], [], RETRY_SECONDS)
+            self.signals.clear()
+            if self.signals.stop_requested:
+                return
+            left = (*self.cleanup.retry(), *self._processes_left())
+            if left != self.status.left:
+                self.status = replace(self.status, left=left)
+                self._heartbeat()
+
+    def _processes_left(self) -> List[str]:
+        return ["process %d was killed and has not ended" % pid for pid in self.left]
+
+    def _note_daemon(self) -> None:
+        """Put on record that the container daemon stopped to answer, or does again."""
+        before, silent = self.status.daemon_silent_seconds, round(self.daemon.silent_seconds, 1)
+        self.status = replace(self.status, daemon_silent_seconds=silent)
+        if silent and not before:
+            self._event(Event(_now(), "daemon silent", minutes=silent / 60))
+        elif before and not silent:
+            self._event(Event(_now(), "daemon answers", minutes=before / 60))
+
     def _heartbeat(self) -> bool:
         self.last_heartbeat = time.monotonic()
         process_tree.reap_orphans(self.status.group)
+        self._note_daemon()
         try:
             self._write_status()
         except OSError:

@@ -54,7 +54,23 @@ def results(records: Sequence[RunRecord], logs: Sequence[str]) -> list[str]:
     shown = [(r, log) for r, log in zip(records, logs, strict=True) if r.status != PASSED and r.started_at]
     if shown:
         lines += ["", *columns([(f"log of {r.row}:", f"{log}{_at(r)}") for r, log in shown])]
-    return lines
+    left = left_on_hosts(records)
+    return [*lines, "", *left] if left else lines
+
+
+def left_on_hosts(records: Sequence[RunRecord]) -> list[str]:
+    """What could not be removed or collected at the end of a run, with its host and row."""
+    attempts = [(record, attempt) for record in records for attempt in record.attempts if attempt.left]
+    body = [
+        (f"  {attempt.host or 'local'}:", f"{record.row}: {one_line(line)}")
+        for record, attempt in attempts
+        for line in attempt.left
+    ]
+    if not body:
+        return []
+    hosts = list(dict.fromkeys(attempt.host or "local" for _, attempt in attempts))
+    commands = ", ".join(f"`ci-tasks clean --host {host}`" for host in hosts)
+    return [f"Left at the end ({commands}):", *columns(body)]
 
 
 def cause_and_reason(record: RunRecord) -> str:

@@ -157,6 +157,7 @@ def _record(
         host=plan.host or None,
         status=verdict.status,
         reason=verdict.reason,
+        left=status.left,
         slurm_job_id=slurm.job,
         node=slurm.node,
         gpu_ids=gpu_ids,
@@ -185,6 +186,7 @@ def _record(
         metrics={name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()},
         deviations=tuple(dict.fromkeys([*foreseen, *observed])),
         environment=around,
+        left=status.left,
         attempts=(attempt,),
     )
 

@@ -109,9 +109,9 @@ class PlainView:
         if running:
             names = [f"{progress.row}{_host_and_attempt(progress) if several else ''}" for progress in running]
             self.print_message(f"still running: {_names_in_short(names)}; {len(waiting)} waiting{_expected_end(left)}")
-        noted = [progress for progress in waiting if progress.note]
+        noted = [progress for progress in rows if progress.state in (WAITING, STALLED) and progress.note]
         for progress in noted[:_MAX_REMINDED]:
-            self.print_message(f"still waiting: {progress.row}: {progress.note}")
+            self.print_message(f"still {progress.state}: {progress.row}: {progress.note}")
 
     def close(self) -> None:
         pass
@@ -231,12 +231,20 @@ def running_row_progress(
     state, message = RUNNING, note
     if waiting := status.waiting:
         state, message, left = WAITING, "; ".join(waiting), None  # its time has not begun
+    elif status.daemon_silent_seconds:
+        state = STALLED
+        message = f"{read_description(run).runtime} has not answered for {_roughly(status.daemon_silent_seconds)}"
     elif status.stalled:
         state, message = STALLED, f"no output for {read_description(run).stall_minutes:g} min"
     elif not note:
         message = "collecting what it leaves" if status.phase == "collecting" else _LAST.of(run)
     ids = status.gpu_ids or ()
     return RowProgress(row, state, seconds, message, host, gpus, ids, left, attempt, run.log)
+
+
+def _roughly(seconds: float) -> str:
+    """In steps, so that a line for each is not too many."""
+    return f"{seconds // 10 * 10:.0f} s" if seconds < 60 else f"{seconds // 60:.0f} min"
 
 
 @lru_cache(maxsize=_CACHE_SIZE)

@@ -18,7 +18,9 @@ import pytest
 
 from ci_tasks.agent import archive, run_directory
 from ci_tasks.agent import processes as process
+from ci_tasks.agent.containers import run_containers
 from ci_tasks.agent.records import Event, Status, read_events
+from tests.agent.fake_docker import FAKE, Fake
 
 SOON = 20.0  # seconds, for what takes milliseconds on a machine that is not busy
 
@@ -114,6 +116,19 @@ def new_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 @pytest.fixture
 def run(new_run: Callable[..., Run]) -> Run:
     return new_run()
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    home = tmp_path / "fake"
+    (home / "bin").mkdir(parents=True)
+    for name in run_containers.RUNTIMES:
+        program = home / "bin" / name
+        program.write_text(FAKE.format(python=sys.executable, home=str(home)))
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    return Fake(home)
 
 
 _HOLD = """\

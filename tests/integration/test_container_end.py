@@ -1,34 +1,32 @@
-"""The end of a run on a real Docker daemon: what comes back, what goes, and what stays where somebody asked for it."""
+"""The end of a run on a real docker and on a real podman: what comes back, what goes, and what stays where somebody
+asked for it."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_tasks.agent import archive, create_run_directory, processes, run_directory
+from ci_tasks.agent import processes, run_directory
 from ci_tasks.agent.cleanup import remove_run as remove
 from ci_tasks.agent.cleanup import remove_tree as trees
-from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.records import Kept, Plan, Status
+from ci_tasks.agent.records import Kept
 from tests import fixtures as support
+from tests.integration.container_box import PYTHON, Box, boxed
 from tests.parts import dockerd
+from tests.parts.dockerd import Daemon
+from tests.parts.engine import Engine
 
-PYTHON = "/usr/bin/python3"  # one that another user may run too
 SOMEBODY = 12345
 RAY = """\
 mkdir -p /tmp/ray/session_2026/logs/old && ln -s /tmp/ray/session_2026 /tmp/ray/session_latest
@@ -38,95 +36,9 @@ echo older > "/tmp/ray/session_2026/logs/old/a b"
 LOGS = "artifacts/container-1/tmp/ray/session_latest/logs"
 
 
-class Box:
-    """A host's home with one run directory, and the daemon that its jobs use."""
-
-    def __init__(self, home: Path, host: str) -> None:
-        self.home, self.host = home, host
-        self.run = run_directory.RunDir(str(home / "runs" / "a batch" / "01"))
-        self.path = Path(self.run.path)
-        self.workspace = self.path / "workspace"
-        self.label = f"ci-tasks.dir={self.path}"
-        self.as_user: list[str] = []
-
-    def write(self, inside: str, *words: str, after: str = "", **plan: Any) -> None:
-        """A job whose script runs `inside` in a container, and says how that ended."""
-        flags = " ".join(["--rm", "--network host", *words])
-        script = 'PATH="$CI_TASKS_RUN_DIR/bin:$PATH"\n'
-        script += f"docker run {flags} {dockerd.IMAGE} bash -c {shlex.quote(inside)}\n{after}"
-        self.workspace.mkdir(parents=True)
-        create_run_directory.write_run_dir(self.run, replace(self.plan(), script=script, **plan), archive.build())
-        adapter = Path(self.run.adapter)
-        adapter.write_text(adapter.read_text().replace(shlex.quote(sys.executable), PYTHON))
-
-    def plan(self) -> Plan:
-        labels = {"ci-tasks.run": "07", "ci-tasks.dir": str(self.path)}
-        return Plan(
-            id="07",
-            host_env={"DOCKER_HOST": self.host},
-            container=ContainerRules(pull="never", name="ci-tasks-07", labels=labels, volumes=(self.run.artifacts,)),
-            timeout_minutes=5,
-            stall_minutes=5,
-            grace_seconds=1,
-            workspace=str(self.workspace),
-            image=dockerd.IMAGE,
-        )
-
-    def call(self, word: str) -> None:
-        words = [*self.as_user, PYTHON, "-I", self.run.agent, word, self.run.path]
-        environ = {"PATH": os.environ["PATH"], "HOME": str(self.home), "S3_KEY": "correct-horse"}
-        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stderr) == (0, "")
-
-    def start(self) -> None:
-        self.call("start")
-
-    def status(self) -> Status:
-        return run_directory.read_status(self.run)
-
-    def ended(self) -> Status:
-        support.until(lambda: self.status().state == run_directory.STATE_ENDED, "the run ends")
-        return self.status()
-
-    def json(self, name: str) -> Any:
-        return json.loads((self.path / name).read_text())
-
-    def containers(self, *words: str) -> list[str]:
-        listed: str = dockerd.docker(
-            self.real(), "ps", *words, "--filter", f"label={self.label}", "--format", "{{.Names}}"
-        )
-        return listed.split()
-
-    def real(self) -> str:
-        return self.host
-
-    def files(self) -> list[str]:
-        top = Path(self.run.artifacts)
-        return sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
-
-
 @pytest.fixture
-def box(tmp_path: Path, docker_host: str) -> Iterator[Box]:
-    yield from boxed(tmp_path / "home", docker_host)
-
-
-def boxed(home: Path, docker_host: str) -> Iterator[Box]:
-    here = Box(home, docker_host)
-    yield here
-    status = here.status()
-    if processes.alive(status):
-        os.kill(status.pid or 0, signal.SIGKILL)
-    processes.kill_all(str(here.path), processes.orphaned_group(status, str(here.path)))
-    for name in here.containers("--all"):
-        dockerd.docker(docker_host, "rm", "--force", name)
-
-
-def gone(box: Box) -> None:
-    """Nothing of the run is left but its record."""
-    assert box.containers("--all") == []
-    assert not box.workspace.exists()
-    assert processes.of_run(str(box.path), None) == []
-    assert not [path.name for path in box.path.iterdir() if path.name.startswith(".")]
+def box(tmp_path: Path, engine: Engine) -> Iterator[Box]:
+    yield from boxed(tmp_path / "home", engine)
 
 
 ENDS = [
@@ -149,7 +61,7 @@ def test_rays_logs_come_out_of_the_container_before_it_goes(box: Box, last: str,
     assert (box.path / LOGS / "raylet.out").read_text() == "raylet here\n"
     assert (box.path / LOGS / "old" / "a b").read_text() == "older\n"
     assert (status.left, status.kept) == ((), None)
-    gone(box)
+    box.is_gone()
 
 
 def test_a_timeout_ends_the_container_and_brings_its_logs(box: Box) -> None:
@@ -157,7 +69,7 @@ def test_a_timeout_ends_the_container_and_brings_its_logs(box: Box) -> None:
     box.start()
     assert box.ended().end == run_directory.END_TIMEOUT
     assert (box.path / LOGS / "raylet.out").exists()
-    gone(box)
+    box.is_gone()
 
 
 def test_the_containers_of_killed_clients_and_detached_ones_are_ended_too(box: Box) -> None:
@@ -173,7 +85,7 @@ exit 4
     assert box.ended().exit_code == 4
     assert (box.path / "artifacts/container-2/tmp/out").read_text() == "second\n"
     assert (box.path / "artifacts/container-3/tmp/out").read_text() == "third\n"
-    gone(box)
+    box.is_gone()
 
 
 HOSTILE = """\
@@ -199,32 +111,19 @@ def test_hostile_files_lead_nowhere_and_secrets_are_masked(box: Box, tmp_path: P
     assert not [path for path in top.rglob("*") if path.is_symlink()]
     left = {entry["path"]: entry["why"] for entry in box.json("artifacts/left-out.json")["files"]}
     assert sorted(left) == ["/out/deep/root", "/out/link", "/out/pipe"]
-    gone(box)
+    box.is_gone()
 
 
 def test_what_is_too_much_is_named_with_its_size(box: Box) -> None:
     script = "mkdir /out; head -c 1000 /bin/bash > /out/a; : > /out/big; df / > /dev/null; cp /bin/bash /out/z"
     box.write(script.replace("head -c 1000 /bin/bash", "echo small"), artifacts=["/out"])
-    # The limit is the runner's own; a small one stands in its zip file.
-    shrink(box, "LIMIT = 200 << 20", "LIMIT = 100")
+    box.change_agent(("LIMIT = 200 << 20", "LIMIT = 100"))
     box.start()
     box.ended()
     assert box.files() == ["container-1/out/a", "container-1/out/big", "left-out.json"]
     (left,) = box.json("artifacts/left-out.json")["files"]
     assert (left["place"], left["path"]) == ("container-1", "/out/z")
     assert left["bytes"] > 100_000
-
-
-def shrink(box: Box, line: str, instead: str) -> None:
-    out = io.BytesIO()
-    with zipfile.ZipFile(box.run.agent) as old, zipfile.ZipFile(out, "w") as new:
-        changed = 0
-        for entry in old.infolist():
-            text = old.read(entry).decode()
-            changed += line in text
-            new.writestr(entry.filename, text.replace(line, instead))
-    assert changed == 1, line
-    Path(box.run.agent).write_bytes(out.getvalue())
 
 
 def test_core_files_are_listed_and_stay_where_they_are(box: Box) -> None:
@@ -265,7 +164,7 @@ def test_a_passed_run_is_not_kept(box: Box) -> None:
     box.write("true", keep=True)
     box.start()
     assert box.ended().kept is None
-    gone(box)
+    box.is_gone()
 
 
 def test_removing_a_run_ends_it_where_its_runner_was_killed_and_its_journal_is_gone(box: Box) -> None:
@@ -292,15 +191,15 @@ def test_removing_a_run_that_goes_on_ends_it_first(box: Box) -> None:
 
 
 @pytest.fixture
-def somebody(docker_host: str) -> Iterator[Box]:
+def somebody(docker_daemon: Daemon) -> Iterator[Box]:
     """A user that is not root and may use docker."""
     if shutil.which("setpriv") is None:
         support.cannot("not installed: setpriv (Debian: apt-get install util-linux)")
     home = Path("/tmp") / f"ci-tasks-somebody-{os.getpid()}"
     home.mkdir()
-    socket = docker_host.removeprefix("unix://")
+    socket = docker_daemon.host.removeprefix("unix://")
     os.chmod(os.path.dirname(socket), 0o711)
-    for each in boxed(home, docker_host):
+    for each in boxed(home, docker_daemon):
         each.as_user = [
             *("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", f"--groups={os.stat(socket).st_gid}"),
             *("--inh-caps=-all", "--bounding-set=-all"),
@@ -336,7 +235,7 @@ def test_what_root_left_in_a_container_is_readable_and_removed_for_another_user(
     read = subprocess.run([*box.as_user, "cat", f"{box.run.artifacts}/junit.xml"], capture_output=True)
     assert read.stdout == b"<x/>\n"
     assert (tmp_path / "kept").exists()
-    gone(box)
+    box.is_gone()
 
 
 def test_without_an_image_what_cannot_be_removed_is_said(somebody: Box) -> None:
@@ -354,13 +253,15 @@ def test_without_an_image_what_cannot_be_removed_is_said(somebody: Box) -> None:
     assert "Permission denied" in left or "Operation not permitted" in left
 
 
-def test_a_mount_inside_a_directory_keeps_all_of_it(tmp_path: Path, docker_host: str) -> None:
+def test_a_mount_inside_a_directory_keeps_all_of_it(tmp_path: Path, engine: Engine) -> None:
     inside = tmp_path / "tree" / "mounted"
     inside.mkdir(parents=True)
     (tmp_path / "tree" / "file").touch()
     with mounted(inside):
         (inside / "data").touch()
-        left = trees.remove_tree(str(tmp_path / "tree"), dockerd.IMAGE, "docker", {"DOCKER_HOST": docker_host})
+        left = trees.remove_tree(
+            str(tmp_path / "tree"), dockerd.IMAGE, engine.runtime, {**os.environ, **engine.environ}
+        )
         assert left == [f"{inside}: a file system is mounted there"]
         assert (inside / "data").exists()
 
@@ -381,54 +282,44 @@ def mounted(directory: Path, size: str = "1m") -> Iterator[None]:
 # -- faults ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_keeps_no_run_from_ending_with_its_result(tmp_path: Path, docker_host: str) -> None:
+def test_a_full_disk_keeps_no_run_from_ending_with_its_result(tmp_path: Path, engine: Engine) -> None:
     home = tmp_path / "small"
     home.mkdir()
     with mounted(home, "4m"):
-        for box in boxed(home, docker_host):
+        for box in boxed(home, engine):
             box.write(f"{RAY}; exit 3")
             box.start()
             status = box.ended()
             assert (status.end, status.exit_code) == (run_directory.END_EXIT, 3)
             why = {entry["path"]: entry["why"] for entry in box.json("artifacts/left-out.json")["files"]}
             assert why[f"/{LOGS.partition('container-1/')[2]}/raylet.out"] == "the disk is full"
-            gone(box)
-
-
-class Relayed(Box):
-    """Its jobs reach the daemon through a link, which stands for the daemon."""
-
-    def __init__(self, home: Path, host: str, link: Path) -> None:
-        super().__init__(home, f"unix://{link}")
-        self.link, self.socket = link, host.removeprefix("unix://")
-        link.symlink_to(self.socket)
-
-    def real(self) -> str:
-        return f"unix://{self.socket}"
+            box.is_gone()
 
 
 @pytest.fixture
-def relayed(tmp_path: Path, docker_host: str) -> Iterator[Relayed]:
-    link = Path("/tmp") / f"ci-tasks-link-{os.getpid()}.sock"
-    here = Relayed(tmp_path / "home", docker_host, link)
-    yield here
-    link.unlink(missing_ok=True)
-    for name in here.containers("--all"):
-        dockerd.docker(docker_host, "rm", "--force", name)
-    processes.kill_all(str(here.path), None)
+def link() -> Iterator[Path]:
+    path = Path("/tmp") / f"ci-tasks-link-{os.getpid()}.sock"
+    yield path
+    path.unlink(missing_ok=True)
 
 
-def test_a_daemon_that_is_gone_at_the_end_is_said_and_changes_no_result(relayed: Relayed) -> None:
-    box = relayed
-    box.write("sleep 600", "--detach", after=f"rm {box.link}; exit 5")
-    box.start()
-    status = box.ended()
-    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 5)
-    assert any("ci-tasks-07" in line and "Cannot connect" in line for line in status.left)
-    assert box.containers() == ["ci-tasks-07"]
-    box.link.symlink_to(box.socket)
-    assert remove.remove_run(str(box.path)) == []
-    assert box.containers("--all") == []
+def test_a_daemon_that_is_gone_at_the_end_is_said_and_changes_no_result(
+    tmp_path: Path, docker_daemon: Daemon, link: Path
+) -> None:
+    """The job reaches the daemon through a link, which stands for it."""
+    socket = docker_daemon.host.removeprefix("unix://")
+    link.symlink_to(socket)
+    for box in boxed(tmp_path / "home", docker_daemon):
+        box.environ["DOCKER_HOST"] = f"unix://{link}"
+        box.write("sleep 600", "--detach", after=f"rm {link}; exit 5")
+        box.start()
+        status = box.ended()
+        assert (status.end, status.exit_code) == (run_directory.END_EXIT, 5)
+        assert any("ci-tasks-07" in line and "Cannot connect" in line for line in status.left)
+        assert box.containers() == ["ci-tasks-07"]
+        link.symlink_to(socket)
+        assert remove.remove_run(str(box.path)) == []
+        assert box.containers("--all") == []
 
 
 # -- what the run had around it --------------------------------------------------------------------------------------
@@ -438,7 +329,7 @@ def test_the_environment_names_image_docker_and_packages(box: Box, until_taken: 
     box.write("echo ready; until ls /over; do sleep 0.1; done 2> /dev/null", "-v", "/usr:/usr:ro")
     box.start()
     (container,) = until_taken(box)["containers"]
-    dockerd.docker(box.host, "exec", "ci-tasks-07", "touch", "/over")
+    box.engine.call("exec", "ci-tasks-07", "touch", "/over")
     assert box.ended().exit_code == 0
     assert (container["name"], container["image"]) == ("ci-tasks-07", dockerd.IMAGE)
     assert container["image_id"].startswith("sha256:")

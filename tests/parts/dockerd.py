@@ -21,10 +21,11 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.parts import Missing
+from tests.parts.engine import output_of
 
 IMAGE = "ci-tasks-test:local"
 TOOLS = (
@@ -90,6 +91,8 @@ class Daemon:
     """dockerd with all its state in a directory of its own, until the block ends. It can be killed and started again.
     While the file `hold` exists, it waits when it creates a container; then `held` exists."""
 
+    runtime = "docker"
+
     def __init__(self) -> None:
         missing = [program for program in PROGRAMS if shutil.which(program) is None]
         if os.geteuid() != 0:
@@ -99,16 +102,13 @@ class Daemon:
         # Short, since a socket's path may have 107 bytes only, and pytest's temporary directories are deep.
         self.directory = Path(tempfile.mkdtemp(prefix="ci-tasks-dockerd-"))
         self.host = f"unix://{self.directory}/docker.sock"
+        self.environ = {"DOCKER_HOST": self.host}
         self.hold, self.held = self.directory / "hold", self.directory / "held"
         self._log = self.directory / "dockerd.log"
         self._running: subprocess.Popen[bytes] | None = None
-        programs = self.directory / "bin"
-        programs.mkdir()
-        values = {"python": os.path.realpath(sys.executable), "runc": shutil.which("runc")}
-        values.update(hold=str(self.hold), held=str(self.held))
-        for name, text in (("oci-runtime", OCI_RUNTIME), ("nvidia-container-runtime-hook", GPU_HOOK)):
-            (programs / name).write_text(text.format(**values))
-            (programs / name).chmod(0o755)
+        hook = write_oci_runtime(self.directory, self.hold, self.held).with_name("nvidia-container-runtime-hook")
+        hook.write_text(GPU_HOOK.format(python=os.path.realpath(sys.executable)))
+        hook.chmod(0o755)
 
     def __enter__(self) -> Daemon:
         try:
@@ -122,6 +122,8 @@ class Daemon:
         self.stop()
 
     def stop(self) -> None:
+        if self._running is not None:
+            self.resume()
         with contextlib.suppress(Exception):
             self.remove_containers()
         if self._running is not None:
@@ -132,8 +134,11 @@ class Daemon:
                 os.killpg(self._running.pid, signal.SIGKILL)
                 self._running.wait()
         _kill(self._processes("/"))  # the shims of containers whose daemon was killed
-        _unmount_below(self.directory)
+        unmount_below(self.directory)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def call(self, *args: str, stdin: bytes | None = None) -> str:
+        return docker(self.host, *args, stdin=stdin)
 
     def start(self) -> None:
         runtime = self.directory / "bin/oci-runtime"
@@ -159,6 +164,22 @@ class Daemon:
         last = "\n".join(self._log.read_text(errors="replace").splitlines()[-5:])
         raise Missing(f"dockerd did not start (exit code {self._running.poll()}):\n{last}")
 
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It accepts connections and answers nothing. What runs in containers goes on."""
+        self._signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        assert self._running is not None
+        self._running.send_signal(number)
+
     def kill(self) -> None:
         """dockerd and the containerd that belongs to it. What runs in containers goes on."""
         assert self._running is not None
@@ -175,6 +196,8 @@ class Daemon:
         """It runs, holds nothing, and has no container."""
         self.hold.unlink(missing_ok=True)
         self.held.unlink(missing_ok=True)
+        if self._running is not None:
+            self.resume()
         if self._running is None or self._running.poll() is not None:
             self.start()
         self.remove_containers()
@@ -200,7 +223,7 @@ def _kill(pids: Sequence[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _unmount_below(directory: Path) -> None:
+def unmount_below(directory: Path) -> None:
     """Docker leaves the network namespace of `--network host` mounted. Nothing is removed through a mount."""
     mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for place in reversed(mounted):
@@ -210,10 +233,17 @@ def _unmount_below(directory: Path) -> None:
 
 def docker(host: str, *args: str, stdin: bytes | None = None) -> str:
     """What the real docker says; anything but success is an error that shows its words."""
-    done = subprocess.run(["docker", "--host", host, *args], input=stdin, capture_output=True, check=False)
-    if done.returncode != 0:
-        raise AssertionError(f"docker {' '.join(args)}: exit {done.returncode}: {done.stderr.decode(errors='replace')}")
-    return done.stdout.decode()
+    return output_of(["docker", "--host", host, *args], stdin)
+
+
+def write_oci_runtime(directory: Path, hold: Path = Path("/nonexistent"), held: Path = Path("/nonexistent")) -> Path:
+    """OCI_RUNTIME as a program in `directory`."""
+    program = directory / "bin" / "oci-runtime"
+    program.parent.mkdir()
+    values = {"python": os.path.realpath(sys.executable), "runc": shutil.which("runc")}
+    program.write_text(OCI_RUNTIME.format(**values, hold=str(hold), held=str(held)))
+    program.chmod(0o755)
+    return program
 
 
 def image_tar() -> bytes:

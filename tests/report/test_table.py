@@ -192,6 +192,19 @@ def test_rows_of_one_host_do_not() -> None:
     assert results(records, ["", ""]) == results([record("a")] * 2, ["", ""])
 
 
+def test_what_is_left_on_hosts_is_named_with_the_command_that_removes_it() -> None:
+    attempts = [
+        {**LAST, "status": "blocked", "host": "h100a", "left": ["container x: docker did not answer"]},
+        {**LAST, "host": "h100b", "left": ["/w: busy"]},
+    ]
+    assert results([record("ppo", host="h100b", attempts=attempts), record("ckpt")], ["/l/1", "/l/2"])[-4:] == [
+        "",
+        "Left at the end (`ci-tasks clean --host h100a`, `ci-tasks clean --host h100b`):",
+        "  h100a:  ppo: container x: docker did not answer",
+        "  h100b:  ppo: /w: busy",
+    ]
+
+
 def test_a_row_that_needed_several_attempts_says_what_became_of_them() -> None:
     before = [{"id": "x.01", "host": "h100a", "status": "blocked", "reason": "no space\nleft"}]
     lost = {"id": "x.02", "host": "h100b", "status": "lost"}

@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> RunDir:
 def a_run(path: Path, name: str, log: bytes, **status: Any) -> RunDir:
     directory = RunDir(str(path / name))
     os.makedirs(directory.path)
-    write_json(directory.plan, {"stall_minutes": 15})
+    write_json(directory.plan, {"stall_minutes": 15, "runtime": "podman"})
     write_json(directory.status, status)
     Path(directory.log).write_bytes(log)
     return directory
@@ -157,6 +157,15 @@ def test_on_a_terminal_hosts_are_drawn(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "a word" in out and "about 60 s left" in out and "2 ours, 6 free; 1 row" in out
 
 
+def test_a_silent_daemon_is_named_again_when_its_time_has_grown(run: RunDir, capfd: pytest.CaptureFixture[str]) -> None:
+    stream = StreamView(run)
+    for seconds in (15.0, 17.0, 21.0, 61.0, 63.0):
+        write_json(run.status, {"daemon_silent_seconds": seconds})
+        stream.update([running_row_progress("a", run, 1.0, "")])
+    lines = capfd.readouterr().err.splitlines()
+    assert lines == [f"ci-tasks: stalled, podman has not answered for {span}" for span in ("10 s", "20 s", "1 min")]
+
+
 @pytest.mark.parametrize(
     ("status", "note", "state", "shown"),
     [
@@ -165,6 +174,9 @@ def test_on_a_terminal_hosts_are_drawn(monkeypatch: pytest.MonkeyPatch, capsys: 
         ({"phase": "collecting"}, "", RUNNING, "collecting what it leaves"),
         ({"stalled": True}, "", "stalled", "no output for 15 min"),
         ({"waiting": ["GPU 3", "GPU 4"], "stalled": True}, "", WAITING, "GPU 3; GPU 4"),
+        ({"daemon_silent_seconds": 47.3}, "", "stalled", "podman has not answered for 40 s"),
+        ({"daemon_silent_seconds": 330.0, "stalled": True}, "", "stalled", "podman has not answered for 5 min"),
+        ({"daemon_silent_seconds": 20.0, "phase": "collecting"}, "", "stalled", "podman has not answered for 20 s"),
     ],
 )
 def test_how_a_started_row_stands(tmp_path: Path, status: dict[str, Any], note: str, state: str, shown: str) -> None:

@@ -38,8 +38,14 @@ class RunCleanup:
     def __init__(self, paths: run_directory.RunDir, plan: Plan) -> None:
         self.paths, self.plan, self.began = paths, plan, time.time()
         self.containers = RunContainers(paths.path)
+        self.left_containers = False  # some may be left, since the daemon did not answer
+        self._problems: List[str] = []
         self.environment = EnvironmentSnapshot(paths.path)
         self._directory = os.path.realpath(paths.path)
+
+    def expect_no_answer(self) -> None:
+        """The container daemon hangs: wait for it no longer than needed."""
+        self.containers.expect_no_answer()
 
     def stop(self) -> None:
         """End the run's containers. They and their files stay, for their logs."""
@@ -53,23 +59,32 @@ class RunCleanup:
             log_traceback(self.paths.path, "cleanup", error)
             return CleanupResult(left=("not everything was removed: %r" % error,))
 
+    def retry(self) -> Tuple[str, ...]:
+        """Remove what `finish` could not. Returns a line for each thing that is still left, or was not collected."""
+        return self._remove(image_of(self.containers.find(), self.plan))
+
+    def _remove(self, image: Optional[str]) -> Tuple[str, ...]:
+        left = self.containers.remove()
+        self.left_containers = bool(left)
+        if os.path.realpath(self.paths.path) != self._directory:
+            left.append("%s leads elsewhere now: nothing below it is removed" % self.paths.path)
+            return (*self._problems, *left)
+        for path in (os.path.join(self.paths.path, "tmp"), *self._workspace()):
+            left += remove_tree(path, image, *runtime_of(self.plan))
+        return (*self._problems, *left)
+
     def _finish(self, succeeded: bool) -> CleanupResult:
         containers = self.containers.find()
+        unanswered = ["the artifacts in containers are not collected"] if self.containers.problems else []
         self.environment.finish(containers)
         image, daemon = image_of(containers, self.plan), runtime_of(self.plan)
-        problems = collect(self.paths, self.plan, containers, self.began, failed=not succeeded)
+        collected = collect(self.paths, self.plan, containers, self.began, failed=not succeeded)
+        self._problems = unanswered + collected
         make_readable(self.paths.artifacts, image, *daemon)
         if self.plan.keep and not succeeded:
             names = tuple(container.name for container in containers)
-            return CleanupResult(Kept(names, self.plan.workspace), tuple(problems))
-        problems += self.containers.remove()
-        if os.path.realpath(self.paths.path) != self._directory:
-            return CleanupResult(
-                left=(*problems, "%s leads elsewhere now: nothing below it is removed" % self.paths.path)
-            )
-        for path in (os.path.join(self.paths.path, "tmp"), *self._workspace()):
-            problems += remove_tree(path, image, *daemon)
-        return CleanupResult(left=tuple(problems))
+            return CleanupResult(Kept(names, self.plan.workspace), tuple(self._problems))
+        return CleanupResult(left=self._remove(image))
 
     def _workspace(self) -> List[str]:
         """A run's own lies in its directory, whatever a plan names: a job can write what it likes into that."""

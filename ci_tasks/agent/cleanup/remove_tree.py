@@ -15,7 +15,7 @@ import stat
 import subprocess
 from typing import Dict, Iterator, List, Optional
 
-from ..containers.run_containers import RUNTIMES, DockerClient, DockerResult
+from ..containers.run_containers import RUNTIMES, SHORT_TIMEOUT, DockerClient, DockerResult
 
 TIMEOUT = 600.0  # seconds for one tree; a hundred thousand files on a network file system take their time
 _MOUNTS = "/proc/self/mountinfo"
@@ -44,6 +44,10 @@ def make_readable(path: str, image: Optional[str], runtime: str, env: Dict[str, 
 
 def in_container(client: DockerClient, image: str, path: str, program: str, *args: str) -> DockerResult:
     """`PROGRAM WORDS PATH` as root in a container that sees nothing but the directory of `path`."""
+    # A large tree takes long; a daemon that hangs is not waited for as long.
+    answer = client.run("version", timeout=SHORT_TIMEOUT)
+    if answer.timed_out:
+        return answer
     parent, name = os.path.split(path)
     return client.run(
         *("run", "--rm", "--pull=never", "--network", "none", "--user", "0:0", "--workdir", "/"),

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from .. import run_directory
+from .. import process_tree, run_directory
 from ..codec import RecordError
 from ..records import DockerInvocation, DockerInvocations, Plan
 
@@ -24,6 +24,8 @@ GRACE = "1"  # seconds for a container that nobody asked to stop yet: a detached
 ATTEMPTS = 3  # removing a container fails while it is being created
 RUNTIMES = ("docker", "podman")
 LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so on the host
+_LEFT = "container %s: %s"
+_MAY_BE_LEFT = "containers may be left (%s): %s"
 
 
 class DockerResult(NamedTuple):
@@ -32,6 +34,7 @@ class DockerResult(NamedTuple):
     code: Optional[int]
     out: str
     err: str
+    timed_out: bool = False
 
     @property
     def problem(self) -> str:
@@ -48,29 +51,44 @@ class DockerClient:
     env: Dict[str, str]
     deadline: float = float("inf")
     is_unresponsive: bool = False
+    _process: "Optional[subprocess.Popen[bytes]]" = field(default=None, init=False)
 
     def run(self, *args: str, timeout: float = TIMEOUT) -> DockerResult:
         seconds = min(timeout, self.deadline - time.monotonic())
         if seconds <= 0:
-            return DockerResult(None, "", "%s did not answer" % self.runtime)
+            return DockerResult(None, "", "%s did not answer" % self.runtime, timed_out=True)
         try:
-            done = subprocess.run(
-                [self.runtime, *args], stdin=subprocess.DEVNULL, capture_output=True, env=self.env, timeout=seconds
-            )
+            process = self._process = self._start(args, stderr=subprocess.PIPE)
         except OSError as error:
             return DockerResult(None, "", "%s: %s" % (self.runtime, error.strerror))
+        try:
+            out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             self.is_unresponsive = self.is_unresponsive or timeout >= TIMEOUT
-            return DockerResult(None, "", "%s did not answer within %.0f s" % (self.runtime, seconds))
-        return DockerResult(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+            _kill(process)
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+            message = "%s did not answer within %.0f s" % (self.runtime, seconds)
+            return DockerResult(None, "", message, timed_out=True)
+        self.is_unresponsive = False
+        return DockerResult(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    def abort(self) -> None:
+        """Kill the command that runs, from another thread."""
+        if self._process is not None and self._process.returncode is None:
+            _kill(self._process)
 
     def stream(self, *args: str) -> "subprocess.Popen[bytes]":
         """A command whose output is read as it comes. Raises OSError."""
+        return self._start(args, stderr=subprocess.DEVNULL)
+
+    def _start(self, args: Sequence[str], stderr: int) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [self.runtime, *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=stderr,
             env=self.env,
         )
 
@@ -106,6 +124,17 @@ class RunContainers:
         self._set_deadline()
         return list(self._find())
 
+    def find_of_any_run(self) -> List[RunContainer]:
+        """Every container that any run started through the plan's runtime."""
+        self._set_deadline()
+        runtime = self.plan.container_runtime
+        if runtime not in RUNTIMES:
+            return []
+        client = self._clients[runtime]
+        ids = client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=" + LABEL_DIR).out.split()
+        result = client.run("inspect", "--type", "container", "--", *ids) if ids else None
+        return list(_parse_inspect(client, result.out)) if result is not None else []
+
     def stop(self) -> None:
         """Stop those that run. Their files stay, for their logs."""
         self._set_deadline()
@@ -120,13 +149,15 @@ class RunContainers:
             containers = list(self._find())
             results = [client.run("rm", "--force", "--volumes", "--", *ids) for client, ids in _by_client(containers)]
             problem = next((result.problem for result in results if result.code != 0), "")
-            left = ["container %s: %s" % (container.name, problem) for container in containers if problem]
+            left = [_LEFT % (container.name, problem) for container in containers if problem]
             if not left:
                 break
         return self.problems + left
 
-    def client(self, runtime: str) -> DockerClient:
-        return self._clients[runtime]
+    def expect_no_answer(self) -> None:
+        """The daemons are known to hang: the next answer gets the short timeout."""
+        for client in self._clients.values():
+            client.is_unresponsive = True
 
     def _set_deadline(self) -> None:
         self.problems = []
@@ -145,15 +176,17 @@ class RunContainers:
             yield from self._inspect(self._clients[runtime], own)
 
     def _inspect(self, client: DockerClient, names: List[str]) -> Iterator[RunContainer]:
-        labelled = self._find_labelled(client)
+        labelled, timed_out = self._find_labelled(client)
         if not (names or labelled):
+            if timed_out:
+                self.problems.append(_MAY_BE_LEFT % ("by label", "%s did not answer" % client.runtime))
             return
         result = client.run("inspect", "--type", "container", "--", *names, *labelled)
         # That a container does not exist is an answer too.
         errors = [line for line in result.err.splitlines() if "no such" not in line.lower()]
         if result.code is None or (result.code != 0 and errors):
             left = " ".join(names) or "by label"
-            self.problems.append("containers may be left (%s): %s" % (left, result.problem))
+            self.problems.append(_MAY_BE_LEFT % (left, result.problem))
         containers = {container.id: container for container in _parse_inspect(client, result.out)}
         number = len(names)  # those that docker.json does not name come after those that it names
         for container in containers.values():
@@ -163,12 +196,19 @@ class RunContainers:
             container.number = 1 + names.index(container.name) if container.name in names else number
             yield container
 
-    def _find_labelled(self, client: DockerClient) -> List[str]:
+    def _find_labelled(self, client: DockerClient) -> Tuple[List[str], bool]:
+        """Their ids, and whether there was no answer."""
         label = "label=%s=%s" % (LABEL_DIR, self.paths.path)
-        return client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", label).out.split()
+        result = client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", label)
+        return result.out.split(), result.timed_out
 
     def _is_own(self, container: RunContainer) -> bool:
         return container.labels.get(LABEL_DIR) == self.paths.path
+
+
+def is_container_problem(line: str) -> bool:
+    """Whether `line`, of a status's `left`, is about containers."""
+    return line.startswith(tuple(text.partition("%")[0] for text in (_LEFT, _MAY_BE_LEFT)))
 
 
 def remove(run_dir: str) -> List[str]:
@@ -227,6 +267,15 @@ def _parse_inspect(client: DockerClient, text: str) -> Iterator[RunContainer]:
             directory=config.get("WorkingDir") or "/",
             labels=config.get("Labels") or {},
         )
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """With its children, such as the ssh of DOCKER_HOST=ssh://...; nobody waits for one that the kernel holds."""
+    process_tree.kill_tree(process.pid)
+    try:
+        process.wait(1)
+    except subprocess.TimeoutExpired:
+        pass
 
 
 def _by_client(containers: Iterable[RunContainer]) -> List[Tuple[DockerClient, List[str]]]:

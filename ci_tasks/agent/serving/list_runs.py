@@ -51,7 +51,8 @@ def _summary(path: str) -> RunSummary:
     return RunSummary(
         dir=path,
         state=status.state,
-        alive=processes.alive(status),
+        # An agent may stay after the end, to remove what its container daemon does not let go.
+        alive=not status.has_ended and processes.alive(status),
         kept=status.kept is not None,
         started_at=status.started_at,
         ended_at=status.ended_at,

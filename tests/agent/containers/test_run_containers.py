@@ -4,85 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ci_tasks.agent import processes
 from ci_tasks.agent.containers import run_containers
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
-
-# Knows `ps --filter label=`, `inspect`, `stop` and `rm`; answers as docker and podman do and refuses anything else.
-FAKE = """\
-#!{python} -IS
-import json, os, pathlib, sys, time
-
-words, home = sys.argv[1:], pathlib.Path({home!r})
-runtime = os.path.basename(sys.argv[0])
-with open(home / "calls", "a") as out:
-    out.write(" ".join([runtime, *words, "[" + os.environ.get("DOCKER_HOST", "") + "]"]) + "\\n")
-if (home / "hangs").exists():
-    time.sleep(300)
-if (home / "dead").exists():
-    sys.exit("Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?")
-kept = home / runtime
-kept.mkdir(exist_ok=True)
-there = {{path.name: json.loads(path.read_text()) for path in kept.iterdir()}}
-asked = words[words.index("--") + 1:] if "--" in words else []
-if words[:5] == ["ps", "--all", "--quiet", "--no-trunc", "--filter"]:
-    key, _, value = words[5].partition("=")[2].partition("=")
-    print("\\n".join("id-" + name for name, labels in there.items() if labels.get(key) == value))
-elif words[:3] == ["inspect", "--type", "container"]:
-    known = [name for name in dict.fromkeys(word.replace("id-", "") for word in asked) if name in there]
-    print(json.dumps([{{"Id": "id-" + name, "Name": "/" + name, "Image": "sha256:1", "State": {{"Running": True}},
-        "Config": {{"Image": "img", "Labels": there[name] or None}}}} for name in known]))
-    if len(known) < len(asked):
-        sys.exit("Error response from daemon: No such container: x")
-elif words[:3] == ["rm", "--force", "--volumes"]:
-    if (home / "sticky").exists():
-        sys.exit("Error response from daemon: device or resource busy")
-    for name in asked:
-        (kept / name.replace("id-", "")).unlink()
-elif words[0] != "stop":
-    sys.exit("unexpected: " + " ".join(words))
-"""
-
-
-class Fake:
-    def __init__(self, home: Path) -> None:
-        self.home = home
-
-    def has(self, name: str, runtime: str = "docker", **labels: str) -> None:
-        (self.home / runtime).mkdir(exist_ok=True)
-        (self.home / runtime / name).write_text(json.dumps({key.replace("_", "."): v for key, v in labels.items()}))
-
-    def left(self, runtime: str = "docker") -> list[str]:
-        directory = self.home / runtime
-        return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
-
-    def calls(self, word: str = "") -> list[str]:
-        path = self.home / "calls"
-        return [line for line in path.read_text().splitlines() if f" {word}" in line] if path.exists() else []
-
-    def be(self, how: str) -> None:
-        (self.home / how).touch()
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    home = tmp_path / "fake"
-    (home / "bin").mkdir(parents=True)
-    for name in run_containers.RUNTIMES:
-        program = home / "bin" / name
-        program.write_text(FAKE.format(python=sys.executable, home=str(home)))
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
-    return Fake(home)
+    from tests.agent.fake_docker import Fake
 
 
 def _entry(name: str | None, runtime: str = "docker") -> dict[str, Any]:
@@ -205,6 +138,40 @@ def test_hanging_daemons_share_one_timeout(run: Run, fake: Fake, monkeypatch: py
     assert [call.split()[0] for call in fake.calls()] == ["docker"]
     containers.stop()
     assert len(fake.calls()) == 1
+
+
+def test_an_answer_ends_the_short_timeouts(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_containers, "TIMEOUT", 1.0)
+    fake.be("hangs")
+    _started(run, _entry("a"))
+    containers = run_containers.RunContainers(str(run.path))
+    containers.find()
+    monkeypatch.setattr(run_containers, "TIMEOUT", 60.0)
+    fake.be("hangs", False)
+    containers.find()
+    monkeypatch.setattr(run_containers, "SHORT_TIMEOUT", 0.0)
+    assert (containers.find(), containers.problems) == ([], [])
+
+
+def test_containers_known_by_label_alone_may_be_left_by_a_daemon_that_hangs(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_containers, "TIMEOUT", 1.0)
+    fake.be("hangs")
+    _rules(run, **{"ci-tasks_run": "7"})
+    (left,) = run_containers.RunContainers(str(run.path), thorough=True).remove()
+    assert left == "containers may be left (by label): docker did not answer"
+
+
+def test_what_a_client_that_hangs_has_started_is_killed_with_it(
+    run: Run, fake: Fake, until: Callable[..., Any]
+) -> None:
+    """As the ssh of DOCKER_HOST=ssh://…, which has the client's standard output."""
+    program = fake.home / "bin" / "docker"
+    program.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {run.path}/child\nwait\n")
+    client = run_containers.DockerClient("docker", dict(os.environ))
+    assert client.run("ps", timeout=1.0).timed_out
+    until(lambda: processes.start_time(run.pid("child")) is None)
 
 
 def test_a_run_stops_its_containers_at_every_end_before_it_removes_them(

@@ -1,0 +1,146 @@
+"""A Docker daemon that accepts and does not answer: it is named while it lasts, what it keeps is on record, and goes
+when it answers again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent import processes, run_directory
+from ci_tasks.results.record import judge_run
+from tests import fixtures as support
+from tests.integration.container_box import Box
+from tests.parts.dockerd import Daemon
+
+# The agent's own timeouts, so that a test need not wait as long as a person would. None is so short that a daemon which
+# answers slowly would change what a test sees.
+QUICK = (
+    ("HEARTBEAT_SECONDS = 2.0  # between two writes", "HEARTBEAT_SECONDS = 0.1  # between two writes"),
+    ("QUERY_SECONDS = 15.0", "QUERY_SECONDS = 0.5"),
+    ("PAUSE_SECONDS = 5.0", "PAUSE_SECONDS = 0.05"),
+    ("SHORT_TIMEOUT = 5.0", "SHORT_TIMEOUT = 0.5"),
+    ("FINISH_SECONDS = 5.0", "FINISH_SECONDS = 0.1"),
+    ("RETRY_SECONDS = 10.0", "RETRY_SECONDS = 0.1"),
+)
+NO_RETRY = ("RETRY_MINUTES = 10.0", "RETRY_MINUTES = 0.0")
+IMPATIENT = (NO_RETRY, ("TIMEOUT = 30.0", "TIMEOUT = 0.5"))  # for a daemon that answers no more
+
+
+@pytest.fixture
+def daemon(docker_daemon: Daemon) -> Iterator[Daemon]:
+    """The worker's daemon; after the test it answers, whatever happened."""
+    yield docker_daemon
+    docker_daemon.resume()
+
+
+@pytest.fixture
+def boxes(tmp_path: Path, daemon: Daemon) -> Iterator[list[Box]]:
+    """Two runs of one home."""
+    made = [Box(tmp_path / "home", daemon, number) for number in ("01", "02")]
+    yield made
+    daemon.resume()
+    for box in made:
+        box.remove()
+
+
+@pytest.fixture
+def box(boxes: list[Box]) -> Box:
+    return boxes[0]
+
+
+def start(box: Box, *changes: tuple[str, str]) -> None:
+    box.change_agent(*QUICK, *changes)
+    box.start()
+
+
+def start_and_run(box: Box, *changes: tuple[str, str]) -> None:
+    start(box, *changes)
+    support.until(lambda: "ready" in box.log(), "the job is under way")
+
+
+def is_silent(box: Box) -> bool:
+    return box.status().daemon_silent_seconds > 0
+
+
+def test_a_daemon_that_stops_to_answer_is_on_record_until_it_answers(box: Box, daemon: Daemon) -> None:
+    box.write("echo ready; until ls /over; do sleep 0.1; done 2> /dev/null; exit 3")
+    start_and_run(box)
+    with daemon.hanging():
+        support.until(lambda: is_silent(box), "the status says so")
+        assert box.events("daemon silent")
+    support.until(lambda: not is_silent(box), "the status says that it answers")
+    assert box.events("daemon answers")
+    daemon.call("exec", box.name, "touch", "/over")
+    assert (box.ended().exit_code, box.status().left) == (3, ())
+    box.is_gone()
+
+
+def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_answers(box: Box, daemon: Daemon) -> None:
+    box.write("echo ready; sleep 600", after="exit 0", entry_point=True)
+    start_and_run(box)
+    with daemon.hanging():
+        support.until(lambda: is_silent(box), "the status says so")
+        box.call("cancel")
+        status = box.ended()
+        assert status.end == run_directory.END_CANCELLED
+        (line,) = [line for line in status.left if "ci-tasks-07" in line]
+        assert line.startswith("containers may be left (ci-tasks-07): docker did not answer")
+        assert "the artifacts in containers are not collected" in status.left
+        assert judge_run(box.run).left == status.left
+        assert processes.alive(status), "the agent waits for the daemon"
+    support.until(lambda: not processes.alive(box.status()), "the agent has removed the container")
+    assert box.status().left == ("the artifacts in containers are not collected",)
+    box.is_gone()
+
+
+def test_a_job_whose_end_is_known_passed_whatever_the_daemon_keeps(box: Box, daemon: Daemon, tmp_path: Path) -> None:
+    hung = tmp_path / "hung"
+    box.write("echo ready", after=f"touch {tmp_path}/over; until [ -e {hung} ]; do sleep 0.05; done", entry_point=True)
+    start(box, *IMPATIENT)
+    support.until((tmp_path / "over").exists, "docker run has ended")
+    with daemon.hanging():
+        hung.touch()
+        status = box.ended()
+        record = judge_run(box.run)
+        assert (record.status, record.exit_code) == ("passed", 0)
+        assert record.left == status.left != ()
+
+
+def test_a_timeout_while_the_daemon_is_silent_is_blocked_and_not_failed(box: Box, daemon: Daemon) -> None:
+    box.write("echo ready; sleep 600")
+    start_and_run(box, NO_RETRY, ("or time.monotonic() >= deadline:", "or self.daemon.silent_seconds:"))
+    with daemon.hanging():
+        box.ended()
+    record = judge_run(box.run)
+    assert record.status == "blocked"
+    assert record.reason.startswith("docker has not answered for ")
+
+
+def test_a_run_that_begins_while_the_daemon_is_silent_can_be_cancelled_at_once(box: Box, daemon: Daemon) -> None:
+    box.write("echo ready", "--pull=always")
+    with daemon.hanging():
+        start(box, NO_RETRY)
+        support.until(lambda: is_silent(box), "the status says so")
+        box.call("cancel")
+        assert box.ended().end == run_directory.END_CANCELLED
+    assert "ready" not in box.log()
+
+
+def test_the_next_run_on_the_host_removes_what_an_earlier_one_had_to_leave(boxes: list[Box], daemon: Daemon) -> None:
+    first, second = boxes
+    first.write("echo ready; sleep 600")
+    start_and_run(first, NO_RETRY)
+    with daemon.hanging():
+        first.call("cancel")
+        assert first.ended().left
+    support.until(lambda: not processes.alive(first.status()), "its agent has gone")
+    assert first.containers() == [first.name]
+    second.write("until [ -e /over ]; do sleep 0.05; done")
+    start(second)
+    support.until(lambda: not first.containers("--all"), "the second run removes the container")
+    support.until(lambda: not any(first.name in line for line in first.status().left), "its status says so")
+    support.until(second.containers, "the second runs")
+    daemon.call("exec", second.name, "touch", "/over")
+    assert second.ended().exit_code == 0
