@@ -109,6 +109,14 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     return f"; did you mean {match!r}?" if match else ""
 
 
+def shortened(text: str, longest: int) -> str:
+    """`text` without its middle where it has more than `longest` characters."""
+    if len(text) <= longest:
+        return text
+    left = longest // 2
+    return f"{text[:left]} … {len(text) - 2 * left:,} characters left out … {text[-left:]}"
+
+
 def printable(text: str) -> str:
     """`text` without control characters: text from elsewhere, such as a job's name, must not move the cursor."""
     return _CONTROL.sub("�", text)

@@ -10,17 +10,21 @@ import sys
 from collections.abc import Callable
 
 from ci_tasks import debug_log
-from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_CANCELLED, CiTasksError, printable
+from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_CANCELLED, CiTasksError, printable, shortened
+from ci_tasks.safe_output import safe_streams, terminal_of
 
 EXIT_CLOSED_PIPE = 141  # as a program that SIGPIPE ended: nobody saw the result, so it is not 0
 # A full disk or a missing permission is a problem of the machine, not a bug.
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_LONGEST = 4000  # characters of a message; `--debug` logs all of it
 _STORAGE_HINT = "CI_TASKS_HOME names the directory for runs (else ~/.local/state/ci-tasks)"
 
 
 def run(command: Callable[[], int]) -> int:
-    """Call `command`. Returns its exit code, or that of the exception that ended it."""
-    code = _report_bugs(_exit_code(command))
+    """Call `command`; what it prints cannot control the terminal. Returns its exit code, or that of the exception that
+    ended it."""
+    with safe_streams():
+        code = _report_bugs(_exit_code(command))
     debug_log.LOGGER.debug("exit code %d", code)
     return code
 
@@ -103,13 +107,13 @@ def _discard_output() -> None:
 
 def _print_error(message: str) -> None:
     try:
-        print(f"ci-tasks: {printable(message)}", file=sys.stderr, flush=True)
+        print(f"ci-tasks: {printable(shortened(message, _LONGEST))}", file=sys.stderr, flush=True)
     except OSError:  # stderr is closed too
         pass
 
 
 def _escape_unencodable_output() -> None:
     """Escape what the terminal's encoding cannot show, and paths that are not valid text."""
-    out = sys.stdout
+    out = terminal_of(sys.stdout)
     if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or not out.encoding.lower().startswith("utf")):
         out.reconfigure(errors="backslashreplace")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+from ci_tasks.safe_output import json_document
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_document(value))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ci_tasks.errors import printable
 from ci_tasks.report.fleet import FREE, OTHERS, Holder, cells, share
 
 if TYPE_CHECKING:
@@ -152,7 +153,9 @@ def _rows(rows: Sequence[RowProgress], max_rows: int, title: str | None = None, 
             *([Text(progress.host)] if placed else []),
             _taken(progress, short=many),
             *([_left(progress)] if timed else []),
-            Text(tried + " ".join(progress.note.split()), "dim"),  # several lines would break the table's height
+            Text(
+                tried + " ".join(printable(progress.note).split()), "dim"
+            ),  # several lines would break the table's height
         )
     hidden = len(rows) - len(chosen)
     if hidden > 0:
@@ -221,7 +224,7 @@ def _standing(host: HostProgress, drawn: Sequence[str], rows: int) -> str:
     """What the cells do not say: that it is away, how many rows it has, what it does."""
     gpus = share(drawn) if host.gpus is not None else "GPUs not known" if host.up else ""
     count = f"{rows} row{'' if rows == 1 else 's'}" if rows else ""
-    parts = ("" if host.up else "away", " ".join(host.note.split()), gpus, count)
+    parts = ("" if host.up else "away", _one_line(host.note), gpus, count)
     return "; ".join(word for word in parts if word)
 
 
@@ -259,3 +262,8 @@ def _counts(rows: Sequence[RowProgress]) -> str:
 
 def _urgency(progress: RowProgress) -> int:
     return _URGENCY.get(progress.state, len(_ORDER))
+
+
+def _one_line(text: str) -> str:
+    """Several lines would break the table's height, and control characters its width."""
+    return " ".join(printable(text).split())

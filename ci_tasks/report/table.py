@@ -10,11 +10,12 @@ from typing import Protocol
 
 from rich.cells import cell_len
 
-from ci_tasks.errors import printable
+from ci_tasks.errors import printable, shortened
 from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Deviation, Evidence, RunRecord
 from ci_tasks.workflow.model import Row
 
 _MAX_CELL = 58
+_MAX_REASON = 300  # characters; the record has all of it
 
 
 class Deviating(Protocol):
@@ -95,7 +96,7 @@ def _ended(attempt: Attempt) -> str:
 
 def reason_with_attempts(record: RunRecord) -> str:
     """The reason, and what went before."""
-    reason, before = cause_and_reason(record), attempts(record)
+    reason, before = shortened(cause_and_reason(record), _MAX_REASON), shortened(attempts(record), _MAX_REASON)
     return f"{reason} ({before})" if reason and before else reason or before
 
 

@@ -28,7 +28,7 @@ from ci_tasks.results import store
 from ci_tasks.results.record import is_over, load_record, record_not_started
 from ci_tasks.run.adopt import adopt_runs
 from ci_tasks.run.label import print_results
-from ci_tasks.run.progress_view import copy_from, open_view, running_row_progress
+from ci_tasks.run.progress_view import GrowingLog, open_view, running_row_progress
 
 _POLL_SECONDS = 0.05
 
@@ -101,18 +101,19 @@ def cancel(name: str, config: Config, host: str | None) -> list[str]:
     return [attached_run.id for attached_run in attached]
 
 
-def show_log(name: str, *, follow: bool) -> int:
-    """Copy a run's log to standard output, byte for byte; with `follow` until the run has ended."""
+def show_log(name: str, *, follow: bool, raw: bool) -> int:
+    """Copy a run's log to standard output, with `raw` byte for byte, with `follow` until the run has ended."""
     run = _single_run(name, store.find(name))
-    offset = copy_from(run.log, 0)
-    if not follow:
-        return 0
-    with attached_runs([(name, run)]) as ((attached_run,), _):
-        while not attached_run.has_ended():
-            time.sleep(_POLL_SECONDS)
-            offset = copy_from(run.log, offset)
-        copy_from(run.log, offset)
-        _record(attached_run)  # whoever fetches a run also records how it ended
+    with closing(GrowingLog(run.log, raw=raw)) as log:
+        log.copy()
+        if not follow:
+            return 0
+        with attached_runs([(name, run)]) as ((attached_run,), _):
+            while not attached_run.has_ended():
+                time.sleep(_POLL_SECONDS)
+                log.copy()
+            log.copy()
+            _record(attached_run)  # whoever fetches a run also records how it ended
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Showing a run while it goes on: in place on a terminal, one line per event elsewhere, a single row's log as it is."""
+"""Showing a run while it goes on: in place on a terminal, one line per event elsewhere, a single row's log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_description, read_status
+from ci_tasks.errors import shortened
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, remaining
+from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _REMINDER_SECONDS = 60.0  # seconds of silence after which plain output says what still runs
 _LINE_MAX_AGE = 0.5  # seconds for which a row's last line serves, however fast its log grows
+_LONGEST_LINE = 1000  # characters of a plain line
 _MAX_REMINDED = 20  # rows in one reminder
 _CACHE_SIZE = 1024  # rows whose last line and status are kept
 _REFRESHES_PER_SECOND = 4.0  # a second; to draw 50 lines takes tens of milliseconds
@@ -57,7 +60,7 @@ class PlainView:
         self._last_message_at = time.monotonic()
 
     def print_message(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+        print(f"{time.strftime('%H:%M:%S')} {shortened(text, _LONGEST_LINE)}", flush=True)
         self._last_message_at = time.monotonic()
 
     def update(
@@ -144,16 +147,17 @@ class LiveView:
         from rich.live import Live
 
         self._title = title
-        self._console = Console()
+        self._console = Console(file=terminal_of(sys.stdout))
         self._progress: tuple[Sequence[RowProgress], Sequence[HostProgress], float | None] = ((), (), None)
         # It is asked only when it draws, which is less often than something changes.
         self._live = Live(
             console=self._console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True, get_renderable=self._table
         )
-        self._live.start()
+        self._live.start()  # what others print meanwhile goes above the table, through streams of rich's
+        sys.stdout, sys.stderr = (SafeStream(stream) for stream in (sys.stdout, sys.stderr))
 
     def print_message(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(escape(text), markup=False, highlight=False)
 
     def update(
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
@@ -171,11 +175,10 @@ class LiveView:
 
 
 class StreamView:
-    """One row: its log as it is written, byte for byte, and a word on stderr when it stalls or waits for others."""
+    """One row: its log as it is written, and a word on stderr when it stalls or waits for others."""
 
     def __init__(self, run: RunDir) -> None:
-        self._path = run.log
-        self._offset = 0
+        self._log = GrowingLog(run.log)
         self._last_notice = ""
 
     def print_message(self, text: str) -> None:
@@ -184,33 +187,52 @@ class StreamView:
     def update(
         self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
     ) -> None:
-        self._offset = copy_from(self._path, self._offset)
+        self._log.copy()
         progress = rows[0]
-        if progress.log and progress.log != self._path:  # another attempt
+        if progress.log and progress.log != self._log.path:  # another attempt
+            self._log.close()
             print(f"ci-tasks:{_host_and_attempt(progress).removeprefix(',')}", file=sys.stderr, flush=True)
-            self._path, self._offset = progress.log, copy_from(progress.log, 0)
+            self._log = GrowingLog(progress.log)
+            self._log.copy()
         notice = f"{progress.state}, {progress.note}" if progress.state in (STALLED, WAITING) and progress.note else ""
         if notice and notice != self._last_notice:
             print(f"ci-tasks: {notice}", file=sys.stderr, flush=True)
         self._last_notice = notice
 
     def close(self) -> None:
-        self._offset = copy_from(self._path, self._offset)
+        self._log.copy()
+        self._log.close()
 
 
-def copy_from(path: str, offset: int) -> int:
-    """Copy what a growing file has beyond `offset` to standard output; returns the new offset."""
-    try:
-        with open(path, "rb") as source:
-            source.seek(offset)
-            while chunk := source.read(1 << 18):
-                sys.stdout.flush()
-                sys.stdout.buffer.write(chunk)
-                offset += len(chunk)
-    except FileNotFoundError:
-        return offset
-    sys.stdout.buffer.flush()
-    return offset
+class GrowingLog:
+    """Copies a log to standard output as it grows: safe for a terminal, or with `raw` byte for byte."""
+
+    def __init__(self, path: str, *, raw: bool = False) -> None:
+        self.path = path
+        self._offset = 0
+        self._filter = None if raw else LogFilter()
+
+    def copy(self) -> None:
+        """Copy what has come since the last call."""
+        try:
+            with open(self.path, "rb") as source:
+                source.seek(self._offset)
+                while chunk := source.read(1 << 18):
+                    self._write(self._filter.feed(chunk) if self._filter else chunk)
+                    self._offset += len(chunk)
+        except FileNotFoundError:
+            return
+        sys.stdout.buffer.flush()
+
+    def close(self) -> None:
+        """Copy what was held back."""
+        if self._filter:
+            self._write(self._filter.flush())
+            sys.stdout.buffer.flush()
+
+    def _write(self, data: bytes) -> None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
 
 
 def running_row_progress(

@@ -11,12 +11,21 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.cli import exit_handler
-from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG
+from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, Blocked
 
 
 @pytest.fixture(autouse=True)
 def home_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+
+
+def test_a_message_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    def flow() -> int:
+        raise Blocked("first " + "x" * 80_000 + " last")
+
+    assert exit_handler.run(flow) == EXIT_BLOCKED
+    error = capsys.readouterr().err
+    assert len(error) < 4200 and "first" in error and "76,011 characters left out" in error and "last" in error
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])

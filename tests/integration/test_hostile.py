@@ -236,3 +236,15 @@ def test_rows_do_not_go_on_when_nobody_reads_any_more(person: Any) -> None:
     started.wait(60)
     started.stderr.close()
     assert person.processes() == []
+
+
+def test_a_job_cannot_control_the_terminal(person: Any) -> None:
+    sequence = "\x1b]52;c;cm0gLXJm\x07\x9d0;title\x9c"
+    test = person.checkout / "tests/test_tiny_parallel_check.py"
+    test.write_text(f"print({sequence!r} + '\\x1b[31mred\\x1b[0m', flush=True)\n{test.read_text()}")
+    result = person.ci_tasks("remote", "--host", "sim", "precision")
+    assert result.code == 0, result.out + result.err
+    shown = "\\x1b]52;c;cm0gLXJm\\x07\\x9d0;title\\x9c\x1b[31mred\x1b[0m\n"
+    assert shown in result.out and sequence not in result.out
+    assert shown in person.ci_tasks("logs", "last").out
+    assert sequence in person.ci_tasks("logs", "last", "--raw").out

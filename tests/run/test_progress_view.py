@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -123,15 +124,17 @@ def test_a_reminder_of_many_rows_stays_short(printed: Lines) -> None:
     assert printed()[0].endswith("row19 and 480 more; 0 waiting")
 
 
-def test_one_row_is_its_log_byte_for_byte(run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_one_row_is_its_log_which_cannot_control_the_terminal(
+    run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
     stream = open_view("title", [run])
     assert isinstance(stream, StreamView)
     stream.update([RowProgress("a", RUNNING, 1.0, "", "h100a")], TWO, 60.0)
     with open(run.log, "ab") as log:
-        log.write(b"\x1b[31m\xff\0 no end")
+        log.write(b"\x1b[31m\xff\0 no end\x1b[2")
     stream.update([RowProgress("a", "passed", 1.0, "", "h100a")], TWO)
     stream.close()
-    assert capfdbinary.readouterr() == (b"first\nlast\n\x1b[31m\xff\0 no end", b"")
+    assert capfdbinary.readouterr() == (b"first\nlast\n\x1b[31m\\xff\\x00 no end\\x1b[2", b"")
 
 
 def test_a_second_attempt_of_one_row_is_shown_from_its_start(
@@ -164,6 +167,22 @@ def test_a_silent_daemon_is_named_again_when_its_time_has_grown(run: RunDir, cap
         stream.update([running_row_progress("a", run, 1.0, "")])
     lines = capfd.readouterr().err.splitlines()
     assert lines == [f"ci-tasks: stalled, podman has not answered for {span}" for span in ("10 s", "20 s", "1 min")]
+
+
+def test_a_changing_table_is_not_controlled_by_what_it_shows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich's own word for: this is a terminal
+    hostile = "\x1b]52;c;eA==\x07\x9d0;title\x9c\x1b[2J"
+    live = LiveView("title")
+    live.print_message(f"a{hostile}")
+    print(f"b{hostile}")
+    print(f"c{hostile}", file=sys.stderr)
+    live.update([RowProgress("ppo", RUNNING, 1.0, f"d{hostile}", "h100b", 2, (0, 1))], TWO, 60.0)
+    live.close()
+    out, err = capsys.readouterr()
+    assert "52;c;eA==" in out and "\x1b[" in out
+    assert not any(control in out + err for control in ("\x1b]", "\x07", "\x9d", "\x9c", "\x1b[2J"))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ MAGIC = b"\0ci-tasks 1\n"
 # What the bootstrap sends in place of frames.
 ASKS_FOR_AGENT = b"?"  # the agent that the client expected is not on the host
 PYTHON_TOO_OLD = b"!"
+INPUT_TAKEN = b"<"  # something on the host read what was for the bootstrap
 
 JSON = b"J"  # a ClientMessage or a HostMessage
 DATA = b"D"  # bytes of a pack, to the host; empty at the end of the pack

@@ -60,16 +60,18 @@ def runs(options: RunsOptions) -> int:
 class LogsOptions:
     run: str = ONE_RUN.field()
     follow: bool = switch("follow the log until the run has ended").field()
+    raw: bool = switch("byte for byte: the log's control sequences reach the terminal").field()
 
 
 def logs(options: LogsOptions) -> int:
     """
     ci-tasks logs 20261120-103000-ckpt.03
     ci-tasks logs last --follow
+    ci-tasks logs last --raw > log
     """
     from ci_tasks.run.attach import show_log
 
-    return show_log(options.run, follow=options.follow)
+    return show_log(options.run, follow=options.follow, raw=options.raw)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from ci_tasks.agent.serving.messages import (
     RunUpdate,
     result_type,
 )
-from ci_tasks.errors import Blocked, printable
+from ci_tasks.errors import Blocked, printable, shortened
 from ci_tasks.executors.link import LinkDied, Stream
 
 SILENCE_TIMEOUT_S = 10.0  # seconds without a byte after which the link is dead
@@ -37,7 +37,10 @@ BEAT = 5.0
 _CHUNK = 1 << 17
 R = TypeVar("R")
 
-_GREETING = 1 << 16  # bytes that a login script may print before we give up on it
+_START = b"ci-tasks "  # begins what we send
+_QUOTED = 300  # characters of the host's own words in a message
+_QUIET_HINT = "let it end early where there is no terminal; at the top of ~/.bashrc: [[ $- == *i* ]] || return"
+_GREETING = 1 << 20  # bytes that a login script may print before we give up on it
 
 # Loads the agent that stands on standard input, or that an earlier client left, and hands it the rest. It is unpacked,
 # since Python keeps no byte code of what lies in a zip file: to compile it each time is most of a warm start.
@@ -59,7 +62,12 @@ if sys.version_info < (3, 8):
     send({old!r}, sys.version.split()[0])
 home = os.path.realpath(os.path.expanduser({home!r}))
 agent = os.path.join(home, "agents", {digest!r} + ".pyz")
-size = int(read(12))
+header = read({header})
+while header[:1] == b"\\n":
+    header = header[1:] + read(1)
+if not header.startswith({start!r}):
+    send({unread!r}, "")
+size = int(header[len({start!r}):])
 if size:
     archive = read(size)
     if not os.path.exists(agent):
@@ -142,7 +150,14 @@ class PendingRequest(Generic[R]):
 def command(home: str, digest: str) -> str:
     """What the host's login shell is to run, be it sh, csh or fish: no character in it means anything to them."""
     text = _BOOTSTRAP.format(
-        magic=frames.MAGIC, old=frames.PYTHON_TOO_OLD, asks=frames.ASKS_FOR_AGENT, home=home, digest=digest
+        magic=frames.MAGIC,
+        old=frames.PYTHON_TOO_OLD,
+        asks=frames.ASKS_FOR_AGENT,
+        unread=frames.INPUT_TAKEN,
+        start=_START,
+        header=len(_START) + 12,
+        home=home,
+        digest=digest,
     )
     code = base64.b64encode(text.encode()).decode()
     # -S: nothing of site-packages is needed, and what is installed there may take longer to load than all of ours.
@@ -166,7 +181,8 @@ class Channel:
 
     def send_archive(self, archive: bytes) -> None:
         """Send what the bootstrap waits for: the agent, or nothing where the host has it."""
-        self._stream.send(b"%012d" % len(archive) + archive)
+        # A login script that reads a line gets an empty one.
+        self._stream.send(b"\n" + _START + b"%012d" % len(archive) + archive)
 
     def hello(self) -> Hello:
         """Wait for the host's first words. Raises LinkDied, AgentMissing, Blocked."""
@@ -174,7 +190,10 @@ class Channel:
         try:
             return self._hello()
         except TimeoutError:  # a link that died at this very moment; the next one may live
-            raise LinkDied(f"not a word from the host for {SILENCE_TIMEOUT_S * 2:g} s") from None
+            raise LinkDied(
+                f"not a word from the host for {SILENCE_TIMEOUT_S * 2:g} s; does a login script there (~/.bashrc) wait "
+                "or read standard input?"
+            ) from None
 
     def _hello(self) -> Hello:
         data = b""
@@ -191,6 +210,8 @@ class Channel:
             raise Blocked(
                 f"python3 there is {version}", hint="ci-tasks needs Python 3.8 or newer as python3 on the host"
             )
+        if rest[:1] == frames.INPUT_TAKEN:
+            raise Blocked("a login script on the host reads standard input", hint=_QUIET_HINT)
         self._reader = frames.FrameReader()
         got = list(self._reader.feed(rest))
         while not got:
@@ -300,7 +321,9 @@ class Channel:
     def _no_hello(self, data: bytes) -> Exception:
         code = self._stream.exit_status()
         text = printable((data + self._stream.stderr_tail()).decode(errors="replace")).strip()
-        last = text.splitlines()[-1] if text else "nothing"
+        last = shortened(text.splitlines()[-1], _QUOTED) if text else "nothing"
+        if len(data) > _GREETING:
+            return Blocked(f"a login script on the host prints without end; its last line: {last}", hint=_QUIET_HINT)
         if code in (126, 127) or "not found" in last:
             return Blocked(
                 f"no python3 there ({last})", hint="ci-tasks needs Python 3.8 or newer as python3 on the host"

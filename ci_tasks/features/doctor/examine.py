@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import EXIT_BLOCKED, CiTasksError
 from ci_tasks.executors.queries import QueryRunner
@@ -47,7 +47,7 @@ def run_doctor(
         shown += [(host, each) for each in of_host]
     results = [result for _, (result, _) in shown]
     if as_json:
-        print(json.dumps([_as_json(host, each) for host, each in shown], indent=2, ensure_ascii=False))
+        print_json([_as_json(host, each) for host, each in shown])
     else:
         print(report.summary(results))
     return EXIT_BLOCKED if any(result.status == FAULT for result in results) else 0

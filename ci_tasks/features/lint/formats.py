@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from ci_tasks.errors import printable
 from ci_tasks.features.lint.lint_finding import RULES, LintFinding
+from ci_tasks.safe_output import json_document
 
 
 def text(findings: Sequence[LintFinding]) -> list[str]:
@@ -43,7 +44,7 @@ def github(findings: Sequence[LintFinding]) -> list[str]:
 
 def as_json(findings: Sequence[LintFinding]) -> str:
     entries = [{**asdict(finding), "why": finding.why, "level": finding.level} for finding in findings]
-    return json.dumps(entries, indent=2, ensure_ascii=False)
+    return json_document(entries)
 
 
 def sarif(findings: Sequence[LintFinding], version: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.agent.run_directory import RunDir, read_json
+from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import EXIT_BLOCKED, Blocked, UsageError
 from ci_tasks.executors.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
@@ -86,7 +86,7 @@ def prefetch_label(
         executor.close()
     if options.json:
         public = {**asdict(result), "checkout": str(source.path), "label": options.label, "blocked": result.blocked}
-        print(json.dumps(public, indent=2, ensure_ascii=False))
+        print_json(public)
     else:
         print("\n".join([*report.text(result), "", report.summary(result)]))
     return EXIT_BLOCKED if result.blocked else 0

@@ -28,6 +28,7 @@ from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.prepare import RunRequest
+from ci_tasks.safe_output import json_document
 
 _MINUTES = {0: 90, 1: 150, 2: 240, 3: 150, 4: 240, 5: 720}
 _BRIDGE_HAS = "src/megatron/bridge"
@@ -127,7 +128,7 @@ def _read_chunks(log: str) -> Iterator[bytes]:
 
 def _shown(summary: Summary, form: str) -> list[str]:
     if form == "json":
-        return [json.dumps(report.public(summary), indent=2, ensure_ascii=False)]
+        return [json_document(report.public(summary))]
     if form == "markdown":
         return report.markdown(summary).splitlines()
     plot = ["", *report.plot(summary.curve)] if summary.curve is not None else []

@@ -187,8 +187,17 @@ def test_a_link_that_dies_before_the_host_has_answered_is_made_again(host: Piped
     assert Path(remote_run.run.log).read_bytes() == b"hello\n"
 
 
-def test_a_greeting_of_the_login_shell_does_no_harm(host: PipedHost) -> None:
-    host.before = "echo 'Welcome! You have mail.'; "
+@pytest.mark.parametrize(
+    "before",
+    [
+        "echo 'Welcome! You have mail.'; ",
+        "head -c 80000 /dev/zero | tr '\\0' -; echo; ",
+        "read -r answer; ",
+    ],
+    ids=["a greeting", "one of 80 kB", "a question that the first line answers"],
+)
+def test_a_login_script_does_no_harm(host: PipedHost, before: str) -> None:
+    host.before = before
     remote_run = host.remote_run("echo hello")
     host.open().start(remote_run)
     done(remote_run)
@@ -203,7 +212,9 @@ def test_a_greeting_of_the_login_shell_does_no_harm(host: PipedHost) -> None:
         # an account that may not run commands
         ("echo 'This account is currently not available.'; exit 1; ", "This account is currently not available."),
         # a shell that talks for ever
-        ("yes hello | head -c 300000; exit 1; ", "does not answer as ci-tasks does"),
+        ("yes hello | head -c 3000000; exit 1; ", "a login script on the host prints without end; its last line: "),
+        # one that takes what was for us
+        ("head -c 30 > /dev/null; ", "a login script on the host reads standard input"),
     ],
 )
 def test_a_host_that_cannot_be_used_says_why(
@@ -217,7 +228,7 @@ def test_a_host_that_cannot_be_used_says_why(
     done(remote_run)
     assert remote_run.aborted is not None
     assert remote_run.aborted[0] == BLOCKED
-    assert message in remote_run.aborted[1]
+    assert message in remote_run.aborted[1] and len(remote_run.aborted[1]) < 500
     with pytest.raises(Blocked):
         manager.connection.request(messages.ListRuns())
 

@@ -1,0 +1,102 @@
+"""The one gate to the terminal: bytes of a job, a host or a workflow must not control it.
+
+Colours (ECMA-48's SGR), carriage returns and "erase to the end of the line", which progress bars use, pass. Any other
+control character is shown as text, `\\x1b]52;…`: it could set the clipboard or the title, clear the screen, or make the
+terminal type an answer. Characters that reorder text (Unicode's bidirectional controls) make a line look like another
+one, and are shown as text too.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+_ALLOWED = r"\x1b\[[0-9;:]{0,64}m|\x1b\[0?K"
+_BEGUN = re.compile(r"\x1b(?:\[[0-9;:]{0,64})?\Z")  # an allowed sequence whose end is still to come
+_BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_CONTROL = re.compile(rf"({_ALLOWED})|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_BIDIRECTIONAL}]")
+_IN_JSON = re.compile(rf"[\x7f-\x9f{_BIDIRECTIONAL}]")
+
+
+def escape(text: str) -> str:
+    """`text` with control sequences as text."""
+    return _CONTROL.sub(_visible, text)
+
+
+def json_document(value: Any) -> str:
+    """JSON that `escape` leaves as it is: escaped by JSON's own rules."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _visible(match: re.Match[str]) -> str:
+    if match[1]:
+        return match[1]
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+class LogFilter:
+    """Escapes a log that comes in pieces. Bytes that are not UTF-8 are shown as `\\x9b` too."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._begun = ""
+
+    def feed(self, chunk: bytes) -> bytes:
+        return self._escape(self._decoder.decode(chunk))
+
+    def flush(self) -> bytes:
+        """What was held back, since its end did not come."""
+        return self._escape(self._decoder.decode(b"", final=True), final=True)
+
+    def _escape(self, text: str, *, final: bool = False) -> bytes:
+        text, self._begun = self._begun + text, ""
+        if not final and (begun := _BEGUN.search(text, max(0, len(text) - 80))):
+            text, self._begun = text[: begun.start()], begun[0]
+        return escape(text).encode("utf-8", "backslashreplace")
+
+
+class SafeStream:
+    """A text stream that escapes what is written to it; in all else the stream itself."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(escape(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def safe_streams() -> Iterator[None]:
+    """Standard output and error escape what is printed while the block lasts."""
+    before = sys.stdout, sys.stderr
+    wrapped = tuple(SafeStream(stream) if _is_plain(stream) else stream for stream in before)
+    sys.stdout, sys.stderr = wrapped
+    try:
+        yield
+    finally:
+        if (sys.stdout, sys.stderr) == wrapped:
+            sys.stdout, sys.stderr = before
+
+
+def terminal_of(stream: TextIO) -> TextIO:
+    """The stream below, for output whose control sequences are our own."""
+    return stream._stream if isinstance(stream, SafeStream) else stream
+
+
+def _is_plain(stream: TextIO | None) -> bool:
+    return stream is not None and not isinstance(stream, SafeStream)

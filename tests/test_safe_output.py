@@ -1,0 +1,101 @@
+"""What reaches a terminal of what a job, a host or a workflow wrote."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import sys
+from typing import TextIO, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_tasks.safe_output import LogFilter, SafeStream, escape, json_document, safe_streams, terminal_of
+
+PASSES = [
+    ("text, tab and newline", "a\tb\n"),
+    ("a carriage return, of progress bars", "10 %\r20 %\r\n"),
+    ("a colour", "\x1b[1;31mred\x1b[0m\x1b[m"),
+    ("a colour of 24 bits", "\x1b[38;2;1;2;3mx\x1b[38:5:9m"),
+    ("erasing to the end of the line", "10 %\r\x1b[K20 %\x1b[0K"),
+    ("other scripts", "日本 – é 🙂"),
+]
+ESCAPED = [
+    ("the clipboard", "\x1b]52;c;cm0gLXJm\x07", "\\x1b]52;c;cm0gLXJm\\x07"),
+    ("the title", "\x1b]0;root\x1b\\", "\\x1b]0;root\\x1b\\"),
+    ("a link", "\x1b]8;;http://x\x07y", "\\x1b]8;;http://x\\x07y"),
+    ("clearing the screen", "\x1b[2J\x1b[H", "\\x1b[2J\\x1b[H"),
+    ("clearing the line", "\x1b[2K", "\\x1b[2K"),
+    ("the alternate screen", "\x1b[?1049h", "\\x1b[?1049h"),
+    ("a question that the terminal answers", "\x1b[6n\x1b[c\x05", "\\x1b[6n\\x1b[c\\x05"),
+    ("a device control string", "\x1bP+q544e\x1b\\", "\\x1bP+q544e\\x1b\\"),
+    ("a reset", "\x1bc", "\\x1bc"),
+    ("backspace and bell", "rm\b\b\x07", "rm\\x08\\x08\\x07"),
+    ("the one-character form of a sequence", "\x9b2J\x9d0;x\x9c", "\\x9b2J\\x9d0;x\\x9c"),
+    ("text that reads backwards", "a\u202eb\u2066c", "a\\u202eb\\u2066c"),
+    ("a colour of no end", "\x1b[" + "1;" * 40 + "m", "\\x1b[" + "1;" * 40 + "m"),
+    ("an escape at the end", "x\x1b", "x\\x1b"),
+]
+
+
+@pytest.mark.parametrize("text", [text for _, text in PASSES], ids=[name for name, _ in PASSES])
+def test_what_cannot_harm_passes(text: str) -> None:
+    assert escape(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [(text, shown) for _, text, shown in ESCAPED], ids=[name for name, _, _ in ESCAPED]
+)
+def test_control_sequences_are_shown_as_text(text: str, shown: str) -> None:
+    assert escape(text) == shown
+
+
+@pytest.mark.parametrize("text", [text for _, text, _ in ESCAPED] + [text for _, text in PASSES])
+@given(cuts=st.lists(st.integers(0, 90), max_size=6))
+def test_a_log_is_escaped_alike_wherever_its_pieces_are_cut(text: str, cuts: list[int]) -> None:
+    data = text.encode()
+    at = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    log = LogFilter()
+    shown = b"".join(log.feed(data[start:end]) for start, end in itertools.pairwise(at)) + log.flush()
+    assert shown.decode() == escape(text)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_of_a_log_become_harmless_text(data: bytes) -> None:
+    log = LogFilter()
+    shown = (log.feed(data) + log.flush()).decode()
+    assert escape(shown) == shown
+
+
+def test_bytes_that_are_not_utf_8_are_shown() -> None:
+    log = LogFilter()
+    assert log.feed(b"caf\xe9 \x9b2J\n") + log.flush() == b"caf\\xe9 \\x9b2J\n"
+
+
+@given(st.text(max_size=40))
+def test_json_keeps_its_values_and_nothing_in_it_is_left_to_escape(text: str) -> None:
+    document = json_document({"text": text})
+    assert escape(document) == document and json.loads(document) == {"text": text}
+
+
+def test_prints_are_escaped_while_a_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with safe_streams(), safe_streams():
+        print("a\x1b[2Jb")
+        print("c\x07", file=sys.stderr)
+        sys.stdout.writelines(["\x05\n"])
+    print("\x07", end="")
+    assert tuple(capsys.readouterr()) == ("a\\x1b[2Jb\n\\x05\n\x07", "c\\x07\n")
+
+
+def test_our_own_control_sequences_go_to_the_stream_below() -> None:
+    below = io.StringIO()
+    assert terminal_of(cast(TextIO, SafeStream(below))) is below and terminal_of(below) is below
+    assert SafeStream(below).isatty() is False
+
+
+def test_a_missing_stream_stays_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with safe_streams():
+        assert sys.stdout is None
