@@ -9,14 +9,15 @@ _VERDICTS = {
     "fail": "failed: the code under test, or its configuration",
     "blocked": "blocked: the environment, not the code",
     "pass": "nothing failed in this log",
+    "unknown": "unknown: nothing failed in what was read of this log, and its end was not read",
 }
 _WIDE = 200
 
 
 def describe(triage: Triage) -> list[str]:
     """The lines of `triage`."""
-    if triage.verdict == "pass":
-        return [_VERDICTS["pass"]]
+    if triage.verdict in ("pass", "unknown"):
+        return [_VERDICTS[triage.verdict]]
     where = f"line {triage.line_no}" if triage.line_no else "no line"
     lines = [
         _VERDICTS[triage.verdict],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from ci_tasks.features.ci_logs.parse.split_lines import LogLine, jobs_in, split_
 from ci_tasks.features.ci_logs.sources.log_file import STANDARD_INPUT, JobLog, OpenLog, open_log
 from ci_tasks.records import Triage
 from ci_tasks.results.analysis import CiJobLog, analyse
-from ci_tasks.results.triage import NOT_ANALYSED
+from ci_tasks.results.triage import NOT_ANALYSED, NOT_SEEN, PASS
 from ci_tasks.results.verdict import JobEnd
 
 _UNKNOWN_FAILURE = 1  # the exit code of a job that failed where the log does not show its code
@@ -33,7 +34,12 @@ def from_file(path: str, job: str | None = None) -> AnalysedLog:
     """The job in a file, or on standard input for `-`. Raises UsageError for what is no log, or holds several jobs
     of which `job` names none."""
     with open_log(path) as log:
-        return _analysed(log.name, _selected(log, job), RecoveredJob())
+        analysed = _analysed(log.name, _selected(log, job), RecoveredJob())
+        if not log.cut:
+            return analysed
+        print(log.cut, file=sys.stderr)
+        # What came later may have failed.
+        return replace(analysed, triage=NOT_SEEN) if analysed.triage.verdict == PASS else analysed
 
 
 def from_url(url: str) -> AnalysedLog:

@@ -32,6 +32,7 @@ _PACKED = {
     b"7z\xbc\xaf": "7-Zip",
     b"Rar!": "rar",
 }
+_MAX_LINES = 2_000_000  # of any archive, however small it is
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # what PowerShell makes of `gh … > file`
@@ -54,10 +55,12 @@ class JobLog:
 
 @dataclass(frozen=True)
 class OpenLog:
-    """An open file of logs: `name` is for people, `jobs` are the logs in it, at least one."""
+    """An open file of logs: `name` is for people, `jobs` are the logs in it, at least one. `cut` says why only its
+    beginning was read, empty where all of it was."""
 
     name: str
     jobs: tuple[JobLog, ...]
+    cut: str = ""
 
     def job(self, name: str) -> JobLog:
         """Raises UnknownName."""
@@ -89,19 +92,23 @@ def open_log(path: str) -> Iterator[OpenLog]:
 def read_logs(file: BinaryIO, name: str) -> Iterator[OpenLog]:
     """The logs in an open regular file. Raises UsageError, Blocked."""
     with ExitStack() as copies:
-        head = _head(file, name)
+        head, cut = _head(file, name), ""
         if head.startswith(_ZIP):
             yield OpenLog(name, tuple(_job_in_zip(job, name) for job in run_zip.jobs_in(file, name)))
             return
         if head.startswith(_GZIP):
-            limit = run_zip.max_unpacked_bytes(os.fstat(file.fileno()).st_size)
-            file = copies.enter_context(temporary_copy.temporary_copy(_gunzipped(file, name), name, limit))
+            packed = os.fstat(file.fileno()).st_size
+            begun = _Beginning(_gunzipped(file, name), run_zip.max_unpacked_bytes(packed), max(_MAX_LINES, packed))
+            file = copies.enter_context(temporary_copy.temporary_copy(begun, name))
             head = _head(file, name)
+            if begun.is_cut:
+                unpacked = os.fstat(file.fileno()).st_size
+                cut = f"{name}: only the first {unpacked >> 20} MiB were read: no log shrinks to {packed >> 10} KiB"
         if head.startswith(_UTF16):
             file = copies.enter_context(temporary_copy.temporary_copy(_utf16_as_utf8(file), name))
         else:
             _refuse_binary(head, name)
-        yield OpenLog(name, (JobLog("", partial(_file_chunks, file)),))
+        yield OpenLog(name, (JobLog("", partial(_file_chunks, file)),), cut)
 
 
 def _job_in_zip(job: run_zip.ZippedJob, name: str) -> JobLog:
@@ -128,6 +135,23 @@ def _gunzipped(file: BinaryIO, name: str) -> Iterator[bytes]:
             yield from iter(partial(unpacked.read, _CHUNK_BYTES), b"")
         except (OSError, EOFError, zlib.error) as error:
             raise run_zip.damaged(name, error) from error
+
+
+class _Beginning:
+    """The chunks until so many bytes or lines have come. `is_cut`: there were more."""
+
+    def __init__(self, chunks: Iterator[bytes], max_bytes: int, max_lines: int) -> None:
+        self.is_cut = False
+        self._chunks, self._bytes_left, self._lines_left = chunks, max_bytes, max_lines
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            if self._bytes_left <= 0 or self._lines_left <= 0:
+                self.is_cut = True
+                return
+            self._bytes_left -= len(chunk)
+            self._lines_left -= chunk.count(b"\n")
+            yield chunk
 
 
 def _utf16_as_utf8(file: BinaryIO) -> Iterator[bytes]:

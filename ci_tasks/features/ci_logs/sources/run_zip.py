@@ -74,8 +74,8 @@ def jobs_in(file: BinaryIO, name: str) -> list[ZippedJob]:
 
 
 def max_unpacked_bytes(packed: int) -> int:
-    """How many bytes may come out of `packed` ones: no log shrinks to a 500th, a zip bomb does."""
-    return min(MAX_LOG_BYTES, max(_HARMLESS_BYTES, 500 * packed))
+    """How many bytes may come out of `packed` ones: no log shrinks to a 100th, an archive that was made to does."""
+    return min(MAX_LOG_BYTES, max(_HARMLESS_BYTES, 100 * packed))
 
 
 def damaged(name: str, error: Exception) -> UsageError:

@@ -11,17 +11,16 @@ from ci_tasks.errors import Blocked, UsageError
 MAX_LOG_BYTES = 8 << 30  # no log is that long, but a stream may be endless
 
 
-def temporary_copy(chunks: Iterable[bytes], name: str, limit: int | None = None) -> BinaryIO:
+def temporary_copy(chunks: Iterable[bytes], name: str) -> BinaryIO:
     """A file with the bytes of `chunks`. It has no path, so nothing is left behind even after SIGKILL.
 
-    Raises Blocked where the disk is full, UsageError for more than `limit` (else `MAX_LOG_BYTES`) bytes.
+    Raises Blocked where the disk is full, UsageError for more than `MAX_LOG_BYTES` bytes.
     """
-    limit = MAX_LOG_BYTES if limit is None else limit
     file = _temporary_file()
     try:
         for chunk in chunks:
-            if file.tell() + len(chunk) > limit:
-                raise too_large(name, limit)
+            if file.tell() + len(chunk) > MAX_LOG_BYTES:
+                raise too_large(name, MAX_LOG_BYTES)
             write(file, chunk)
     except BaseException:
         file.close()

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.errors import Blocked, UnknownName, UsageError
-from ci_tasks.features.ci_logs.sources import run_zip, temporary_copy
+from ci_tasks.features.ci_logs.sources import log_file, run_zip, temporary_copy
 from ci_tasks.features.ci_logs.sources.log_file import open_log
 
 TEXT = b"2025-11-02T10:00:00.0000000Z ##[group]Run tests\n2025-11-02T10:00:01.0000000Z ##[error]it broke\n"
@@ -243,10 +243,29 @@ def test_what_is_no_log_is_refused_with_the_reason(tmp_path: Path, data: bytes, 
     assert "\x1b" not in str(error)
 
 
-def test_a_gzip_bomb_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_gzip_bomb_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_zip, "_HARMLESS_BYTES", 1 << 20)
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * (2 << 20)))
-    assert "so it is no log" in refused(tmp_path / "x.gz").message
+    with open_log(str(tmp_path / "x.gz")) as log:
+        assert sum(map(len, log.jobs[0].chunks())) == 1 << 20
+        assert "only the first 1 MiB were read" in log.cut
+
+
+def test_of_a_gzip_with_lines_without_end_the_beginning_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_file, "_MAX_LINES", 1 << 20)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"\n" * (4 << 20)))
+    with open_log(str(tmp_path / "x.gz")) as log:
+        assert sum(map(len, log.jobs[0].chunks())) == 1 << 20
+        assert "only the first 1 MiB were read" in log.cut
+
+
+def test_a_gzip_that_ends_where_no_more_is_read_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_file, "_MAX_LINES", 1000)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * 1000))
+    with open_log(str(tmp_path / "x.gz")) as log:
+        assert log.cut == ""
 
 
 # -- what is no file
