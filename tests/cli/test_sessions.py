@@ -2,11 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import nox
 import pytest
 
+from ci_tasks.cli import sessions
 from ci_tasks.cli.commands.run import RemoteOptions
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.errors import UsageError
+from ci_tasks.run import checkout_source
+from ci_tasks.workflow.reader import read
+from ci_tasks.workflow.suite import GENERIC
+
+SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tiny-slime"
+WORKFLOW = """\
+on: pull_request
+jobs:
+  unit:
+    runs-on: ubuntu-latest
+    steps: [{run: pytest}]
+"""
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of nox's sessions, as they are registered."""
+    names: list[str] = []
+
+    def record(*, name: str, **_: object) -> Callable[[object], object]:
+        names.append(name)
+        return lambda function: function
+
+    monkeypatch.setattr(nox, "session", record)
+    monkeypatch.setattr(sessions, "registry", SimpleNamespace(features=tuple))  # theirs are not of the workflow
+    return names
+
+
+def test_each_label_and_each_mode_is_one_session(registered: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_REPO", str(SAMPLE))
+    sessions.register()
+    assert len(registered) == len(set(registered))
+    assert {"ckpt", "ckpt(async-save)", "changed"} <= set(registered)
+    assert registered[-1] == "changed"
+
+
+def test_without_a_rule_for_changed_tests_there_is_no_session_for_them(
+    registered: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SimpleNamespace(suite=GENERIC, workflow=read(WORKFLOW, "ci.yml"))
+    monkeypatch.setattr(checkout_source, "open_source", lambda: source)
+    sessions.register()
+    assert registered == ["unit"]
+
 
 MEANT = {
     "": RemoteOptions(label="ckpt", host="local"),

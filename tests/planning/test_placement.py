@@ -262,6 +262,23 @@ def test_what_is_left_counts_what_runs_on_a_host_that_is_down() -> None:
     assert place([WIDE], [on(A, (WIDE, 100))]).left == 1100
 
 
+@pytest.mark.parametrize(
+    ("waiting", "machines", "left"),
+    [
+        ([], [], 0),
+        ([WIDE, row("long", 1, 1000.0)], [A, B], 1000),  # the longest row
+        ([row(str(number), 8) for number in range(6)], [A, B], 1800),  # all work on all GPUs
+        ([row(str(number), 8) for number in range(6)], [DOWN, B], 3600),  # of hosts that are up
+        ([row(str(number), 0, 100.0) for number in range(12)], [replace(A, slots=2), B], 120),  # in all slots
+        ([row(str(number), 1, exclusive=RAY) for number in range(6)], [A, B], 1800),  # rows that exclude each other
+    ],
+)
+def test_what_is_left_is_what_no_order_of_the_rows_can_beat(
+    waiting: list[WaitingRow], machines: list[HostLoad], left: float
+) -> None:
+    assert place(waiting, machines).left == left
+
+
 def test_seconds_expected_of_a_row() -> None:
     durations = {"ppo": 50.0, "ckpt[sync]": 100.0, "ckpt[async]": 300.0}
     assert expected("ppo", durations, 8) == 50

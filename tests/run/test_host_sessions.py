@@ -100,6 +100,25 @@ def test_a_host_that_was_away_for_too_long_keeps_no_row_waiting(played: Make, mo
     assert any(line.startswith("a is not used: no link for") for line in world.view.messages)
 
 
+def test_a_host_that_is_away_for_a_moment_keeps_its_rows(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.01)
+    world = played({"a": 8, "b": 4}, {"wide": 8, "next": 8})
+    a, refresh, missed = world.hosts["a"], HostSessions._refresh, list[str]()
+
+    def count(self: HostSessions, session: HostSession) -> None:
+        if not a.up and session.name == "a":
+            missed.append(session.name)
+        refresh(self, session)
+
+    monkeypatch.setattr(HostSessions, "_refresh", count)
+    world.acts["wide", "a"] = Act(seconds=0.3)
+    world.when(
+        (lambda: world.runs("wide")() or world.runs("next")(), lambda: setattr(a, "up", False)),
+        (lambda: len(missed) > 3, lambda: setattr(a, "up", True)),
+    )
+    assert [record.status for record in world.execute_label().records] == ["passed", "passed"]
+
+
 def test_a_host_that_falls_silent_while_it_is_asked_keeps_nobody_at_the_end(
     played: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +183,17 @@ class Docker(Asked):
     @contextmanager
     def prepare_environments(self, *args: Any) -> Iterator[None]:
         yield None
+
+
+def test_a_host_without_the_python_that_ci_asks_for_is_not_used() -> None:
+    class OldPython(Docker):
+        def find_python(self, requested: str) -> tuple[str, str]:
+            raise Blocked(f"no Python {requested}")
+
+    site: Any = OldPython(HostSpec("a", runtime="docker"), {})
+    needs = HostRequirements(8, True, False, "3.12", {}, setups=lambda session: [])
+    with pytest.raises(Blocked, match=r"no Python 3\.12"):
+        module.gather_facts(HostSession(site, code=site), needs)
 
 
 def brought(pull: str | None, answers: dict[str, QueryAnswer]) -> tuple[HostSession, list[str], list[str]]:

@@ -38,6 +38,14 @@ def test_ci_and_ours_are_in_one_drawing_and_told_apart_without_colour() -> None:
     assert '<th scope="row">1</th><td>0.5</td><td>0.25</td>' in text
 
 
+@pytest.mark.parametrize("values", [(100.0, 101.0), (-3e-9, 5e-9), (0.0, 1e12)])
+def test_a_line_uses_the_whole_height_however_small_the_change(values: tuple[float, float]) -> None:
+    _, (picture,) = drawn(curve("here", [(0, values[0]), (1, values[1])]))
+    (line,) = picture.iter("polyline")
+    heights = [float(point.split(",")[1]) for point in line.attrib["points"].split()]
+    assert heights[0] - heights[1] > 0.85 * (220 - 12 - 30)
+
+
 def test_a_second_training_is_a_line_and_a_column_of_its_own() -> None:
     text, (picture,) = drawn(curve("here", [(0, 1.0), (1, 2.0)], [(0, 3.0), (1, 4.0), (2, 5.0)]))
     assert lines(picture) == [("curve s0", 2), ("curve s0", 3)]
