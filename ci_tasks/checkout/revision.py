@@ -16,6 +16,11 @@ def resolve_base(source: Path, base: str) -> str:
     return _resolve(Git(source), base, f"{source} has no revision {base!r} to compare with", "pass --base REV; ")
 
 
+def local_base(source: Path) -> str | None:
+    """The commit of origin/main in `source`, if it has one."""
+    return Git(source).text_or_none("rev-parse", "--verify", "--quiet", BASE)
+
+
 def resolve_rev(source: Path, rev: str) -> str:
     """The commit that `rev` names in `source`. Raises CheckoutError."""
     return _resolve(Git(source), rev, f"{source} has no revision {rev!r}", "")

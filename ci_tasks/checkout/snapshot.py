@@ -1,7 +1,7 @@
 """A checkout's working tree → exactly it, elsewhere: a fresh clone here, or parts that can be sent to a host.
 
 A clone is the local form of `actions/checkout`. It is checked out as CI would, whatever the user's own git
-configuration says of line ends and filters, and proven to be the tree. A host does the same from what it is sent.
+configuration says of line ends and filters, and verified file by file. A host does the same from what it is sent.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ci_tasks.agent.records import CheckoutPart
+from ci_tasks.agent.trees.git import DiskFull, HostGit, StoreError
+from ci_tasks.agent.trees.objects import TreeEntries
+from ci_tasks.agent.trees.workspace import check_out_tree, check_submodule
 from ci_tasks.checkout.git import Git, GitError
 from ci_tasks.checkout.object_store import CloneTarget, ObjectStore
 from ci_tasks.checkout.record_tree import record_tree
 from ci_tasks.checkout.revision import BASE
-from ci_tasks.errors import CheckoutError
+from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.records import Checkout
 
 
@@ -89,35 +93,18 @@ def materialize(source: Path, workspace: Path, *, rev: str | None = None, base: 
     Returns what was cloned, its tree hash proven equal. Raises CheckoutError.
     """
     recorded = record_tree(source, CloneTarget(workspace.absolute()), rev=rev, base=base)
+    listings: dict[str, TreeEntries] = {}
     # The checkout itself first, since it makes the directories in which its submodules belong.
     for tree in reversed(recorded):
-        clone = tree.target.git_dir.parent
+        clone, part = tree.target.git_dir.parent, CheckoutPart(tree.path, tree.checkout.commit, tree.checkout.tree)
         if tree.base:
             Git(clone, neutral=True).run("update-ref", f"refs/remotes/{BASE}", tree.base)
-        _check_out(clone, tree.checkout)
+        try:
+            if tree.path:
+                check_submodule(part, listings)
+            listings[tree.path] = check_out_tree(HostGit(str(clone / ".git"), str(clone)), part)
+        except DiskFull as error:
+            raise Blocked(str(error)) from None
+        except StoreError as error:
+            raise CheckoutError(f"the copy of {source} is not its tree: {error}") from None
     return replace(recorded[-1].checkout, path=str(source))
-
-
-def _check_out(workspace: Path, made: Checkout) -> None:
-    git = Git(workspace, neutral=True, settings=("status.renames=false", "diff.renames=false"))
-    git.run("checkout", "--quiet", "--force", "--detach", made.commit)
-    here = git.text("rev-parse", "HEAD^{tree}")
-    differing = git.run("status", "--porcelain=v1", "-z", "--ignore-submodules=all")
-    if here != made.tree or (differing and not _only_line_ends(git, differing)):
-        names = differing.replace(b"\0", b" ").decode(errors="replace")[:300]
-        raise CheckoutError(f"the copy in {workspace} is not the tree {made.tree}: {names or here}")
-
-
-def _only_line_ends(git: Git, differing: bytes) -> bool:
-    """Files committed with other line ends than their .gitattributes ask for look modified in any clone, CI's too."""
-    if not all(entry.startswith(b" M ") for entry in differing.split(b"\0") if entry):
-        return False
-    # Where git is to look past line ends, it does not see that a file has become executable.
-    raw = git.run("diff", "--raw", "-z", "--ignore-submodules=all")
-    if any(entry[1:7] != entry[8:14] for entry in raw.split(b"\0") if entry.startswith(b":1")):
-        return False
-    try:
-        git.run("diff", "--quiet", "--no-ext-diff", "--no-textconv", "--ignore-cr-at-eol", "--ignore-submodules=all")
-    except GitError:
-        return False
-    return True

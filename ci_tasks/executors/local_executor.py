@@ -12,13 +12,13 @@ from pathlib import Path
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.checkout.revision import local_base
 from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.executors import local_runs, python, requirements, shared_venvs
 from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say
 from ci_tasks.executors.queries import LocalQueryRunner
-from ci_tasks.executors.shared_venvs import check_out
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED, CANCELLED, Checkout, Plan
@@ -28,10 +28,15 @@ from ci_tasks.results.store import Batch
 
 @dataclass(frozen=True)
 class LocalSnapshot:
-    """The batch's clone of the working tree."""
+    """The batch's clone of the working tree. `base` is its origin/main."""
 
     checkout: Checkout
     directory: Path
+    base: str | None
+
+    def check_out(self, workspace: str) -> None:
+        """A clone of it: every row gets the same tree, whatever is edited meanwhile, by jobs in this clone too."""
+        materialize(self.directory, Path(workspace), rev=self.checkout.commit, base=self.base)
 
     def read_file(self, path: str) -> str | None:
         file = self.directory / path
@@ -47,6 +52,7 @@ class LocalExecutor:
     """See ci_tasks.executors.executor.Executor."""
 
     _batch: Batch
+    _code: LocalSnapshot
     is_up, has_scheduler = True, False
 
     def __init__(self, spec: HostSpec) -> None:
@@ -73,8 +79,11 @@ class LocalExecutor:
     def snapshot(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> LocalSnapshot:
         self._batch = batch
         if self._shared is not None and self._shared.directory == batch.source:
-            return self._shared
-        return LocalSnapshot(materialize(source, self._batch.source, rev=rev, base=base), self._batch.source)
+            self._code = self._shared
+        else:
+            made = materialize(source, batch.source, rev=rev, base=base)
+            self._code = LocalSnapshot(made, batch.source, local_base(batch.source))
+        return self._code
 
     def run_directory(self, run: RunDir) -> str:
         return run.path
@@ -88,10 +97,10 @@ class LocalExecutor:
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
         for row in rows:
             if row.setup is None:
-                check_out(row.plan.workspace, self._batch)
+                self._code.check_out(row.plan.workspace)
             elif not os.path.exists(row.setup.workspace):
                 shared_venvs.write(row.setup, self.spec)
-                check_out(row.setup.workspace, self._batch)
+                self._code.check_out(row.setup.workspace)
 
     @contextmanager
     def prepare_environments(
@@ -100,7 +109,7 @@ class LocalExecutor:
         with ExitStack() as stack:
             for setup in setups:
                 stack.enter_context(shared_venvs.lock_venv(setup, say, should_continue))
-                problem = shared_venvs.install(setup, self._batch, self.spec, reuse, say, should_continue)
+                problem = shared_venvs.install(setup, self._code.check_out, self.spec, reuse, say, should_continue)
                 if problem:
                     break
             else:
@@ -110,7 +119,7 @@ class LocalExecutor:
     def start(self, row: PreparedRow) -> None:
         try:
             if row.has_own_checkout:
-                check_out(row.plan.workspace, self._batch)
+                self._code.check_out(row.plan.workspace)
             local_runs.start(row.run, row.secrets)
         except KeyboardInterrupt:
             if not local_runs.read_run_status(row.run).exists:

@@ -14,20 +14,17 @@ from pathlib import Path
 from ci_tasks.agent import archive, create_run_directory, run_directory
 from ci_tasks.agent.containers.rules import NONE, ContainerRules
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.checkout.git import Git
-from ci_tasks.checkout.revision import BASE
-from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.executors import local_runs
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import Plan
 from ci_tasks.results.record import log_facts, log_triage
-from ci_tasks.results.store import Batch
 from ci_tasks.results.verdict import JobEnd
 
 Say = Callable[[str], None]
 ShouldContinue = Callable[[], bool]  # whether anybody still waits for it
+CheckOut = Callable[[str], None]  # makes a workspace
 
 _GLANCE = 0.2
 _MINUTES = 60.0  # that install steps may take
@@ -65,20 +62,25 @@ def _acquire(lock: int, should_continue: ShouldContinue) -> None:
 
 
 def install(
-    setup: SharedSetup, batch: Batch, host: HostSpec, reuse: bool, say: Say, should_continue: ShouldContinue = _always
+    setup: SharedSetup,
+    check_out: CheckOut,
+    host: HostSpec,
+    reuse: bool,
+    say: Say,
+    should_continue: ShouldContinue = _always,
 ) -> str | None:
     """Run the install steps, unless they are done and `reuse` says that will do. Returns why it failed, or None."""
     run = RunDir(setup.directory)
     stamp = hashlib.sha256(setup.script.encode("utf-8", "surrogateescape")).hexdigest()
     if reuse and _stamp(run) == stamp:
         say("install steps: done before, reused")
-        check_out(setup.workspace, batch)
+        check_out(setup.workspace)
         return None
     if reuse and _stamp(run):
         say("install steps: they changed since the last run, so they run again")
     shutil.rmtree(setup.directory, ignore_errors=True)
     write(setup, host)
-    check_out(setup.workspace, batch)
+    check_out(setup.workspace)
     say(f"install steps: running, log {run.log}")
     begun = time.monotonic()
     problem = _execute(run, say, should_continue)
@@ -105,12 +107,6 @@ def setup_plan(setup: SharedSetup, host: HostSpec) -> Plan:
         script=setup.script,
         keeps_workspace=True,
     )
-
-
-def check_out(workspace: str, batch: Batch) -> None:
-    """A clone of the batch's tree: every row of it gets the same one, whatever is edited meanwhile."""
-    has_base = Git(batch.source).text_or_none("rev-parse", "--verify", "--quiet", BASE)
-    materialize(batch.source, Path(workspace), rev="HEAD", base=BASE if has_base else None)
 
 
 def failure_message(run: RunDir, code: int | None) -> str:

@@ -503,7 +503,7 @@ def test_a_clone_at_another_commit_is_an_error(repo: Path, tmp_path: Path, monke
     fake.parent.mkdir()
     fake.write_text(
         f'#!/bin/sh\n{real} "$@" || exit\ncase " $* " in *" checkout "*) {real} rm -q kept.txt && '
-        f"{real} commit -q -m other;; esac\n"
+        f"{real} -c user.name=T -c user.email=t@example.com commit -q -m other;; esac\n"
     )
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import processes
+from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.executors import shared_venvs
 from ci_tasks.planning.planner import SharedSetup
@@ -38,6 +39,9 @@ class Rows:
         self.git("add", "-A")
         self.git("commit", "-qm", "1")
 
+    def check_out(self, workspace: str) -> None:
+        materialize(self.batch.source, Path(workspace))
+
     def setup(self, steps: str) -> SharedSetup:
         script = f'cd "$CI_TASKS_RUN_DIR" || exit; {steps}\n'
         return SharedSetup(str(self.directory), str(self.directory / "workspace"), script)
@@ -46,7 +50,7 @@ class Rows:
         self.messages.clear()
         setup = self.setup(steps)
         with shared_venvs.lock_venv(setup, self.messages.append):
-            problem = shared_venvs.install(setup, self.batch, HOST, reuse, self.messages.append)
+            problem = shared_venvs.install(setup, self.check_out, HOST, reuse, self.messages.append)
             assert (self.directory / "workspace" / "requirements").exists(), "rows see the checkout"
         assert not (self.directory / "workspace").exists()
         return problem
@@ -94,7 +98,7 @@ def test_steps_that_fail_are_a_problem_with_the_line_that_says_why_and_are_never
 
 def test_a_cancelled_command_ends_its_install_steps(rows: Rows) -> None:
     with pytest.raises(KeyboardInterrupt):
-        shared_venvs.install(rows.setup("sleep 300"), rows.batch, HOST, False, rows.messages.append, lambda: False)
+        shared_venvs.install(rows.setup("sleep 300"), rows.check_out, HOST, False, rows.messages.append, lambda: False)
     assert not processes.of_run(str(rows.directory), None)
     assert not (rows.directory / "stamp").exists(), "and the next one begins anew"
 

@@ -53,10 +53,10 @@ def different_files(directory: bytes, entries: TreeEntries, form: str) -> List[b
 
 
 def is_same_file(path: bytes, entry: TreeEntry, form: str) -> bool:
-    """Whether a file or link is `entry` byte for byte; of a submodule, whether its directory is there and empty."""
+    """Whether a file or link is `entry` byte for byte; for a submodule, a directory without files."""
     try:
         if entry.mode == SUBMODULE:
-            return not os.path.islink(path) and not os.listdir(path)
+            return not os.path.islink(path) and os.path.isdir(path) and _has_no_files(path)
         if entry.mode == LINK:
             return object_id("blob", os.readlink(path), form) == entry.id
         handle = os.open(path, _READ)
@@ -66,6 +66,15 @@ def is_same_file(path: bytes, entry: TreeEntry, form: str) -> bool:
         return _has_mode(handle, entry) and _file_id(handle, form) == entry.id
     finally:
         os.close(handle)
+
+
+def _has_no_files(path: bytes) -> bool:
+    """Repositories may be there already, for submodules that are checked out next."""
+    for above, directories, files in os.walk(path):
+        if files or any(os.path.islink(os.path.join(above, name)) for name in directories):
+            return False
+        directories[:] = [name for name in directories if name != b".git"]
+    return True
 
 
 def _content(path: bytes, entry: TreeEntry) -> Optional[bytes]:

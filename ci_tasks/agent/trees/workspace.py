@@ -13,7 +13,7 @@ from typing import Dict, Sequence
 from ..records import CheckoutPart
 from .git import DiskFull, HostGit, MissingBase, StoreError
 from .objects import SUBMODULE, TreeEntries, TreeEntry, object_reader, read_tree
-from .repositories import ID, make_repository, write_whole
+from .repositories import ID, form_of, make_repository, write_whole
 from .verify import verify_checkout
 
 
@@ -28,7 +28,7 @@ def check_out(packs: str, parts: Sequence[CheckoutPart], workspace: str, form: s
     try:
         for part in outer_first:
             if part.path:
-                _check_submodule(part, listings)
+                check_submodule(part, listings)
             directory = os.path.join(workspace, part.path) if part.path else workspace
             listings[part.path] = _check_out_part(packs, part, directory, form)
     except BaseException:
@@ -44,7 +44,7 @@ def _check_ids(parts: Sequence[CheckoutPart]) -> None:
         raise StoreError("the checkout itself is not among its parts")
 
 
-def _check_submodule(part: CheckoutPart, listings: Dict[str, TreeEntries]) -> None:
+def check_submodule(part: CheckoutPart, listings: Dict[str, TreeEntries]) -> None:
     """The part around it must have the submodule there, at this commit; so its path cannot lead elsewhere."""
     above = max((path for path in listings if not path or part.path.startswith(path + "/")), key=len)
     inside = part.path[len(above) + 1 :] if above else part.path
@@ -57,8 +57,13 @@ def _check_out_part(packs: str, part: CheckoutPart, directory: str, form: str) -
     make_repository(git_dir, form, bare=False)
     _copy_packs(packs, os.path.join(git_dir, "objects", "pack"))
     write_whole(os.path.join(git_dir, "shallow"), part.commit.encode("ascii") + b"\n")
-    git = HostGit(git_dir, directory)
-    with object_reader(git, form) as reader:
+    return check_out_tree(HostGit(git_dir, directory), part)
+
+
+def check_out_tree(git: HostGit, part: CheckoutPart) -> TreeEntries:
+    """Check the part's commit out into git's work tree, which is empty, and verify it. Raises MissingBase for objects
+    that are missing or damaged, DiskFull, StoreError."""
+    with object_reader(git, form_of(part.tree)) as reader:
         entries = read_tree(reader, part.commit, part.tree)
         try:
             git.run("checkout", "--quiet", "--force", "--detach", part.commit)

@@ -52,7 +52,7 @@ class _PinnedExecutor:
         code, checkout = self._executor.snapshot(batch, source, rev=rev, base=base), self._pin.checkout
         if (code.checkout.commit, code.checkout.tree) == (checkout.commit, checkout.tree):
             return code
-        code = self._executor.snapshot(batch, self._pin.directory, rev="HEAD", base=None)
+        code = self._executor.snapshot(batch, self._pin.directory, rev=checkout.commit, base=None)
         return cast(CodeSnapshot, _PinnedCode(code, checkout))
 
 

@@ -1,0 +1,78 @@
+"""This machine as a host: every row runs the tree that the command began with, whatever jobs do to the clone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import CheckoutError
+from ci_tasks.executors.local_executor import LocalExecutor
+from ci_tasks.results.store import Batch
+
+
+def git(directory: Path, *args: str) -> str:
+    identity = ("-c", "user.name=T", "-c", "user.email=t@example.com")
+    done = subprocess.run(["git", *identity, *args], cwd=directory, text=True, capture_output=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Batch:
+    source = tmp_path / "checkout"
+    source.mkdir()
+    git(source, "init", "-q")
+    (source / "test.py").write_text("honest\n")
+    git(source, "add", "--all")
+    git(source, "commit", "-q", "-m", "first")
+    git(source, "update-ref", "refs/remotes/origin/main", "HEAD")
+    (source / "test.py").write_text("honest, and edited\n")
+    return Batch("batch", tmp_path / "batch")
+
+
+def _commit(clone: Path) -> None:
+    (clone / "test.py").write_text("forged\n")
+    git(clone, "commit", "-q", "-a", "-m", "forged")
+    git(clone, "update-ref", "refs/remotes/origin/main", "HEAD")
+
+
+def _edit(clone: Path) -> None:
+    (clone / "test.py").write_text("forged\n")
+    (clone / "conftest.py").write_text("forged\n")
+
+
+def _configure(clone: Path) -> None:
+    git(clone, "config", "filter.forge.smudge", "echo forged; cat")
+    (clone / ".git/info").mkdir(exist_ok=True)
+    (clone / ".git/info/attributes").write_text("* filter=forge\n")
+
+
+@pytest.mark.parametrize("forgery", [_commit, _edit, _configure], ids=lambda forgery: forgery.__name__.strip("_"))
+def test_what_a_job_does_to_the_clone_reaches_no_other_row(
+    batch: Batch, tmp_path: Path, forgery: Callable[[Path], None]
+) -> None:
+    code = LocalExecutor(HostSpec(name="local", kind="local")).snapshot(
+        batch, tmp_path / "checkout", rev=None, base=None
+    )
+    forgery(batch.source)
+    code.check_out(str(tmp_path / "row"))
+    assert sorted(os.listdir(tmp_path / "row")) == [".git", "test.py"]
+    assert (tmp_path / "row/test.py").read_text() == "honest, and edited\n"
+    assert git(tmp_path / "row", "rev-parse", "HEAD^", "origin/main").split() == [code.checkout.head] * 2
+
+
+def test_an_object_that_a_job_rewrote_is_an_error_that_names_the_file(batch: Batch, tmp_path: Path) -> None:
+    code = LocalExecutor(HostSpec(name="local", kind="local")).snapshot(
+        batch, tmp_path / "checkout", rev=None, base=None
+    )
+    blob = git(batch.source, "rev-parse", "HEAD:test.py")
+    path = batch.source / ".git/objects" / blob[:2] / blob[2:]
+    path.chmod(0o644)
+    path.write_bytes(zlib.compress(b"blob 7\0forged\n"))
+    with pytest.raises(CheckoutError, match=r"is not its tree: .*(test\.py|missing or damaged)"):
+        code.check_out(str(tmp_path / "row"))
