@@ -7,6 +7,7 @@
     │   ├── WorkflowError      2    an invalid or unsupported workflow: job, step, line and text
     │   └── CheckoutError      2    no git, no checkout, no such revision
     ├── Blocked              125    the environment cannot do it; nothing is known about the code under test
+    │   └── HostDataError    125    a host sent what no host of ours sends
     └── InternalError         70    a bug of ci-tasks in another thread; its traceback is in the log
 
 Any other exception is a bug of ci-tasks: exit code 70 (EX_SOFTWARE of sysexits.h), with the traceback in the log.
@@ -88,6 +89,10 @@ class CheckoutError(UsageError):
 
 class Blocked(CiTasksError):
     exit_code = EXIT_BLOCKED
+
+
+class HostDataError(Blocked):
+    """A host sent what no host of ours sends. The message names the host and what it sent."""
 
 
 class InternalError(CiTasksError):

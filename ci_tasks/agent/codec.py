@@ -6,7 +6,8 @@
 A field's annotation says what it may hold: str, int, float, bool, None, Literal, Optional and Union
 of these, Tuple[X, ...], Tuple[X, Y], List[X], Mapping[str, X], another dataclass, a Union of dataclasses that a Literal
 field tells apart, and Any for values of the workflow's own YAML. An unknown key is ignored, a missing one takes the
-field's default or is an error. A bool is no int; an int may stand for a float. The reader limits the size.
+field's default or is an error. A bool is no int; an int may stand for a float, and has at most 64 bits. What is
+decoded may come from anywhere: the reader limits its bytes, this module the number of values and their nesting.
 A `__post_init__` may raise ValueError for what a type cannot say. A field with `metadata=NOT_STORED` stays out.
 
 Standard library only, Python 3.8+: it is zipped with the agent. Knows no file.
@@ -26,7 +27,10 @@ VERSION_KEY = "version"
 
 NOT_STORED = {"stored": False}
 
+MAX_VALUES = 1_000_000  # of one text: a value takes 60 bytes and more of memory, and two in the text
 _MOST_SHOWN = 60
+_MAX_INT = 1 << 63  # what a database takes
+_MAX_DIGITS = 40  # to convert an integer takes the square of its digits
 _NAMES = {type(None): "null", dict: "object", list: "list", tuple: "list"}
 
 T = TypeVar("T")
@@ -70,8 +74,10 @@ def from_json(kind: Type[T], text: Union[str, bytes], *, where: str) -> T:
 
 def parse(text: Union[str, bytes], *, where: str) -> Any:
     """The JSON value in `text`, which may be anything at all."""
+    if _count_values(text) > MAX_VALUES:
+        raise RecordError(where, "", "more than %d values" % MAX_VALUES)
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, parse_int=_bounded_int)
     except (ValueError, RecursionError) as error:
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RecordError(where, "", f"not JSON: {what[:200]}") from None
@@ -79,6 +85,19 @@ def parse(text: Union[str, bytes], *, where: str) -> Any:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _count_values(text: Union[str, bytes]) -> int:
+    """At least as many as the text has; those of a string are counted too."""
+    if isinstance(text, bytes):
+        return text.count(b",") + text.count(b"[") + text.count(b"{")
+    return text.count(",") + text.count("[") + text.count("{")
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError("a number of %d digits" % len(digits))
+    return int(digits)
 
 
 def _check_version(where: str, version: Any) -> None:
@@ -187,6 +206,8 @@ def _decode(kind: Any, value: Any, place: _Place) -> Any:
 def _exactly(kind: type, value: Any, place: _Place) -> Any:
     if type(value) is not kind:  # a bool is no int
         raise place.wrong(_label(kind), value)
+    if type(value) is int and not -_MAX_INT <= value < _MAX_INT:
+        raise place.error("the number is too large")
     return value
 
 

@@ -23,7 +23,7 @@ END_TIMEOUT: Final = "timeout"
 END_CANCELLED: Final = "cancelled"
 END_ERROR: Final = "error"
 
-LARGEST = 1 << 26  # bytes of a record that is read
+LARGEST = 1 << 24  # bytes of a record that is read
 
 # Marks every process of a run, so that those which left the process group are found again through /proc.
 ENV_RUN_DIR = "CI_TASKS_RUN_DIR"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Literal, Optional, Tuple, Union  # noqa: UP035  # both spellings are read
@@ -74,7 +74,7 @@ class Unreadable:
 
 
 TEXT = st.text(st.characters(exclude_categories=[]))
-WHOLE = st.integers(-(2**70), 2**70)
+WHOLE = st.integers(-(2**63), 2**63 - 1)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 POINTS = st.builds(Point, st.integers(0, 2**40), WHOLE)
 JSON = st.recursive(
@@ -173,6 +173,7 @@ WRONG: dict[str, tuple[type, Any, str]] = {
     "a bool for a float": (Everything, {"share": True}, "f.json: share: expected float, got bool"),
     "an int for a bool": (Everything, {"flag": 1}, "f.json: flag: expected bool, got int"),
     "an int that is no float": (Everything, {"share": 10**400}, "f.json: share: the number is too large"),
+    "an int that no database takes": (Everything, {"count": 2**63}, "f.json: count: the number is too large"),
     "a word that is none of the literals": (
         Everything,
         {"state": "gone"},
@@ -237,6 +238,23 @@ def test_an_error_does_not_repeat_a_value_that_may_be_secret() -> None:
 def test_what_is_no_json_is_a_record_error(text: str | bytes) -> None:
     with pytest.raises(RecordError, match=r"^f\.json: not JSON: "):
         from_json(Point, text, where="f.json")
+
+
+MANY = ["[" + "[]," * 600_000, "[" + '{"a": 0},' * 600_000, '"' + "," * 1_000_001 + '"']
+
+
+@pytest.mark.parametrize("text", MANY, ids=["lists", "objects", "a text"])
+@pytest.mark.parametrize("kind", [str, str.encode])
+def test_a_text_that_would_take_much_more_memory_than_it_has_is_refused_unread(
+    text: str, kind: Callable[[str], str | bytes]
+) -> None:
+    with pytest.raises(RecordError, match=r"^f\.json: more than 1000000 values$"):
+        from_json(Point, kind(text), where="f.json")
+
+
+def test_a_number_that_takes_minutes_to_convert_is_refused() -> None:
+    with pytest.raises(RecordError, match=r"a number of 1000000 digits"):
+        from_json(Point, '{"x": ' + "9" * 1_000_000 + "}", where="f.json")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1: "a"}, {"a": ...}, b"x", {1}], ids=repr)

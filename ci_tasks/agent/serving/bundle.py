@@ -1,37 +1,68 @@
-"""The tar stream of a run's small files and artifacts. The host packs it, the client unpacks it.
+"""The small files and artifacts of a run on their way from its host to the client.
 
-A bundle is not trusted: only plain files are unpacked, only below the run directory, under names that a run has.
+For each file: the length of a header, the header, which is JSON with its path and size, and its bytes; a length of 0 is
+the end. No archive format, since all that one can hold beside plain files (links, devices, holes, extended headers) is
+what nobody may send. The client takes nothing that a host of ours would not send: `send` leaves it out and says so.
 """
 
 from __future__ import annotations
 
-import io
+import errno
+import json
 import os
-import tarfile
-from types import SimpleNamespace
-from typing import Any, BinaryIO, Callable, Iterator, List, cast
+import stat
+import struct
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Callable, Iterator, List
 
+from ..codec import RecordError, encode, from_json
+from ..names import UnsafeName, check_relative_path
+from ..records import LeftOut, LeftOutFile
 from ..run_directory import RunDir
 
 SMALL_FILES = ("docker.json", "environment.json", "events.jsonl", "agent.log")
+NOT_SENT = "artifacts/not-sent.json"
+MAX_FILES = 25000
+MAX_BYTES = 4 << 30  # of the files of a run
+MAX_SIZE = MAX_BYTES + (MAX_FILES << 13)  # of the bundle
+_MAX_NAMED = 1000
+_RESERVED = 1 << 26  # bytes for what NOT_SENT says
 _ARTIFACTS = "artifacts"
 _CHUNK = 1 << 18
+_LENGTH = struct.Struct(">H")
+# What the paths of a bundle may cause, as opposed to a disk that is full or broken.
+_OF_PATHS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 
 
 class BundleError(ValueError):
-    """A bundle holds something that no run has: a path that leads elsewhere, a link, a device."""
+    """What no host of ours sends: a path that leads elsewhere, more than a run has, a bundle that breaks off."""
+
+
+@dataclass(frozen=True)
+class BundledFile:
+    path: str
+    size: int
+
+    def __post_init__(self) -> None:
+        check_relative_path(self.path)
+        if self.path not in SMALL_FILES and not self.path.startswith(_ARTIFACTS + "/"):
+            raise ValueError("no file of a run")
+        if not 0 <= self.size <= MAX_BYTES:
+            raise ValueError("a size of %d bytes" % self.size)
+
+
+# -- on the host -----------------------------------------------------------------------------------------------------
 
 
 def send(run_dir: str, write: Callable[[bytes], None]) -> None:
     """Write the bundle of a run. A file that is removed meanwhile is left out, one that shrinks is padded."""
     run = RunDir(run_dir)
-    with tarfile.open(
-        fileobj=cast(BinaryIO, SimpleNamespace(write=write)), mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK
-    ) as out:
-        for name in SMALL_FILES:
-            _add(out, os.path.join(run.path, name), name)
-        for path in _files(run.artifacts):
-            _add(out, path, os.path.relpath(path, run.path))
+    sender = _Sender(run.path, write)
+    for name in SMALL_FILES:
+        sender.add(name)
+    for path in _files(run.artifacts):
+        sender.add(os.path.relpath(path, run.path))
+    sender.close()
 
 
 def _files(top: str) -> Iterator[str]:
@@ -40,61 +71,115 @@ def _files(top: str) -> Iterator[str]:
             yield os.path.join(directory, name)
 
 
-def _add(out: tarfile.TarFile, path: str, name: str) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return
-    with os.fdopen(handle, "rb") as source:
-        if not os.path.isfile(path) or os.path.islink(path):
+@dataclass
+class _Sender:
+    directory: str
+    write: Callable[[bytes], None]
+    files: int = 0
+    bytes: int = 0
+    left_out: List[LeftOutFile] = field(default_factory=list)
+    unnamed: int = 0
+
+    def add(self, path: str) -> None:
+        try:
+            handle = os.open(os.path.join(self.directory, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
             return
-        entry = tarfile.TarInfo(name)
-        entry.size, entry.mtime = os.fstat(handle).st_size, int(os.fstat(handle).st_mtime)
-        out.addfile(entry, cast(BinaryIO, _FixedSize(source, entry.size)))
+        with os.fdopen(handle, "rb") as source:
+            info = os.fstat(handle)
+            if stat.S_ISREG(info.st_mode):
+                self._add_plain(path, info.st_size, source)
+
+    def _add_plain(self, path: str, size: int, source: BinaryIO) -> None:
+        try:
+            if self.files >= MAX_FILES - 1 or self.bytes + size > MAX_BYTES - _RESERVED:
+                raise ValueError("over the limit of %d files or %d GiB" % (MAX_FILES, MAX_BYTES >> 30))
+            self._send_header(BundledFile(path, size))
+        except ValueError as reason:
+            self._leave_out(path, size, str(reason))
+            return
+        left = size
+        while left:
+            chunk = source.read(min(left, _CHUNK)) or b"\0" * min(left, _CHUNK)
+            left -= len(chunk)
+            self.write(chunk)
+
+    def _send_header(self, file: BundledFile) -> None:
+        header = json.dumps(encode(file, versioned=False)).encode("ascii")
+        self.files, self.bytes = self.files + 1, self.bytes + file.size
+        self.write(_LENGTH.pack(len(header)) + header)
+
+    def _leave_out(self, path: str, size: int, why: str) -> None:
+        if len(self.left_out) < _MAX_NAMED:
+            shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+            self.left_out.append(LeftOutFile("host", shown, size, why))
+        else:
+            self.unnamed += 1
+
+    def close(self) -> None:
+        if self.left_out:
+            text = json.dumps(encode(LeftOut(tuple(self.left_out), self.unnamed)), indent=1).encode("ascii")
+            self._send_header(BundledFile(NOT_SENT, len(text)))
+            self.write(text)
+        self.write(_LENGTH.pack(0))
+
+
+# -- on the client ---------------------------------------------------------------------------------------------------
 
 
 def unpack(source: Any, run_dir: str) -> List[str]:
-    """Write the files of a bundle into a run directory. Returns their names. Raises BundleError, OSError."""
-    written = []
-    top = os.path.realpath(run_dir)
-    try:
-        with tarfile.open(fileobj=source, mode="r|", bufsize=_CHUNK) as bundle:
-            for entry in bundle:
-                written.append(_write(bundle, entry, top))
-    except tarfile.TarError as error:
-        raise BundleError("not a bundle: %s" % error) from None
+    """Write the files of a bundle into a run directory. Returns their paths. Raises BundleError, OSError."""
+    written: List[str] = []
+    total, top = 0, os.path.realpath(run_dir)
+    for file in _headers(source):
+        total += file.size
+        if len(written) >= MAX_FILES or total > MAX_BYTES:
+            raise BundleError("more than %d files or %d GiB" % (MAX_FILES, MAX_BYTES >> 30))
+        try:
+            _write(source, file, top)
+        except OSError as error:
+            if error.errno in _OF_PATHS:
+                raise BundleError("%s cannot be written: %s" % (ascii(file.path), error.strerror)) from None
+            raise
+        written.append(file.path)
+    if source.read(1):
+        raise BundleError("bytes after its end")
     return written
 
 
-def _write(bundle: tarfile.TarFile, entry: tarfile.TarInfo, top: str) -> str:
-    parts = entry.name.split("/")
-    allowed = entry.name in SMALL_FILES or (parts[0] == _ARTIFACTS and len(parts) > 1)
-    if not entry.isreg() or not allowed or any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise BundleError("the host sent %r, which is no file of a run" % entry.name)
-    path = os.path.join(top, *parts)
-    directory = os.path.dirname(path)
-    os.makedirs(directory, exist_ok=True)
-    if os.path.realpath(directory) != directory:
-        raise BundleError("%r would be written through a link" % entry.name)
-    content = bundle.extractfile(entry)
-    assert content is not None
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+def _headers(source: Any) -> Iterator[BundledFile]:
+    while True:
+        (length,) = _LENGTH.unpack(_exactly(source, _LENGTH.size))
+        if not length:
+            return
+        try:
+            yield from_json(BundledFile, _exactly(source, length), where="artifact")
+        except (RecordError, UnsafeName) as error:
+            raise BundleError(str(error)) from None
+
+
+def _exactly(source: Any, count: int) -> bytes:
+    data: bytes = source.read(count)
+    if len(data) < count:
+        raise BundleError("it breaks off")
+    return data
+
+
+def _write(source: Any, file: BundledFile, top: str) -> None:
+    directory = top
+    for name in file.path.split("/")[:-1]:
+        directory = os.path.join(directory, name)
+        if os.path.islink(directory):
+            raise BundleError("%s would be written through a link" % ascii(file.path))
+        if not os.path.isdir(directory):
+            os.mkdir(directory)
+    path = os.path.join(top, file.path)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     with os.fdopen(handle, "wb") as out:
-        while True:
-            chunk = content.read(_CHUNK)
-            if not chunk:
-                return entry.name
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise BundleError("%s is no plain file here" % ascii(file.path))
+        left = file.size
+        while left:
+            chunk = _exactly(source, min(left, _CHUNK))
             out.write(chunk)
-
-
-class _FixedSize(io.RawIOBase):
-    """As many bytes as the entry says, whatever becomes of the file meanwhile."""
-
-    def __init__(self, source: Any, size: int) -> None:
-        self._source, self._left = source, size
-
-    def read(self, size: int = -1) -> bytes:
-        count = self._left if size < 0 else min(size, self._left)
-        chunk: bytes = self._source.read(count)
-        self._left -= count
-        return chunk + b"\0" * (count - len(chunk))
+            left -= len(chunk)

@@ -24,7 +24,8 @@ PART = b"P"  # bytes of a response, to the client: the request's number and the 
 LOG = b"L"  # bytes of a log, to the client: the run's key, the offset and the bytes
 HEARTBEAT = b"B"  # empty
 
-LONGEST = 1 << 26
+# The longest payload of each kind. That of a message is for paths of a checkout with many changes.
+MAX_BYTES = {JSON: 1 << 24, DATA: 1 << 20, PART: 1 << 20, LOG: 1 << 20, HEARTBEAT: 0}
 _HEAD = struct.Struct(">cI")
 _PART = struct.Struct(">I")
 _LOG = struct.Struct(">IQ")
@@ -54,14 +55,21 @@ def log(key: int, offset: int, chunk: bytes) -> bytes:
 
 
 def read_part(payload: bytes) -> Tuple[int, bytes]:
-    """The request's number and the bytes."""
+    """The request's number and the bytes. Raises FrameError."""
+    _check_length(payload, _PART)
     return _PART.unpack_from(payload)[0], payload[_PART.size :]
 
 
 def read_log(payload: bytes) -> Tuple[int, int, bytes]:
-    """The run's key, the offset in its log and the bytes."""
+    """The run's key, the offset in its log and the bytes. Raises FrameError."""
+    _check_length(payload, _LOG)
     key, offset = _LOG.unpack_from(payload)
     return key, offset, payload[_LOG.size :]
+
+
+def _check_length(payload: bytes, head: struct.Struct) -> None:
+    if len(payload) < head.size:
+        raise FrameError("a frame of %d bytes, which is too short" % len(payload))
 
 
 class FrameReader:
@@ -76,8 +84,10 @@ class FrameReader:
         at = 0
         while len(self._held) - at >= _HEAD.size:
             kind, length = _HEAD.unpack_from(self._held, at)
-            if kind not in (JSON, DATA, PART, LOG, HEARTBEAT) or length > LONGEST:
-                raise FrameError("not a frame: %r" % bytes(self._held[at : at + 40]))
+            if kind not in MAX_BYTES:
+                raise FrameError("bytes that are no frame: %r" % bytes(self._held[at : at + 40]))
+            if length > MAX_BYTES[kind]:
+                raise FrameError("a frame of kind %s with %d bytes" % (kind.decode(), length))
             end = at + _HEAD.size + length
             if len(self._held) < end:
                 break

@@ -10,7 +10,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Mapping, Optional, Tuple, Type, TypeVar, Union
 
-from ..names import check_absolute_path
+from ..names import check_absolute_path, check_line
 from ..records import CheckoutPart, Plan, QueryAnswer, RunDescription, State, Status
 
 R = TypeVar("R")
@@ -259,6 +259,11 @@ class Hello:
 
     home: str
     python: Tuple[str, str]
+
+    def __post_init__(self) -> None:
+        check_absolute_path(self.home)
+        check_absolute_path(self.python[0])
+        check_line(self.python[1], 100)
 
 
 @dataclass(frozen=True)

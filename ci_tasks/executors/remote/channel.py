@@ -29,7 +29,7 @@ from ci_tasks.agent.serving.messages import (
     RunUpdate,
     result_type,
 )
-from ci_tasks.errors import Blocked, printable, shortened
+from ci_tasks.errors import Blocked, HostDataError, printable, shortened
 from ci_tasks.executors.link import LinkDied, Stream
 
 SILENCE_TIMEOUT_S = 10.0  # seconds without a byte after which the link is dead
@@ -41,6 +41,8 @@ _START = b"ci-tasks "  # begins what we send
 _QUOTED = 300  # characters of the host's own words in a message
 _QUIET_HINT = "let it end early where there is no terminal; at the top of ~/.bashrc: [[ $- == *i* ]] || return"
 _GREETING = 1 << 20  # bytes that a login script may print before we give up on it
+_HELLO_TIMEOUT_S = 120.0  # seconds for all of them, and what follows; a slow file system takes its time
+_MAX_MESSAGE = 2000  # characters of a refusal
 
 # Loads the agent that stands on standard input, or that an earlier client left, and hands it the rest. It is unpacked,
 # since Python keeps no byte code of what lies in a zip file: to compile it each time is most of a warm start.
@@ -99,12 +101,12 @@ main(home, agent, code)
 """
 
 
-class RequestRefused(Exception):
+class RequestRefused(Blocked):
     """The host cannot do what was asked; `code` is the host's, for our code."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code, self.message = code, message
+        super().__init__(printable(message[:_MAX_MESSAGE]))
+        self.code = code
 
 
 class AgentMissing(Exception):
@@ -122,7 +124,7 @@ class PendingRequest(Generic[R]):
         self.on_chunk = take_part
 
     def wait(self) -> R:
-        """The answer. Raises HostRefused, LinkDied."""
+        """The answer. Raises RequestRefused, LinkDied."""
         self._there.wait()
         if self._answer is None:
             raise LinkDied(self._died)
@@ -178,6 +180,7 @@ class Channel:
         self._spoken = time.monotonic()
         self.died = threading.Event()
         self.reason = ""
+        self.violation = ""  # what the host sent that no host of ours sends
 
     def send_archive(self, archive: bytes) -> None:
         """Send what the bootstrap waits for: the agent, or nothing where the host has it."""
@@ -185,8 +188,9 @@ class Channel:
         self._stream.send(b"\n" + _START + b"%012d" % len(archive) + archive)
 
     def hello(self) -> Hello:
-        """Wait for the host's first words. Raises LinkDied, AgentMissing, Blocked."""
+        """Wait for the host's first words. Raises LinkDied, AgentMissing, HostDataError, Blocked."""
         self._stream.settimeout(SILENCE_TIMEOUT_S * 2)
+        self._hello_deadline = time.monotonic() + _HELLO_TIMEOUT_S
         try:
             return self._hello()
         except TimeoutError:  # a link that died at this very moment; the next one may live
@@ -198,36 +202,43 @@ class Channel:
     def _hello(self) -> Hello:
         data = b""
         while frames.MAGIC not in data:
-            chunk = self._stream.recv(_CHUNK)
+            chunk = self._receive_hello()
             data += chunk
             if not chunk or len(data) > _GREETING:
                 raise self._no_hello(data)
-        rest = data.partition(frames.MAGIC)[2] or self._stream.recv(_CHUNK)
+        rest = data.partition(frames.MAGIC)[2] or self._receive_hello()
         if rest[:1] == frames.ASKS_FOR_AGENT:
             raise AgentMissing
         if rest[:1] == frames.PYTHON_TOO_OLD:
-            version = printable(rest[1:].decode(errors="replace"))
+            version = printable(rest[1:40].decode(errors="replace"))
             raise Blocked(
                 f"python3 there is {version}", hint="ci-tasks needs Python 3.8 or newer as python3 on the host"
             )
         if rest[:1] == frames.INPUT_TAKEN:
             raise Blocked("a login script on the host reads standard input", hint=_QUIET_HINT)
         self._reader = frames.FrameReader()
-        got = list(self._reader.feed(rest))
-        while not got:
-            chunk = self._stream.recv(_CHUNK)
-            if not chunk:
-                raise self._no_hello(b"")
-            got = list(self._reader.feed(chunk))
         try:
-            hello = decode(HostMessage, parse(got[0][1], where="hello"), where="hello").hello
-        except RecordError as error:
-            raise Blocked(f"the host does not answer as ci-tasks does: {error}") from None
-        if hello is None:
-            raise self._no_hello(b"")
+            got = list(self._reader.feed(rest))
+            while not got:
+                chunk = self._receive_hello()
+                if not chunk:
+                    raise self._no_hello(b"")
+                got = list(self._reader.feed(chunk))
+            kind, payload = got[0]
+            message = decode(HostMessage, parse(payload, where="hello"), where="hello")
+        except (RecordError, frames.FrameError) as error:
+            raise HostDataError(f"it does not answer as ci-tasks does: {_bounded(error)}") from None
+        if message.hello is None or kind != frames.JSON:
+            raise HostDataError("it does not answer as ci-tasks does: its first message is not a greeting")
+        hello = message.hello
         threading.Thread(target=self._read, args=(got[1:],), daemon=True, name="ci-tasks reader").start()
         threading.Thread(target=self._beat, daemon=True, name="ci-tasks beat").start()
         return hello
+
+    def _receive_hello(self) -> bytes:
+        if time.monotonic() > self._hello_deadline:
+            raise LinkDied(f"no answer of ci-tasks from the host within {_HELLO_TIMEOUT_S:g} s")
+        return self._stream.recv(_CHUNK)
 
     def post(self, request: RequestFor[R], take_part: Callable[[bytes], None] | None = None) -> PendingRequest[R]:
         """Ask, and go on. Raises LinkDied."""
@@ -295,11 +306,12 @@ class Channel:
                     self._take(kind, payload)
         except TimeoutError:
             self.close(f"not a word from the host for {SILENCE_TIMEOUT_S:g} s")
-        except (LinkDied, frames.FrameError) as error:
+        except (frames.FrameError, RecordError) as error:
+            self.violation = _bounded(error)
+            self.close(self.violation)
+        except (LinkDied, OSError) as error:  # a full disk here, say: nobody may wait for ever
             self.close(str(error))
-        except OSError as error:  # a full disk here, say: nobody may wait for ever
-            self.close(str(error))
-        except Exception as error:  # what came is not what a host of ours sends, or a bug
+        except Exception as error:
             debug_log.LOGGER.error("the link's reader", exc_info=error)
             self.close(f"cannot read what the host sent: {debug_log.one_line(error)}")
 
@@ -331,6 +343,10 @@ class Channel:
         if code is None and not text:
             return LinkDied("the host ended the connection before it said anything")
         return Blocked(f"the host does not answer as ci-tasks does; it said: {last}")
+
+
+def _bounded(error: Exception) -> str:
+    return printable(str(error)[:_MAX_MESSAGE])
 
 
 def _understood(payload: bytes) -> HostMessage:

@@ -19,6 +19,7 @@ from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import RunUpdate
 
 _CHUNK = 1 << 20
+MAX_LOG_BYTES = 1 << 35  # of a log that is kept here
 
 
 def mark_complete(run: RunDir) -> None:
@@ -51,6 +52,9 @@ class RunMirror:
             if offset > self.offset or self.error or self._log is None:
                 return  # a gap, which only a fault of ours makes: the end does not match and asks for everything again
             chunk = chunk[self.offset - offset :]
+            if self.offset + len(chunk) > MAX_LOG_BYTES:
+                self.fail(f"the log is longer than {MAX_LOG_BYTES >> 30} GiB")
+                return
             try:
                 while chunk:
                     written = os.write(self._log, chunk)
@@ -118,7 +122,8 @@ class RunMirror:
         self.offset, self._digest = 0, hashlib.sha256()
         try:
             # Appended to: where somebody cuts it, it gets too short, which is noticed, and no hole, which is not.
-            self._log = os.open(self.run.log, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._log = os.open(self.run.log, flags, 0o600)
             while chunk := os.read(self._log, _CHUNK):
                 self._digest.update(chunk)
                 self.offset += len(chunk)

@@ -18,10 +18,10 @@ from ci_tasks.agent import archive
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.agent.serving.messages import Hello, RequestFor, RunPrograms, RunUpdate
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import Blocked, CiTasksError, InternalError
+from ci_tasks.errors import Blocked, CiTasksError, HostDataError, InternalError
 from ci_tasks.executors.link import Link, LinkDied
 from ci_tasks.executors.remote import host_cache
-from ci_tasks.executors.remote.channel import AgentMissing, Channel, command
+from ci_tasks.executors.remote.channel import AgentMissing, Channel, RequestRefused, command
 from ci_tasks.executors.ssh.messages import HostKeyRefused
 
 R = TypeVar("R")
@@ -81,12 +81,14 @@ class ReconnectingConnection:
             return self._hello
 
     def request(self, request: RequestFor[R], take_part: Callable[[bytes], None] | None = None) -> R:
-        """Ask and wait, over a new link where the old one dies. Raises HostRefused, and what `channel` raises."""
+        """Ask and wait, over a new link where the old one dies. Raises RequestRefused, and what `channel` raises."""
         while True:
             try:
                 return self.channel().post(request, take_part).wait()
             except LinkDied:
                 continue
+            except RequestRefused as refusal:
+                raise RequestRefused(refusal.code, f"{self.spec.name}: {refusal.message}") from None
 
     def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """The answers of programs of the host: see ci_tasks.executors.queries.Asker."""
@@ -114,6 +116,7 @@ class ReconnectingConnection:
 
     def _reconnect_loop(self) -> None:
         tries = 0
+        failing_since = time.monotonic()
         while not self._closing.is_set():
             begun = time.monotonic()
             try:
@@ -124,8 +127,9 @@ class ReconnectingConnection:
                     return
                 self._down(str(death))
             except CiTasksError as problem:
-                # Once it has worked, a network that is away or an agent that is locked will pass; another key will not.
-                if not self._hello or isinstance(problem, HostKeyRefused):
+                # Once it has worked, a network that is away or an agent that is locked will pass; another key will not,
+                # nor a host that is another than it was.
+                if not self._hello or isinstance(problem, (HostKeyRefused, HostDataError)):
                     self._end(problem)
                     return
                 self._down(problem.message)
@@ -133,11 +137,11 @@ class ReconnectingConnection:
                 what = debug_log.bug(f"connection to {self.spec.name}", bug)
                 self._end(InternalError(f"the connection to {self.spec.name} failed: {what}"))
                 return
-            if self.down_since is not None and time.monotonic() - self.down_since > GIVE_UP_S:
-                self._end(Blocked(f"no link to {self.spec.name} for {GIVE_UP_S / 60:g} minutes"))
-                return
             if self.down_since is not None and self.down_since > begun + _STABLE_LINK_S:
-                tries = 0
+                tries, failing_since = 0, self.down_since
+            if time.monotonic() - failing_since > GIVE_UP_S:
+                self._end(Blocked(f"no link to {self.spec.name} that lasts, for {GIVE_UP_S / 60:g} minutes"))
+                return
             self._closing.wait(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S) - 1)])
             tries += 1
 
@@ -150,6 +154,10 @@ class ReconnectingConnection:
             except AgentMissing:
                 self.cache.agent_digest = ""
                 self._run_channel(link)
+        except AgentMissing:
+            raise HostDataError(f"{self.spec.name} asks for the agent that it was sent") from None
+        except HostDataError as error:
+            raise HostDataError(f"{self.spec.name} sent what no host of ci-tasks sends: {error.message}") from None
         finally:
             self._set(None)
             link.close()
@@ -172,6 +180,8 @@ class ReconnectingConnection:
             self.cache.home = hello.home
         self._up(hello)
         channel.died.wait()
+        if channel.violation:
+            raise HostDataError(channel.violation)
         raise LinkDied(channel.reason)
 
     def _begin(self, channel: Channel, has_agent: bool) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ci_tasks import debug_log
-from ci_tasks.agent.serving.bundle import BundleError
+from ci_tasks.agent.serving.bundle import MAX_SIZE, BundleError
+from ci_tasks.agent.serving.frames import FrameError
 from ci_tasks.agent.serving.messages import Cancel, Clear, Collect, Done, Kill, RunUpdate
 from ci_tasks.errors import CiTasksError
 from ci_tasks.executors.link import LinkDied
@@ -222,6 +223,10 @@ class RemoteRunManager:
         with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=remote_run.run.path) as spool:
 
             def keep(chunk: bytes) -> None:
+                if spool.tell() + len(chunk) > MAX_SIZE:
+                    raise FrameError(f"artifacts of more than {MAX_SIZE >> 30} GiB")
+                if mirror.error:
+                    return
                 try:
                     spool.write(chunk)
                 except OSError as error:
@@ -230,11 +235,12 @@ class RemoteRunManager:
             self._unless_killed(remote_run, channel.post(Collect(remote_run.directory), keep))
             spool.seek(0)
             try:
-                mirror.unpack_artifacts(spool)
+                if not mirror.error:
+                    mirror.unpack_artifacts(spool)
             except BundleError as problem:
-                remote_run.warning = f"artifacts were not taken over: {problem}"
+                mirror.error = f"{self.connection.spec.name} sent artifacts that no host of ci-tasks sends: {problem}"
             except OSError as error:
-                mirror.error = mirror.error or f"cannot write {remote_run.run.path}: {error.strerror}"
+                mirror.error = f"cannot write {remote_run.run.path}: {error.strerror}"
         if mirror.error:
             self._abort(remote_run, BLOCKED, f"{mirror.error}; the run is kept on {self.connection.spec.name}")
 

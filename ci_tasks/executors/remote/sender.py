@@ -26,7 +26,7 @@ class RunSender:
         self._unsaid = True  # that the host has the code now
 
     def send(self, remote_run: RemoteRun, channel: Channel) -> None:
-        """The host has begun it when this returns, unless nobody wants it any more. Raises HostRefused, LinkDied."""
+        """The host has begun it when this returns, unless nobody wants it any more. Raises RequestRefused, LinkDied."""
         with self._sending:
             packs = self._packs if remote_run.parts and self._packs_on is not channel else []
             requests = [

@@ -43,3 +43,16 @@ def test_a_piece_of_a_log_says_whose_it_is_and_where_it_belongs() -> None:
 def test_what_is_no_frame_is_refused(noise: bytes) -> None:
     with pytest.raises(frames.FrameError):
         list(FrameReader().feed(noise))
+
+
+@pytest.mark.parametrize("kind", frames.MAX_BYTES)
+def test_a_frame_that_is_longer_than_its_kind_may_be_is_refused_before_it_has_come(kind: bytes) -> None:
+    with pytest.raises(frames.FrameError, match="a frame of kind"):
+        list(FrameReader().feed(kind + (frames.MAX_BYTES[kind] + 1).to_bytes(4, "big")))
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0\0\0"])
+def test_a_piece_without_the_number_of_its_run_is_refused(payload: bytes) -> None:
+    for read in (frames.read_log, frames.read_part):
+        with pytest.raises(frames.FrameError, match="too short"):
+            read(payload)
