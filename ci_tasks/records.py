@@ -30,7 +30,8 @@ def overall(statuses: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What shows that a row did something. `kind` is junit, pytest, unittest, metrics, script or none."""
+    """What shows that a row did something. `kind` is junit, pytest, unittest, metrics, script or none;
+    set-up where the row failed before its test began."""
 
     kind: str
     tests: int = 0

@@ -74,7 +74,8 @@ class RunDescription:
     come from a host, whose job can write what it likes.
 
     `entry_point` is whether the test file does anything when it is run, None where the row names no test file. `nodes`
-    are those of a cluster, each with the row's GPUs.
+    are those of a cluster, each with the row's GPUs. `takes_locks`: a lock script starts the test, and prints its
+    GPUs.
     """
 
     id: str = ""
@@ -93,6 +94,7 @@ class RunDescription:
     checkout: Checkout = Checkout()
     entry_point: Optional[bool] = None
     nodes: int = 1
+    takes_locks: bool = False
 
 
 @dataclass(frozen=True)

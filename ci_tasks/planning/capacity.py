@@ -12,12 +12,14 @@ from ci_tasks.workflow.model import Row
 @dataclass(frozen=True)
 class HostFacts:
     """What was found on a host. `gpus` are those of one node, where it is a cluster. `container_problem` says why its
-    runtime cannot start one; empty when it can."""
+    runtime cannot start one, `python_problem` why the Python that rows would get there is none for the checkout; empty
+    when it can, and is."""
 
     gpus: int = 0
     gpu_problem: str = ""
     container_problem: str = ""
     simulates: bool = True
+    python_problem: str = ""
 
 
 def missing_resources(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
@@ -32,6 +34,8 @@ def missing_resources(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
         missing.append(f"{row.gpus} GPUs{' on one node' if host.kind == 'slurm' else ''} ({gpus_on_host})")
     if row.image and facts.container_problem:
         missing.append(facts.container_problem)
+    if facts.python_problem:
+        missing.append(facts.python_problem)
     return missing
 
 

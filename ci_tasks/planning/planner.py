@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ci_tasks.agent.gpus.request import JOB
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks, lock_deviation
@@ -132,6 +133,7 @@ def make_plan(
         gpu_locks=locks,
         artifacts=host.artifacts,
         nodes=location.nodes,
+        takes_locks=locks is not None and locks.count > 0 and locks.by == JOB,
     )
     if location.nodes != 1:
         plan = replace(plan, deviations=(*plan.deviations, *node_lines(location.nodes, plan.gpus, host).deviations))

@@ -107,7 +107,7 @@ def _at(record: RunRecord) -> str:
 
 def evidence_of(record: RunRecord) -> str:
     """That a script ran shows something only where it ran to a good end."""
-    weak = record.evidence.kind == "script" and record.status != PASSED
+    weak = record.evidence.kind in ("script", "set-up") and record.status != PASSED
     return "-" if weak else evidence(record.evidence)
 
 

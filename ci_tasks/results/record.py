@@ -31,6 +31,7 @@ from ci_tasks.records import (
     PLANNED,
     RUNNING,
     Attempt,
+    Evidence,
     LogDigest,
     RunEnvironment,
     RunRecord,
@@ -55,6 +56,8 @@ def judge_run(run: RunDir) -> RunRecord:
     plan, status = read_description(run), read_status(run)
     facts = log_facts(run)
     evidence = collect_evidence(_junit(run), facts, plan.entry_point)
+    if evidence.kind in ("script", "none") and status.exit_code and plan.takes_locks and not facts.gpu_ids:
+        evidence = Evidence("set-up")
     calls = _container_calls(run)
     ended = JobEnd(
         end=status.end,
@@ -115,6 +118,13 @@ def _readable() -> Iterator[None]:
         yield
     except RecordError as error:
         raise UnreadableRun(str(error), hint="a record.json that is removed is made again from its run") from None
+
+
+def with_status(run: RunDir, record: RunRecord, status: str, reason: str) -> RunRecord:
+    """The record with another status, on disk too: other rows have shown what this one alone could not."""
+    *earlier, last = record.attempts
+    attempts = (*earlier, replace(last, status=status, reason=reason))
+    return _write_record(run, replace(record, status=status, reason=reason, attempts=attempts))
 
 
 def with_attempts(run: RunDir, record: RunRecord, earlier: Sequence[Attempt], *, stopped: bool) -> RunRecord:

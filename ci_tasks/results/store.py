@@ -102,6 +102,11 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
     raise UsageError(f"{home() / 'runs'} has 1,000 runs of this second")
 
 
+def today() -> str:
+    """What the names of today's batches begin with."""
+    return time.strftime(_STAMP.partition("-")[0])
+
+
 def run_dirs() -> Iterator[tuple[str, RunDir]]:
     """(id, directory) of every run kept here, newest first. What is not asked for is not looked at."""
     for batch in _newest_first(batches()):

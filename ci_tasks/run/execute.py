@@ -12,8 +12,9 @@ from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.errors import CiTasksError
 from ci_tasks.executors.executor import PreparedRow, RunState
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, VACUOUS, Plan, RunRecord
-from ci_tasks.results.record import judge_run, record_not_started
+from ci_tasks.results.record import judge_run, record_not_started, with_status
 from ci_tasks.run import journal as journals
+from ci_tasks.run.host_failures import HostFailures, is_early
 from ci_tasks.run.host_sessions import HostSession, HostSessions
 from ci_tasks.run.journal import JournalEntry
 from ci_tasks.run.live_state import host_progress, row_progress
@@ -27,7 +28,6 @@ _POLL_SECONDS = 0.05  # seconds between two looks at the rows, where no event co
 _DISPLAY_SECONDS = 0.2  # seconds between two pictures of many rows
 _MANY_ROWS = 20
 _WORK_SECONDS = 0.2  # seconds of beginning or judging rows, after which those that run are looked at again
-
 Expected = Callable[[Row], float]  # seconds that a row is expected to take
 
 
@@ -82,7 +82,11 @@ class LabelExecution:
         now = time.monotonic()
         self.executions = [RowExecution(at, row, expected(row), waiting_since=now) for at, row in enumerate(ready.rows)]
         self.seconds_left: float | None = None
-        self._placer = RowPlacer(ready, self.executions, options.jobs)
+        self._failures = HostFailures()
+        self._blamed: dict[str, tuple[RunDir, RunRecord]] = {}  # by run, as it was judged before a host was blamed
+        self._set_aside_for: dict[str, RunRecord] = {}  # by host
+        self._early: dict[str, RunRecord] = {}  # by host, the last row that failed before its test began
+        self._placer = RowPlacer(ready, self.executions, options.jobs, self._failures)
         self._hosts, self._numbers = hosts, itertools.count(len(ready.rows) + 1)
         self._shown = 0.0
         self._stopping = False
@@ -100,6 +104,8 @@ class LabelExecution:
         for execution in [execution for execution in waiting if self._placer.can_run_nowhere(execution)]:
             waiting.remove(execution)
             self._record_not_started(execution, BLOCKED, self._why_blocked(execution))
+        self._decide_early_failures()
+        waiting = [execution for execution in waiting if execution.is_waiting]
         decision, deadline = self._placer.decide(waiting), time.monotonic() + _WORK_SECONDS
         self.seconds_left = decision.seconds_left
         for execution, why in decision.waits:
@@ -190,7 +196,71 @@ class LabelExecution:
                 break
 
     def _record_attempt(self, execution: RowExecution, record: RunRecord, run: RunDir) -> None:
-        """An attempt has its record: another one follows, or it was the last."""
+        """An attempt has its record: another one follows, or it was the last; or it may have been the host's fault,
+        which is decided when other rows have shown more."""
+        self._failures.add(record)
+        if not self._stopping and is_early(record) and len(self.sessions) > 1:
+            cause = self._failures.cause(record)
+            self._early[record.host or ""] = record
+            if cause == "row":
+                self._use_again(record)
+            elif cause == "open" and record.status == FAILED:
+                why = "not known yet whether the host or the row is to blame"
+                self.view.print_message(f"{record.row} failed on {record.host} before its test began: {why}")
+            execution.undecided = record if record.status == FAILED else None
+        if execution.undecided is None:
+            self._conclude_attempt(execution, record, run)
+        self._decide_early_failures()
+
+    def _decide_early_failures(self) -> None:
+        """Decide what is shown by now; nothing more will be shown where no other row goes on."""
+        undecided = [execution for execution in self.executions if execution.undecided is not None]
+        goes_on = not self._stopping and any(
+            execution.is_running or (execution.is_waiting and self._placer.may_start(execution))
+            for execution in self.executions
+        )
+        for host, last in self._early.items():
+            if self._failures.cause(last) == "host":
+                self._set_aside(host, last)
+            elif not goes_on:
+                self._failures.clear(host)
+        for execution in undecided:
+            record, prepared = execution.undecided, execution.prepared
+            if record is None or prepared is None:
+                continue  # decided meanwhile: a failure before this one cancelled the others
+            cause = self._failures.cause(record)
+            if cause == "open" and goes_on:
+                continue
+            execution.undecided = None
+            if cause == "host":
+                self._blamed[record.id] = prepared.run, record
+                record = with_status(prepared.run, record, BLOCKED, self._failures.reason(record))
+            self._conclude_attempt(execution, record, prepared.run)
+
+    def _set_aside(self, host: str, record: RunRecord) -> None:
+        session = next(session for session in self.sessions if session.name == host)
+        if not session.unusable_reason:
+            session.unusable_reason = f"set aside: {self._failures.reason(record)}"
+            self._set_aside_for[host] = record
+            self.view.print_message(f"{session.name} is {session.unusable_reason}")
+
+    def _use_again(self, record: RunRecord) -> None:
+        """The failure was seen on two hosts: one that was set aside for it is not to blame, and its rows failed."""
+        for session in self.sessions:
+            cause = self._set_aside_for.get(session.name)
+            if cause is not None and self._failures.cause(cause) == "row":
+                del self._set_aside_for[session.name]
+                session.unusable_reason = ""
+                self.view.print_message(f"{session.name} is used again: {record.row} failed alike on {record.host}")
+        for id, (run, blamed) in list(self._blamed.items()):
+            if self._failures.cause(blamed) == "row":
+                del self._blamed[id]
+                with_status(run, blamed, blamed.status, blamed.reason)
+                for execution in self.executions:
+                    execution.blame_row(blamed)
+
+    def _conclude_attempt(self, execution: RowExecution, record: RunRecord, run: RunDir) -> None:
+        """Another attempt follows, or it was the last."""
         if not self._stopping and execution.retry(record, self.sessions, self.policy):
             last = execution.earlier[-1]
             self.view.print_message(f"{last.status:<9} {execution.row.row} on {last.host}: {last.reason}; trying again")
@@ -210,11 +280,12 @@ class LabelExecution:
         self._stopping = True
         self.view.print_message(f"{failed.row.row} failed: cancelling the other rows (--fail-fast)")
         for execution in self.executions:
-            execution.is_stopped = execution.record is None
+            execution.is_stopped = execution.record is None and execution.undecided is None
             if execution.is_waiting:
                 self._record_not_started(
                     execution, CANCELLED, f"not started, since {failed.row.row} failed (--fail-fast)"
                 )
+        self._decide_early_failures()
         self.end_running(kill=False)
 
     def interrupt(self, count: int) -> None:
@@ -222,6 +293,7 @@ class LabelExecution:
         self._stopping = True
         if self._hosts:
             self._hosts.abandon_setup()
+        self._decide_early_failures()
         for execution in self.executions:
             execution.is_stopped = False
             if execution.is_waiting:

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.executors.executor import CodeSnapshot, Executor, Say
 from ci_tasks.planning.capacity import HostFacts, missing_resources
+from ci_tasks.planning.python_requirement import python_problem, requires_python
 from ci_tasks.workflow.model import Row
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _REFRESH_SECONDS = 20.0  # seconds between two looks at what others hold there
 MAX_OFFLINE_SECONDS = 3600.0  # seconds without a link after which no row waits for the host any longer
+_QUERY_SECONDS = 20.0
 _SHUTDOWN_SECONDS = 30.0  # seconds that the threads may take to let go of what they hold
 
 
@@ -35,8 +37,8 @@ _SHUTDOWN_SECONDS = 30.0  # seconds that the threads may take to let go of what 
 class HostSession:
     """A host that takes part. `facts` are None until it has answered; `problem` says why nothing can run there;
     `note` what it does before its rows begin; `without` which rows lack a download there, and why; `speed` how fast
-    rows are there, 1 as elsewhere. While it `holds` something for its rows, such as their venv, its thread is waited
-    for."""
+    rows are there, 1 as elsewhere; `is_proven` whether rows got as far as their tests there today. While it `holds`
+    something for its rows, such as their venv, its thread is waited for."""
 
     executor: Executor
     code: CodeSnapshot
@@ -49,6 +51,7 @@ class HostSession:
     images: frozenset[str] = frozenset()
     row_problems: Mapping[str, str] = field(default_factory=dict)
     speed: float = 1.0
+    is_proven: bool = False
     _missing: dict[tuple[int, bool], tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -213,8 +216,22 @@ class HostSessions:
 def gather_facts(session: HostSession, needs: HostRequirements) -> HostFacts:
     """What a host offers. Raises Blocked for one that cannot be reached, or has not the Python that CI asks for."""
     facts = session.executor.facts(gpus=needs.gpus, container=needs.container, simulates=needs.simulates)
-    session.executor.find_python(needs.python)
-    return facts
+    _, version = session.executor.find_python(needs.python)
+    is_bare = session.spec.runtime == "none"
+    # Else it is the image's. A login node's Python is not its nodes'.
+    if session.executor.has_scheduler or not (needs.python or session.spec.simulate or is_bare):
+        return facts
+    requirement = requires_python(session.code.read_file)
+    if requirement and is_bare and not (needs.python or session.spec.simulate):
+        version = _python_on_path(session.executor)
+    return replace(facts, python_problem=python_problem(requirement, version))
+
+
+def _python_on_path(executor: Executor) -> str:
+    """The version of the `python3` that rows get where there are no containers; empty where it does not say."""
+    command = ["python3", "-c", "import platform; print(platform.python_version())"]
+    answer = executor.run_queries({"python": command}, _QUERY_SECONDS).get("python")
+    return answer.out.strip() if answer is not None and answer.code == 0 else ""
 
 
 def query_inventory(session: HostSession, images: Sequence[str]) -> HostInventory:

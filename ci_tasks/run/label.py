@@ -23,7 +23,7 @@ from ci_tasks.planning.load import expected, speed
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, PlannedRun, RunRecord, overall
 from ci_tasks.report import junit, table, timeline
 from ci_tasks.results import store
-from ci_tasks.results.history import durations
+from ci_tasks.results.history import durations, proven_hosts
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.detach import start_detached
@@ -115,6 +115,9 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
     """The rows' records and logs; no records for rows that go on detached."""
     expected_seconds = _expected_seconds(ready)
     if len(ready.sessions) > 1:
+        proven = proven_hosts()
+        for session in ready.sessions:
+            session.is_proven = session.name in proven
         with HostSessions(ready.sessions, host_requirements(ready.planner, ready.rows), options.reuse) as hosts:
             return _results(run_rows(ready, options, view, expected_seconds, hosts))
     session = ready.sessions[0]

@@ -10,12 +10,14 @@ from typing import Any
 
 from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow
 from ci_tasks.planning.placement import place
+from ci_tasks.run.host_failures import HostFailures
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.prepare import PreparedBatch
 from ci_tasks.run.row_execution import RowExecution
 from ci_tasks.workflow.model import Row
 
 _REPLAN_SECONDS = 5.0  # seconds after which it is asked again where waiting rows belong, though nothing happened
+FIRST_ROW_SECONDS = 60.0  # seconds after which a host's first row counts as one that runs
 _UNLIMITED = 1 << 20  # GPUs and rows of a host whose own scheduler decides
 
 
@@ -33,8 +35,15 @@ class RowPlacer:
     """Asks the placement whenever something has happened that may let a row start. `jobs` bounds the rows at once on a
     host; else as many CPU rows as there are cores, and as many GPU rows as there are GPUs for."""
 
-    def __init__(self, ready: PreparedBatch, executions: Sequence[RowExecution], jobs: int | None) -> None:
+    def __init__(
+        self,
+        ready: PreparedBatch,
+        executions: Sequence[RowExecution],
+        jobs: int | None,
+        failures: HostFailures | None = None,
+    ) -> None:
         self._ready, self._courses, self._stations = ready, executions, ready.sessions
+        self._failures = failures or HostFailures()
         self._slots = jobs or (len(ready.rows) if any(row.gpus for row in ready.rows) else os.cpu_count() or 1)
         self._exclusive: dict[tuple[str | None, str, str | None], frozenset[str]] = {}
         self._hosts: dict[tuple[Any, ...], frozenset[str]] = {}  # of one decision, as is `kinds`
@@ -61,10 +70,18 @@ class RowPlacer:
         """Whether no host can ever run the row; of one that did not answer yet nothing is known."""
         return not any(execution.may_run_on(session) for session in self._stations)
 
+    def may_start(self, execution: RowExecution) -> bool:
+        """Whether a host may take the waiting row, without a verdict on one that is suspected to be broken."""
+        return any(
+            execution.may_run_on(session) and not self._failures.is_suspect(session.name) for session in self._stations
+        )
+
     def decide(self, waiting: Sequence[RowExecution]) -> PlacementDecision:
         """What starts now. Nothing, as long as no host is ready."""
         usable = {
-            session.name: session for session in self._stations if session.is_ready and not session.unusable_reason
+            session.name: session
+            for session in self._stations
+            if session.is_ready and not session.unusable_reason and not self._failures.is_suspect(session.name)
         }
         if not usable or not waiting:
             return PlacementDecision()
@@ -123,6 +140,14 @@ class RowPlacer:
             self._exclusive[key] = frozenset(self._ready.planner.exclusive(row, session))
         return self._exclusive[key]
 
+    def _is_proven(self, session: HostSession, there: Sequence[RowExecution]) -> bool:
+        """Whether rows are known to get as far as their tests there. On a host where none has today one goes first,
+        so that a broken one costs one row's time; with one host there is nowhere else to go."""
+        since = max((time.monotonic() - execution.started_at for execution in there), default=0.0)
+        if len(self._stations) == 1 or since > FIRST_ROW_SECONDS or self._failures.has_got_through(session.name):
+            session.is_proven = True
+        return session.is_proven
+
     def _load(self, session: HostSession, had: Sequence[RowExecution]) -> HostLoad:
         """`had` are the rows that were begun there last."""
         there = [execution for execution in had if execution.is_running]
@@ -137,7 +162,7 @@ class RowPlacer:
         return HostLoad(
             name=session.name,
             gpus=session.facts.gpus,
-            slots=self._slots,
+            slots=self._slots if self._is_proven(session, there) else 1,
             held=max(0, len(session.locked_gpus) - ours),
             up=session.executor.is_up or len(self._stations) == 1,  # with one host, rows wait for it where they are
             images=session.images,

@@ -40,7 +40,8 @@ class RowExecution:
     """One row. `prepared` and `station` are those of its present attempt, `since` when it began there, `asked` when
     it began to wait; `earlier` are those that have ended, `again` the hosts that may be asked
     once more, and `why` says what it waits for. `moving`: it is being taken
-    back from a host that it never reached. `resumed`: its attempt is an earlier command's."""
+    back from a host that it never reached. `resumed`: its attempt is an earlier command's. `undecided` is the record
+    of an attempt that failed before its test began: other rows will show whether the host is to blame."""
 
     position: int
     row: Row
@@ -50,6 +51,7 @@ class RowExecution:
     started_at: float = 0.0
     waiting_since: float = 0.0
     record: RunRecord | None = None
+    undecided: RunRecord | None = None
     log: str = ""
     wait_reason: str = ""
     is_moving: bool = False
@@ -60,11 +62,11 @@ class RowExecution:
 
     @property
     def is_waiting(self) -> bool:
-        return self.record is None and self.prepared is None
+        return self.record is None and self.prepared is None and self.undecided is None
 
     @property
     def is_running(self) -> bool:
-        return self.record is None and self.prepared is not None
+        return self.record is None and self.prepared is not None and self.undecided is None
 
     @property
     def attempt(self) -> int:
@@ -112,6 +114,11 @@ class RowExecution:
             return False
         self.prepared = self.session = None
         return True
+
+    def blame_row(self, record: RunRecord) -> None:
+        """An attempt that counted as a host's failure was the row's after all: `record` is how it was judged."""
+        attempt = record.attempts[-1]
+        self.earlier = [attempt if earlier.id == attempt.id else earlier for earlier in self.earlier]
 
 
 def statuses(records: Sequence[RunRecord]) -> list[str]:

@@ -38,12 +38,16 @@ from ci_tasks.workflow.reader import read as read_workflow
 
 LABEL = "played"
 ENDLESS = float("inf")
+BROKEN = "broken"  # the same, and its log blames the environment
+SET_UP = "set-up"  # it fails before its test begins
 NEVER_REACHED = "cannot be reached"
 _PATIENCE = 20.0  # seconds that a test's command may take
 # status → what the job writes, and its exit code
 _ENDS = {
     PASSED: ("step 0: {'loss': 1.0}\n", 0),
-    FAILED: ("AssertionError: the loss is 2.0\n", 1),
+    FAILED: ("[gpu_lock_exec] Acquired GPUs: 0\nAssertionError: the loss is 2.0\n", 1),
+    BROKEN: ("ImportError: /opt/lib.so: undefined symbol: _PyLong_AsInt\n", 1),
+    SET_UP: ("ERROR: Package 'tiny' requires a different Python: 3.9.2 not in '>=3.10'\n", 1),
     BLOCKED: ("OSError: [Errno 28] No space left on device\n", 1),
 }
 
@@ -110,6 +114,7 @@ class Host:
     busy: bool = False
     installs: bool = False
     silent: bool = False
+    python: str = "3.11.2"
     messages: list[str] = field(default_factory=list)
     began: list[str] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -155,10 +160,11 @@ class TreeCode:
     """See ci_tasks.executors.executor.Code."""
 
     def __init__(self, source: Path, tree: str) -> None:
-        self.checkout = Checkout(str(source), "c" * 40, tree)
+        self.checkout, self._source = Checkout(str(source), "c" * 40, tree), source
 
     def read_file(self, path: str) -> str | None:
-        return "print('it runs')\n"
+        file = self._source / path
+        return file.read_text() if file.exists() else "print('it runs')\n"
 
     def read_files(self, directory: str, suffix: str) -> Iterator[str]:
         return iter(())
@@ -189,10 +195,10 @@ class Played:
         self.was_queried = True
         while self.host.silent and not self.closed.wait(0.01):
             self.waits = True
-        return {}
+        return {name: QueryAnswer(0, self.host.python) for name in questions if name == "python"}
 
     def find_python(self, requested: str) -> tuple[str, str]:
-        return "/usr/bin/python3", "3.11"
+        return "/usr/bin/python3", self.host.python
 
     def start_snapshot(self, source: Path, *, rev: str | None, base: str | None) -> None:
         pass
@@ -363,5 +369,7 @@ jobs:
     strategy: {{matrix: {{info: [{info}]}}}}
     steps:
       - uses: actions/checkout@v4
-      - run: python tests/${{{{ matrix.info.test_file }}}}
+      - run: >-
+          python tests/ci/gpu_lock_exec.py --count ${{{{ matrix.info.num_gpus }}}} --
+          python tests/${{{{ matrix.info.test_file }}}}
 """

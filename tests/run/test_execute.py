@@ -15,11 +15,13 @@ import pytest
 from ci_tasks.agent.run_directory import read_json, write_record
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.records import RunRecord
-from ci_tasks.run import execute
+from ci_tasks.run import execute, place_rows
+from ci_tasks.run.place_rows import RowPlacer
 from ci_tasks.run.row_execution import RunPolicy
 
 simulated = sys.modules["ci_tasks_tests_simulated"]
 Act, ENDLESS = simulated.Act, simulated.ENDLESS
+BROKEN, SET_UP = simulated.BROKEN, simulated.SET_UP
 
 if TYPE_CHECKING:
     from tests.run.simulated import World
@@ -37,6 +39,87 @@ def statuses(done: Any) -> dict[str, str]:
 
 def press() -> None:
     signal.raise_signal(signal.SIGINT)
+
+
+# -- a host that fails rows before their tests -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [SET_UP, BROKEN])
+def test_a_host_that_fails_its_rows_alike_is_set_aside_and_they_pass_elsewhere(played: Make, how: str) -> None:
+    world = played({"broken": 8, "good": 8}, {f"r{n}": 2 for n in range(8)})
+    world.acts.update({(row, "broken"): Act(how) for row in world.rows})
+    world.acts.update({(row, "good"): Act(seconds=0.1) for row in world.rows})
+    done = world.execute_label()
+    assert set(statuses(done).values()) == {"passed"}
+    assert done.exit_code == 0
+    tried = [record.attempts[0] for record in done.records if len(record.attempts) > 1]
+    assert len(tried) == len(world.hosts["broken"].began)
+    assert {(attempt.host, attempt.status) for attempt in tried} == {("broken", "blocked")}
+    (message,) = (line for line in world.view.messages if "is set aside" in line)
+    assert message.startswith("broken is set aside: ")
+    assert "rows failed alike before any test began, none on good did: " in message
+    assert ("requires a different Python" if how == SET_UP else "undefined symbol") in tried[0].reason
+    on_disk = read_json(str(Path(done.logs[0]).parent / "record.json"))
+    assert on_disk["status"] == "passed"
+
+
+def test_rows_that_fail_so_on_every_host_have_failed_and_no_host_is_to_blame(played: Make) -> None:
+    world = played({"a": 8, "b": 8}, {f"r{n}": 2 for n in range(8)})
+    world.acts.update({(row, host): Act(SET_UP) for row in world.rows for host in world.hosts})
+    done = world.execute_label()
+    assert set(statuses(done).values()) == {"failed"}
+    assert not any("set aside" in line for line in world.view.messages[-1:])
+    assert {attempt.status for record in done.records for attempt in record.attempts} == {"failed"}
+
+
+def test_a_host_was_set_aside_too_soon_where_its_rows_fail_alike_elsewhere(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"x": 2, "y": 2, "fine": 4})
+    world.acts.update({(row, host): Act(SET_UP) for row in "xy" for host in "ab"})
+    world.acts["fine", "*"] = Act()
+    done = world.execute_label()
+    assert statuses(done) == {"x": "failed", "y": "failed", "fine": "passed"}
+    assert {attempt.status for record in done.records[:2] for attempt in record.attempts} == {"failed"}
+
+
+def test_with_one_host_a_failure_before_the_test_is_a_failure(played: Make) -> None:
+    world = played({"a": 8}, {"x": 2, "y": 2})
+    world.acts["x", "a"] = world.acts["y", "a"] = Act(SET_UP)
+    assert set(statuses(world.execute_label()).values()) == {"failed"}
+
+
+def test_rows_that_no_other_host_can_take_are_not_kept_waiting_for_evidence(played: Make) -> None:
+    world = played({"wide": 8, "small": 1}, {"x": 8, "y": 8, "z": 8})
+    world.acts.update({(row, "wide"): Act(SET_UP) for row in world.rows})
+    done = world.execute_label()
+    assert statuses(done) == {"x": "failed", "y": "failed", "z": "failed"}
+
+
+def test_ctrl_c_decides_what_was_undecided(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"early": 4, "long": 4})
+    world.acts.update({("early", "*"): Act(SET_UP), ("long", "*"): Act(seconds=ENDLESS)})
+    is_undecided = lambda: any("failed on" in line for line in world.view.messages)  # noqa: E731
+    world.when((is_undecided, press))
+    assert statuses(world.execute_label()) == {"early": "failed", "long": "cancelled"}
+
+
+def test_on_a_host_without_a_good_run_today_one_row_goes_first(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place_rows, "FIRST_ROW_SECONDS", ENDLESS)
+    world = played({"a": 8, "b": 8}, {f"r{n}": 2 for n in range(6)})
+    world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in world.rows})
+    at_once: list[int] = []
+
+    def first_rows_pass() -> None:
+        at_once.extend(len(host.began) for host in world.hosts.values())
+        world.end_all()
+        world.acts.clear()
+
+    both = lambda: all(host.jobs and all(job.begun for job in host.jobs.values()) for host in world.hosts.values())  # noqa: E731
+    world.when((both, lambda: None), (lambda: True, lambda: None), (both, first_rows_pass))
+    assert set(statuses(world.execute_label()).values()) == {"passed"}
+    assert at_once == [1, 1]
+    world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in world.rows})
+    world.when((lambda: all(world.runs(row)() for row in world.rows), world.end_all))
+    assert set(statuses(world.execute_label()).values()) == {"passed"}, "today is proven: all of them at once"
 
 
 # -- where rows go ---------------------------------------------------------------------------------------------------
@@ -101,7 +184,11 @@ def test_every_decision_is_said_where_that_is_asked_for(played: Make) -> None:
     assert any(line.startswith("three waits: ") for line in world.view.messages)
 
 
-def test_a_row_goes_to_the_host_that_was_faster_before(played: Make) -> None:
+def test_a_row_goes_to_the_host_that_was_faster_before(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = RowPlacer.has_changed  # no row starts before all hosts are ready
+    monkeypatch.setattr(
+        RowPlacer, "has_changed", lambda placer: all(s.is_ready for s in placer._stations) and changed(placer)
+    )
     world = played({"slow": 8, "fast": 8}, {"one": 8, "two": 8})
     for host, seconds in (("slow", 1.0), ("fast", 0.1)):
         world.acts.update({(row, host): Act(seconds=seconds) for row in world.rows})

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,6 +61,20 @@ def test_with_one_host_what_is_wrong_there_ends_the_command(played: Make) -> Non
     world.hosts["a"].reachable = False
     with pytest.raises(Blocked, match="a cannot be reached"):
         world.execute_label()
+
+
+def test_no_row_goes_to_a_host_whose_python_the_checkout_excludes(played: Make) -> None:
+    world = played({"old": 8, "new": 4}, {"one": 4, "two": 4, "wide": 8})
+    (world.checkout / "pyproject.toml").write_text('[project]\nrequires-python = ">=3.10"\n')
+    world.hosts["old"].python = "3.9.2"
+    done = world.execute_label()
+    assert {record.row: record.status for record in done.records} == {
+        "one": "passed",
+        "two": "passed",
+        "wide": "blocked",
+    }
+    assert world.hosts["old"].began == []
+    assert "old: Python >=3.10, as the checkout requires (found 3.9.2)" in done.records[2].reason
 
 
 def test_a_host_whose_install_steps_fail_leaves_its_rows_to_the_others(played: Make) -> None:
@@ -199,7 +214,7 @@ def test_a_host_without_the_python_that_ci_asks_for_is_not_used() -> None:
 def brought(pull: str | None, answers: dict[str, QueryAnswer]) -> tuple[HostSession, list[str], list[str]]:
     """The station when it is ready, what it was asked, and what was said."""
     site: Any = Docker(HostSpec("a", runtime="docker", pull=pull, simulate=True), answers)
-    session = HostSession(site, code=site)
+    session = HostSession(site, code=simulated.TreeCode(Path("/nowhere"), "t"))
     images = {"x:1": ("one", "two"), "y:2": ("three",)}
     needs = HostRequirements(
         gpus=8, container=True, simulates=True, python="", images=images, setups=lambda session: []

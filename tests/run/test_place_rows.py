@@ -49,7 +49,9 @@ def row(name: str, gpus: int) -> Row:
 def session(name: str, gpus: int) -> HostSession:
     host = simulated.Host(name, gpus, {})
     site = simulated.Played(HostSpec(name, runtime="none", gpus=gpus), host, "t")
-    return HostSession(site, simulated.TreeCode(Path("/checkout"), "t"), HostFacts(gpus=gpus), is_ready=True)
+    return HostSession(
+        site, simulated.TreeCode(Path("/checkout"), "t"), HostFacts(gpus=gpus), is_ready=True, is_proven=True
+    )
 
 
 @pytest.fixture

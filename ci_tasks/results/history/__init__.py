@@ -14,7 +14,17 @@ except ImportError as error:
         hint="build it again where SQLite's header files are (Debian: libsqlite3-dev), or take the system's Python",
     ) from error
 
-from ci_tasks.results.history.queries import LastRun, RowDuration, durations, flakes, labels, latest, samples, search
+from ci_tasks.results.history.queries import (
+    LastRun,
+    RowDuration,
+    durations,
+    flakes,
+    labels,
+    latest,
+    proven_hosts,
+    samples,
+    search,
+)
 from ci_tasks.results.history.run_row import RunQuery
 
 __all__ = [
@@ -25,6 +35,7 @@ __all__ = [
     "flakes",
     "labels",
     "latest",
+    "proven_hosts",
     "samples",
     "search",
 ]

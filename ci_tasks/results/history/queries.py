@@ -78,6 +78,17 @@ def samples(label: str, hosts: Sequence[str] = ()) -> dict[str, RowDuration]:
     return {row: RowDuration(_median(taken), len(taken)) for row, taken in best.items()}
 
 
+def proven_hosts() -> frozenset[str]:
+    """The hosts on which a row has passed today. None where the database cannot be used."""
+    query = "SELECT DISTINCT host FROM runs WHERE stamp >= ? AND status = ? AND host IS NOT NULL"
+    values = store.today(), PASSED
+    try:
+        lines = database.with_connection(lambda connection: _synced(connection).execute(query, values).fetchall())
+    except database.HistoryUnavailable:
+        return frozenset()
+    return frozenset(restored(host) or "" for (host,) in lines)
+
+
 def flakes(label: str = "", query: RunQuery = RunQuery()) -> list[RowTally]:
     """Every row and host of a label, or of all, by name; `query` says which runs count."""
     filters = replace(query, label=label or query.label, limit=None)
