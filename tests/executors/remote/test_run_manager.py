@@ -557,7 +557,7 @@ class Code:
         manager.set_code_packs([CodePack(tree=self.part.tree, build=self.pack, known_trees=self.known)])
         workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
         parts = [CheckoutPart("", self.part.commit, self.part.tree)]
-        plan = {"workspace": workspace, "owned": (workspace,)}
+        plan = {"workspace": workspace}
         remote_run = self.host.remote_run(f"cat {shlex.quote(workspace)}/file.txt", name, plan=plan, parts=parts)
         manager.start(remote_run)
         done(remote_run)
