@@ -22,6 +22,7 @@ from ci_tasks.run.checkout_source import CheckoutSource, event_context, given_se
 from ci_tasks.run.host_sessions import HostSession, gather_facts
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.journal import BatchJournal
+from ci_tasks.run.large_files import announce_large_files
 from ci_tasks.run.row_plans import RowPlanner, host_requirements, sorted_setups
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.select import select
@@ -102,6 +103,8 @@ def prepare(
     check_overrides(config.overrides, source.workflow.jobs)
     if request.out is None:
         _check_home_outside_checkout(source)
+    if source.rev is None:
+        announce_large_files(source.path, to_host=any(spec.kind != "local" for spec in specs))
     sites = [open_executor(spec) for spec in specs]  # connections are being made while the rows are found
     try:
         event = event_context(source, secrets=given_secrets(source.workflow))
