@@ -19,9 +19,11 @@ from ci_tasks.agent.serving import list_runs
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_BLOCKED
+from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.results import store
 from ci_tasks.results.record import load_record
+from ci_tasks.run.disk_usage import describe_usage
 
 _DAY = 24 * 3600.0
 
@@ -30,7 +32,9 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     """Print what is removed and what stays, with the reason. Returns 125 where something could not be removed."""
     spec = config.host(host)
     if spec.kind == "local":
-        return _report(_clean_here(days, everything))
+        code = _report(_clean_here(days, everything))
+        print("\n".join(describe_usage(LocalQueryRunner(), str(store.home()))))
+        return code
     from ci_tasks.executors.remote_host import open_remote_host
     from ci_tasks.executors.ssh_executor import OLD_DAYS
 
@@ -40,7 +44,8 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         runs = manager.connection.request(ListRuns()).runs
         code = _report(_clean_there(manager.connection, runs, days, everything))
         pruned = manager.connection.request(Prune(days)).done
-        print("old objects: forgotten" if pruned else "old objects: not now, another run uses them")
+        print("old objects: removed" if pruned else "old objects: not now, another run uses them")
+        print("\n".join(describe_usage(manager.connection, spec.workspace)))
         return code
     finally:
         manager.close()
