@@ -40,6 +40,7 @@ from ci_tasks.records import (
     Verdict,
 )
 from ci_tasks.results.analysis import analyse
+from ci_tasks.results.clock import local_events, local_status
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.log_facts import LogFacts, read_log
 from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
@@ -53,7 +54,7 @@ _LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log 
 
 def judge_run(run: RunDir) -> RunRecord:
     """Judge an ended run, write its record.json and return it."""
-    plan, status = read_description(run), read_status(run)
+    plan, status = read_description(run), local_status(run)
     facts = log_facts(run)
     evidence = collect_evidence(_junit(run), facts, plan.entry_point)
     if evidence.kind in ("script", "none") and status.exit_code and plan.takes_locks and not facts.gpu_ids:
@@ -96,7 +97,7 @@ def load_record(run: RunDir) -> RunRecord:
         record = read_record(RunRecord, run.record)
         if record is not None:
             return record
-        plan, status = read_description(run), read_status(run)
+        plan, status = read_description(run), local_status(run)
         if status.exists and is_over(run):
             return judge_run(run)
         state = RUNNING if status.exists else PLANNED
@@ -247,7 +248,7 @@ def events_of(run: RunDir) -> list[Event]:
     """What happened in a run; a line that is none is left out."""
     try:
         with open(run.events, encoding="utf-8", errors="replace") as source:
-            return read_events(source.read(_LARGEST_EVENTS))
+            return local_events(run, read_events(source.read(_LARGEST_EVENTS)))
     except OSError:
         return []
 

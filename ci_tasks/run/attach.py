@@ -25,6 +25,7 @@ from ci_tasks.executors.remote.run_manager import RemoteRunManager
 from ci_tasks.records import LOST, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
+from ci_tasks.results.clock import seconds_since_start
 from ci_tasks.results.record import is_over, load_record, record_not_started
 from ci_tasks.run.adopt import adopt_runs
 from ci_tasks.run.label import print_results
@@ -189,10 +190,10 @@ def _progress(attached: AttachedRun, state: RunState) -> RowProgress:
     if state.is_complete or state.aborted:
         record = load_record(attached.run)
         return RowProgress(row, state.aborted[0] if state.aborted else record.status, record.timings.seconds)
-    started_at = read_status(attached.run).started_at
-    if started_at is None:
+    seconds = seconds_since_start(attached.run)
+    if seconds is None:
         return RowProgress(row, WAITING, None, state.note)
-    return running_row_progress(row, attached.run, time.time() - started_at, state.note)
+    return running_row_progress(row, attached.run, seconds, state.note)
 
 
 def _record(attached: AttachedRun) -> RunRecord:

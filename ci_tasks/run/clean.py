@@ -22,6 +22,7 @@ from ci_tasks.errors import EXIT_BLOCKED
 from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.results import store
+from ci_tasks.results.clock import clock_ahead
 from ci_tasks.results.record import load_record
 from ci_tasks.run.disk_usage import describe_usage
 
@@ -67,19 +68,19 @@ def _clean_there(
     line: ReconnectingConnection, runs: Sequence[RunSummary], days: float, everything: bool
 ) -> Iterator[tuple[str, Sequence[str]]]:
     for run in runs:
-        if why := _stays_there(run, days, everything):
+        age = None if run.ended_at is None else time.time() + line.clock_ahead - run.ended_at
+        if why := _stays_there(run, age is not None and age > days * _DAY, everything):
             yield f"{_id(run)}: stays, {why}", []
         else:
             yield f"{_id(run)}: removed", line.request(Clear(run.dir)).left
 
 
-def _stays_there(run: RunSummary, days: float, everything: bool) -> str:
+def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
     """Why a run on another host is not to be removed; empty where it is."""
     if run.alive:
         return "it runs"
     if not run.batch.endswith(_own_suffix()):
-        long_ago = run.ended_at is not None and time.time() - run.ended_at > days * _DAY
-        return "" if long_ago else f"it is somebody else's and not over for {days:g} days"
+        return "" if is_old else "it is somebody else's, and younger than --days"
     if run.kept and not everything:
         return "it was kept for `shell`; --all removes it"
     if run.is_row and not _is_home(run) and not everything:
@@ -107,7 +108,8 @@ def _is_home(run: RunSummary) -> bool:
 def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
     for info in list_runs.runs(str(store.home())):
         run = RunDir(info.dir)
-        is_old = days is not None and info.ended_at and time.time() - info.ended_at > days * _DAY
+        age = time.time() + clock_ahead(run) - info.ended_at if info.ended_at else 0.0
+        is_old = days is not None and age > days * _DAY
         if os.path.lexists(run.remote):
             # A copy of what is on a host. Its files are the host's word, which names nothing else that is to go here.
             if is_old:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_tasks import __version__
-from ci_tasks.agent.run_directory import RunDir, read_status
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.registry import metric_formats
@@ -20,6 +20,7 @@ from ci_tasks.report.html.curves import CI, Curve
 from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar, phases
 from ci_tasks.results import store
+from ci_tasks.results.clock import local_status
 from ci_tasks.results.metrics import read_series
 from ci_tasks.results.record import events_of, load_record
 from ci_tasks.run.label import print_results
@@ -98,8 +99,8 @@ def _runs(runs: Sequence[ReportedRun]) -> list[Run]:
 
 
 def _timeline_bar(id: str, run: RunDir, record: RunRecord) -> Bar | None:
-    """When the run began, had its GPUs and ended, by its own clock; None for one that did not begin."""
-    events, status = events_of(run), read_status(run)
+    """When the run began, had its GPUs and ended, by our clock; None for one that did not begin."""
+    events, status = events_of(run), local_status(run)
     times = [event.t for event in events]
     began = status.started_at or min(times, default=None)
     if began is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status
 from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import PreparedRow
+from ci_tasks.results.clock import seconds_since_start
 from ci_tasks.results.record import is_over, load_record, read_run_record
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.journal import BatchJournal, JournalEntry
@@ -67,8 +68,7 @@ def _rejoin(execution: RowExecution, run: RunDir, begun: JournalEntry, sessions:
             f"{execution.row.row} runs on {begun.host}, which --host does not name", hint=f"add {begun.host} to --host"
         )
     execution.prepared, execution.session, execution.is_resumed = _prepared_row(execution, run, session), session, True
-    began = read_status(run).started_at
-    execution.started_at = time.monotonic() - (max(0.0, time.time() - began) if began is not None else 0.0)
+    execution.started_at = time.monotonic() - (seconds_since_start(run) or 0.0)
     session.executor.reattach(execution.prepared)
 
 

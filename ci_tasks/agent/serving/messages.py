@@ -255,10 +255,11 @@ class ClientMessage:
 @dataclass(frozen=True)
 class Hello:
     """The first message of a host. `home` is the directory that holds everything of ours on it, `python` the path and
-    version of its Python."""
+    version of its Python, `time` its clock's, in seconds since the epoch."""
 
     home: str
     python: Tuple[str, str]
+    time: float = 0.0
 
     def __post_init__(self) -> None:
         check_absolute_path(self.home)

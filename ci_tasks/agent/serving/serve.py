@@ -30,7 +30,7 @@ def main(home: str, agent: str, code: str) -> None:
     returns."""
     os.makedirs(home, mode=0o700, exist_ok=True)
     connection = _Connection()
-    hello = Hello(home, (sys.executable, "%d.%d.%d" % sys.version_info[:3]))
+    hello = Hello(home, (sys.executable, "%d.%d.%d" % sys.version_info[:3]), time.time())
     connection.send(frames.MAGIC + frames.message(HostMessage(hello=hello)))
     watcher = RunWatcher(connection.send)
     watcher.start()

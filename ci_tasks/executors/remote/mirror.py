@@ -29,6 +29,13 @@ def mark_complete(run: RunDir) -> None:
         write_record(run.remote, replace(record, complete=True))
 
 
+def record_clock(run: RunDir, ahead: float) -> None:
+    """Note by how much the clock is ahead that the run's times are from."""
+    record = read_remote(run)
+    if record is not None and record.clock_ahead != ahead:
+        write_record(run.remote, replace(record, clock_ahead=ahead))
+
+
 class RunMirror:
     """Takes what comes over the link. `error` is why nothing more can be kept here, such as a full disk."""
 

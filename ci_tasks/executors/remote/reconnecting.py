@@ -25,8 +25,11 @@ from ci_tasks.executors.remote.channel import AgentMissing, Channel, RequestRefu
 from ci_tasks.executors.ssh.messages import HostKeyRefused
 
 R = TypeVar("R")
+_now = time.time
 
 GIVE_UP_S = 3600.0  # seconds without a link after which nobody waits any longer
+TOLERATED_SKEW_S = 2.0  # seconds; a smaller difference of clocks cannot be told from the link's delay
+_LARGEST_SKEW_S = 1e10
 _FIRST_TRIES = 2  # more of them before the host has ever answered are of no use
 _RETRY_DELAYS_S = (0.2, 1.0, 2.0, 5.0, 10.0)  # seconds between two tries, the last one again and again
 _STABLE_LINK_S = 10.0  # seconds after which a link counts as one that worked
@@ -47,6 +50,7 @@ class ReconnectingConnection:
         self.cache = host_cache.load(cache_file)
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.down_since: float | None = None
+        self.clock_ahead = 0.0  # seconds by which the host's clock is ahead of ours
         self._connect, self._cache_file = connect, cache_file
         self._news, self._log = news, log
         self._archive = archive.build()
@@ -169,6 +173,7 @@ class ReconnectingConnection:
             # In a thread, since a host that talks before it listens would have both wait for each other.
             threading.Thread(target=self._begin, args=(channel, has_agent), daemon=True).start()
             hello = channel.hello()
+            self.clock_ahead = _skew(hello.time, _now())
         except BaseException:
             self._set(None)
             channel.close("the host did not answer")
@@ -218,3 +223,9 @@ class ReconnectingConnection:
         with self._change:
             self._problem = problem
             self._change.notify_all()
+
+
+def _skew(there: float, here: float) -> float:
+    """0 for what may be the way from there to here, and for what no clock says."""
+    ahead = there - here
+    return ahead if TOLERATED_SKEW_S < abs(ahead) < _LARGEST_SKEW_S else 0.0

@@ -19,7 +19,7 @@ from ci_tasks.agent.serving.messages import Cancel, Clear, Collect, Done, Kill, 
 from ci_tasks.errors import CiTasksError
 from ci_tasks.executors.link import LinkDied
 from ci_tasks.executors.remote.channel import Channel, PendingRequest, RequestRefused
-from ci_tasks.executors.remote.mirror import RunMirror, lock_mirror, mark_complete
+from ci_tasks.executors.remote.mirror import RunMirror, lock_mirror, mark_complete, record_clock
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.executors.remote.remote_run import (
     CLEARING,
@@ -187,6 +187,7 @@ class RemoteRunManager:
     def _wait_for_end(self, remote_run: RemoteRun, channel: Channel) -> bool:
         """Until the run is over (true), or is to go on without us. Raises LinkDied."""
         assert remote_run.mirror is not None
+        record_clock(remote_run.run, self.connection.clock_ahead)
         remote_run.cancel_sent = ""
         while not remote_run.mirror.ended.wait(_POLL_INTERVAL_S):
             if channel.died.is_set():

@@ -27,6 +27,7 @@ from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.executors.link import LinkDied
+from ci_tasks.executors.remote import reconnecting
 from ci_tasks.executors.remote.channel import Channel
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.executors.remote.remote_run import CLEARING, DONE, CodePack, RemoteRun, write_remote_location
@@ -475,6 +476,19 @@ def test_programs_of_the_host_are_asked_in_the_environment_of_its_jobs(host: Pip
         patch.setenv("BASH_ENV", "/mine")
         answers = host.open().connection.run_queries({"it": command}, 30)
     assert answers["it"] == QueryAnswer(0, "unix:///theirs unset\n")
+
+
+@pytest.mark.parametrize(("shift", "ahead"), [(3600.0, 3600), (-3600.0, -3600), (0.5, 0), (1e12, 0)])
+def test_by_how_much_a_host_s_clock_is_wrong_is_on_record(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch, shift: float, ahead: int
+) -> None:
+    monkeypatch.setattr(reconnecting, "_now", lambda: time.time() - shift)
+    remote_run = host.remote_run("echo done")
+    host.open().start(remote_run)
+    home_at_last(remote_run)
+    remote = read_remote(remote_run.run)
+    assert remote is not None
+    assert round(remote.clock_ahead, -2) == ahead
 
 
 def test_programs_of_the_host_are_asked_side_by_side(host: PipedHost) -> None:
