@@ -19,6 +19,7 @@ CLUSTER = HostSpec("c", kind="slurm", address="login", gres="gpu:h100", runtime=
         (1, 4, CLUSTER, ("--nodes=1", "--ntasks=1", "--gres=gpu:h100:4")),
         (1, 0, CLUSTER, ("--nodes=1", "--ntasks=1")),
         (1, 4, HostSpec("c", kind="slurm", address="l"), ("--nodes=1", "--ntasks=1", "--gres=gpu:4")),
+        (1, 8, HostSpec("box", kind="ssh", address="b", gpus=8), ("--nodes=1", "--ntasks=1", "--gres=gpu:8")),
         # slime counts GPUs by node, and so does --gres
         (4, 8, CLUSTER, ("--nodes=4", "--ntasks-per-node=1", "--gres=gpu:h100:8")),
     ],

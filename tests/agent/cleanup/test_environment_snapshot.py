@@ -115,6 +115,17 @@ def test_a_python_that_hangs_delays_no_end_and_does_not_stay(run: Run, monkeypat
     assert not Path(f"/proc/{pid}").exists()
 
 
+def test_nothing_is_watched_after_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment_snapshot, "FINISH_SECONDS", 20.0)
+    run.write("", container={"runtime": "none"})
+    snapshot = environment_snapshot.EnvironmentSnapshot(str(run.path))
+    monkeypatch.setattr(snapshot, "_query_host", lambda: None)
+    monkeypatch.setattr(snapshot, "_is_bare", lambda: False)  # containers could still come
+    snapshot.begin()
+    snapshot.finish([])
+    assert not snapshot._thread.is_alive()
+
+
 def test_a_plan_without_container_rules_has_no_environment(run: Run) -> None:
     run.start("exit 0").ended()
     assert not Path(run.paths.environment).exists()

@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.codec import decode
+from ci_tasks.agent.records import SlurmJob, Status
 from ci_tasks.agent.serving import frames
 from ci_tasks.agent.serving.messages import HostMessage, RunUpdate
 from ci_tasks.agent.serving.watch import RunWatcher
+from ci_tasks.agent.slurm import job_file
+from ci_tasks.agent.slurm.run_state import SlurmRunState
+from ci_tasks.agent.slurm.squeue import SqueuePoller
 
 ENDED = json.dumps({"state": "ended", "log_sha256": "x"})
 
@@ -23,12 +27,15 @@ class Client:
 
     def __init__(self) -> None:
         self.reader, self.updates, self.is_disconnected = frames.FrameReader(), [], False  # type: ignore[var-annotated]
+        self.log = b""
         self.on_update: Callable[[RunUpdate], None] = lambda update: None
 
     def __call__(self, data: bytes) -> None:
         if self.is_disconnected:
             raise BrokenPipeError
         for kind, payload in self.reader.feed(data):
+            if kind == frames.LOG:
+                self.log += frames.read_log(payload)[2]
             if kind == frames.JSON:
                 self.updates.append(decode(HostMessage, json.loads(payload), where="update").update or RunUpdate(0))
                 self.on_update(self.updates[-1])
@@ -84,6 +91,30 @@ def test_a_status_that_cannot_be_read_is_read_again(client: Client, watcher: Run
     (broken / "status.json").rmdir()
     (broken / "status.json").write_text(ENDED)
     until(lambda: client.has_ends(2))
+
+
+def test_the_end_of_a_run_on_another_machine_comes_after_its_whole_log(
+    client: Client, watcher: RunWatcher, tmp_path: Path
+) -> None:
+    """A file system that caches may show the status first."""
+    job_file.write(str(tmp_path), SlurmJob(home=str(tmp_path), name="batch", array="7"))
+    ended = {**json.loads(ENDED), "end": "exit", "exit_code": 0, "log_bytes": 9}
+    (tmp_path / "status.json").write_text(json.dumps(ended))
+    (tmp_path / "log").write_bytes(b"begin")
+    polls: list[int] = []
+
+    class Job(SlurmRunState):
+        def join(self, status: Status) -> tuple[Status, bool]:
+            polls.append(len(client.updates))
+            return super().join(status)
+
+    watcher.watch(1, str(tmp_path), 0, Job(str(tmp_path), SqueuePoller()))
+    until(lambda: len(polls) > 2)
+    assert client.updates == []
+    with open(tmp_path / "log", "ab") as log:
+        log.write(b" end")
+    until(lambda: client.has_ends(1))
+    assert client.log == b"begin end"
 
 
 def test_it_ends_when_the_client_is_disconnected_and_does_not_take_the_others_along(

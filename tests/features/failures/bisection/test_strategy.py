@@ -75,6 +75,15 @@ def is_culprit(result: Search, culprit: int) -> bool:
     return isinstance(result.end, CulpritFound) and result.end.position == culprit
 
 
+@pytest.mark.parametrize(
+    ("hosts", "positions"), [(1, [8]), (3, [8, 8, 8]), (4, [8, 8, 8, 0]), (20, [8, 8, 8, 0])], ids=str
+)
+def test_a_search_begins_with_the_bad_end_and_one_run_of_the_good_one(hosts: int, positions: list[int]) -> None:
+    decision = next_decision(BisectionGoal(CommitGraph.linear(8)), [], hosts)
+    assert isinstance(decision, RunCommits)
+    assert list(decision.positions) == positions
+
+
 @pytest.mark.parametrize("culprit", range(1, 65, 7))
 def test_a_failure_that_always_shows_costs_a_plain_bisection_and_a_few_runs_of_the_ends(culprit: int) -> None:
     result = search(World(CommitGraph.linear(64), culprit))

@@ -1,0 +1,90 @@
+"""What a client sees of a Slurm job's run: the agent's status, unless Slurm knows better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent import run_directory
+from ci_tasks.agent.records import SlurmAllocation, SlurmJob, Status
+from ci_tasks.agent.slurm import job_file
+from ci_tasks.agent.slurm.run_state import SlurmRunState
+from ci_tasks.agent.slurm.squeue import SqueuePoller
+from ci_tasks.agent.slurm.states import SlurmJobState
+
+
+class Queue(SqueuePoller):
+    """Slurm, as far as it is known."""
+
+    def __init__(self, known: SlurmJobState | None, problem: str = "", seconds_over: float = 0.0) -> None:
+        super().__init__()
+        self.known, self.problem, self.over = known, problem, seconds_over
+
+    def state(self, job: str) -> SlurmJobState | None:
+        assert job == "7_0"
+        return self.known
+
+    def seconds_over(self, job: str) -> float:
+        return self.over
+
+
+NEW = Status()
+RUNNING = Status("running", phase="running", pid=5)
+ENDED = Status("ended", phase="ended", pid=5, end="exit", exit_code=0)
+INTERRUPTED = replace(ENDED, signalled=True)
+SUBMITTED = "Slurm: submitted"
+
+# what the agent wrote, what Slurm says → what the run waits for; None: the agent's status holds
+STATES = {
+    "not known yet, not started": (NEW, Queue(None), SUBMITTED),
+    "not known yet, running": (RUNNING, Queue(None), None),
+    "not known yet, interrupted": (INTERRUPTED, Queue(None), SUBMITTED),
+    "no answer": (NEW, Queue(None, "connect failure"), "Slurm does not answer: connect failure"),
+    "in the queue": (NEW, Queue(SlurmJobState("PENDING", "Resources")), "Slurm: PENDING (Resources)"),
+    "starting": (NEW, Queue(SlurmJobState("RUNNING", node="n1")), "Slurm: RUNNING on n1"),
+    "running": (RUNNING, Queue(SlurmJobState("RUNNING", node="n1")), None),
+    "suspended": (RUNNING, Queue(SlurmJobState("SUSPENDED", node="n1")), "Slurm: SUSPENDED on n1"),
+    "queued again": (RUNNING, Queue(SlurmJobState("PENDING", "BeginTime")), "Slurm: PENDING (BeginTime)"),
+    "interrupted, on its way": (INTERRUPTED, Queue(SlurmJobState("COMPLETING")), "Slurm: COMPLETING"),
+    "over a moment ago": (RUNNING, Queue(SlurmJobState("FAILED", node="n1"), "", 9.0), "Slurm: FAILED on n1"),
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> str:
+    path = tmp_path / "run"
+    path.mkdir()
+    job_file.write(str(path), SlurmJob(home=str(tmp_path), name="batch", array="7"))
+    return str(path)
+
+
+@pytest.mark.parametrize(("status", "queue", "waiting"), STATES.values(), ids=STATES)
+def test_a_run_is_not_over_as_long_as_slurm_may_go_on_with_it(
+    run: str, status: Status, queue: Queue, waiting: str | None
+) -> None:
+    seen, is_final = SlurmRunState(run, queue).join(status)
+    assert not is_final
+    assert seen.slurm == SlurmAllocation("7_0")
+    if waiting is None:
+        assert seen == replace(status, slurm=seen.slurm)
+    else:
+        assert (seen.state, seen.phase, seen.waiting) == ("running", "waiting", (waiting,))
+        assert (seen.end, seen.exit_code, seen.signalled) == (None, None, False)
+
+
+def test_an_end_of_the_agents_own_needs_no_slurm(run: str) -> None:
+    assert SlurmRunState(run, Queue(None)).join(ENDED) == (ENDED, True)
+
+
+def test_a_run_that_is_still_being_submitted_keeps_the_status_of_whoever_submits_it(tmp_path: Path) -> None:
+    submitting = replace(RUNNING, pid=None, waiting=("Slurm: being submitted",))
+    assert SlurmRunState(str(tmp_path), Queue(None)).join(submitting) == (submitting, False)
+
+
+def test_the_end_that_slurm_tells_is_written_where_the_agent_wrote_none(run: str) -> None:
+    run_directory.write_record(run_directory.RunDir(run).status, RUNNING)
+    status, is_final = SlurmRunState(run, Queue(SlurmJobState("TIMEOUT"), "", 10.0)).join(RUNNING)
+    assert (is_final, status.end, status.concluded) == (True, "timeout", True)
+    assert run_directory.read_status(run_directory.RunDir(run)) == status
