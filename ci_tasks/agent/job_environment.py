@@ -7,7 +7,7 @@ machine (proxies, certificates, the package index) and what the plan names: the 
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Mapping
+from typing import Dict, List, Mapping, Tuple
 
 from . import run_directory
 from .records import Plan
@@ -38,14 +38,19 @@ def machine_environment(host_env: Mapping[str, str]) -> Dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if passed(name)}, **host_env}
 
 
+def given_secrets(plan: Plan) -> Tuple[str, ...]:
+    """The names of the secrets that the job gets."""
+    return tuple(name for name in plan.secrets if os.environ.get(name))
+
+
 def secret_values(plan: Plan) -> List[str]:
     """The values that must not be shown."""
-    return [os.environ[name] for name in plan.secrets if os.environ.get(name)]
+    return [os.environ[name] for name in given_secrets(plan)]
 
 
 def unmasked_secrets(plan: Plan) -> List[str]:
     """The names of the secrets whose values are shown all the same, since a log without them would say nothing."""
-    return [name for name in plan.secrets if os.environ.get(name) and not is_maskable(os.environ[name])]
+    return [name for name in given_secrets(plan) if not is_maskable(os.environ[name])]
 
 
 def passed(name: str) -> bool:

@@ -46,7 +46,7 @@ class Masker:
 
     def _show(self, is_end: bool) -> bytes:
         spans, until = _find(self._secrets, self._text, is_end)
-        if len(self._text) - self._out > MAX_HELD:
+        if len(self._text) - until > MAX_HELD:
             until = len(self._text)
         until = max(until, self._out)
         shown, at = [], self._out

@@ -12,6 +12,7 @@ docker.json       ContainerCalls   the container adapter: what run.sh asked of d
 environment.json  Environment      the agent, while the job runs: driver, GPUs, images, packages
 agent.log         -                the agent: tracebacks of its own bugs
 artifacts/        CoreFiles        cores.json: core files, which are never copied
+                  MaskedFiles      masked.json: artifacts that held secrets
                   LeftOut          left-out.json: files that were not collected, and why
 slurm.json        SlurmJob         the host that submits the run to Slurm
 attempt.json      SlurmStart       the agent on a compute node: which process has the run
@@ -157,7 +158,9 @@ class Status:
     `pid`, `pid_start` and `boot_id` tell its agent from a later process, `group` is the job's process group. `waiting`
     says who holds the resources that it waits for, `queue_seconds` how long it has waited so far. `gpu_uuids` are those
     of `gpu_ids`, as far as nvidia-smi says. `daemon_silent_seconds`: for how long docker or podman has not answered.
-    `left` has a line for each thing that could not be removed or collected. `signalled` and `concluded` are Slurm's: a
+    `left` has a line for each thing that could not be removed or collected. `secrets` are the
+    names of those that the job got, `masked` says whether they are masked in all that leaves the host. `signalled` and
+    `concluded` are Slurm's: a
     signal interrupted the agent, and the end of the Slurm job is included. `gone` is the client's: the agent died
     before it wrote an end.
     """
@@ -188,6 +191,8 @@ class Status:
     left: Tuple[str, ...] = ()
     slurm: Optional[SlurmAllocation] = None
     signalled: bool = False
+    secrets: Tuple[str, ...] = ()
+    masked: bool = False
     concluded: bool = False
     gone: bool = False
 
@@ -366,6 +371,14 @@ class LeftOut:
     """`more`: how many others there are."""
 
     files: Tuple[LeftOutFile, ...] = ()
+    more: int = 0
+
+
+@dataclass(frozen=True)
+class MaskedFiles:
+    """Artifacts in which, or in whose names, secrets were masked, as they are named now. `more`: how many others."""
+
+    files: Tuple[str, ...] = ()
     more: int = 0
 
 

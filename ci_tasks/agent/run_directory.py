@@ -23,6 +23,9 @@ END_TIMEOUT: Final = "timeout"
 END_CANCELLED: Final = "cancelled"
 END_ERROR: Final = "error"
 
+# What is fetched beside log, status and artifacts.
+SMALL_FILES = ("docker.json", "environment.json", "events.jsonl", "agent.log")
+
 LARGEST = 1 << 24  # bytes of a record that is read
 
 # Marks every process of a run, so that those which left the process group are found again through /proc.

@@ -20,8 +20,9 @@ from .cleanup.left_containers import remove_left_containers
 from .codec import RecordError
 from .containers.adapter import BLOCKED, EXIT_BLOCKED
 from .containers.daemon_monitor import DaemonMonitor
+from .exit_gate import masked_record
 from .gpus.run_resources import ResourcesUnavailable, RunResources
-from .job_environment import job_environment, secret_values, unmasked_secrets
+from .job_environment import given_secrets, job_environment, secret_values, unmasked_secrets
 from .log_file import RunLog
 from .records import End, Event, Plan, Status
 from .signals import SignalPipe
@@ -55,6 +56,7 @@ class Supervisor:
         self.paths, self.plan, self.log, self.signals = paths, plan, log, signals
         self.timeout = plan.timeout_minutes * 60
         self.stall = plan.stall_minutes * 60
+        self._secrets = secret_values(plan)
         self.started_at = time.time()
         me = processes.identity()
         self.status = Status(
@@ -63,6 +65,7 @@ class Supervisor:
             pid=me.pid,
             pid_start=me.pid_start,
             boot_id=me.boot_id,
+            secrets=given_secrets(plan),
         )
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
         self.stalled = False
@@ -274,6 +277,7 @@ class Supervisor:
             log_sha256=self.log.sha256,
             waiting=(),
             kept=cleaned.kept,
+            masked=cleaned.masked,
             left=(*cleaned.left, *self._processes_left()),
         )
         # The end must be on record even where the disk was full a moment ago.
@@ -327,12 +331,12 @@ class Supervisor:
             log_error=self.log.error,
             stalled=self.stalled,
         )
-        run_directory.write_record(self.paths.status, self.status)
+        run_directory.write_record(self.paths.status, masked_record(self.status, self._secrets))
 
     def _event(self, event: Event) -> None:
         try:
             with open(self.paths.events, "a", encoding="utf-8") as out:
-                out.write(event.line())
+                out.write(masked_record(event, self._secrets).line())
         except OSError as error:
             self.log.error = self.log.error or "events could not be written: %s" % error.strerror
 

@@ -191,7 +191,11 @@ class SSHExecutor:
         if held is None:
             raise Blocked(f"{row.run.path} is being brought home by another command", hint="wait for it, or end it")
         remote_run = RemoteRun(
-            run=row.run, directory=self.run_directory(row.run), lock=held, keep_shared_files=bool(self._setups)
+            run=row.run,
+            directory=self.run_directory(row.run),
+            lock=held,
+            keep_shared_files=bool(self._setups),
+            secrets=secrets_of(row.plan.secrets, os.environ),
         )
         self._remote_runs[row.run.path] = remote_run
         self._manager.attach(remote_run)

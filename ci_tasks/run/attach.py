@@ -13,12 +13,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from ci_tasks.agent.records import RemoteLocation
-from ci_tasks.agent.run_directory import RunDir, read_description, read_remote, read_status
+from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status
 from ci_tasks.agent.serving.messages import Cancel
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.executors import local_runs
-from ci_tasks.executors.executor import RunState
+from ci_tasks.executors.executor import RunState, secrets_of
 from ci_tasks.executors.remote.mirror import lock_mirror
 from ci_tasks.executors.remote.remote_run import RemoteRun
 from ci_tasks.executors.remote.run_manager import RemoteRunManager
@@ -143,7 +143,12 @@ def attached_runs(
         if host not in managers:
             managers[host] = open_remote_host(_spec(remote))
         attached_run.remote_run = RemoteRun(
-            run=attached_run.run, directory=remote.directory, lock=held, keep_remote=remote.adopted
+            run=attached_run.run,
+            directory=remote.directory,
+            lock=held,
+            keep_remote=remote.adopted,
+            # Of our own plans only: another could name any variable of ours.
+            secrets=secrets_of(read_plan(attached_run.run).secrets, os.environ),
         )
         managers[host].attach(attached_run.remote_run)
 

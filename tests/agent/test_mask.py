@@ -173,6 +173,11 @@ def test_a_mask_can_be_as_long_as_what_it_hides() -> None:
     assert masker.count == 1
 
 
+def test_a_secret_at_the_edge_of_large_chunks_is_masked() -> None:
+    masker, chunk = Masker(["hunter22"]), b"." * MAX_HELD * 3
+    assert (masker.feed(chunk + b"hunt") + masker.feed(b"er22" + chunk)).strip(b".") == b"***"
+
+
 def test_bytes_and_texts_that_are_whole_are_masked_in_one_call() -> None:
     assert mask(["hunter22"], b"\xff hunter22 hunter2") == b"\xff *** hunter2"
     assert mask_text(["hunter22"], "\udcff hunter22") == "\udcff ***"

@@ -15,7 +15,6 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
 from .. import run_directory
 from ..containers.run_containers import RunContainer
-from ..job_environment import secret_values
 from ..records import Plan
 from .core_files import find_cores
 from .docker_cp import ContainerArchive, CopyTimeout
@@ -63,7 +62,7 @@ def artifact_paths(plan: Plan) -> List[str]:
 class _ArtifactCopy:
     def __init__(self, paths: run_directory.RunDir, plan: Plan) -> None:
         self.paths, self.plan = paths, plan
-        self.writer = ArtifactWriter(paths, secret_values(plan))
+        self.writer = ArtifactWriter(paths)
         self._deadline = 0.0
 
     def run(self, containers: List[RunContainer], began: float) -> None:

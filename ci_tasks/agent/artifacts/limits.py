@@ -1,7 +1,7 @@
 """Writes untrusted files into `artifacts`: whole or not at all, within limits, never through a link.
 
 Everything first goes below a fresh directory of our own, where only new files and directories are made: a link that a
-job left where we write could lead anywhere. Secrets are masked as in the log.
+job left where we write could lead anywhere. Secrets are masked at the very end: see `exit_gate`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from typing import Callable, Iterable, List, Optional
+from typing import Callable, List, Optional
 
 from .. import run_directory
-from ..mask import Masker
 from ..records import LeftOut, LeftOutFile
 
 LIMIT = 200 << 20  # bytes of one run
@@ -25,8 +24,8 @@ CHUNK = 1 << 20
 class ArtifactWriter:
     """Fills a directory beside `artifacts`; `close` moves its content there."""
 
-    def __init__(self, paths: run_directory.RunDir, secrets: Iterable[str]) -> None:
-        self.paths, self.secrets = paths, list(secrets)
+    def __init__(self, paths: run_directory.RunDir) -> None:
+        self.paths = paths
         self.left_out: List[LeftOutFile] = []
         self.unnamed = 0
         self.bytes_left, self.files_left = LIMIT, MAX_FILES
@@ -87,12 +86,8 @@ class ArtifactWriter:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         try:
             with os.fdopen(handle, "wb") as out:
-                masker = Masker(self.secrets)
-                chunk = read(CHUNK)
-                while chunk:
-                    out.write(masker.feed(chunk))
-                    chunk = read(CHUNK)
-                out.write(masker.flush())
+                for chunk in iter(lambda: read(CHUNK), b""):
+                    out.write(chunk)
         except BaseException:
             os.unlink(path)
             raise

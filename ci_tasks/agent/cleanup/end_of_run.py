@@ -15,6 +15,8 @@ from .. import run_directory
 from ..agent_log import log_traceback
 from ..artifacts.collect import collect
 from ..containers.run_containers import RunContainer, RunContainers, environment
+from ..exit_gate import mask_run
+from ..job_environment import secret_values
 from ..records import Kept, Plan
 from .environment_snapshot import EnvironmentSnapshot
 from .remove_tree import make_readable, remove_tree
@@ -26,10 +28,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CleanupResult:
-    """For status.json: what was kept on purpose, and a line for each thing that could not be removed."""
+    """For status.json: what was kept on purpose, a line for each thing that could not be removed, and whether secrets
+    are masked in all that leaves the host."""
 
     kept: Optional[Kept] = None
     left: Tuple[str, ...] = ()
+    masked: bool = False
 
 
 class RunCleanup:
@@ -81,10 +85,13 @@ class RunCleanup:
         collected = collect(self.paths, self.plan, containers, self.began, failed=not succeeded)
         self._problems = unanswered + collected
         make_readable(self.paths.artifacts, image, *daemon)
+        unmasked = mask_run(self.paths, secret_values(self.plan))
+        if unmasked:
+            self._problems += remove_tree(unmasked, image, *daemon)
         if self.plan.keep and not succeeded:
             names = tuple(container.name for container in containers)
-            return CleanupResult(Kept(names, self.plan.workspace), tuple(self._problems))
-        return CleanupResult(left=self._remove(image))
+            return CleanupResult(Kept(names, self.plan.workspace), tuple(self._problems), True)
+        return CleanupResult(left=self._remove(image), masked=True)
 
     def _workspace(self) -> List[str]:
         """A run's own lies in its directory, whatever a plan names: a job can write what it likes into that."""

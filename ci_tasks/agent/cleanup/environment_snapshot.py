@@ -19,7 +19,8 @@ from .. import run_directory
 from ..agent_log import log_traceback
 from ..codec import RecordError, from_json, parse
 from ..containers.run_containers import RunContainer, RunContainers, names_by_runtime, read_invocations
-from ..job_environment import job_environment
+from ..exit_gate import masked_record
+from ..job_environment import job_environment, secret_values
 from ..records import ContainerState, DirectUrl, DockerVersions, Environment, GpuModel, Plan
 
 STARTUP_SECONDS = 2.0  # a container gets so long to start its own work first
@@ -204,7 +205,8 @@ class EnvironmentSnapshot:
         with self._lock:
             self.environment = change(self.environment)
             try:
-                run_directory.write_record(self.paths.environment, self.environment, compact=True)
+                environment = masked_record(self.environment, secret_values(self.plan))
+                run_directory.write_record(self.paths.environment, environment, compact=True)
             except OSError:
                 pass  # a full disk
 

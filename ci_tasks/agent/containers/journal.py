@@ -4,14 +4,17 @@ masked."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import time
 from collections.abc import Iterator, Sequence
 
 from ..argv_masking import masked
 from ..codec import RecordError
+from ..exit_gate import masked_record
+from ..job_environment import secret_values
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event
-from ..run_directory import RunDir, read_record, write_record
+from ..run_directory import RunDir, read_plan, read_record, write_record
 
 
 class ContainerBlocked(Exception):
@@ -29,11 +32,17 @@ def journal(run_dir: RunDir) -> Iterator[list[DockerInvocation]]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             calls = list((read_record(DockerInvocations, run_dir.docker) or DockerInvocations(())).calls)
             yield calls
-            write_record(run_dir.docker, DockerInvocations(tuple(calls)))
+            values = secret_values(read_plan(run_dir))
+            write_record(run_dir.docker, DockerInvocations(tuple(_without_values(call, values) for call in calls)))
     except RecordError as error:
         raise ContainerBlocked(str(error)) from None
     except OSError as error:
         raise ContainerBlocked(f"{run_dir.docker} cannot be written: {error.strerror}") from None
+
+
+def _without_values(call: DockerInvocation, values: Sequence[str]) -> DockerInvocation:
+    """The name stays, by which the container is found."""
+    return dataclasses.replace(masked_record(call, values), name=call.name)
 
 
 def record_pull(run_dir: RunDir, image: str) -> None:
@@ -47,9 +56,10 @@ def record_container(run_dir: RunDir, name: str | None) -> None:
 def _note(run_dir: RunDir, event: Event) -> None:
     """One line beside the agent's own. It is only shown to people, so that a full disk is no reason to stop here."""
     try:
+        line = masked_record(event, secret_values(read_plan(run_dir))).line()
         with open(run_dir.events, "a", encoding="utf-8") as out:
-            out.write(event.line())
-    except OSError:
+            out.write(line)
+    except (OSError, RecordError):
         pass
 
 

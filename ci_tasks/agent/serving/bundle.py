@@ -18,9 +18,8 @@ from typing import Any, BinaryIO, Callable, Iterator, List
 from ..codec import RecordError, encode, from_json
 from ..names import UnsafeName, check_relative_path
 from ..records import LeftOut, LeftOutFile
-from ..run_directory import RunDir
+from ..run_directory import SMALL_FILES, RunDir
 
-SMALL_FILES = ("docker.json", "environment.json", "events.jsonl", "agent.log")
 NOT_SENT = "artifacts/not-sent.json"
 MAX_FILES = 25000
 MAX_BYTES = 4 << 30  # of the files of a run
@@ -63,6 +62,11 @@ def send(run_dir: str, write: Callable[[bytes], None]) -> None:
     for path in _files(run.artifacts):
         sender.add(os.path.relpath(path, run.path))
     sender.close()
+
+
+def send_reason(why: str, write: Callable[[bytes], None]) -> None:
+    """Write a bundle that only says why there is nothing in it."""
+    _Sender("", write, left_out=[LeftOutFile("host", _ARTIFACTS, None, why)]).close()
 
 
 def _files(top: str) -> Iterator[str]:

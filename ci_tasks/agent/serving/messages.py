@@ -185,9 +185,11 @@ class Kill(RequestFor[Done]):
 
 @dataclass(frozen=True)
 class Collect(RequestFor[Done]):
-    """Send the run's small files and artifacts as a tar stream in parts."""
+    """Send the run's small files and artifacts as a tar stream in parts. `secrets` are needed where its agent died
+    before it could mask them."""
 
     dir: str
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     do: Literal["collect"] = "collect"
 
 

@@ -10,11 +10,12 @@ import time
 import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 from .. import create_run_directory, host_queries, run_directory
 from ..cleanup import cancel as cancel_run
 from ..cleanup.remove_run import remove_run
+from ..exit_gate import mask_run
 from ..file_lock import LockTimeout, file_lock
 from ..job_environment import machine_environment
 from ..records import SlurmJob
@@ -175,8 +176,34 @@ def kill(session: ServeSession, request: messages.Kill, number: int) -> Done:
 
 
 def collect(session: ServeSession, request: messages.Collect, number: int) -> Done:
-    bundle.send(session.run_dir(request.dir), lambda chunk: session.send(frames.part(number, chunk)))
+    path = session.run_dir(request.dir)
+
+    def write(chunk: bytes) -> None:
+        session.send(frames.part(number, chunk))
+
+    unknown = _mask(session, path, request.secrets)
+    if unknown:
+        why = "the agent died before it could mask %s, which is not set here" % ", ".join(unknown)
+        bundle.send_reason(why, write)
+    else:
+        bundle.send(path, write)
     return Done()
+
+
+def _mask(session: ServeSession, path: str, values: Mapping[str, str]) -> List[str]:
+    """Mask secrets where the run's agent did not. Returns the names of those whose values are not known."""
+    run = run_directory.RunDir(path)
+    status = run_directory.read_status_if_readable(run)
+    if status.masked:
+        return []
+    names = status.secrets if status.exists else run_directory.read_plan(run).secrets
+    unknown = [name for name in names if name not in values]
+    if names and not unknown:
+        with session.locked_run(path):
+            old = mask_run(run, [values[name] for name in names])
+            if old:
+                shutil.rmtree(old)
+    return unknown
 
 
 def clear(session: ServeSession, request: messages.Clear, number: int) -> Cleared:

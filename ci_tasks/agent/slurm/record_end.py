@@ -6,11 +6,13 @@ The run has no processes any more: Slurm says so, or never had the job.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from dataclasses import replace
 from typing import Callable, Optional
 
 from .. import run_directory
+from ..exit_gate import mask_run
 from ..file_lock import file_lock
 from ..records import Status
 from . import job_file, states
@@ -43,10 +45,23 @@ def _record(run_dir: str, decide: Callable[[Status], Optional[JobOutcome]]) -> S
         outcome = decide(status)
         if outcome is not None:
             status = _ended(status, outcome, paths.log)
+        if not status.masked:
+            status = replace(status, masked=_mask(paths))
         status = replace(status, concluded=True, sequence=status.sequence + 1)
         run_directory.write_record(paths.status, status)
     job_file.delete_secrets(run_dir)
     return status
+
+
+def _mask(paths: run_directory.RunDir) -> bool:
+    """Mask what an agent that died could not; whether the values are known here."""
+    values = job_file.read_secrets(paths.path)
+    if not values:
+        return False
+    old = mask_run(paths, [value for value in values.values() if value])
+    if old:
+        shutil.rmtree(old, ignore_errors=True)
+    return True
 
 
 def _ended(status: Status, outcome: JobOutcome, path: str) -> Status:

@@ -233,7 +233,7 @@ class RemoteRunManager:
                 except OSError as error:
                     mirror.error = f"cannot write {remote_run.run.path}: {error.strerror}"
 
-            self._unless_killed(remote_run, channel.post(Collect(remote_run.directory), keep))
+            self._unless_killed(remote_run, channel.post(Collect(remote_run.directory, remote_run.secrets), keep))
             spool.seek(0)
             try:
                 if not mirror.error:

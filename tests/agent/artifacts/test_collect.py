@@ -194,14 +194,6 @@ def test_a_daemon_that_hangs_in_the_middle_is_not_waited_for(
     assert set(_left(files)) == {LOGS, "/other"}
 
 
-def test_secrets_are_masked(
-    daemon: Daemon, taken: Callable[..., dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "correct-horse")
-    daemon.gives(stream(entry("logs/a", b"it is correct-horse.\n")))
-    assert taken(secrets=["HF_TOKEN"]) == {f"{AT}/a": b"it is ***.\n"}
-
-
 def test_a_path_inside_another_is_taken_once() -> None:
     plan = Plan(artifacts=("/out/deep", "/out", "/outer", "/tmp/ray/session_latest/logs/x", "relative", "/out/"))
     assert collect.artifact_paths(plan) == ["/out", "/outer", LOGS]
@@ -311,7 +303,7 @@ def test_what_already_lies_in_artifacts_keeps_its_name(run: Run) -> None:
     artifacts.mkdir()
     os.symlink("gone", artifacts / "host")
     for content in (b"a", b"b"):
-        writer = limits.ArtifactWriter(run.paths, [])
+        writer = limits.ArtifactWriter(run.paths)
         writer.add("host", "file", 1, io.BytesIO(content).read)
         writer.close()
     assert sorted(os.listdir(artifacts)) == ["host", "host.2", "host.3"]

@@ -1,0 +1,138 @@
+"""Nothing leaves a run's directory unmasked: content, names, small files, whatever the job made of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.exit_gate import mask_run, masked_record
+from ci_tasks.agent.records import Status
+from ci_tasks.agent.run_directory import RunDir
+
+SECRET = "correct-horse"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(str(tmp_path / "run"))
+    os.makedirs(run.artifacts)
+    return run
+
+
+def put(run: RunDir, name: str, content: bytes) -> None:
+    path = Path(run.path, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def files(run: RunDir) -> dict[str, bytes]:
+    top = Path(run.artifacts)
+    return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+
+def masked(run: RunDir) -> dict[str, bytes]:
+    old = mask_run(run, [SECRET])
+    if old:
+        shutil.rmtree(old)
+    return files(run)
+
+
+def test_content_is_masked_and_said_to_be(run: RunDir) -> None:
+    put(run, "artifacts/junit.xml", b'<failure message="assert &#x27;correct-horse&#x27;"/>')
+    put(run, "artifacts/clean.txt", b"nothing")
+    put(run, "artifacts/deep/er/b64", base64.b64encode(b"x" + SECRET.encode()))
+    got = masked(run)
+    assert got["junit.xml"] == b'<failure message="assert &#x27;***&#x27;"/>'
+    assert got["clean.txt"] == b"nothing"
+    assert b"***" in got["deep/er/b64"]
+    assert json.loads(got["masked.json"])["files"] == ["junit.xml", "deep/er/b64"]
+
+
+def test_names_are_masked_and_stay_apart(run: RunDir) -> None:
+    for name in ("correct-horse.txt", "a correct-horse/b", "a ***/b", "***.txt"):
+        put(run, f"artifacts/{name}", name[:3].encode())
+    got = masked(run)
+    assert sorted(got) == ["***.txt", "***.txt.2", "a ***/b", "a ***/b.2", "masked.json"]
+    assert not [path for path in Path(run.path).rglob("*") if SECRET in str(path)]
+
+
+def test_in_a_binary_file_nothing_moves(run: RunDir) -> None:
+    put(run, "artifacts/model.bin", b"\0\1" + SECRET.encode() + b"\2end")
+    assert masked(run)["model.bin"] == b"\0\1" + b"*" * len(SECRET) + b"\2end"
+
+
+def test_a_secret_at_the_edge_of_two_chunks_is_masked(run: RunDir) -> None:
+    put(run, "artifacts/large", b"." * ((1 << 20) - 5) + SECRET.encode() + b"!")
+    assert masked(run)["large"].strip(b".") == b"***!"
+
+
+def test_links_and_devices_do_not_pass(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text(SECRET)
+    put(run, "artifacts/deep/file", b"x")
+    os.symlink(tmp_path / "outside", Path(run.artifacts, "link"))
+    os.symlink(tmp_path, Path(run.artifacts, "directory"))
+    os.mkfifo(Path(run.artifacts, "pipe"))
+    assert list(masked(run)) == ["deep/file"]
+    assert (tmp_path / "outside").read_text() == SECRET
+
+
+def test_a_link_in_the_place_of_the_artifacts_is_replaced(run: RunDir, tmp_path: Path) -> None:
+    os.rmdir(run.artifacts)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text(SECRET)
+    os.symlink(tmp_path / "outside", run.artifacts)
+    assert mask_run(run, [SECRET]) == ""
+    assert not os.path.lexists(run.artifacts)
+    assert (tmp_path / "outside" / "file").read_text() == SECRET
+
+
+def test_what_cannot_be_read_stays_behind_and_is_named(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(run, "artifacts/correct-horse", b"x")
+    real = os.open
+
+    def refuse(path: str, *more: int, **named: int) -> int:
+        if str(path).endswith(SECRET):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    got = masked(run)
+    assert list(got) == ["left-out.json"]
+    assert json.loads(got["left-out.json"])["files"][0] == {
+        "place": "host",
+        "path": "***",
+        "bytes": None,
+        "why": "Permission denied",
+    }
+
+
+@pytest.mark.parametrize("name", ["docker.json", "environment.json", "events.jsonl", "agent.log"])
+def test_small_files_are_masked_in_place(run: RunDir, name: str) -> None:
+    put(run, name, b'{"event": "step", "name": "correct-horse"}\n')
+    masked(run)
+    assert Path(run.path, name).read_bytes() == b'{"event": "step", "name": "***"}\n'
+
+
+def test_a_small_file_that_is_a_link_goes(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text(SECRET)
+    os.symlink(tmp_path / "outside", Path(run.path, "events.jsonl"))
+    masked(run)
+    assert not os.path.lexists(run.events)
+    assert (tmp_path / "outside").read_text() == SECRET
+
+
+def test_without_secrets_nothing_is_touched(run: RunDir) -> None:
+    put(run, "artifacts/a", b"x")
+    before = os.stat(Path(run.artifacts, "a")).st_ino
+    assert mask_run(run, []) == ""
+    assert os.stat(Path(run.artifacts, "a")).st_ino == before
+
+
+def test_a_records_texts_are_masked_and_its_numbers_stay() -> None:
+    status = Status("running", pid=7, waiting=('python train.py --key "correct-horse"',))
+    assert masked_record(status, [SECRET]) == Status("running", pid=7, waiting=('python train.py --key "***"',))
