@@ -283,5 +283,12 @@ def test_a_pure_module_has_no_process_socket_file_or_clock(module: str) -> None:
     assert not touched | opened | clocks
 
 
+@pytest.mark.parametrize("path", ["records.py", "agent/records.py", "agent/serving/messages.py"])
+def test_what_is_stored_or_sent_cannot_be_changed(path: str) -> None:
+    tree = ast.parse((PACKAGE / path).read_text(encoding="utf-8"))
+    marks = [ast.unparse(mark) for node in tree.body if isinstance(node, ast.ClassDef) for mark in node.decorator_list]
+    assert set(marks) == {"dataclass(frozen=True)"}
+
+
 def test_every_module_opens_by_saying_what_it_knows() -> None:
     assert [name for name in NAMES if not ast.get_docstring(tree_of(name))] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -88,6 +89,13 @@ def test_any_label_gives_a_directory_below_home_that_is_found_again(label: str, 
     batch = _batch(label)
     assert batch.path.parent == home / "runs"
     assert _ids(batch.run_id(1)) == _ids(batch.id) == _ids("last") == [batch.run_id(1)]
+
+
+def test_a_home_keeps_its_client_id(home: Path) -> None:
+    first = store.client_id()
+    assert re.fullmatch("[0-9a-f]{6}", first)
+    assert store.client_id() == first
+    assert [path.name for path in home.iterdir()] == ["client-id"]
 
 
 def test_another_directory_has_to_be_empty(tmp_path: Path) -> None:

@@ -187,6 +187,20 @@ def test_a_row_is_pointed_at_in_the_template_where_there_is_one() -> None:
     assert findings_of(of, "missing-file") == [(f"{PATH}.j2", 2)]
 
 
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("slimerl/slime:latest", "slimerl/slime"),
+        ("r.example:5000/slime", "r.example:5000/slime"),
+        ("r.example:5000/a/slime:dev", "r.example:5000/a/slime"),
+        ("slime", "slime"),
+    ],
+)
+def test_the_digest_of_an_image_takes_the_place_of_its_tag(image: str, name: str) -> None:
+    (finding,) = (finding for finding in lint(changed("slimerl/slime:v0.2.2", image)) if finding.rule == "moving-image")
+    assert finding.fix.startswith(f"pin it: {name}@sha256:")
+
+
 def test_every_finding_says_why_it_matters_and_what_to_do() -> None:
     reported: set[str] = set()
     for _, of, _ in FINDS.values():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,6 +213,14 @@ def test_rows_of_one_container_share_it_and_no_secret_is_in_its_arguments(repo: 
     for left in ("gpus", "privileged", "abc", "HERE", "python"):
         assert left not in docker
     assert "download 1 /root/m1 org/m --revision main --local-dir /root/m1" in text
+
+
+def test_a_container_downloads_to_its_own_path_and_the_host_to_where_that_is_there(repo: Repo) -> None:
+    inside, outside = download(repo, "/root/models", 0, "run -v /data/m:/root/models IMAGE"), download(repo, "/m", 1)
+    inside, outside = (replace(it, item=replace(it.item, place=HostPath("/data/m"))) for it in (inside, outside))
+    text = script([inside, outside], "/venv", [])
+    assert "download 0 /root/models org/m --revision main --local-dir /root/models\n" in text
+    assert "download 1 /data/m org/m --revision main --local-dir /data/m\n" in text
 
 
 @pytest.mark.parametrize(
