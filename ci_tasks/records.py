@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.records import Checkout as Checkout
 from ci_tasks.agent.records import Deviation as Deviation
+from ci_tasks.agent.records import DiskDifference as DiskDifference
 from ci_tasks.agent.records import Environment
 from ci_tasks.agent.records import Plan as Plan
 

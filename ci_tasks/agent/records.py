@@ -55,10 +55,21 @@ class Deviation:
 
 
 @dataclass(frozen=True)
+class DiskDifference:
+    """Files that are tested with another content than they have on the user's disk: `count`, the first of them, and
+    the reason."""
+
+    why: str
+    count: int
+    files: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Checkout:
     """The code under test: where it is, and exactly which tree runs. `head` is the commit that is checked out, or that
     `rev`, the revision that a person named, means; "" where there is none. `commit` holds the tree: it is `head`, or a
-    commit on top of it with the uncommitted changes. `dirty` lists paths that differ from `head`."""
+    commit on top of it with the uncommitted changes. `dirty` lists paths that differ from `head`, `unlike_disk` files
+    that git converts."""
 
     path: str = ""
     commit: str = ""
@@ -67,6 +78,7 @@ class Checkout:
     head: str = ""
     sample: bool = False
     rev: Optional[str] = None
+    unlike_disk: Tuple[DiskDifference, ...] = ()
 
 
 @dataclass(frozen=True)

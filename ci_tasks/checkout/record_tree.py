@@ -9,6 +9,7 @@ never fetched stays as the commit has it, an empty directory in a clone.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -17,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci_tasks.checkout import partial_clone, repository
-from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.disk_differences import disk_differences, in_submodule
+from ci_tasks.checkout.git import Git, GitError
 from ci_tasks.checkout.object_store import ObjectTarget
 from ci_tasks.checkout.revision import BASE, resolve_base, resolve_rev
 from ci_tasks.errors import CheckoutError
@@ -25,8 +27,13 @@ from ci_tasks.records import Checkout
 
 _MESSAGE = "The working tree, as ci-tasks found it"
 # Of `ls-files -v -z`, `ls-files --stage -z` and `ls-tree -r -z`: in a large tree a pattern is quicker than a loop.
-_HIDDEN = re.compile(rb"(?:\A|(?<=\0))[Sa-z] ([^\0]*)")
+_ASSUMED_UNCHANGED = re.compile(rb"(?:\A|(?<=\0))[a-z] ([^\0]*)")
+_SKIPPED = re.compile(rb"(?:\A|(?<=\0))[Ss] ([^\0]*)")
 _LINK = re.compile(rb"(?:\A|(?<=\0))160000 (?:commit )?([0-9a-f]+)(?: \d)?\t([^\0]*)")
+
+
+# Settings with which git would miss an edit.
+_LOOK_AT_ALL_FILES = ("core.trustctime=true", "core.checkStat=default", "core.ignoreStat=false")
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,16 @@ def _record(source: Path, place: ObjectTarget, path: str, rev: str | None, base:
             )
             if source_repository.partial:
                 partial_clone.fetch_missing_objects(recorder.git, made.tree)
+        if not rev:
+            made = replace(made, unlike_disk=disk_differences(recorder.git, made.tree, place.git_dir))
     return [*recorder.inside, RecordedTree(path, place, made, recorder.base)]
+
+
+def whole_checkout(recorded: list[RecordedTree]) -> Checkout:
+    """The checkout itself, with what is to be said of its submodules."""
+    differences = (in_submodule(tree.path, tree.checkout.unlike_disk) for tree in recorded[:-1])
+    made = recorded[-1].checkout
+    return replace(made, unlike_disk=(*made.unlike_disk, *itertools.chain.from_iterable(differences)))
 
 
 class _Recorder:
@@ -81,7 +97,8 @@ class _Recorder:
             "GIT_NO_REPLACE_OBJECTS": "1",
         }
         # git-lfs would keep the content of every changed file in the user's .git.
-        self.git = Git(source, environment, settings=(f"lfs.storage={place.git_dir.absolute() / 'lfs'}",))
+        lfs = f"lfs.storage={place.git_dir.absolute() / 'lfs'}"
+        self.git = Git(source, environment, settings=(lfs, *_LOOK_AT_ALL_FILES))
 
     def copy_index(self, real: Path) -> None:
         if real.exists():
@@ -142,8 +159,14 @@ class _Recorder:
         """Everything but ignored files into the index; the tree of it below `prefix`."""
         git = self.git
         self._see_hidden()
-        # A sparse checkout's git would refuse new files outside of what is checked out.
-        git.run("-c", "core.sparseCheckout=false", "add", "--all", "--", ".", *self._not_ourselves())
+        # A sparse checkout's git would refuse new files outside of what is checked out, and a directory that has none.
+        add, paths = ("-c", "core.sparseCheckout=false", "add", "--all"), ("--", ".", *self._not_ourselves())
+        try:
+            git.run(*add, *paths)
+        except GitError as error:
+            if "outside of your sparse-checkout" not in error.message:
+                raise
+            git.run(*add, "--sparse", *paths)
         listed = git.run("ls-files", "--stage", "-z", "--", ".")
         for name, _ in _links(listed):
             commit = self._submodule(name, None)
@@ -163,13 +186,17 @@ class _Recorder:
         return self.inside[-1].checkout.commit
 
     def _see_hidden(self) -> None:
-        """Edits of files which the user told git not to look at (`--assume-unchanged`, `--skip-worktree`) count as
-        well; files that a sparse checkout left out stay as committed."""
-        hidden = _HIDDEN.findall(self.git.run("ls-files", "-v", "-z", "--", "."))
-        there = b"\0".join(name for name in hidden if os.path.lexists(os.path.join(os.fsencode(self.source), name)))
-        if there:
-            for flag in ("--no-assume-unchanged", "--no-skip-worktree"):
-                self.git.run("update-index", flag, "-z", "--stdin", input=there)
+        """What became of files which the user told git not to look at (`--assume-unchanged`, `--skip-worktree`) counts
+        as well; files that a sparse checkout left out stay as committed."""
+        listed = self.git.run("ls-files", "-v", "-z", "--", ".")
+        top = os.fsencode(self.source)
+        skipped = (name for name in _SKIPPED.findall(listed) if os.path.lexists(os.path.join(top, name)))
+        for flag, names in (
+            ("--no-assume-unchanged", _ASSUMED_UNCHANGED.findall(listed)),
+            ("--no-skip-worktree", list(skipped)),
+        ):
+            if names:
+                self.git.run("update-index", flag, "-z", "--stdin", input=b"\0".join(names))
 
     def _not_ourselves(self) -> list[str]:
         """A place inside the checkout (`plan --out DIR`) is no part of it. To exclude what it ignores, git calls an

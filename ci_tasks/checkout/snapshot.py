@@ -16,7 +16,7 @@ from ci_tasks.agent.trees.objects import TreeEntries
 from ci_tasks.agent.trees.workspace import check_out_tree, check_submodule
 from ci_tasks.checkout.git import Git, GitError
 from ci_tasks.checkout.object_store import CloneTarget, ObjectStore
-from ci_tasks.checkout.record_tree import record_tree
+from ci_tasks.checkout.record_tree import record_tree, whole_checkout
 from ci_tasks.checkout.revision import BASE
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.records import Checkout
@@ -84,7 +84,7 @@ def take_snapshot(source: Path, store: Path, *, rev: str | None = None, base: st
         SnapshotPart(tree.path, tree.target.git_dir, tree.checkout.commit, tree.checkout.tree)
         for tree in reversed(recorded)
     )
-    return Snapshot(replace(recorded[-1].checkout, path=str(source)), parts)
+    return Snapshot(replace(whole_checkout(recorded), path=str(source)), parts)
 
 
 def materialize(source: Path, workspace: Path, *, rev: str | None = None, base: str | None = None) -> Checkout:
@@ -107,4 +107,4 @@ def materialize(source: Path, workspace: Path, *, rev: str | None = None, base: 
             raise Blocked(str(error)) from None
         except StoreError as error:
             raise CheckoutError(f"the copy of {source} is not its tree: {error}") from None
-    return replace(recorded[-1].checkout, path=str(source))
+    return replace(whole_checkout(recorded), path=str(source))

@@ -51,6 +51,10 @@ def _code(checkout: Checkout) -> Iterator[Deviation]:
     here = f"{checkout.commit[:12]}{dirty}"
     why = f"{checkout.rev} is what is tested" if checkout.rev else "your working tree is what is tested"
     yield Deviation("code", "the pull request's merge commit", here, why)
+    for difference in checkout.unlike_disk:
+        more = difference.count - len(difference.files)
+        files = ", ".join(difference.files) + (f" and {more} more" if more else "")
+        yield Deviation("files unlike your disk", "as git checks them out", f"the same: {files}", difference.why)
     yield Deviation("PYTEST_ADDOPTS", "unset", "--junitxml=…", "evidence of the tests that ran")
 
 
