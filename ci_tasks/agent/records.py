@@ -412,7 +412,7 @@ class CheckoutPart:
 @dataclass(frozen=True)
 class SlurmJob:
     """`name` and `index` are known before `array`, the number that Slurm gave: a client, or a login node, may go away
-    in between. `store` has the objects of `parts`, the run's checkout. `queued_at` is when it came in line."""
+    in between. `store` has the objects of `parts`, the run's checkout."""
 
     home: str
     store: str = ""
@@ -420,7 +420,6 @@ class SlurmJob:
     name: str = ""
     index: int = 0
     array: str = ""
-    queued_at: Optional[float] = None
 
     @property
     def id(self) -> str:

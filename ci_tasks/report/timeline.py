@@ -52,7 +52,8 @@ def spans(records: Sequence[RunRecord]) -> Iterator[Span]:
             if started is None or ended is None or ended < started:
                 continue
             ids = frozenset(attempt.gpu_ids)
-            begin = started + min(max(attempt.queue_seconds or 0.0, 0.0), ended - started)
+            queued = 0.0 if attempt.slurm_job_id else attempt.queue_seconds or 0.0  # Slurm's queue is before the start
+            begin = started + min(max(queued, 0.0), ended - started)
             yield Span(record.row, attempt.host or "", started, begin, ended, record.gpus or len(ids), ids)
 
 

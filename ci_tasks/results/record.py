@@ -173,7 +173,7 @@ def _record(
         node=slurm.node,
         gpu_ids=gpu_ids,
         gpu_uuids=uuids or status.gpu_uuids,
-        queue_seconds=queued,
+        queue_seconds=queued if status.slurm is None else status.queue_seconds,
         image_digest=around.digest,
         started_at=_iso(started),
         ended_at=_iso(ended),

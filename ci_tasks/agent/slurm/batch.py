@@ -15,15 +15,17 @@ from typing import Dict, Mapping, Optional
 
 from .. import process_tree, processes, run_directory, signals, supervisor
 from ..gpus import nvidia_smi
+from ..host_queries import ask
 from ..job_environment import secret_values
 from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart, Status
 from ..trees.repositories import ID
 from ..trees.store import StoreError, TreeStore
-from . import allocated_gpus, job_file
+from . import allocated_gpus, job_file, states
 from .appended_log import AppendedLog
 from .outcome import is_final
 
 _EXIT_CANCELLED, _EXIT_TIMEOUT, _EXIT_NONE = 130, 124, 1
+_SCONTROL_SECONDS = 10.0
 _ATTEMPT_FILES = ("docker.json", "environment.json")
 
 
@@ -67,7 +69,7 @@ def batch(run_dir: str) -> int:
         # Slurm decides which GPUs the job has, and who shares the node.
         plan = replace(plan, gpu_locks=None, exclusive=(), host_env={**plan.host_env, **passed})
         agent = _BatchSupervisor(paths, plan, log, wake)
-        agent.prepare(start, passed, problem, job.queued_at if job is not None else None)
+        agent.prepare(start, passed, problem, _queue_seconds())
         agent.run(lambda: None)
     job_file.delete_secrets(paths.path)
     return _exit_code(run_directory.read_status(paths))
@@ -76,14 +78,13 @@ def batch(run_dir: str) -> int:
 class _BatchSupervisor(supervisor.Supervisor):
     """A supervisor whose job Slurm may end, and may have started elsewhere meanwhile."""
 
-    def prepare(self, start: SlurmStart, passed: Mapping[str, str], problem: str, queued_at: Optional[float]) -> None:
+    def prepare(self, start: SlurmStart, passed: Mapping[str, str], problem: str, queued: float) -> None:
         self._start_mark, self._passed, self._problem = start, passed, problem
         self.status = replace(
             self.status,
             slurm=SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts),
             gpu_ids=tuple(allocated_gpus.gpu_ids(passed)) or None,
-            # Two machines' clocks; one that is behind does not make it negative.
-            queue_seconds=round(max(0.0, self.started_at - queued_at), 3) if queued_at is not None else 0.0,
+            queue_seconds=queued,
         )
 
     def _execute(self) -> supervisor.EndAndCode:
@@ -140,6 +141,12 @@ def _job_id() -> Optional[str]:
     """As in squeue."""
     array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return "%s_%s" % (array, index) if array else os.environ.get("SLURM_JOB_ID")
+
+
+def _queue_seconds() -> float:
+    """How long the job waited, by Slurm's clock alone: that of the login node may differ."""
+    command = states.show_job_command(os.environ.get("SLURM_JOB_ID", ""))
+    return states.parse_queue_seconds(ask({"": command}, _SCONTROL_SECONDS)[""].out)
 
 
 def _restarts() -> int:

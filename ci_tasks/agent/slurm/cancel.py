@@ -17,9 +17,9 @@ from typing import Callable, Dict, Iterator, List, Mapping
 from .. import run_directory
 from ..file_lock import LockTimeout, file_lock
 from ..host_queries import ask
-from ..records import SlurmJob
+from ..records import SlurmJob, Status
 from . import job_file, states
-from .outcome import JobOutcome
+from .outcome import JobOutcome, is_final
 from .record_end import record_job_end, record_outcome
 from .squeue import TIMEOUT, SqueuePoller
 from .states import SlurmJobState
@@ -38,22 +38,23 @@ class ScancelError(Exception):
 def cancel(run_dir: str, job: SlurmJob, timeout: float) -> None:
     """Returns when the run has ended, or Slurm was asked to end it. Raises ScancelError."""
     job = _cancel_submission(run_dir, job)
-    if _has_ended(run_dir) or not job.id:
+    before = _status(run_dir)
+    if is_final(before) or not job.id:
         return
     if not _TERMINATE.call(job.id):
         _record_cancelled(run_dir, job)
         return
     until = time.monotonic() + timeout + _ORDERLY_END
-    while not _has_ended(run_dir) and time.monotonic() < until:
+    while not _has_ended(run_dir, before) and time.monotonic() < until:
         time.sleep(_INTERVAL)
-    if not _has_ended(run_dir):
+    if not _has_ended(run_dir, before):
         _KILL.call(job.id)
 
 
 def kill(run_dir: str, job: SlurmJob) -> None:
     """End the job at once. Raises ScancelError."""
     job = _cancel_submission(run_dir, job)
-    if job.id and not _has_ended(run_dir):
+    if job.id and not is_final(_status(run_dir)):
         _KILL.call(job.id)
         _record_cancelled(run_dir, job)
 
@@ -87,7 +88,7 @@ def _kill_and_wait(run_dir: str, job: SlurmJob, seconds: float) -> None:
         return
     until = time.monotonic() + seconds
     queue = SqueuePoller()
-    while job.id and not _has_ended(run_dir) and time.monotonic() < until:
+    while job.id and not is_final(_status(run_dir)) and time.monotonic() < until:
         state = queue.query([job.id]).get(job.id)
         if state is None or state.is_over:
             return
@@ -109,14 +110,23 @@ def _cancel_submission(run_dir: str, job: SlurmJob) -> SlurmJob:
 
 
 def _record_cancelled(run_dir: str, job: SlurmJob) -> None:
-    """Slurm keeps no record of an array's job that is cancelled while it waits, so the run's end is written here."""
-    has_started = run_directory.read_status(run_directory.RunDir(run_dir)).has_agent
-    if not has_started and not _MAY_RUN.call(job.id):
-        record_job_end(run_dir, SlurmJobState("CANCELLED"))
+    """Slurm keeps no record of an array's job that is cancelled while it waits, so the run's end is written here. A job
+    that was requeued waits too, and has the end of an agent that ran before."""
+    status = _status(run_dir)
+    if (status.has_agent and not status.has_ended) or _MAY_RUN.call(job.id):
+        return
+    state = SqueuePoller().query([job.id]).get(job.id) if status.has_ended else None
+    record_job_end(run_dir, state if state is not None and state.is_over else SlurmJobState("CANCELLED"))
 
 
-def _has_ended(run_dir: str) -> bool:
-    return run_directory.read_status(run_directory.RunDir(run_dir)).has_ended
+def _status(run_dir: str) -> Status:
+    return run_directory.read_status(run_directory.RunDir(run_dir))
+
+
+def _has_ended(run_dir: str, before: Status) -> bool:
+    """Whether the agent has written an end. The one that stood there `before` is that of an agent before a requeue."""
+    status = _status(run_dir)
+    return status.has_ended and status != before
 
 
 class _Batcher:

@@ -14,7 +14,7 @@ from typing import Callable, Optional
 from .. import run_directory
 from ..exit_gate import mask_run
 from ..file_lock import file_lock
-from ..records import Status
+from ..records import SlurmAllocation, Status
 from . import job_file, states
 from .appended_log import AppendedLog
 from .outcome import JobOutcome, is_final, job_outcome
@@ -28,7 +28,8 @@ def record_job_end(run_dir: str, state: SlurmJobState) -> Status:
     """Write the end of a run whose job is over. Returns its status, which is final from now on."""
     job = job_file.read(run_dir)
     output = _last_line(job.output) if job is not None else ""
-    return _record(run_dir, lambda status: job_outcome(state, status, output))
+    place = SlurmAllocation(job.id or None, state.node or None) if job is not None else None
+    return _record(run_dir, lambda status: job_outcome(state, status, output), place)
 
 
 def record_outcome(run_dir: str, outcome: JobOutcome) -> Status:
@@ -36,7 +37,9 @@ def record_outcome(run_dir: str, outcome: JobOutcome) -> Status:
     return _record(run_dir, lambda status: outcome)
 
 
-def _record(run_dir: str, decide: Callable[[Status], Optional[JobOutcome]]) -> Status:
+def _record(
+    run_dir: str, decide: Callable[[Status], Optional[JobOutcome]], place: Optional[SlurmAllocation] = None
+) -> Status:
     paths = run_directory.RunDir(run_dir)
     with file_lock(job_file.end_lock(run_dir), True, _LOCK_TIMEOUT):
         status = run_directory.read_status(paths)
@@ -47,7 +50,7 @@ def _record(run_dir: str, decide: Callable[[Status], Optional[JobOutcome]]) -> S
             status = _ended(status, outcome, paths.log)
         if not status.masked:
             status = replace(status, masked=_mask(paths))
-        status = replace(status, concluded=True, sequence=status.sequence + 1)
+        status = replace(status, slurm=status.slurm or place, concluded=True, sequence=status.sequence + 1)
         run_directory.write_record(paths.status, status)
     job_file.delete_secrets(run_dir)
     return status
@@ -75,7 +78,7 @@ def _ended(status: Status, outcome: JobOutcome, path: str) -> Status:
         end=outcome.end,
         exit_code=outcome.exit_code,
         error=outcome.sentence,
-        ended_at=time.time(),
+        ended_at=status.heartbeat_at or time.time(),  # the clock of the node that began it, not this machine's
         log_bytes=log.bytes,
         log_error=status.log_error or log.error,
         log_sha256=log.sha256,

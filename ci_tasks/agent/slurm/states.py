@@ -6,6 +6,7 @@ A job is named `ARRAY_INDEX`, as in `squeue --array`: every submission is an arr
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Dict, Iterable, List
 
 # "JOB STATE CODES" of squeue(1). A job in any other state, also one that only a newer Slurm knows, is not over.
@@ -116,6 +117,23 @@ def parse_completion_log(text: str) -> Dict[str, SlurmJobState]:
             job = "%s_%s" % (fields["ArrayJobId"], fields["ArrayTaskId"])
             states[job] = SlurmJobState(fields["JobState"], node=_value(fields.get("NodeList", "")))
     return states
+
+
+def show_job_command(job: str) -> List[str]:
+    return ["scontrol", "show", "job", "--oneliner", job]
+
+
+def parse_queue_seconds(text: str) -> float:
+    """JobId=4 … SubmitTime=2026-11-21T18:30:00 … StartTime=2026-11-21T18:30:02 …; 0 where it does not say."""
+    fields: Dict[str, str] = dict(word.partition("=")[::2] for word in text.split())
+    try:
+        return max(0.0, _seconds(fields.get("StartTime", "")) - _seconds(fields.get("SubmitTime", "")))
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _seconds(text: str) -> float:
+    return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
 
 
 def last_line(text: str) -> str:

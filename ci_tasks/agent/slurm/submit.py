@@ -36,7 +36,7 @@ _LOCK_TIMEOUT = 300.0
 
 def enqueue(run_dir: str, job: SlurmJob) -> None:
     """Record that a run is to be submitted: from now on it waits."""
-    job_file.write(run_dir, replace(job, queued_at=time.time()))
+    job_file.write(run_dir, job)
     _write_waiting(run_dir, "Slurm: being submitted")
 
 

@@ -81,3 +81,16 @@ def test_of_a_requeued_job_the_completion_log_s_last_line_counts_and_half_a_line
 )
 def test_the_completion_log_is_a_file_only_where_slurm_writes_one(config: str, path: str) -> None:
     assert states.completion_log(config) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("JobId=4 SubmitTime=2026-11-21T18:30:00 EligibleTime=Unknown StartTime=2026-11-21T18:31:05 X=a=b", 65.0),
+        ("JobId=4 SubmitTime=2026-11-21T18:30:00 StartTime=Unknown", 0.0),
+        ("JobId=4 SubmitTime=2026-11-21T18:30:01 StartTime=2026-11-21T18:30:00", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_how_long_a_job_waited_is_by_slurms_own_clock(text: str, seconds: float) -> None:
+    assert states.parse_queue_seconds(text) == seconds
