@@ -73,6 +73,7 @@ size = int(header[len({start!r}):])
 if size:
     archive = read(size)
     if not os.path.exists(agent):
+        os.makedirs(home, mode=0o700, exist_ok=True)  # the mode is only for the last directory
         os.makedirs(os.path.dirname(agent), mode=0o700, exist_ok=True)
         beside = agent + ".%d" % os.getpid()
         try:

@@ -248,6 +248,13 @@ def test_an_agent_that_the_host_has_lost_is_sent_again(host: PipedHost) -> None:
     assert Path(second.run.log).read_bytes() == b"two\n"
 
 
+def test_nobody_else_can_enter_the_workspace(host: PipedHost) -> None:
+    remote_run = host.remote_run("true")
+    host.open().start(remote_run)
+    done(remote_run)
+    assert (host.home / ".ci-tasks").stat().st_mode & 0o777 == 0o700
+
+
 def test_the_agent_travels_once(host: PipedHost) -> None:
     for name in ("01", "02"):
         remote_run = host.remote_run("true", name)
