@@ -75,7 +75,7 @@ def podman() -> Iterator[Podman]:
         yield podman
 
 
-@pytest.fixture(params=["docker_daemon"])
+@pytest.fixture(params=["docker_daemon", "podman"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """The test runs with each of them."""
     found: Engine = request.getfixturevalue(request.param)

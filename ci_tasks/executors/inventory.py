@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ci_tasks.agent.containers.podman import qualified_image
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.executors import gpu_locks
@@ -40,7 +41,8 @@ def inventory_queries(spec: HostSpec, images: Sequence[str]) -> dict[str, Sequen
 def pull_commands(spec: HostSpec, absent: Sequence[str]) -> dict[str, Sequence[str]]:
     """What brings the images that a host lacks, by image; nothing where it is not to pull any."""
     may = spec.runtime in _CONTAINERS and spec.pull != "never"
-    return {image: [spec.runtime, "pull", "--quiet", image] for image in absent} if may else {}
+    full_name = qualified_image if spec.runtime == "podman" else str
+    return {image: [spec.runtime, "pull", "--quiet", full_name(image)] for image in absent} if may else {}
 
 
 def parse_inventory(answers: Mapping[str, QueryAnswer]) -> HostInventory:

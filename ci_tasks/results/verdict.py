@@ -8,6 +8,7 @@ any                the log could not be written      blocked     (whatever it la
 timeout            any                               failed
 125, 126, 127      the adapter's blocked line        blocked
 125                docker's own error                blocked
+126                podman's error about a device     blocked
 not 0              a triage that blames the          blocked
                    environment, and is sure of it
 not 0              any                               failed
@@ -27,6 +28,8 @@ from ci_tasks.results.junit import Junit
 from ci_tasks.results.log_facts import LogFacts
 
 _DOCKERS_CODE = 125
+_PODMANS_CODE = 126  # also of a command that cannot be executed, which is the job's own fault
+_DEVICE = "CDI devices"
 _ADAPTERS_CODES = (125, 126, 127)  # the last two for a program that is missing on a host without containers
 _DOCKERS_RULE = "image-pull"
 SURE = 0.6  # a triage's confidence from which on it says that it was the environment
@@ -91,7 +94,8 @@ def judge(
         return _at_last_line(FAILED, reason, evidence, log)
     if ended.exit_code in _ADAPTERS_CODES and log.blocked:
         return Verdict(BLOCKED, log.blocked, evidence)
-    if ended.exit_code == _DOCKERS_CODE and containers and log.daemon:
+    is_daemons = ended.exit_code == _DOCKERS_CODE or (ended.exit_code == _PODMANS_CODE and _DEVICE in log.daemon)
+    if is_daemons and containers and log.daemon:
         return Verdict(BLOCKED, log.daemon, evidence)
     if ended.exit_code != 0:
         return _failed(ended, evidence, log, triage, containers)

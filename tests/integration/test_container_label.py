@@ -1,4 +1,5 @@
-"""A label whose script calls `docker run`, on a real Docker daemon: CI's flags, this host's directories."""
+"""A label whose script calls `docker run`, on a real docker and on a real podman: CI's flags, this host's
+directories."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import pytest
 
 from tests import fixtures as support
 from tests.parts import dockerd
+from tests.parts.engine import Engine
 
 INLINE = """\
 name: PR Test
@@ -57,29 +59,34 @@ WAIT = "echo here; sleep 600\n"
 
 
 @pytest.fixture
-def container_person(tmp_path: Path, docker_host: str) -> Iterator[Any]:
+def container_person(tmp_path: Path, engine: Engine) -> Iterator[Any]:
     checkout = tmp_path / "checkout"
     models = tmp_path / "models"
     models.mkdir()
     (models / "name").write_text("Tiny")
-    someone = support.Person(tmp_path / "home", checkout, {"DOCKER_HOST": docker_host})
-    someone.write(".github/workflows/pr-test.yml", INLINE.replace("IMAGE", dockerd.IMAGE))
+    someone = support.Person(tmp_path / "home", checkout)
+    gpus = "--gpus all" if engine.runtime == "docker" else ""  # podman has none here
+    someone.write(".github/workflows/pr-test.yml", INLINE.replace("IMAGE", dockerd.IMAGE).replace("--gpus all", gpus))
     someone.write("tests/test_read.py", READ)
     someone.write("tests/test_wait.py", WAIT)
-    mounts = json.dumps({"/mnt/ci/models": str(models)})
-    someone.write("hosts.yaml", f"hosts: {{box: {{kind: local, gpus: 8, pull: never, mounts: {mounts}}}}}\n")
+    use_host(someone, engine, mounts={"/mnt/ci/models": str(models)})
     subprocess.run(["git", "init", "--quiet"], cwd=checkout, check=True)
     yield someone
     for pid in someone.processes():
         os.kill(pid, signal.SIGKILL)
 
 
-def containers(docker_host: str) -> str:
-    return str(dockerd.docker(docker_host, "ps", "--all", "--quiet", "--filter", "label=ci-tasks.run"))
+def use_host(someone: Any, engine: Engine, **more: Any) -> None:
+    host = {"kind": "local", "gpus": 8, "pull": "never", "runtime": engine.runtime, "env": dict(engine.environ), **more}
+    someone.write("hosts.yaml", json.dumps({"hosts": {"box": host}}))
+
+
+def containers(engine: Engine) -> str:
+    return engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
 
 
 def test_cis_docker_run_reads_this_hosts_data_and_every_difference_is_named(
-    container_person: Any, docker_host: str
+    container_person: Any, engine: Engine
 ) -> None:
     container_person.env["WANDB_API_KEY"] = "correct-horse-battery"
     said = container_person.ci_tasks("remote", "--host", "box", "inline", "--only", "read")
@@ -94,16 +101,16 @@ def test_cis_docker_run_reads_this_hosts_data_and_every_difference_is_named(
     assert call["here"][-3:] == call["ci"][-3:], "the command inside is CI's own"
     assert "correct-horse-battery" not in json.dumps(call)
     assert not (container_person.checkout / "written-by-container").exists()
-    assert not containers(docker_host)
+    assert not containers(engine)
 
 
-def test_cancel_ends_the_container_too(container_person: Any, docker_host: str) -> None:
+def test_cancel_ends_the_container_too(container_person: Any, engine: Engine) -> None:
     client = container_person.start("remote", "--host", "box", "inline", "--only", "wait")
-    support.until(lambda: containers(docker_host), "the container runs")
+    support.until(lambda: containers(engine), "the container runs")
     client.send_signal(signal.SIGINT)
     out, err = client.communicate(timeout=60)
     assert client.returncode == 130, out + err
-    assert not containers(docker_host)
+    assert not containers(engine)
     assert not container_person.processes()
 
 
@@ -115,21 +122,25 @@ def test_a_jobs_own_container_runs_its_steps_and_gives_its_exit_code(container_p
     assert "test_read.py" in container_person.logs()["whole"]
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ("no such image", "No such image"),
-        ("no such mount", "mount source '/mnt/ci/models' does not exist on this host"),
-        ("no daemon", "docker (Cannot connect to the Docker daemon"),
-    ],
-)
-def test_what_the_environment_lacks_is_blocked(container_person: Any, change: str, reason: str) -> None:
+LACKING = [
+    ("docker_daemon", "no such image", "No such image"),
+    ("podman", "no such image", "Error: docker.io/library/no-such-image:latest: image not known"),
+    ("docker_daemon", "no such mount", "mount source '/mnt/ci/models' does not exist on this host"),
+    ("podman", "no such mount", "mount source '/mnt/ci/models' does not exist on this host"),
+    ("docker_daemon", "no daemon", "docker (Cannot connect to the Docker daemon"),
+]
+
+
+@pytest.mark.parametrize(("engine", "change", "reason"), LACKING, indirect=["engine"])
+def test_what_the_environment_lacks_is_blocked(
+    container_person: Any, engine: Engine, change: str, reason: str, tmp_path: Path
+) -> None:
     if change == "no such image":
         container_person.edit(".github/workflows/pr-test.yml", dockerd.IMAGE, "no-such-image:latest")
     if change == "no such mount":
-        container_person.write("hosts.yaml", "hosts: {box: {kind: local, gpus: 8, pull: never}}\n")
+        use_host(container_person, engine)
     if change == "no daemon":
-        container_person.env["DOCKER_HOST"] = f"unix://{container_person.home}/nothing.sock"
+        use_host(container_person, engine, env={"DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"})
     said = container_person.ci_tasks("remote", "--host", "box", "inline", "--only", "read")
     assert said.code == 125, said.out + said.err
     assert reason in container_person.records()[0]["reason"]

@@ -1,4 +1,4 @@
-"""The container adapter in front of a real Docker daemon, with the flags that CI gives."""
+"""The container adapter in front of a real docker and a real podman, with the flags that CI gives."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ import pytest
 
 from ci_tasks.agent.containers import adapter
 from ci_tasks.agent.containers.docker_argv import BOOLEANS, VALUED
+from ci_tasks.agent.containers.podman import UNKNOWN
+from ci_tasks.records import Evidence
+from ci_tasks.results.log_facts import read_log
+from ci_tasks.results.verdict import JobEnd, judge
 from tests import fixtures as support
 from tests.parts import dockerd, registry
+from tests.parts.engine import Engine
 
 ROOT = Path(adapter.__file__).parents[2]
 ADAPTER = """\
@@ -35,11 +40,11 @@ SOON_S = 10
 
 
 class Adapted:
-    """A run directory whose docker stands before the real one."""
+    """A run directory whose docker stands before the real engine."""
 
-    def __init__(self, run_dir: Path, host: str) -> None:
+    def __init__(self, run_dir: Path, engine: Engine) -> None:
         self.run_dir = run_dir
-        self.host = host
+        self.engine = engine
         self.program = run_dir / "bin" / "docker"
         self.program.parent.mkdir(parents=True)
         words = {"python": sys.executable, "root": str(ROOT), "run_dir": str(run_dir)}
@@ -49,7 +54,7 @@ class Adapted:
 
     def rules(self, **container: Any) -> None:
         rules = {
-            "runtime": "docker",
+            "runtime": self.engine.runtime,
             "pull": "never",
             "name": NAME,
             "image": {"slime:latest": dockerd.IMAGE},
@@ -59,7 +64,7 @@ class Adapted:
 
     def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
         path = f"{self.program.parent}{os.pathsep}{os.environ['PATH']}"
-        environ = {**os.environ, "PATH": path, "DOCKER_HOST": self.host, **environ}
+        environ = {**os.environ, **self.engine.environ, "PATH": path, **environ}
         pipe = subprocess.PIPE
         return subprocess.Popen([str(self.program), *words], env=environ, stdout=pipe, stderr=pipe, text=True)
 
@@ -69,8 +74,11 @@ class Adapted:
         return started.returncode, out, err
 
     def real(self, *words: str) -> str:
-        said: str = dockerd.docker(self.host, *words)
-        return said
+        return self.engine.call(*words)
+
+    def call(self) -> Any:
+        """The last of docker.json."""
+        return json.loads((self.run_dir / "docker.json").read_text())["calls"][-1]
 
     def await_container(self, name: str = NAME) -> dict[str, Any]:
         end = time.monotonic() + SOON_S
@@ -91,8 +99,8 @@ def _ended(started: subprocess.Popen[str]) -> int:
 
 
 @pytest.fixture
-def adapted(tmp_path: Path, docker_host: str) -> Iterator[Adapted]:
-    here = Adapted(tmp_path / "run dir's", docker_host)
+def adapted(tmp_path: Path, engine: Engine) -> Iterator[Adapted]:
+    here = Adapted(tmp_path / "run dir's", engine)
     yield here
     if here.names():
         here.real("rm", "-f", *here.names())
@@ -105,12 +113,11 @@ def test_cis_flags_run_with_this_hosts_directories_and_the_exit_code_comes_throu
     (data / "sub").mkdir(parents=True)
     (data / "sub" / "file").write_text("found\n")
     adapted.rules(mounts={"/mnt/nvme0n1/slime_ci": str(data)}, env={"OUR_TOKEN": "t0p"}, volumes=[str(adapted.run_dir)])
-    script = f'cat /models/file; pwd; echo "$GIVEN $HF_TOKEN $OUR_TOKEN"; ls "{adapted.run_dir}"; nvidia-smi; exit 42'
-    words = ["run", *CI_FLAGS, *CI_LIMITS, "--gpus", "all", "-v", "/mnt/nvme0n1/slime_ci/sub:/models:ro", "-w", "/tmp"]
+    script = f'cat /models/file; pwd; echo "$GIVEN $HF_TOKEN $OUR_TOKEN"; ls "{adapted.run_dir}"; exit 42'
+    words = ["run", *CI_FLAGS, *CI_LIMITS, "-v", "/mnt/nvme0n1/slime_ci/sub:/models:ro", "-w", "/tmp"]
     code, out, err = adapted.run(
         *words, "-e", "GIVEN", "-e", "HF_TOKEN=s3cret", "slime:latest", "bash", "-c", script, GIVEN="given here"
     )
-    gpus = [f"GPU {gpu}: pretend" for gpu in range(8)]
     assert out.splitlines() == [
         "found",
         "/tmp",
@@ -120,9 +127,42 @@ def test_cis_flags_run_with_this_hosts_directories_and_the_exit_code_comes_throu
         "docker.json.lock",
         "events.jsonl",
         "plan.json",
-        *gpus,
     ]
     assert (code, err) == (42, "")
+    whats = {deviation["what"] for deviation in adapted.call()["deviations"]}
+    refused = {"runtime", "shm-size", "memory-swap"} if adapted.engine.runtime == "podman" else set()
+    assert whats & {"runtime", "shm-size", "memory-swap"} == refused
+
+
+@pytest.mark.parametrize("engine", ["docker_daemon"], indirect=True)
+def test_docker_passes_gpus_in(adapted: Adapted) -> None:
+    code, out, err = adapted.run("run", *CI_FLAGS, "--gpus", "all", "slime:latest", "nvidia-smi")
+    assert (code, out.splitlines(), err) == (0, [f"GPU {gpu}: pretend" for gpu in range(8)], "")
+
+
+@pytest.mark.parametrize("engine", ["podman"], indirect=True)
+def test_a_gpu_that_podman_does_not_know_is_the_environments_fault(adapted: Adapted) -> None:
+    code, _, err = adapted.run("run", *CI_FLAGS, "--gpus", "device=77", "slime:latest", "true")
+    ended = JobEnd("exit", code)
+    verdict = judge(ended, Evidence("none"), read_log(err.encode().splitlines()), test=None, containers=True)
+    assert (code, verdict.status) == (126, "blocked")
+    assert verdict.reason == "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=77"
+
+
+@pytest.mark.parametrize("engine", ["podman"], indirect=True)
+def test_podman_asks_docker_hub_for_a_name_without_registry(adapted: Adapted) -> None:
+    code, _, err = adapted.run("run", "--rm", "--network=host", "slimerl/no-such-image", "true")
+    assert (code, "docker.io/slimerl/no-such-image" in err) == (125, True)
+    assert adapted.call()["here"][-2:] == ["docker.io/slimerl/no-such-image", "true"]
+
+
+@pytest.mark.parametrize("engine", ["podman"], indirect=True)
+def test_podman_gives_a_container_what_docker_gives_it(adapted: Adapted) -> None:
+    """No limit to the number of processes, none of the host's proxies, an init that ends at SIGTERM."""
+    script = 'echo "[$http_proxy]"; cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids/pids.max || echo max'
+    words = ["run", "--rm", "--network=host", "slime:latest", "bash", "-c", script]
+    code, out, _ = adapted.run(*words, http_proxy="http://proxy:1")
+    assert (code, out.splitlines()[:2]) == (0, ["[]", "max"])
 
 
 def test_name_labels_and_words_of_the_running_container_are_those_recorded(adapted: Adapted) -> None:
@@ -145,12 +185,12 @@ def test_name_labels_and_words_of_the_running_container_are_those_recorded(adapt
     entry = json.loads((adapted.run_dir / "docker.json").read_text())["calls"][1]
     assert found["Config"]["Labels"] == {"ci-tasks.run": "7", "ci-tasks.host": "a b"}
     assert (found["HostConfig"]["Init"], found["HostConfig"]["NetworkMode"]) == (True, "host")
-    assert (entry["ci"], entry["name"], entry["runtime"]) == (words, NAME + "-2", "docker")
+    assert (entry["ci"], entry["name"], entry["runtime"]) == (words, NAME + "-2", adapted.engine.runtime)
     # The client's own argv, read from the kernel, is the recorded one to the byte.
     argv = Path(f"/proc/{started.pid}/cmdline").read_text().split("\0")[:-1]
-    assert argv == ["docker", *entry["here"]]
+    assert argv == [adapted.engine.runtime, *entry["here"]]
     adapted.real("rm", "-f", NAME + "-2")
-    assert _ended(started) == 137
+    assert _ended(started) in (128 + signal.SIGKILL, 128 + signal.SIGTERM)  # docker's way and podman's
 
 
 def test_sigterm_stops_the_container_because_of_init(adapted: Adapted) -> None:
@@ -187,18 +227,22 @@ def test_a_missing_source_is_not_created(adapted: Adapted, tmp_path: Path) -> No
     assert adapted.names() == []
 
 
-PULLS = [("never", 125, "No such image"), ("missing", 125, "nable to find image")]
+PULLS = [
+    ("docker_daemon", "never", "No such image"),
+    ("docker_daemon", "missing", "nable to find image"),
+    ("podman", "never", "image not known"),
+]
 
 
-@pytest.mark.parametrize(("pull", "code", "message"), PULLS)
+@pytest.mark.parametrize(("engine", "pull", "message"), PULLS, indirect=["engine"])
 def test_a_local_image_needs_no_registry_and_an_absent_one_is_dockers_125(
-    adapted: Adapted, pull: str, code: int, message: str
+    adapted: Adapted, pull: str, message: str
 ) -> None:
     adapted.rules(pull=pull)
     flags = ["--rm", "--pull=always", "--network=host"]
     assert adapted.run("run", *flags, "slime:latest", "true") == (0, "", "")
     done = adapted.run("run", *flags, "127.0.0.1:1/absent:x", "true")
-    assert done[0] == code
+    assert done[0] == 125
     assert message in done[2]
 
 
@@ -225,3 +269,12 @@ def test_every_option_of_the_installed_docker_is_known_with_its_kind() -> None:
     known = {name: (letter, False) for name, letter in BOOLEANS.items()}
     known.update({name: (letter, True) for name, letter in VALUED.items()})
     assert {name: known.get(name) for _, name, _ in shown} == {n: (letter, bool(kind)) for letter, n, kind in shown}
+
+
+def test_every_option_of_docker_that_podman_lacks_is_left_out_by_name() -> None:
+    if shutil.which("podman") is None:
+        support.cannot("podman is not installed")
+    text = subprocess.run(["podman", "run", "--help"], capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"--([a-z0-9-]+)", text))
+    lacking = {*BOOLEANS, *VALUED} - known - {"gpus"}
+    assert lacking - UNKNOWN == set()

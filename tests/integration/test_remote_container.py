@@ -1,4 +1,4 @@
-"""A container on a box over SSH: real sshd, real dockerd, CI's own `docker run`."""
+"""A container on a box over SSH: real sshd, a real docker and a real podman, CI's own `docker run`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests import fixtures as support
 from tests.parts import dockerd
+from tests.parts.engine import Engine
 
 WORKFLOW = """\
 name: PR Test
@@ -38,13 +39,14 @@ touch written-by-root && mkdir -p deep && touch deep/er && chmod 000 deep
 
 
 @pytest.fixture
-def far_person(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
+def far_person(tmp_path: Path, sshd: Any, engine: Engine) -> Any:
     box = sshd.start("box")
     checkout, models = tmp_path / "checkout", tmp_path / "models"
     models.mkdir()
     (models / "name").write_text("Tiny")
     someone: Any = support.Person(tmp_path / "home", checkout, {**sshd.env, "WANDB_API_KEY": "correct-horse-battery"})
-    someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", dockerd.IMAGE))
+    gpus = "--gpus all" if engine.runtime == "docker" else ""  # podman has none here
+    someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", dockerd.IMAGE).replace("--gpus all", gpus))
     someone.write("tests/test_job.py", JOB)
     host = {
         "kind": "ssh",
@@ -52,7 +54,8 @@ def far_person(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
         "gpus": 8,
         "pull": "never",
         "mounts": {"/mnt/ci/models": str(models)},
-        "env": {"DOCKER_HOST": docker_host},
+        "runtime": engine.runtime,
+        "env": dict(engine.environ),
     }
     (tmp_path / "hosts.yaml").write_text(json.dumps({"hosts": {"box": host}}))
     someone.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
@@ -61,15 +64,15 @@ def far_person(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
     return someone
 
 
-def containers(docker_host: str) -> str:
-    return str(dockerd.docker(docker_host, "ps", "--all", "--quiet", "--filter", "label=ci-tasks.run"))
+def containers(engine: Engine) -> str:
+    return engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
 
 
 def left(person: Any) -> list[Path]:
     return list((person.box.home / ".ci-tasks/runs").rglob("*"))
 
 
-def test_cis_docker_run_on_the_box_differs_by_what_is_named_and_nothing_else(far_person: Any, docker_host: str) -> None:
+def test_cis_docker_run_on_the_box_differs_by_what_is_named_and_nothing_else(far_person: Any, engine: Engine) -> None:
     said = far_person.ci_tasks("remote", "--host", "box", "far")
     assert said.code == 0, said.out + said.err
     (record,) = far_person.records()
@@ -77,13 +80,14 @@ def test_cis_docker_run_on_the_box_differs_by_what_is_named_and_nothing_else(far
     (call,) = json.loads(next(far_person.home.glob("runs/*/01/docker.json")).read_text())["calls"]
     changed = {word for word in call["here"] if word not in call["ci"]}
     named = {deviation["what"] for deviation in call["deviations"]}
-    assert named == {"mount /mnt/ci/models", "pull", "rm", "name", "labels", "init", "env", "volumes"}
+    both = {"mount /mnt/ci/models", "pull", "rm", "name", "labels", "env", "volumes"}
+    assert named - both == {"init" if engine.runtime == "docker" else "runtime"} and both <= named
     assert call["here"][-3:] == call["ci"][-3:], "the command inside is CI's own"
     assert "--rm" not in changed
-    assert record["environment"]["containers"][0]["image"] == dockerd.IMAGE
+    assert record["environment"]["containers"][0]["image"].removeprefix("localhost/") == dockerd.IMAGE
     assert record["environment"]["containers"][0]["image_id"].startswith("sha256:")
     assert "correct-horse-battery" not in json.dumps([call, record]) + said.out
-    assert not containers(docker_host)
+    assert not containers(engine)
     assert left(far_person) == [], "files that root wrote, and one that nobody may enter, are gone as well"
 
 
@@ -95,7 +99,7 @@ def test_the_logs_of_ray_come_home_from_a_failed_container(far_person: Any) -> N
     assert log.read_text() == "raylet died\n"
 
 
-def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(far_person: Any, docker_host: str) -> None:
+def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(far_person: Any, engine: Engine) -> None:
     far_person.write("tests/test_job.py", "touch /tmp/trace; exit 3\n")
     assert far_person.ci_tasks("remote", "--host", "box", "far", "--keep").code == 1
     (record,) = far_person.records()
@@ -106,26 +110,26 @@ def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(far
     assert "a word at " in out
     assert "/tmp/trace" in out
     assert "test_job.py" in out
-    assert containers(docker_host)
+    assert containers(engine)
     said = far_person.ci_tasks("clean", "--host", "box", "--all")
     assert said.code == 0, said.out + said.err
-    assert not containers(docker_host)
+    assert not containers(engine)
     assert left(far_person) == []
 
 
-def test_a_job_whose_docker_client_died_is_not_left_running(far_person: Any, docker_host: str) -> None:
+def test_a_job_whose_docker_client_died_is_not_left_running(far_person: Any, engine: Engine) -> None:
     far_person.write("tests/test_job.py", "echo here; sleep 600\n")
     client = far_person.start("remote", "--host", "box", "far")
-    support.until(lambda: containers(docker_host), "the container runs")
+    support.until(lambda: containers(engine), "the container runs")
     support.until(lambda: b"here" in b"".join(log.read_bytes() for log in far_person.home.glob("runs/*/01/log")), "it")
     for entry in Path("/proc").iterdir():
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[:2] == [b"docker", b"run"] and b"far" in b" ".join(words):
+        if words[:2] == [engine.runtime.encode(), b"run"] and b"far" in b" ".join(words):
             subprocess.run(["kill", "-9", entry.name], check=True)
     out, err = client.communicate(timeout=60)
     assert client.returncode == 1, out + err
-    assert not containers(docker_host)
+    assert not containers(engine)
     assert left(far_person) == []

@@ -26,6 +26,8 @@ default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
 runtime = "tests"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
+lock_type = "file"
+tmp_dir = "{directory}/tmp"
 [engine.runtimes]
 tests = ["{runtime}"]
 """
@@ -34,6 +36,15 @@ STORAGE_CONF = """\
 driver = "vfs"
 graphroot = "{directory}/storage"
 runroot = "{directory}/run"
+"""
+
+
+# A registry of the tests has no TLS, and a name without registry is resolved by nobody, as podman has it at first.
+REGISTRIES_CONF = """\
+unqualified-search-registries = []
+[[registry]]
+location = "127.0.0.1"
+insecure = true
 """
 
 
@@ -50,10 +61,12 @@ class Podman:
             raise Missing(f"not installed: {', '.join(missing)} (Debian: apt-get install podman)")
         self.directory = Path(tempfile.mkdtemp(prefix="ci-tasks-podman-"))
         runtime = write_oci_runtime(self.directory)
-        for name, text in (("containers.conf", CONTAINERS_CONF), ("storage.conf", STORAGE_CONF)):
+        texts = {"containers.conf": CONTAINERS_CONF, "storage.conf": STORAGE_CONF, "registries.conf": REGISTRIES_CONF}
+        for name, text in texts.items():
             (self.directory / name).write_text(text.format(runtime=runtime, directory=self.directory))
         self.environ = {
             "CONTAINERS_CONF": f"{self.directory}/containers.conf",
+            "CONTAINERS_REGISTRIES_CONF": f"{self.directory}/registries.conf",
             "CONTAINERS_STORAGE_CONF": f"{self.directory}/storage.conf",
         }
 

@@ -28,6 +28,7 @@ FOUND = Triage(
 UNSURE = replace(FOUND, verdict="blocked", confidence=0.5)
 FULL = Triage("disk_full", "blocked", 4, "OSError: no space", "OSError#2", 0.9, "OSError: no space")
 DAEMON = LogFacts(daemon="docker: Error response from daemon: no space")
+DEVICE = LogFacts(daemon="Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all")
 ADAPTER = LogFacts(blocked="mount source '/x' does not exist")
 
 TABLE = [
@@ -44,6 +45,8 @@ TABLE = [
     ("a blocked line, then a test that failed", JobEnd("exit", 1), BAD, ADAPTER, "failed", "test_b: assert 1 == 2"),
     ("docker's error", JobEnd("exit", 125), NONE, DAEMON, "blocked", "docker: Error response from daemon: no space"),
     ("docker's error, the test's code", JobEnd("exit", 1), NONE, DAEMON, "failed", "exit code 1, no output"),
+    ("podman's error", JobEnd("exit", 126), NONE, DEVICE, "blocked", DEVICE.daemon),
+    ("126 of a command", JobEnd("exit", 126), NONE, DAEMON, "failed", "exit code 126, no output"),
     ("125 of a test", JobEnd("exit", 125), JUNIT, LINE, "failed", "exit code 125; last line: the end"),
     ("failed, JUnit knows", JobEnd("exit", 1), BAD, LINE, "failed", "test_b: assert 1 == 2"),
     ("failed, silent", JobEnd("exit", 1), NONE, LogFacts(), "failed", "exit code 1, no output"),

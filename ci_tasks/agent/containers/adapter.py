@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +19,7 @@ from ..codec import RecordError
 from ..gpus.claim import visible_gpus
 from ..records import Deviation
 from ..run_directory import RunDir, read_plan
-from . import apptainer, pyxis, ray_nodes
+from . import apptainer, podman, pyxis, ray_nodes
 from .bare import bare_deviations, container_command, container_environment, inner_environment
 from .docker_argv import DockerArgvError, DockerRun, is_run, parse_run, render, split_global
 from .journal import ContainerBlocked, journal, masked_invocation, record_container, record_pull
@@ -34,6 +35,7 @@ EXIT_BLOCKED = 125
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 
+_QUERY_SECONDS = 30.0
 _DAEMONS = (DOCKER, PODMAN)
 _ROOTLESS = {PYXIS: pyxis.rootless_command, APPTAINER: apptainer.rootless_command}
 # Without a daemon these commands do nothing, so that a script that begins with them continues.
@@ -81,12 +83,36 @@ def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir) ->
     with journal(run_dir) as invocations:
         number = 1 + sum(is_run(invocation.ci) for invocation in invocations)
         here, deviations = rewrite(run, rules, number)
+        if rules.runtime == PODMAN:
+            here, more = _for_podman(run, here, program)
+            deviations = [item for item in deviations if item.what != "init"] + more
         _check_sources(run, here)
         invocations.append(masked_invocation(render(run), render(here), deviations, rules.runtime, here.last("name")))
     if here.last("pull") == "always":
         record_pull(run_dir, here.image)
     record_container(run_dir, here.last("name"))
     return _execute(program, [rules.runtime, *render(here)], {**os.environ, **client_environment(run, rules)})
+
+
+def _for_podman(ci: DockerRun, here: DockerRun, program: str) -> tuple[DockerRun, list[Deviation]]:
+    init = podman.init_options()
+    image = here.image
+    if here.last("pull") == "always" or not _has_image(program, image):
+        image = podman.qualified_image(image)
+    here, deviations = podman.adapt(here, init, image)
+    if not init and ci.is_on("init"):
+        deviations.append(Deviation("init", "--init", "(none)", podman.NO_INIT))
+    return here, deviations
+
+
+def _has_image(program: str, image: str) -> bool:
+    """Whether podman knows a local image by this name; one that was built here has no registry."""
+    argv = [program, "image", "exists", image]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_QUERY_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _check_sources(ci: DockerRun, here: DockerRun) -> None:
@@ -108,13 +134,15 @@ def _check_sources(ci: DockerRun, here: DockerRun) -> None:
 def _run_other_command(argv: list[str], rules: ContainerRules, run_dir: RunDir) -> int:
     if rules.runtime not in _DAEMONS:
         return _skip(argv, rules.runtime, run_dir)
-    program = _real_program(rules.runtime, run_dir)
-    with journal(run_dir) as invocations:
-        invocations.append(masked_invocation(argv, argv, [], rules.runtime, None))
     args = split_global(argv)[1]
-    if args[:1] == ["pull"] or args[:2] == ["image", "pull"]:
+    program = _real_program(rules.runtime, run_dir)
+    is_pull = args[:1] == ["pull"] or args[:2] == ["image", "pull"]
+    here = [*argv[:-1], podman.qualified_image(argv[-1])] if is_pull and rules.runtime == PODMAN else argv
+    with journal(run_dir) as invocations:
+        invocations.append(masked_invocation(argv, here, [], rules.runtime, None))
+    if is_pull:
         record_pull(run_dir, args[-1])
-    return _execute(program, [rules.runtime, *argv], os.environ)
+    return _execute(program, [rules.runtime, *here], os.environ)
 
 
 def _real_program(name: str, run_dir: RunDir) -> str:

@@ -36,6 +36,9 @@ VALUED: dict[str, str] = {
 }  # fmt: skip
 # Older spellings, which `docker run --help` no longer shows and the CLI still accepts.
 HIDDEN: dict[str, str] = {"dns-opt": "dns-option", "net": "network", "net-alias": "network-alias"}
+# What we give to podman, and `shell` reads again.
+PODMAN_BOOLEANS = frozenset({"http-proxy"})
+PODMAN_VALUED = frozenset({"init-path"})
 
 # Options of `docker` itself, before the subcommand.
 GLOBAL_BOOLEANS = frozenset({"-D", "--debug", "--tls", "--tlsverify", "-v", "--version", "--help"})
@@ -43,7 +46,7 @@ GLOBAL_VALUED = frozenset(
     {"--config", "-c", "--context", "-H", "--host", "-l", "--log-level", "--tlscacert", "--tlscert", "--tlskey"}
 )
 
-_LONGS = frozenset(BOOLEANS) | frozenset(VALUED) | frozenset(HIDDEN)
+_LONGS = frozenset(BOOLEANS) | frozenset(VALUED) | frozenset(HIDDEN) | PODMAN_BOOLEANS | PODMAN_VALUED
 _SHORTS: dict[str, str] = {letter: name for table in (BOOLEANS, VALUED) for name, letter in table.items() if letter}
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
@@ -189,7 +192,7 @@ def _long(word: str, following: str | None) -> DockerOption:
     if flag not in _LONGS:
         raise DockerArgvError(f"docker run has no option --{flag}; the nearest is --{_nearest(flag)}")
     name = HIDDEN.get(flag, flag)
-    if name in BOOLEANS:
+    if name in BOOLEANS or name in PODMAN_BOOLEANS:
         return DockerOption(name, _boolean(word, value) if equals else None, (word,))
     if equals:
         return DockerOption(name, value, (word,))

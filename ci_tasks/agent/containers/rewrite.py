@@ -1,7 +1,7 @@
 """CI's `docker run` rewritten for this host by its rules, with a named deviation for every difference. Pure.
 
-`rewrite` serves docker and podman. A secret never appears in an argv: `rewrite` writes `-e NAME`, and
-`client_environment` has its value.
+`rewrite` serves docker and podman; what podman needs beyond that is in `podman`. A secret never appears in an argv:
+`rewrite` writes `-e NAME`, and `client_environment` has its value.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..argv_masking import MASK, is_secret_name
 from ..records import Deviation
-from .docker_argv import DockerArgvError, DockerOption, DockerRun, option
-from .mounts import bind_mount, csv_fields, key_value, map_path, with_source
-from .rules import DOCKER, PODMAN, ContainerRules
+from .docker_argv import DockerOption, DockerRun, option
+from .mounts import bind_mount, map_path, with_source
+from .rules import ContainerRules
 
 
 def rewrite(run: DockerRun, rules: ContainerRules, number: int = 1) -> tuple[DockerRun, list[Deviation]]:
@@ -31,8 +31,6 @@ def rewrite(run: DockerRun, rules: ContainerRules, number: int = 1) -> tuple[Doc
     here.add_init()
     here.add_env(rules.env)
     here.add_volumes(rules.volumes)
-    if rules.runtime == PODMAN:
-        here.adapt_to_podman()
     return here.run, here.deviations
 
 
@@ -121,25 +119,6 @@ class _Rewriter:
             self._note("volumes", "(none)", " ".join(new), "directories of the run that the job needs")
             self._add(*(option("volume", f"{path}:{path}") for path in new))
 
-    def adapt_to_podman(self) -> None:
-        run = self.run
-        self._note("runtime", DOCKER, PODMAN, "hosts.yaml runtime: podman")
-        if run.last("ipc") == "host" and run.has("shm-size"):
-            why = "podman rejects it with --ipc=host, where it has no effect"
-            self._note("shm-size", f"--shm-size={run.last('shm-size')}", "(none)", why)
-            self._remove("shm-size")
-        if run.last("memory-swap") == "0":
-            why = "podman rejects it; to docker it means unset"
-            self._note("memory-swap", "--memory-swap=0", "(none)", why)
-            self._remove("memory-swap")
-        gpus = run.last("gpus")
-        if gpus is not None:
-            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in _gpu_ids(gpus)]
-            here = " ".join(f"--device {device.value}" for device in devices)
-            self._note("gpus", f"--gpus {gpus}", here, "podman takes GPUs by CDI")
-            self._remove("gpus")
-            self._add(*devices)
-
     # -- options -----------------------------------------------------------------------------------------------------
 
     def _note(self, what: str, ci: str, here: str, why: str) -> None:
@@ -175,19 +154,3 @@ def _is_host_network(item: DockerOption) -> bool:
 def _secret(item: DockerOption) -> tuple[str, str]:
     name, _, value = (item.value or "").partition("=")
     return name, value
-
-
-def _gpu_ids(text: str) -> list[str]:
-    """The GPUs that a `--gpus` value asks for, as the names after `nvidia.com/gpu=`."""
-    ids: list[str] = []
-    for field in csv_fields(text):
-        key, value = key_value(field) if "=" in field else ("count", field)
-        if key == "device":
-            ids += value.split(",")
-        elif key == "count" and value in ("all", "-1"):
-            ids.append("all")
-        elif key == "count" and value.isdigit():
-            ids += [str(gpu) for gpu in range(int(value))]
-        elif key == "count":
-            raise DockerArgvError(f"--gpus {text!r}: {value!r} is neither a number nor all")
-    return ids or ["all"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -261,12 +262,17 @@ def _parse_inspect(client: DockerClient, text: str) -> Iterator[RunContainer]:
             name=(item.get("Name") or item["Id"]).lstrip("/"),
             number=0,
             image=config.get("Image") or "",
-            image_id=item.get("Image") or "",
+            image_id=_image_id(item.get("Image") or ""),
             running=bool(state.get("Running")),
             started_at=state.get("StartedAt") or "",
             directory=config.get("WorkingDir") or "/",
             labels=config.get("Labels") or {},
         )
+
+
+def _image_id(text: str) -> str:
+    """As docker writes it; podman leaves the kind of hash out."""
+    return "sha256:" + text if re.fullmatch("[0-9a-f]{64}", text) else text
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

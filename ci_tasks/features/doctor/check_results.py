@@ -12,7 +12,7 @@ OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
 # From the way in to the way out: what breaks everything stands above what it breaks.
 _ORDER = (
     *("SSH", "Slurm", "Python", "git", "bash", "clock"),
-    *("runtime", "docker", "podman", "NVIDIA runtime", "image"),
+    *("runtime", "docker", "podman", "init", "NVIDIA runtime", "image"),
     *("GPUs", "GPU health", "Xid", "GPU memory", "GPU locks", "accounting"),
     *("disk", "/dev/shm", "hub"),
 )

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ci_tasks.agent.containers import podman
+from ci_tasks.agent.containers.rules import PODMAN
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.queries import list_value, parse_json_object
@@ -15,7 +17,11 @@ from ci_tasks.features.doctor.gpus import uses_gpus, visible_gpus
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, gb, part
 
 RUNTIMES = ("docker", "podman")
-INFO, TOOLKIT, CDI, SOCKET, USER = "runtime", "nvidia-ctk", "cdi", "socket", "user"
+INFO, TOOLKIT, CDI, SOCKET, USER, INIT = "runtime", "nvidia-ctk", "cdi", "socket", "user", "init"
+_FIND_INIT = (
+    *("sh", "-c", 'for program; do command -v "$program" && exit; done; exit 1', "sh"),
+    *(podman.OWN_INIT, *podman.INIT_PROGRAMS),
+)
 _SOCKET = "/var/run/docker.sock"
 _CONTAINERD = "io.containerd.snapshotter.v1"
 _CONTAINERD_ROOT = "/var/lib/containerd"
@@ -35,7 +41,19 @@ def facts(host: HostSpec, images: Sequence[str]) -> list[HostFact]:
         facts.append(
             HostFact({INFO: queries[INFO], **toolkit_queries}, lambda answers: _gpu_passthrough(name, answers))
         )
+    if name == PODMAN:
+        facts.append(HostFact({INIT: _FIND_INIT}, lambda answers: _init(answers[INIT])))
     return facts + [_image(host, image) for image in dict.fromkeys(images)]
+
+
+def _init(answer: QueryAnswer) -> list[CheckResult]:
+    """podman does not come with the program that `--init` needs; docker does."""
+    if answer.code is None:
+        return []  # podman's own line says why the host does not answer
+    if answer.code == 0:
+        return [ok("init", answer.out.strip())]
+    text = "no init program, so containers run without --init and end at SIGKILL"
+    return [warning("init", text, f"install one of {', '.join(podman.INIT_PROGRAMS)}")]
 
 
 def store_facts(host: HostSpec, images: Sequence[str], answers: QueryAnswers) -> list[HostFact]:

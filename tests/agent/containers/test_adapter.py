@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.containers import adapter
+from ci_tasks.agent.containers import adapter, podman
 from ci_tasks.agent.records import DockerInvocation, DockerInvocations
 from ci_tasks.agent.run_directory import read_record
 
@@ -135,10 +136,19 @@ def test_the_stand_in_refuses_words_that_nobody_expects(host: Host) -> None:
 
 def test_podman_runs_where_the_host_says_so(host: Host) -> None:
     host.rules(runtime="podman")
-    host.expect("container", "run", "--init", "--device", "nvidia.com/gpu=all", "img")
+    init = podman.init_options(which=lambda name: shutil.which(name, path=host.environ["PATH"]))
+    options = ["--device", "nvidia.com/gpu=all", *[word for item in init for word in item.argv], "--http-proxy=false"]
+    host.expect("container", "run", *options, "--pids-limit", "-1", "docker.io/library/img")
     done = host.docker("container", "run", "--gpus", "all", "img")
     assert (done.returncode, done.stdout) == (REAL_EXIT, "real podman ran\n")
     assert host.journal()[0].runtime == "podman"
+
+
+def test_podman_pulls_from_docker_hub(host: Host) -> None:
+    host.rules(runtime="podman")
+    host.expect("pull", "docker.io/slimerl/slime:latest")
+    assert host.docker("pull", "slimerl/slime:latest").returncode == REAL_EXIT
+    assert host.journal()[0].ci == ("pull", "slimerl/slime:latest")
 
 
 def test_secrets_reach_the_container_through_the_environment_only(host: Host) -> None:

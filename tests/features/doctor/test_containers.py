@@ -31,8 +31,23 @@ def info(data: Any) -> Any:
     ],
 )
 def test_a_runtime_says_who_it_is(read: Any, info: Any, runtime: str, recorded: str, status: str, text: str) -> None:
-    [result] = read(containers.facts(HostSpec("h", runtime=runtime, gpus=0), ()), {"runtime": info(recorded)})
+    answers = {"runtime": info(recorded), "init": QueryAnswer(None)}
+    [result] = read(containers.facts(HostSpec("h", runtime=runtime, gpus=0), ()), answers)
     assert (result.topic, result.status, result.text.startswith(text)) == (runtime, status, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "text"),
+    [
+        (QueryAnswer(0, "/usr/bin/tini\n"), "ok", "/usr/bin/tini"),
+        (QueryAnswer(1), "warning", "no init program"),
+    ],
+)
+def test_whether_podman_has_an_init(read: Any, info: Any, answer: QueryAnswer, status: str, text: str) -> None:
+    answers = {"runtime": info("podman-info.json"), "init": answer}
+    results = read(containers.facts(HostSpec("h", runtime="podman", gpus=0), ()), answers)
+    (result,) = [result for result in results if result.topic == "init"]
+    assert (result.status, result.text.startswith(text)) == (status, True)
 
 
 @pytest.mark.parametrize(
