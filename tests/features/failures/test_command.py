@@ -1,0 +1,42 @@
+"""`reproduce` as a person types it: what names the failed job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invoke.context import Context
+from invoke.exceptions import Exit
+
+from ci_tasks.cli.program import namespace
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "reproduce needs --log FILE, --log - or --url URL"),
+        ({"log": "gone.log"}, "gone.log"),
+        ({"url": "https://example.org/x"}, "https://example.org/x"),
+        ({"log": "gone.log", "url": "https://example.org/x"}, "both name the failed job"),
+        ({"log": "gone.log", "host": "nowhere"}, "unknown host 'nowhere'"),
+        ({"log": "gone.log", "host": "local,sim"}, "unknown host 'local,sim'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    options: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in {"HOME": tmp_path, "HOSTS": ROOT / "hosts.yaml"}.items():
+        monkeypatch.setenv(f"CI_TASKS_{name}", str(value))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exit) as left:
+        namespace["reproduce"](Context(), **options)
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
