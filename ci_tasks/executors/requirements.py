@@ -72,6 +72,24 @@ def parse_gres(text: str, name: str = "gpu") -> int:
     return most
 
 
+def time_limit_query(host: HostSpec) -> list[str]:
+    """A line `PARTITION|LIMIT` for each partition; the default one's name ends in `*`."""
+    partition = [f"--partition={host.partition}"] if host.partition else []
+    return ["sinfo", "--noheader", "--format=%P|%l", *partition]
+
+
+def parse_time_limit(answer: QueryAnswer) -> float | None:
+    """The longest that a job may run, in minutes; None where there is no limit, or Slurm does not say. Limits are
+    `infinite`, `30:00`, `1:00:00` or `2-00:00:00`."""
+    lines = [line.strip().partition("|") for line in answer.out.splitlines()] if answer.code == 0 else []
+    limits = [limit for name, _, limit in lines if name.endswith("*") or len({line[0] for line in lines}) == 1]
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limits[0]) if limits else None
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(digits or 0) for digits in found.groups())
+    return days * 1440 + hours * 60 + minutes + seconds / 60
+
+
 def _sinfo(host: HostSpec) -> list[str]:
     return ["sinfo", "--noheader", "--format=%G", *([f"--partition={host.partition}"] if host.partition else [])]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.slurm.job_file import REJECTED, SCRIPT
 from ci_tasks.config import HostSpec
+from ci_tasks.executors import requirements
 from ci_tasks.executors.executor import PreparedRow, RunState
 from ci_tasks.executors.remote.remote_run import RemoteRun
 from ci_tasks.executors.ssh_executor import SSHExecutor
@@ -28,6 +28,7 @@ class SlurmExecutor(SSHExecutor):
     def __init__(self, spec: HostSpec) -> None:
         super().__init__(spec)
         self._said: set[str] = set()
+        self._time_limit: float | None = None  # minutes
 
     @property
     def has_scheduler(self) -> bool:
@@ -35,19 +36,25 @@ class SlurmExecutor(SSHExecutor):
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         """`gpus` of the result are those of one node: how many nodes have them free is Slurm's business."""
+        query = {"limit": requirements.time_limit_query(self.spec)}
+        self._time_limit = requirements.parse_time_limit(self.run_queries(query, requirements.QUERY_TIMEOUT_S)["limit"])
         facts = super().facts(gpus=gpus, container=container, simulates=simulates)
         if facts.gpus < gpus and not facts.gpu_problem:
             return replace(facts, gpu_problem="no node has more, and a row over several nodes needs --nodes")
         return facts
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
-        plan = sbatch.on_slurm(plan)
+        plan = self._adapted(plan)
         super().write_plan(run, plan)
-        text = sbatch.script(self.spec, sbatch.want(plan, self.spec, plan.nodes))
+        resources = replace(sbatch.want(plan, self.spec, plan.nodes), limit=self._time_limit)
+        text = sbatch.script(self.spec, resources)
         Path(run.path, SCRIPT).write_text(text, encoding="utf-8", newline="\n")
 
     def start(self, row: PreparedRow) -> None:
-        super().start(replace(row, plan=sbatch.on_slurm(row.plan)))
+        super().start(replace(row, plan=self._adapted(row.plan)))
+
+    def _adapted(self, plan: Plan) -> Plan:
+        return sbatch.within_limit(sbatch.on_slurm(plan), self._time_limit, self.spec)
 
     def poll(self, row: PreparedRow) -> RunState:
         """A row has begun as soon as Slurm has it: from then on nobody of us is needed."""
@@ -74,7 +81,7 @@ class SlurmExecutor(SSHExecutor):
         """What is shown is what runs: the text beside the plan. Install steps have none yet."""
         path = Path(remote_run.run.path, SCRIPT)
         if not path.exists():
-            plan: Any = remote_run.plan
-            text = sbatch.script(self.spec, sbatch.SlurmResources(plan["timeout_minutes"]))
+            resources = sbatch.SlurmResources(remote_run.plan.timeout_minutes, limit=self._time_limit)
+            text = sbatch.script(self.spec, resources)
             path.write_text(text, encoding="utf-8", newline="\n")
         return path.read_text(encoding="utf-8")

@@ -27,13 +27,15 @@ _LOCKS = "GPU locks"
 @dataclass(frozen=True)
 class SlurmResources:
     """What a run wants of the cluster. `alone`: no other job on its node. `options` are those of sbatch for its nodes
-    and GPUs; `prologue` is bash that comes before the runner, and exports what `passed` names."""
+    and GPUs; `prologue` is bash that comes before the runner, and exports what `passed` names. `limit` is the longest
+    that a job may ask for, in minutes; None where there is no limit."""
 
     minutes: float
     exclusive_node: bool = False
     options: tuple[str, ...] = ("--nodes=1", "--ntasks=1")
     prologue: str = ""
     passed: tuple[str, ...] = ()
+    limit: float | None = None
 
 
 def on_slurm(plan: Plan) -> Plan:
@@ -48,6 +50,17 @@ def on_slurm(plan: Plan) -> Plan:
     return replace(plan, gpu_locks=locks, exclusive=(), deviations=(*kept, *_deviations(locks)))
 
 
+def within_limit(plan: Plan, limit: float | None, host: HostSpec) -> Plan:
+    """The plan with a timeout that its partition allows: a job that asks for more would wait for ever."""
+    minutes = plan.timeout_minutes if limit is None else max(limit - GRACE, limit / 2)
+    if limit is None or plan.timeout_minutes <= minutes:
+        return plan
+    where = f"partition {host.partition}" if host.partition else "the default partition"
+    why = f"{where} of {host.name} runs jobs for {limit:g} min at most"
+    deviation = Deviation("time limit", f"{plan.timeout_minutes:g} min", f"{minutes:g} min", why)
+    return replace(plan, timeout_minutes=minutes, deviations=(*plan.deviations, deviation))
+
+
 def want(plan: Plan, host: HostSpec, nodes: int = 1) -> SlurmResources:
     """What a row's plan wants of the host. Raises UsageError for several nodes that the host cannot give."""
     locks = on_slurm(plan).gpu_locks
@@ -60,12 +73,15 @@ def want(plan: Plan, host: HostSpec, nodes: int = 1) -> SlurmResources:
 
 def script(host: HostSpec, resources: SlurmResources) -> str:
     """The text of the batch script. hosts.yaml's own options come last, so that they win over ours."""
+    minutes = math.ceil(resources.minutes) + GRACE
+    if resources.limit is not None:
+        minutes = min(minutes, max(1, math.floor(resources.limit)))
     options = [
         "--job-name=ci-tasks",
         *_named(host),
         *resources.options,
         *(["--exclusive"] if resources.exclusive_node else []),
-        f"--time={math.ceil(resources.minutes) + GRACE}",
+        f"--time={minutes}",
         "--requeue",
         "--open-mode=append",
         *host.sbatch,

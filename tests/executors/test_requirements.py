@@ -112,6 +112,21 @@ def test_of_a_cluster_slurm_is_asked_and_its_login_node_needs_no_docker(
     assert requirements.parse_facts(CLUSTER, {"gpus": answer}, simulates=True) == expected
 
 
+@pytest.mark.parametrize(
+    ("answer", "minutes"),
+    [
+        (QueryAnswer(0, "main*|infinite\n"), None),
+        (QueryAnswer(0, "short|30:00\nmain*|1:00:00\n"), 60),
+        (QueryAnswer(0, "h100|2-12:00:30\nh100|2-12:00:30\n"), 3600.5),
+        (QueryAnswer(0, "a|1:00:00\nb|2:00:00\n"), None),  # nobody says which of them it will be
+        (QueryAnswer(1, "", "sinfo: error"), None),
+        (QueryAnswer(0, "main*|n/a\n"), None),
+    ],
+)
+def test_the_longest_that_a_job_may_run(answer: QueryAnswer, minutes: float | None) -> None:
+    assert requirements.parse_time_limit(answer) == minutes
+
+
 def test_a_machine_without_nvidia_smi(program: Program) -> None:
     facts = requirements.facts(HostSpec("local"), gpus=True, container=True, simulates=False)
     assert facts == HostFacts(0, "no nvidia-smi on PATH", "docker (not on PATH)", False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import queue
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ci_tasks.agent.records import SlurmAllocation, Status
+from ci_tasks.agent.records import Plan, QueryAnswer, SlurmAllocation, Status
+from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.config import HostSpec
 from ci_tasks.executors import ssh_executor
 from ci_tasks.executors.slurm_executor import SlurmExecutor
@@ -23,7 +25,8 @@ LIMIT = "Slurm accepts no more jobs now: QOSMaxSubmitJobPerUserLimit; next try i
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> SlurmExecutor:
     """Without a link to anywhere."""
-    line = SimpleNamespace(messages=queue.SimpleQueue())
+    answers = {"limit": QueryAnswer(0, "main*|20:00\n")}
+    line = SimpleNamespace(messages=queue.SimpleQueue(), run_queries=lambda queries, timeout: answers)
     monkeypatch.setattr(ssh_executor, "open_remote_host", lambda spec: SimpleNamespace(connection=line))
     return SlurmExecutor(SPEC)
 
@@ -51,6 +54,17 @@ def test_a_rejection_is_said_once_however_many_rows_it_concerns(cluster: SlurmEx
     message = "cluster: Slurm accepts no more jobs now: QOSMaxSubmitJobPerUserLimit; 2 rows will be offered again, "
     assert cluster.drain_messages() == [message + "with growing pauses"]
     assert cluster.drain_messages() == []
+
+
+def test_a_partitions_time_limit_counts_in_the_plan_and_in_the_request_to_slurm(
+    cluster: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(SSHExecutor, "facts", lambda *args, **more: HostFacts(gpus=8))
+    cluster.facts(gpus=0, container=False, simulates=False)
+    run = RunDir(str(tmp_path))
+    cluster.write_plan(run, Plan(timeout_minutes=30))
+    assert read_plan(run).timeout_minutes == 15
+    assert "#SBATCH --time=20" in (tmp_path / "batch.sh").read_text().splitlines()
 
 
 def test_a_row_wider_than_a_node_is_told_of_nodes(cluster: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,31 @@ def test_31_rows_are_one_submission_which_is_offered_again_when_the_login_node_i
     assert cluster.left() == []
 
 
+def test_install_steps_that_rows_share_are_a_job_and_no_job_asks_for_more_time_than_the_partition_has(
+    far: Any, cluster: Any
+) -> None:
+    cluster.scontrol("update", "PartitionName=main", "MaxTime=12")
+    try:
+        workflow = WORKFLOW.replace(
+            "      - run:",
+            "      - uses: actions/setup-python@v5\n        with:\n"
+            "          python-version: '3'\n      - run: echo INSTALLED=yes >> $GITHUB_ENV\n      - run:",
+        )
+        rows = "".join(ROW.replace("GPUS", "0").replace("ARGS", row) for row in ("a", "b"))
+        far.write(".github/workflows/pr-test.yml", workflow.replace("ROWS\n", rows))
+        far.write("line.sh", "echo installed: $INSTALLED\n")
+        said = far.ci_tasks("remote", "--host", "cluster", "lines")
+    finally:
+        cluster.scontrol("update", "PartitionName=main", "MaxTime=INFINITE")
+    assert said.code == 0, said.out + said.err
+    assert all("installed: yes" in log for log in far.logs().values())
+    assert "time limit:" in said.out
+    assert [
+        line for path in far.home.rglob("batch.sh") for line in path.read_text().splitlines() if "--time" in line
+    ] == ["#SBATCH --time=12"] * 3
+    assert cluster.left() == []
+
+
 def test_what_slurm_will_never_take_is_blocked_in_its_own_words(far: Any, cluster: Any) -> None:
     lines(far, "echo never", "a", "b")
     cluster.hosts("partition: nowhere, gpus: 8")

@@ -88,6 +88,25 @@ def test_the_row_s_own_timeout_comes_before_slurm_s(minutes: float, time: int) -
     assert f"--time={time}" in options(sbatch.script(CLUSTER, SlurmResources(minutes)))
 
 
+@pytest.mark.parametrize(
+    ("limit", "minutes", "time"),
+    [(None, 30, 35), (35, 30, 35), (60, 30, 35), (30, 25, 30), (8, 4, 8), (1, 0.5, 1)],
+)
+def test_a_timeout_is_clipped_to_what_the_partition_allows_and_that_is_named(
+    limit: float | None, minutes: float, time: int
+) -> None:
+    there = sbatch.within_limit(plan(), limit, FULL)
+    assert there.timeout_minutes == minutes
+    text = sbatch.script(FULL, replace(sbatch.want(there, FULL), limit=limit))
+    assert f"--time={time}" in options(text)
+    named = [each for each in there.deviations if each.what == "time limit"]
+    assert bool(named) == (minutes != 30)
+    if named:
+        why = f"partition h100 of cluster runs jobs for {limit:g} min at most"
+        assert named == [Deviation("time limit", "30 min", f"{minutes:g} min", why)]
+    assert sbatch.within_limit(there, limit, FULL) == there or minutes < 4, "again, it changes nothing"
+
+
 def test_rows_of_one_size_have_one_text() -> None:
     first, second = plan(), plan("other", id="b.02", row="y", workspace="/elsewhere")
     texts = {sbatch.script(CLUSTER, sbatch.want(each, CLUSTER)) for each in (first, second)}
