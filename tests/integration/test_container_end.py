@@ -335,8 +335,9 @@ def test_the_environment_names_image_docker_and_packages(box: Box, until_taken: 
     assert container["image_id"].startswith("sha256:")
     assert container["python"].startswith("3.") and container["taken_at"] < time.time()
     assert isinstance(container["packages"], dict)
-    assert set(box.json("environment.json")["docker"]) == {"client", "server"}
-    assert box.json("environment.json")["docker"]["server"]
+    versions = box.json("environment.json")["docker"]
+    assert set(versions) == ({"client", "server"} if box.engine.runtime == "docker" else {"client"})
+    assert all(versions.values())
 
 
 def test_of_a_container_that_ended_at_once_the_image_is_still_known(box: Box) -> None:
