@@ -10,10 +10,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 from ci_tasks import yaml_lines
 from ci_tasks.errors import ConfigError, UnknownName, UsageError, did_you_mean
+from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, merged
 from ci_tasks.yaml_lines import Map
 
 KINDS = ("local", "ssh", "slurm")
@@ -76,6 +78,7 @@ class Config:
     pools: Mapping[str, tuple[str, ...]]
     overrides: tuple[Override, ...]
     file: str = "hosts.yaml"
+    given: GivenValues = NOTHING_GIVEN
 
     def host(self, name: str) -> HostSpec:
         """Raises UnknownName, which lists the hosts."""
@@ -113,11 +116,14 @@ def read(text: str, file: str = "hosts.yaml") -> Config:
     specs = {name: reader.host(name, hosts[name], hosts.lines[name]) for name in hosts}
     pools = reader.section(top, "pools")
     overrides = reader.entries(top, "overrides")
+    line = top.lines.get("overrides", top.line)
+    values = [reader.given(entry) for entry in overrides if reader.gives_values(entry)]
     return Config(
         hosts=specs,
         pools={name: reader.pool(name, pools[name], specs, pools.lines[name]) for name in pools},
-        overrides=tuple(reader.override(entry, top.lines["overrides"]) for entry in overrides),
+        overrides=tuple(reader.override(entry, line) for entry in overrides if not reader.gives_values(entry)),
         file=file,
+        given=reduce(GivenValues.under, values, NOTHING_GIVEN),
     )
 
 
@@ -143,6 +149,7 @@ _HOST_KEYS: dict[str, tuple[type, ...]] = {
     "qos": (str,),
     "sbatch": (list,),
 }
+_GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
 _TYPE_NAMES = {
     str: "text",
     int: "a whole number",
@@ -330,6 +337,27 @@ class _HostsFileReader:
             skip=bool(body.get("skip")),
             with_=dict(body["with"]) if body.get("with") else None,
         )
+
+    def gives_values(self, entry: Any) -> bool:
+        """Whether an override gives what only GitHub knows, instead of changing a step."""
+        return isinstance(entry, Map) and any(key in entry for key in _GIVEN_KEYS)
+
+    def given(self, body: Map) -> GivenValues:
+        self.check_keys(body, _GIVEN_KEYS, "override: ")
+        sections = {key: self.section(body, key) for key in _GIVEN_KEYS}
+        outputs = {job: self._texts(job, self.section(sections["outputs"], job)) for job in sections["outputs"]}
+        variables, inputs = (self._texts(key, sections[key]) for key in ("vars", "inputs"))
+        names = [f"vars.{name}" for name in variables] + [f"inputs.{name}" for name in inputs]
+        names += [f"needs.{job}.outputs.{name}" for job, values in outputs.items() for name in values]
+        names += ["github.event"] if sections["event"] else []
+        event = merged({}, sections["event"])
+        return GivenValues(variables, inputs, outputs, event, dict.fromkeys(names, f"override in {self.file}"))
+
+    def _texts(self, key: str, values: Map) -> dict[str, str]:
+        for name, value in values.items():
+            if isinstance(value, list | Map):
+                raise self.error(f"override: {key}: {name} must be text, not {value!r}", values.lines[name])
+        return {name: _scalar(value) for name, value in values.items()}
 
     def _check_name(self, kind: str, name: str, line: int) -> None:
         if not _NAME.fullmatch(name):

@@ -21,7 +21,7 @@ AGENT = ("agent",)  # may be imported by anyone, and imports nothing of ours
 # From the ground up: a folder of the core imports only folders before it. Those of one line do not import each other.
 LEVELS = [
     ["errors", "resources", "safe_output", "__init__"],
-    ["yaml_lines"],
+    ["yaml_lines", "given_values"],
     ["records"],
     ["debug_log", "config"],
     ["workflow"],
@@ -38,7 +38,7 @@ LEVELS = [
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 # Modules that touch no process, socket, file or clock, as dotted names below ci_tasks, and the rim of theirs that does.
 PURE = [
-    *("records", "yaml_lines", "config", "workflow.*", "planning.*", "report.*"),
+    *("records", "yaml_lines", "given_values", "config", "workflow.*", "planning.*", "report.*"),
     *("results.triage", "results.log_lines", "results.log_scanner", "results.metric_lines", "results.verdict"),
     *(
         "results.log_facts",

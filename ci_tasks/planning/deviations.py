@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ci_tasks.config import HostSpec
+from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.expression_references import condition_texts, expression_texts, referenced_names
 from ci_tasks.planning.steps import PlannedSteps, version_matches
 from ci_tasks.records import Checkout, Deviation
+from ci_tasks.workflow.context import ASSUMED, EventContext
+from ci_tasks.workflow.expressions import Unknown, unknowns
 from ci_tasks.workflow.model import Job, Row, Workflow
+from ci_tasks.workflow.naming import leaves
 from ci_tasks.workflow.resolve import Resolver
 
 # "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
@@ -27,6 +31,7 @@ def deviations(
     python: str,
     *,
     shared: bool,
+    event: EventContext,
 ) -> tuple[Deviation, ...]:
     """Every way in which the row's plan is not CI's. `python` is the version at hand, `shared` says that the install
     steps are done once for all rows."""
@@ -39,8 +44,10 @@ def deviations(
         *_machine(row, host),
         *_container(job),
         *_condition(job, resolve),
-        *_needs(job, resolve, read),
-        *_pull_request(read),
+        *_needs(job, resolve),
+        *_pull_request(event, read),
+        *_given(event.given, read),
+        *_assumed(event, resolve, read),
         *_secrets(workflow, resolve, read),
     )
 
@@ -64,8 +71,8 @@ def _time(row: Row, host: HostSpec) -> Iterator[Deviation]:
         yield Deviation("timeout", ci, here, f"timeout_minutes of host {host.name}")
 
 
-def _pull_request(read: Iterable[str]) -> Iterator[Deviation]:
-    if any(name.startswith(_OF_PULL_REQUEST) for name in read):
+def _pull_request(event: EventContext, read: Iterable[str]) -> Iterator[Deviation]:
+    if not event.given.event and any(name.startswith(_OF_PULL_REQUEST) for name in read):
         yield Deviation("pull request", "its number and refs", "none", "only GitHub knows them")
 
 
@@ -102,20 +109,49 @@ def _container(job: Job) -> Iterator[Deviation]:
 
 
 def _condition(job: Job, resolve: Resolver) -> Iterator[Deviation]:
-    if not resolve.condition(job.condition):
-        yield Deviation("if", f"does not run: {job.condition}", "runs", "it was asked for by name")
+    holds = resolve.decide(job.condition)
+    if holds is not True:
+        ci = "only GitHub knows whether it runs" if isinstance(holds, Unknown) else "does not run"
+        yield Deviation("if", f"{ci}: {job.condition}", "runs", "it was asked for by name")
 
 
-def _needs(job: Job, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
-    """Jobs that CI runs before. Only those whose outputs this job reads can change what it does."""
-    left_out = [name for name in job.needs if not resolve.contexts["needs"].get(name, {}).get("outputs")]
-    needed_jobs = {name.split(".")[1].lower() if "." in name else "" for name in read if name.split(".")[0] == "needs"}
-    empty = [name for name in left_out if name.lower() in needed_jobs or "" in needed_jobs]
-    others = [name for name in left_out if name not in empty]
-    if empty:
-        yield Deviation("needs", f"after {', '.join(empty)}", "not run", "their outputs count as empty")
-    if others:
-        yield Deviation("needs", f"after {', '.join(others)}", "not run", "the row was asked for alone")
+def _needs(job: Job, resolve: Resolver) -> Iterator[Deviation]:
+    """Jobs that CI runs before. What they would output is unknown, unless they were run for it."""
+    outputs = {name: resolve.contexts["needs"].get(name, {}).get("outputs") for name in job.needs}
+    left_out = [name for name, known in outputs.items() if not known or list(unknowns(known))]
+    if left_out:
+        yield Deviation("needs", f"after {', '.join(left_out)}", "not run", "the row was asked for alone")
+
+
+def _given(given: GivenValues, read: Iterable[str]) -> Iterator[Deviation]:
+    """What somebody says of what only GitHub knows, where the row reads it."""
+    values = {
+        **{f"vars.{name}": value for name, value in given.vars.items()},
+        **{f"inputs.{name}": value for name, value in given.inputs.items()},
+        **{
+            f"needs.{job}.outputs.{name}": value
+            for job, outputs in given.outputs.items()
+            for name, value in outputs.items()
+        },
+    }
+    names = {name.lower().replace("github.event.inputs.", "inputs.") for name in read}
+    for name, value in values.items():
+        if any(_covers(read_name, name.lower()) for read_name in names):
+            yield Deviation(name, "GitHub's value", value, given.sources.get(name, "given"))
+    if given.event and any(name.startswith(("github.event.", *_OF_PULL_REQUEST)) for name in names):
+        yield Deviation("github.event", "GitHub's payload", "the given one", given.sources.get("github.event", "given"))
+
+
+def _covers(read_name: str, name: str) -> bool:
+    """Whether an expression that reads `read_name`, perhaps a whole object, reads `name`."""
+    return name == read_name or name.startswith(read_name + ".")
+
+
+def _assumed(event: EventContext, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
+    for name in read:
+        if name in ASSUMED and not event.given.event:
+            here = resolve.shown(f"${{{{ {name} }}}}")
+            yield Deviation(name, "GitHub's value", here, "what a labelled pull request usually has")
 
 
 def _secrets(workflow: Workflow, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
@@ -136,7 +172,9 @@ def _secrets(workflow: Workflow, resolve: Resolver, read: Iterable[str]) -> Iter
 
 def _read(workflow: Workflow, job: Job, planned: PlannedSteps) -> list[str]:
     """What the row's expressions read, as dotted names: the environment's, the container's and those of its steps."""
-    texts = [str(value) for value in (*workflow.env.values(), *job.env.values())] + condition_texts(job.condition)
+    values = (*workflow.env.values(), *job.env.values(), job.timeout_minutes, job.shell, job.working_directory)
+    texts = [str(value) for value in (*values, *leaves(job.matrix), *leaves(job.runs_on))]
+    texts += condition_texts(job.condition)
     if job.container:
         options = (job.container.image, job.container.options, *job.container.volumes)
         texts += [*options, *(str(value) for value in job.container.env.values())]

@@ -120,6 +120,7 @@ def make_plan(
                 location.checkout,
                 location.python[1],
                 shared=setup is not None,
+                event=event,
             ),
             *lock_deviation(locks),
         ),
@@ -149,6 +150,8 @@ def _evaluated(
 ) -> tuple[Row, PlannedSteps]:
     """The row and its steps under `event`: a row that was listed knew neither the commit nor the workspace."""
     row = replace(row, env=rows.environment(workflow, job, row, event))
+    resolve = rows.row_resolver(workflow, job, row, event)
+    resolve.number(job.timeout_minutes, "timeout-minutes")
     for name, value in row.env.items():
         if "\0" in name + value:
             raise WorkflowError(
@@ -158,7 +161,7 @@ def _evaluated(
                 line=job.line,
                 text=f"{name}: {value!r}",
             )
-    return row, plan_steps(job, rows.row_resolver(workflow, job, row, event), overrides)
+    return row, plan_steps(job, resolve, overrides)
 
 
 def _shared_directory(job: Job, row: Row, planned: PlannedSteps, location: RunLocation) -> str | None:

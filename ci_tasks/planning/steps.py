@@ -2,7 +2,7 @@
 
 `run:` text stays as it is but for its expressions. `actions/checkout` is our code sync, `actions/setup-python` a venv;
 actions that only move files between CI's machines are left out by name; any other is an error that says how to replace
-it. So is a step that says something which only an earlier step's end can decide.
+it. So is a step that would run with what only GitHub knows, or only an earlier step's end can decide.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from ci_tasks.config import Override
 from ci_tasks.errors import ConfigError, WorkflowError
 from ci_tasks.planning.expression_references import depends_on_matrix, expression_texts, referenced_names
 from ci_tasks.records import Deviation
-from ci_tasks.workflow.expressions import JobStatus
+from ci_tasks.workflow.expressions import JobStatus, OpenObject, Value
 from ci_tasks.workflow.model import Job, Step
 from ci_tasks.workflow.naming import matches_job
 from ci_tasks.workflow.resolve import Resolver
+from ci_tasks.workflow.unknown_values import UnknownValueError
 
 _SHELLS = {
     None: ("bash", "-e", "{0}"),
@@ -34,6 +35,8 @@ _FETCHED_IN_CI = (
     ("submodules", "submodules", "as they are in your checkout"),
     ("lfs", "LFS files", "pointers, as committed"),
 )
+_PYTHON_VERSION = "python-version"
+_OF_CHECKOUT = ("repository", "path", "ref", *(key for key, _, _ in _FETCHED_IN_CI))
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _FAILED = JobStatus(success=False, failure=True)
 
@@ -87,19 +90,26 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
     deviations: list[Deviation] = []
     sources: list[Step] = []
     python: str | None = None
+    resolve = resolve.with_contexts(steps={})
     for original in job.steps:
         step, named = _overridden(original, job, overrides)
         deviations += named
+        if original.id:
+            resolve = resolve.with_contexts(
+                steps={**resolve.contexts["steps"], original.id: _result(step, original.id)}
+            )
         if step is None:
             continue
         if _without_effect(step):
             deviations.append(_not_run(step))
             continue
-        _check_known(step, sources, resolve)
+        _check_exported(step, sources, resolve)
         if step.uses:
             version, named = _equivalent(step, resolve)
             python = version or python
             deviations += named
+            used = {key: value for key, value in step.with_.items() if key in (*_OF_CHECKOUT, _PYTHON_VERSION)}
+            sources.append(replace(step, with_=used))
         else:
             planned.append(_run_step(step, job, resolve))
             sources.append(step)
@@ -146,9 +156,24 @@ def _overridden(step: Step, job: Job, overrides: Sequence[Override]) -> tuple[St
     return step, []
 
 
+def _result(step: Step | None, id: str) -> Value:
+    """What later steps see of this one. A cache that is not asked for has missed; else only the step's end can say."""
+    name = f"steps.{id}"
+    if step is None or not step.uses:
+        return OpenObject(name)
+    action = step.uses.split("@")[0]
+    outputs: Value = {"cache-hit": ""} if _is_action(action, "actions/cache") else OpenObject(f"{name}.outputs")
+    return OpenObject(name, {"outputs": outputs, "outcome": "success", "conclusion": "success"})
+
+
 def _without_effect(step: Step) -> bool:
     action = (step.uses or "").split("@")[0]
-    return any(action == prefix or action.startswith(prefix + "/") for prefix in _WITHOUT_EFFECT)
+    return any(_is_action(action, name) for name in _WITHOUT_EFFECT)
+
+
+def _is_action(action: str, name: str) -> bool:
+    """Whether `uses:` names the action, or a part of it, such as actions/cache/restore."""
+    return action == name or action.startswith(name + "/")
 
 
 def _not_run(step: Step) -> Deviation:
@@ -161,18 +186,18 @@ def _equivalent(step: Step, resolve: Resolver) -> tuple[str | None, list[Deviati
     if not any(resolve.condition(step.condition, status, step=step) for status in (JobStatus(), _FAILED)):
         return None, []
     action = (step.uses or "").split("@")[0]
-    inputs = {key: resolve.text(value, step=step) for key, value in step.with_.items()}
     if action == "actions/checkout":
-        strange = [key for key in ("repository", "path", "ref") if inputs.get(key)]
+        inputs = {key: resolve.text(step.with_.get(key), step=step) for key in _OF_CHECKOUT}
+        strange = [key for key in ("repository", "path", "ref") if inputs[key]]
         if strange:
             raise _unsupported(step, resolve, f"checks out something else ({', '.join(strange)})")
         return None, [
             Deviation(what, f"{key}: {inputs[key]}", here, "no server is asked for them")
             for key, what, here in _FETCHED_IN_CI
-            if inputs.get(key, "false") != "false"
+            if inputs[key] not in ("", "false")
         ]
     if action == "actions/setup-python":
-        version = inputs.get("python-version", "")
+        version = resolve.text(step.with_.get(_PYTHON_VERSION), step=step)
         if not version:
             raise _unsupported(step, resolve, "does not say which Python")
         return version, []
@@ -186,20 +211,32 @@ def _unsupported(step: Step, resolve: Resolver, message: str) -> WorkflowError:
 
 
 def _run_step(step: Step, job: Job, resolve: Resolver) -> PlannedStep:
+    inner = resolve.with_env({**resolve.contexts["env"], **resolve.values(step.env, step=step)})
+    runs = [inner.condition(step.condition, status, step=step) for status in (JobStatus(), _FAILED)]
+    try:
+        planned = _evaluated(step, job, resolve, inner)
+    except UnknownValueError:
+        if any(runs):
+            raise
+        # Nothing runs with what is unknown in it. Bash is given the step so that it has its number and its name.
+        name = inner.shown(step.name, step=step)
+        planned = PlannedStep(name, "# its `if` never holds here\n", _SHELLS["bash"], "", id=step.id)
+    return replace(planned, on_success=runs[0], on_failure=runs[1])
+
+
+def _evaluated(step: Step, job: Job, resolve: Resolver, inner: Resolver) -> PlannedStep:
+    """Every part of the step as it runs; `inner` sees the step's own variables. Raises UnknownValueError."""
     step_env = resolve.strings(step.env, step=step)
-    inner = resolve.with_env({**resolve.contexts["env"], **step_env})
     directory = step.working_directory or job.working_directory
     minutes = inner.number(step.timeout_minutes, "timeout-minutes")
     planned = PlannedStep(
-        name=inner.text(step.name, step=step),
+        name=inner.shown(step.name, step=step),
         text=inner.text(step.run or "", step=step),
         words=_words(step.shell or job.shell, step, inner),
         directory=inner.text(directory, step=step) if directory else str(inner.contexts["github"]["workspace"]),
         env=step_env,
         id=step.id,
-        on_success=inner.condition(step.condition, step=step),
-        on_failure=inner.condition(step.condition, _FAILED, step=step),
-        continue_on_error=_truth(inner.value(step.continue_on_error, step=step)),
+        continue_on_error=_truth(inner.known(step.continue_on_error, step=step)),
         timeout_minutes=minutes if minutes and minutes > 0 else None,  # GitHub takes 0 for no limit
         own=_depends_on_matrix(step, job),
     )
@@ -220,20 +257,11 @@ def _truth(value: Any) -> bool:
     return value == "true" if isinstance(value, str) else bool(value)
 
 
-def _check_known(step: Step, before: Sequence[Step], resolve: Resolver) -> None:
-    """Nothing that this step says is decided only while the job runs: by the outcome or outputs of a step that ran
-    `before`, or by what it wrote to GITHUB_ENV. Actions have no outputs here, as a cache has none that misses."""
-    ran = {earlier.id.lower() for earlier in before if earlier.id}
+def _check_exported(step: Step, before: Sequence[Step], resolve: Resolver) -> None:
+    """Nothing that this step says is decided by what a step that ran `before` wrote to GITHUB_ENV."""
     exporting = [earlier.run for earlier in before if earlier.run and "GITHUB_ENV" in earlier.run]
     for name in referenced_names(expression_texts(step)):
         parts = name.split(".")
-        if parts[0] == "steps" and ran and (len(parts) == 1 or parts[1].lower() in ran):
-            raise _refused(
-                "needs the outcome or an output of an earlier step, which is known only while it runs",
-                step,
-                resolve,
-                name,
-            )
         if (
             parts[0] == "env"
             and len(parts) > 1

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks import debug_log, registry, resources
 from ci_tasks.checkout.git import Git
-from ci_tasks.errors import CheckoutError, ConfigError, printable
+from ci_tasks.errors import CheckoutError, ConfigError, UnknownName, printable
+from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.naming import label_of
 from ci_tasks.workflow.reader import read as read_workflow
@@ -28,13 +29,15 @@ SAMPLE = "examples/tiny-slime"
 
 @dataclass(frozen=True)
 class CheckoutSource:
-    """A checkout, how it was found, and its workflow. `rev` is None for the working tree."""
+    """A checkout, how it was found, and its workflow. `rev` is None for the working tree. `given` is what a person says
+    of what only GitHub knows."""
 
     path: Path
     how: str
     workflow: Workflow
     sample: bool = False
     rev: str | None = None
+    given: GivenValues = NOTHING_GIVEN
 
     @property
     def suite(self) -> Suite:
@@ -60,25 +63,45 @@ class CheckoutSource:
         return labels.get(name, name)
 
 
-def open_source(repo: str | None = None, rev: str | None = None, workflow: str | None = None) -> CheckoutSource:
-    """Find the checkout and read its workflow. Raises CheckoutError, WorkflowError."""
+def open_source(
+    repo: str | None = None,
+    rev: str | None = None,
+    workflow: str | None = None,
+    given: GivenValues = NOTHING_GIVEN,
+) -> CheckoutSource:
+    """Find the checkout and read its workflow. Raises CheckoutError, WorkflowError, UnknownName."""
     path, how = _find(repo)
     sample = path == resources.path(SAMPLE)
-    return CheckoutSource(path, how, _read(path, rev, workflow), sample, rev)
+    source = CheckoutSource(path, how, _read(path, rev, workflow), sample, rev, given)
+    _check_names(source)
+    return source
 
 
-def event_context(source: CheckoutSource, *, secrets: tuple[str, ...]) -> EventContext:
-    """What GitHub would know of this checkout. `secrets` are the names that count as set."""
+def _check_names(source: CheckoutSource) -> None:
+    """A mistyped option would give nothing. hosts.yaml may be for other workflows as well."""
+    workflow, given = source.workflow, source.given
+    for name, source_of_value in given.sources.items():
+        if source_of_value == "--input" and (name := name.removeprefix("inputs.")) not in workflow.inputs:
+            raise UnknownName("input", name, workflow.inputs, where=workflow.path)
+        if source_of_value == "--output" and (name := name.split(".")[1]) not in workflow.jobs:
+            raise UnknownName("job", name, workflow.jobs, where=workflow.path)
+
+
+def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = None) -> EventContext:
+    """What GitHub would know of this checkout. `secrets` are the names that count as set; by default those that the
+    caller's environment has. Only their names leave this function."""
     from ci_tasks.workflow.context import EventContext
 
-    return EventContext(repository=_repository(source.path), secrets=secrets)
-
-
-def given_secrets(workflow: Workflow) -> tuple[str, ...]:
-    """The workflow's secrets that the caller's environment has. Only names leave this function."""
-    secrets = {name: os.environ[name] for name in workflow.secrets if os.environ.get(name)}
-    debug_log.add_secrets(secrets.values())
-    return tuple(secrets)
+    event = EventContext(repository=_repository(source.path), secrets=secrets or (), given=source.given)
+    if secrets is not None:
+        return event
+    values = {name: os.environ[name] for name in source.workflow.secrets if name in os.environ}
+    debug_log.add_secrets(value for value in values.values() if value)
+    return replace(
+        event,
+        secrets=tuple(name for name, value in values.items() if value),
+        empty_secrets=tuple(name for name, value in values.items() if not value),
+    )
 
 
 def open_config() -> Config:

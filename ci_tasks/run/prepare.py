@@ -18,7 +18,7 @@ from ci_tasks.planning.steps import check_overrides
 from ci_tasks.records import Checkout
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, given_secrets
+from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.host_sessions import HostSession, gather_facts
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.journal import BatchJournal
@@ -107,7 +107,7 @@ def prepare(
         announce_large_files(source.path, to_host=any(spec.kind != "local" for spec in specs))
     sites = [open_executor(spec) for spec in specs]  # connections are being made while the rows are found
     try:
-        event = event_context(source, secrets=given_secrets(source.workflow))
+        event = event_context(source)
         job_rows = find_rows(source, request.label, event, request.base)
         chosen = _select_rows(job_rows.rows, request)
         batch = journal.batch if journal else store.new_batch(request.label, request.out)

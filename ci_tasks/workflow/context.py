@@ -1,7 +1,8 @@
 """The event CI would be in: a pull request that carries the label, as GitHub's contexts.
 
-Names and shapes are those of GitHub's "Contexts reference". What only GitHub knows is null: the pull request's number
-above all, so that `${{ github.event.pull_request.number || 'non-pr' }}` gives what it gives outside of a pull request.
+Names and shapes are those of GitHub's "Contexts reference", and of "Webhook events and payloads" for the pull request.
+What only GitHub knows is Unknown. There is no pull request yet, so its number and its branch are absent: they are null
+in `${{ github.event.pull_request.number || 'non-pr' }}`, as outside of a pull request, and have no text.
 """
 
 from __future__ import annotations
@@ -10,17 +11,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow import secrets
-from ci_tasks.workflow.model import Job, Workflow
+from ci_tasks.workflow.expressions import OpenObject, Unknown, Value, to_string
+from ci_tasks.workflow.model import Job, Workflow, WorkflowInput
 
 _UNKNOWN_SHA = "0" * 40
+_EVENT = "github.event"
+# What stands here for a value of GitHub's, in a run that nobody started there.
+ASSUMED = (
+    *("github.event.pull_request.draft", "github.event.pull_request.merged", "github.event.pull_request.state"),
+    *("github.event.pull_request.head.repo.fork", "github.base_ref", "github.event.pull_request.base.ref"),
+    *("github.actor", "github.triggering_actor", "github.run_id", "github.run_number", "github.run_attempt"),
+)
 
 
 @dataclass(frozen=True)
 class EventContext:
     """What a run's contexts are made of.
 
-    `outputs` are those of the jobs that were run for them; `secrets` are names.
+    `outputs` are those of the jobs that were run for them; `secrets` are names, and so are `empty_secrets`, which
+    somebody set to nothing. `given` is what a person says of what only GitHub knows.
     """
 
     sha: str = _UNKNOWN_SHA
@@ -28,7 +39,9 @@ class EventContext:
     workspace: str = "/github/workspace"
     base: str = "main"
     secrets: tuple[str, ...] = ()
+    empty_secrets: tuple[str, ...] = ()
     outputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    given: GivenValues = NOTHING_GIVEN
 
 
 def contexts(
@@ -41,53 +54,165 @@ def contexts(
     total: int,
 ) -> dict[str, Any]:
     """GitHub's contexts for one row of `job`, as the expression evaluator takes them."""
+    inputs = _inputs(event, workflow)
     return {
-        "github": _github(event, workflow.name, job.id, trigger),
+        "github": _github(event, workflow, job.id, trigger, inputs),
         "env": {},
         "matrix": dict(matrix),
-        "inputs": dict(workflow.inputs),
-        "secrets": secrets.marks(event.secrets),
-        "needs": {name: {"outputs": dict(event.outputs.get(name, {})), "result": "success"} for name in job.needs},
+        "inputs": inputs,
+        "secrets": _secrets(event),
+        "needs": {name: {"outputs": _outputs(event, workflow, name), "result": "success"} for name in job.needs},
         "steps": {},
-        "runner": {"os": "Linux", "arch": "X64", "name": "ci-tasks", "temp": "/tmp", "environment": "self-hosted"},
-        "vars": {},
+        "runner": OpenObject(
+            "runner",
+            {"os": "Linux", "arch": "X64", "name": "ci-tasks", "temp": "/tmp", "debug": None}
+            | {"environment": "self-hosted"},
+        ),
+        "vars": OpenObject("vars", dict(event.given.vars)),
         "strategy": {"job-index": index, "job-total": total, "fail-fast": False, "max-parallel": total},
         "job": {"status": "success"},
     }
 
 
-def _github(event: EventContext, workflow: str, job: str, trigger: str | None) -> dict[str, Any]:
+def _secrets(event: EventContext) -> OpenObject:
+    known: dict[str, Value] = {**secrets.marks(event.secrets), **dict.fromkeys(event.empty_secrets, "")}
+    return OpenObject("secrets", known, absent=True)
+
+
+def _inputs(event: EventContext, workflow: Workflow) -> OpenObject:
+    """Absent where a pull request or a push starts the workflow, unless they are given."""
+    declared = workflow.inputs if workflow.needs_inputs else {}
+    inputs: dict[str, Value] = {
+        name: body.default if body.default is not None else Unknown.named_value(f"inputs.{name}")
+        for name, body in declared.items()
+    }
+    for name, text in event.given.inputs.items():
+        inputs[name] = _typed(text, workflow.inputs.get(name, WorkflowInput()))
+    return OpenObject("inputs", inputs, absent=True)
+
+
+def _typed(text: str, described: WorkflowInput) -> Value:
+    if described.type == "boolean":
+        return text.strip().lower() == "true"
+    if described.type == "number":
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _outputs(event: EventContext, workflow: Workflow, job: str) -> dict[str, Value]:
+    """The outputs of a needed job: given, of its own run, or known only on GitHub."""
+    name = f"needs.{job}.outputs"
+    known: dict[str, Value] = {**event.outputs.get(job, {}), **event.given.outputs.get(job, {})}
+    needed = workflow.jobs.get(job)
+    if needed is None or needed.uses:
+        return OpenObject(name, known)
+    return {**{output: Unknown.named_value(f"{name}.{output}") for output in needed.outputs}, **known}
+
+
+def _github(
+    event: EventContext, workflow: Workflow, job: str, trigger: str | None, inputs: Mapping[str, Value]
+) -> dict[str, Value]:
     owner = event.repository.split("/")[0]
-    labels = [{"name": trigger}] if trigger else []
-    return {
+    payload = _payload(event, workflow, trigger, inputs)
+    number = payload["number"]
+    is_known = not isinstance(number, Unknown)
+    head, base, actor = (_at(payload, *path) for path in _REFS)
+    token = secrets.marks(event.secrets).get("GITHUB_TOKEN")
+    known: dict[str, Value] = {
         "event_name": "pull_request",
-        "event": {
-            "action": "labeled",
-            "pull_request": {
-                "number": None,
-                "draft": False,
-                "labels": labels,
-                "head": {"sha": event.sha, "repo": {"full_name": event.repository, "fork": False}},
-                "base": {"ref": event.base, "repo": {"full_name": event.repository}},
-            },
-            "repository": {"full_name": event.repository, "owner": {"login": owner}},
-        },
+        "event": payload,
         "sha": event.sha,
-        "ref": "refs/pull/0/merge",
-        "ref_name": "0/merge",
-        "head_ref": "",
-        "base_ref": event.base,
+        "ref": f"refs/pull/{to_string(number) if is_known else 0}/merge",
+        "ref_name": f"{to_string(number) if is_known else 0}/merge",
+        "ref_type": "branch",
+        "head_ref": Unknown.named_value("github.head_ref", absent=True) if isinstance(head, Unknown) else head,
+        "base_ref": base,
         "repository": event.repository,
         "repository_owner": owner,
         "workspace": event.workspace,
-        "workflow": workflow,
+        "workflow": workflow.name,
         "job": job,
         "run_id": "0",
         "run_number": "0",
         "run_attempt": "1",
-        "actor": "ci-tasks",
-        "triggering_actor": "ci-tasks",
+        "actor": "ci-tasks" if isinstance(actor, Unknown) else actor,
+        "triggering_actor": "ci-tasks" if isinstance(actor, Unknown) else actor,
         "server_url": "https://github.com",
         "api_url": "https://api.github.com",
-        "token": secrets.marks(event.secrets).get("GITHUB_TOKEN"),
+        "graphql_url": "https://api.github.com/graphql",
+        "token": token or Unknown.named_value("secrets.GITHUB_TOKEN", absent=True),
     }
+    return OpenObject("github", known)
+
+
+_REFS = (("pull_request", "head", "ref"), ("pull_request", "base", "ref"), ("sender", "login"))
+
+
+def _payload(
+    event: EventContext, workflow: Workflow, trigger: str | None, inputs: Mapping[str, Value]
+) -> dict[str, Value]:
+    """The payload of `pull_request: labeled`. A key of other events' payloads is null in it."""
+    owner = event.repository.split("/")[0]
+    repository = {"full_name": event.repository, "name": event.repository.split("/")[-1], "owner": {"login": owner}}
+    label: dict[str, Value] = {"name": trigger}
+    payload: dict[str, Value] = {
+        "action": "labeled",
+        "label": OpenObject(f"{_EVENT}.label", label if trigger else {}),
+        "number": Unknown.named_value(f"{_EVENT}.number", absent=True),
+        "pull_request": _open(
+            f"{_EVENT}.pull_request",
+            {
+                "number": Unknown.named_value(f"{_EVENT}.pull_request.number", absent=True),
+                "draft": False,
+                "merged": False,
+                "state": "open",
+                "labels": [label] if trigger else [],
+                "head": {"sha": event.sha, "repo": {**repository, "fork": False}},
+                "base": {"ref": event.base, "repo": repository},
+            },
+        ),
+        "repository": _open(f"{_EVENT}.repository", repository),
+        **{name: OpenObject(f"{_EVENT}.{name}") for name in ("sender", "organization", "installation", "enterprise")},
+    }
+    if workflow.needs_inputs or event.given.inputs:
+        payload["inputs"] = {
+            name: Unknown.named_value(f"inputs.{name}") if isinstance(value, Unknown) else to_string(value)
+            for name, value in inputs.items()
+        }
+    _merge(payload, event.given.event)
+    number = _at(payload, "pull_request", "number")
+    if isinstance(payload["number"], Unknown) and not isinstance(number, Unknown):
+        payload["number"] = number
+    elif isinstance(number, Unknown) and not isinstance(payload["number"], Unknown):
+        _merge(payload, {"pull_request": {"number": payload["number"]}})
+    return payload
+
+
+def _open(name: str, members: Mapping[str, Any]) -> OpenObject:
+    """An object whose other members only GitHub knows, and those of the objects in it."""
+    return OpenObject(
+        name,
+        {key: _open(f"{name}.{key}", value) if isinstance(value, dict) else value for key, value in members.items()},
+    )
+
+
+def _merge(payload: dict[str, Value], given: Mapping[str, Any]) -> None:
+    for key, value in given.items():
+        before = payload.get(key)
+        if isinstance(before, dict) and isinstance(value, Mapping):
+            _merge(before, value)
+        elif isinstance(value, Mapping) and isinstance(payload, OpenObject):
+            payload[key] = _open(f"{payload.name}.{key}", value)
+        else:
+            payload[key] = value
+
+
+def _at(value: Value, *path: str) -> Value:
+    for key in path:
+        if not isinstance(value, dict):
+            return None
+        value = value[key] if key in value or not isinstance(value, OpenObject) else value.member(key)
+    return value

@@ -63,11 +63,21 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Workflow:
-    """A workflow file. `path` is from the checkout's root; `rendered` says that it came from a template.
+class WorkflowInput:
+    """What a caller or a person may give to a workflow. `type` is GitHub's: string, boolean, number, choice, …"""
 
-    `inputs` are the defaults of what a caller gives, for a workflow that no pull request starts.
-    """
+    type: str = "string"
+    default: Any = None
+
+
+# Events that start a workflow for a commit, without inputs.
+_CODE_EVENTS = ("pull_request", "pull_request_target", "push", "merge_group")
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A workflow file. `path` is from the checkout's root; `rendered` says that it came from a template. `events` start
+    it."""
 
     path: str
     name: str
@@ -75,7 +85,13 @@ class Workflow:
     env: Mapping[str, Any] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     rendered: bool = False
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, WorkflowInput] = field(default_factory=dict)
+    events: tuple[str, ...] = ()
+
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether it starts only when it is called, or by hand."""
+        return bool(self.inputs) and not any(event in self.events for event in _CODE_EVENTS)
 
     @property
     def place(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ci_tasks import yaml_lines
 from ci_tasks.errors import WorkflowError, did_you_mean
-from ci_tasks.workflow.model import Container, Job, Step, Workflow
+from ci_tasks.workflow.model import Container, Job, Step, Workflow, WorkflowInput
 from ci_tasks.yaml_lines import Map, Text
 
 _TOP = "name run-name on permissions env defaults concurrency jobs"
@@ -25,7 +25,6 @@ _CONTAINER = "image credentials env ports volumes options"
 _JOB_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SECRET = re.compile(r"\bsecrets(?:\.|\[\s*')([A-Za-z_][A-Za-z0-9_]*)")
 _WHOLE = re.compile(r"\s*\$\{\{(.*)\}\}\s*", re.DOTALL)
-_CODE_EVENTS = ("pull_request", "pull_request_target", "push", "merge_group")
 _CALLS = ("workflow_call", "workflow_dispatch")
 
 
@@ -62,7 +61,8 @@ class _WorkflowReader:
             jobs=jobs,
             secrets=tuple(sorted({*_SECRET.findall(text), "GITHUB_TOKEN"})),
             rendered=self.rendered,
-            inputs=_default_inputs(tree.get("on")),
+            inputs=_inputs(tree.get("on")),
+            events=_events(tree.get("on")),
         )
 
     def _job(self, id: str, body: Any, line: int, shell: str | None, directory: str | None) -> Job:
@@ -215,16 +215,21 @@ class _WorkflowReader:
         return WorkflowError(message, file=self.place, line=line, job=job, step=step, text=text, hint=hint)
 
 
-def _default_inputs(on: Any) -> dict[str, Any]:
-    """The defaults of a called or dispatched workflow's inputs; none where a pull request or push can start it."""
-    if not isinstance(on, Mapping) or any(event in on for event in _CODE_EVENTS):
-        return {}
-    inputs: dict[str, Any] = {}
+def _events(on: Any) -> tuple[str, ...]:
+    events = [on] if isinstance(on, str) else on
+    return tuple(map(str, events)) if isinstance(events, (list, Mapping)) else ()
+
+
+def _inputs(on: Any) -> dict[str, WorkflowInput]:
+    """What a called or dispatched workflow takes."""
+    inputs: dict[str, WorkflowInput] = {}
     for event in _CALLS:
-        declared = on[event].get("inputs") if isinstance(on.get(event), Mapping) else None
+        declared = on[event].get("inputs") if isinstance(on, Mapping) and isinstance(on.get(event), Mapping) else None
         for name, body in (declared if isinstance(declared, Mapping) else {}).items():
-            if isinstance(body, Mapping) and body.get("default") is not None:
-                inputs[name] = body["default"]
+            described = body if isinstance(body, Mapping) else {}
+            before = inputs.get(name, WorkflowInput()).default
+            default = described.get("default") if described.get("default") is not None else before
+            inputs[name] = WorkflowInput(str(described.get("type") or "string"), default)
     return inputs
 
 

@@ -1,4 +1,8 @@
-"""Evaluating a workflow's values, so that every error names the job, the step, the line and the text."""
+"""Evaluating a workflow's values, so that every error names the job, the step, the line and the text.
+
+A value that only GitHub knows goes no further than this: `text` and what stands on it raise UnknownValueError, `value`,
+`decide` and `shown` are for those who can do without.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ from typing import Any
 
 from ci_tasks.errors import WorkflowError
 from ci_tasks.workflow import expressions
-from ci_tasks.workflow.expressions import ExpressionError, JobStatus
+from ci_tasks.workflow.expressions import ExpressionError, JobStatus, Unknown, unknowns
 from ci_tasks.workflow.model import Step
+from ci_tasks.workflow.unknown_values import UnknownValueError, how_to_give, is_unset, why_unknown
 
 
 class Resolver:
@@ -20,12 +25,17 @@ class Resolver:
         self.file, self.job, self.line = file, job, line
         self.contexts = dict(contexts)
 
-    def with_env(self, env: Mapping[str, str]) -> Resolver:
+    def with_env(self, env: Mapping[str, Any]) -> Resolver:
         """The same contexts with `env` as the env context."""
-        return Resolver(self.file, self.job, self.line, {**self.contexts, "env": dict(env)})
+        return self.with_contexts(env=dict(env))
+
+    def with_contexts(self, **contexts: Any) -> Resolver:
+        """The same contexts but for these."""
+        return Resolver(self.file, self.job, self.line, {**self.contexts, **contexts})
 
     def value(self, raw: Any, *, step: Step | None = None) -> Any:
-        """Any YAML value with its expressions evaluated; a scalar that is one expression keeps its type."""
+        """Any YAML value with its expressions evaluated; a scalar that is one expression keeps its type. Unknown for
+        what only GitHub knows."""
         if isinstance(raw, str):
             try:
                 return expressions.interpolate(raw, self.contexts)
@@ -39,15 +49,29 @@ class Resolver:
 
     def text(self, raw: Any, *, step: Step | None = None) -> str:
         """A value as GitHub writes it into an environment variable or a script."""
-        value = self.value(raw, step=step)
+        value = self._known(self.value(raw, step=step), raw, step)
         return value if isinstance(value, str) else expressions.to_string(value)
 
+    def shown(self, raw: Any, *, step: Step | None = None) -> str:
+        """As `text`, for a person: what is unknown by its name."""
+        return expressions.shown(self.value(raw, step=step))
+
     def strings(self, raw: Mapping[str, Any], *, step: Step | None = None) -> dict[str, str]:
-        return {name: self.text(value, step=step) for name, value in raw.items()}
+        """The variables of an `env`. One that is a secret or an input, and nothing else, is empty if nobody gave it."""
+        values = {name: self.value(value, step=step) for name, value in raw.items()}
+        return {name: "" if is_unset(value) else self.text(raw[name], step=step) for name, value in values.items()}
+
+    def values(self, raw: Mapping[str, Any], *, step: Step | None = None) -> dict[str, Any]:
+        """As `strings`, as expressions see them: Unknown where only GitHub knows the text."""
+        values = {name: self.value(value, step=step) for name, value in raw.items()}
+        return {
+            name: value if isinstance(value, Unknown) else expressions.to_string(value)
+            for name, value in values.items()
+        }
 
     def number(self, raw: Any, what: str) -> float | None:
         """A number, or None where there is none."""
-        value = self.value(raw)
+        value = self._known(self.value(raw), raw, None)
         if value is None or value == "":
             return None
         try:
@@ -63,10 +87,41 @@ class Resolver:
 
     def condition(self, raw: str | None, status: JobStatus = JobStatus(), *, step: Step | None = None) -> bool:
         """Whether an `if:` lets its job or step run, given how the job stands."""
+        holds = self.decide(raw, status, step=step)
+        if isinstance(holds, Unknown):
+            raise self._unknown(holds, raw, step)
+        return holds
+
+    def decide(self, raw: str | None, status: JobStatus = JobStatus(), *, step: Step | None = None) -> bool | Unknown:
+        """As `condition`; Unknown where only GitHub can say."""
         try:
             return expressions.condition(raw or "", self.contexts, status)
         except ExpressionError as error:
             raise self.error(error, raw or "", step) from None
+
+    def known(self, raw: Any, *, step: Step | None = None) -> Any:
+        """As `value`, of which nothing is unknown."""
+        return self._known(self.value(raw, step=step), raw, step)
+
+    def _known(self, value: Any, raw: Any, step: Step | None) -> Any:
+        for unknown in unknowns(value):
+            raise self._unknown(unknown, raw, step)
+        return value
+
+    def _unknown(self, unknown: Unknown, raw: Any, step: Step | None) -> UnknownValueError:
+        # Its name is what the file says, but for the spelling of an index; else the value's own line will do.
+        at = ExpressionError("", unknown.names[0].removesuffix(".*"), 0)
+        text = raw if isinstance(raw, str) else ""
+        line, quoted = _place(text, at, step.line if step else self.line)
+        return UnknownValueError(
+            why_unknown(unknown),
+            file=self.file,
+            job=self.job,
+            step=step.name if step else "",
+            line=line,
+            text=quoted,
+            hint=how_to_give(unknown.names),
+        )
 
     def check(self, raw: Any, *, step: Step | None = None) -> None:
         """Whether every expression in a value can be read, without evaluating it."""

@@ -10,14 +10,14 @@ from typing import Any
 from ci_tasks.errors import WorkflowError
 from ci_tasks.workflow import expressions, matrix, secrets
 from ci_tasks.workflow.context import EventContext, contexts
+from ci_tasks.workflow.expressions import unknowns
 from ci_tasks.workflow.model import Job, Row, Step, Workflow
 from ci_tasks.workflow.naming import Describe, label_of, leaves, make_unique, name_of
 from ci_tasks.workflow.resolve import Resolver
+from ci_tasks.workflow.unknown_values import is_unset
 
 _HOSTED = re.compile(r"(ubuntu|windows|macos)-", re.IGNORECASE)
 _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # with secrets shown as <secret NAME>
-# Contexts of which some values are known only on GitHub, or once other jobs have run.
-_ELSEWHERE = ("needs", "inputs", "vars")
 
 
 def trigger_of(workflow: Workflow, job: Job) -> str | None:
@@ -34,10 +34,12 @@ def trigger_of(workflow: Workflow, job: Job) -> str | None:
 
 
 def missing_outputs(job: Job, event: EventContext) -> list[str]:
-    """The jobs whose outputs the matrix needs and that have not been run for them."""
+    """The jobs whose outputs the matrix needs, which have not been run for them, and for which nobody gave them."""
     references = (name.split(".") for name in _reads(job.matrix))
-    needed = [parts[1] for parts in references if parts[0] == "needs" and len(parts) > 1]
-    return [name for name in dict.fromkeys(needed) if name not in event.outputs]
+    needed = [(parts[1], parts[3:4]) for parts in references if parts[0] == "needs" and len(parts) > 1]
+    given = event.given.outputs
+    jobs = [name for name, output in needed if not (output and output[0] in given.get(name, {}))]
+    return [name for name in dict.fromkeys(jobs) if name not in event.outputs]
 
 
 def rows(workflow: Workflow, job: Job, event: EventContext, describe: Describe) -> list[Row]:
@@ -65,16 +67,14 @@ def names(workflow: Workflow, job: Job, event: EventContext, describe: Describe)
 def row_resolver(workflow: Workflow, job: Job, row: Row, event: EventContext) -> Resolver:
     """Evaluates the job's values as CI would for `row`, with the row's environment as the env context."""
     values = contexts(event, workflow, job, row.trigger, row.matrix, row.index, row.total)
-    return Resolver(workflow.place, job.id, job.line, {**values, "env": dict(row.env)})
+    resolve = Resolver(workflow.place, job.id, job.line, values)
+    return resolve.with_env({**row.env, **resolve.values(workflow.env), **resolve.values(job.env)})
 
 
 def environment(workflow: Workflow, job: Job, row: Row, event: EventContext) -> dict[str, str]:
-    """The row's environment under `event`: the workflow's `env`, then the job's."""
+    """The row's environment under `event`: the workflow's `env`, then the job's. Raises UnknownValueError."""
     values = contexts(event, workflow, job, row.trigger, row.matrix, row.index, row.total)
-    return _environment(workflow, job, Resolver(workflow.place, job.id, job.line, values))
-
-
-def _environment(workflow: Workflow, job: Job, resolve: Resolver) -> dict[str, str]:
+    resolve = Resolver(workflow.place, job.id, job.line, values)
     return {**resolve.strings(workflow.env), **resolve.strings(job.env)}
 
 
@@ -91,7 +91,7 @@ def _row(
     values = contexts(event, workflow, job, trigger, combination, index, total)
     resolve = Resolver(workflow.place, job.id, job.line, values)
     matrix_test = describe(combination)
-    env = _environment(workflow, job, resolve)
+    env = {**resolve.values(workflow.env), **resolve.values(job.env)}
     return Row(
         label=label_of(job.id),
         job=job.id,
@@ -101,7 +101,7 @@ def _row(
         args=matrix_test.args,
         gpus=matrix_test.gpus,
         image=_image(job, resolve.with_env(env)),
-        env=env,
+        env={name: "" if is_unset(value) else expressions.shown(value) for name, value in env.items()},
         runner=_runner(job, resolve),
         timeout_minutes=_timeout(job, resolve),
         matrix=combination,
@@ -112,7 +112,7 @@ def _row(
 
 def _dynamic(workflow: Workflow, job: Job, trigger: str | None, event: EventContext) -> Row:
     resolve = Resolver(workflow.place, job.id, job.line, contexts(event, workflow, job, trigger, {}, 0, 1))
-    texts = [text for text in _scalars(job.matrix) if _reads_elsewhere(text)]
+    texts = [text for text in _scalars(job.matrix) if list(unknowns(resolve.value(text)))]
     return Row(
         label=label_of(job.id),
         job=job.id,
@@ -150,8 +150,9 @@ def _image(job: Job, resolve: Resolver) -> str | None:
         if step.run and "docker" in step.run and not _reads(step.run, "steps") and _may_run(step, resolve):
             from ci_tasks.workflow import shell
 
-            env = {**resolve.contexts["env"], **resolve.strings(step.env, step=step)}
-            run = shell.docker_run(resolve.with_env(env).text(step.run, step=step), env)
+            env = {**resolve.contexts["env"], **resolve.values(step.env, step=step)}
+            texts = {name: expressions.shown(value) for name, value in env.items()}
+            run = shell.docker_run(resolve.with_env(env).shown(step.run, step=step), texts)
             if run:
                 image = secrets.shown(run.image)
                 return image if _IMAGE.fullmatch(image) else None
@@ -161,61 +162,42 @@ def _image(job: Job, resolve: Resolver) -> str | None:
 def _container_image(value: Any) -> str:
     """`container: ${{ … }}` may give the whole object."""
     image = value.get("image") if isinstance(value, Mapping) else value
-    return image if isinstance(image, str) else expressions.to_string(image)
+    return image if isinstance(image, str) else expressions.shown(image)
 
 
 def _may_run(step: Step, resolve: Resolver) -> bool:
     """Whether a step's `if` holds; one that reads what only a run knows may hold."""
     text = step.condition or ""
     whole = text if "${{" in text else f"${{{{ {text} }}}}"
-    return not text.strip() or bool(_reads(whole, "steps", *_ELSEWHERE)) or resolve.condition(step.condition, step=step)
+    return not text.strip() or bool(_reads(whole, "steps")) or bool(resolve.decide(step.condition, step=step))
 
 
 def _runner(job: Job, resolve: Resolver) -> str:
     """Labels decide; `self-hosted` among them outweighs what looks like one of GitHub's own. A group says nothing."""
-    runs_on = _known(job.runs_on, resolve)
+    runs_on = resolve.value(job.runs_on)
     labels = runs_on.get("labels") if isinstance(runs_on, Mapping) else runs_on
-    names = [str(label).lower() for label in (labels if isinstance(labels, list) else [labels])]
+    names = [expressions.shown(label).lower() for label in (labels if isinstance(labels, list) else [labels])]
     hosted = "self-hosted" not in names and any(_HOSTED.match(name) for name in names)
     return "github-hosted" if hosted else "self-hosted"
 
 
 def _timeout(job: Job, resolve: Resolver) -> float | None:
-    is_known = _known(job.timeout_minutes, resolve) is not None
+    is_known = not list(unknowns(resolve.value(job.timeout_minutes)))
     return resolve.number(job.timeout_minutes, "timeout-minutes") if is_known else None
-
-
-def _known(raw: Any, resolve: Resolver) -> Any:
-    """The value; None where it cannot be found because it reads what is known only elsewhere."""
-    try:
-        return resolve.value(raw)
-    except WorkflowError:
-        if _reads_elsewhere(raw):
-            return None
-        raise
 
 
 def _combinations(workflow: Workflow, job: Job, event: EventContext) -> list[dict[str, Any]] | None:
     """The matrix expanded, or None where it waits for what is known elsewhere."""
-    if missing_outputs(job, event):
-        return None
     resolve = Resolver(workflow.place, job.id, job.line, contexts(event, workflow, job, None, {}, 0, 1))
+    value = resolve.value(job.matrix)
+    if list(unknowns(value)):
+        return None
     try:
-        return matrix.expand(resolve.value(job.matrix))
-    except WorkflowError:
-        if _reads(job.matrix, "inputs", "vars"):
-            return None
-        raise
+        return matrix.expand(value)
     except matrix.MatrixError as error:
-        if _reads(job.matrix, "inputs", "vars"):
-            return None
         line = getattr(job.matrix, "line", 0) or job.line
         text = f"matrix: {job.matrix}"[:200]
         raise WorkflowError(str(error), file=workflow.place, job=job.id, line=line, text=text) from None
-
-
-def _reads_elsewhere(value: Any) -> list[str]:
-    return _reads(value, *_ELSEWHERE)
 
 
 def _reads(value: Any, *contexts: str) -> list[str]:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.given_values import GivenValues
 from ci_tasks.workflow import secrets
 from ci_tasks.workflow.context import EventContext, contexts
-from ci_tasks.workflow.expressions import evaluate
-from ci_tasks.workflow.model import Job, Workflow
+from ci_tasks.workflow.expressions import Unknown, evaluate
+from ci_tasks.workflow.model import Job, Workflow, WorkflowInput
 
 EVENT = EventContext(
     sha="abc",
@@ -19,8 +20,10 @@ EVENT = EventContext(
     secrets=("HF_TOKEN",),
     outputs={"detect": {"matrix": "[]"}, "other": {"x": "1"}},
 )
-JOB = Job("ckpt", 1, needs=("detect", "lint"))
-WORKFLOW = Workflow("w.yml", "PR", {"ckpt": JOB}, inputs={"image": "x:1"})
+JOB = Job("ckpt", 1, needs=("detect", "lint", "called"))
+LINT = Job("lint", 5, outputs={"x": "${{ steps.a.outputs.b }}"})
+JOBS = {"ckpt": JOB, "lint": LINT, "called": Job("called", 9, uses="x")}
+WORKFLOW = Workflow("w.yml", "PR", JOBS, inputs={"image": WorkflowInput("string", "x:1"), "tag": WorkflowInput()})
 
 
 @pytest.mark.parametrize(
@@ -37,7 +40,7 @@ WORKFLOW = Workflow("w.yml", "PR", {"ckpt": JOB}, inputs={"image": "x:1"})
         ("github.workflow", "PR"),
         ("github.job", "ckpt"),
         ("github.event.pull_request.head.repo.full_name == github.repository", True),
-        # What only GitHub knows is null.
+        # There is no pull request, and a pull request gives no inputs.
         ("github.event.pull_request.number || 'non-pr'", "non-pr"),
         ("github.event.inputs.infinite_run || 'false'", "false"),
         ("matrix.info.num_gpus", 8),
@@ -48,17 +51,19 @@ WORKFLOW = Workflow("w.yml", "PR", {"ckpt": JOB}, inputs={"image": "x:1"})
         ("github.event.pull_request.draft", False),
         ("github.event.pull_request.head.repo.fork", False),
         ("inputs.image", "x:1"),
-        # Secrets are marks; one that is not set is null, as on GitHub.
+        # Secrets are marks.
         ("secrets.HF_TOKEN", secrets.mark("HF_TOKEN")),
-        ("secrets.OTHER", None),
-        ("github.token", None),
+        ("secrets.OTHER == ''", True),
+        # The payload of another event has keys that this one's does not.
+        ("github.event.issue.number", None),
+        ("github.event.label.name", "run-ci-ckpt"),
         # Only jobs that are needed are seen, with the outputs that are known.
         ("needs.detect.outputs.matrix", "[]"),
         ("needs.detect.result", "success"),
-        ("needs.lint.outputs.x", None),
+        ("needs.lint.outputs.undeclared", None),
         ("needs.other", None),
         ("steps.x.outputs.y", None),
-        ("vars.X", None),
+        ("runner.debug", None),
         ("runner.os", "Linux"),
     ],
 )
@@ -75,4 +80,38 @@ def test_the_token_is_the_secret_of_that_name() -> None:
 def test_a_job_without_a_label_sees_none() -> None:
     values = contexts(EventContext(), WORKFLOW, JOB, None, {}, 0, 1)
     assert evaluate("toJSON(github.event.pull_request.labels)", values) == "[]"
-    assert evaluate("github.token", values) is None
+    assert evaluate("github.token || 'none'", values) == "none"
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("secrets.OTHER", "secrets.OTHER"),
+        ("github.token", "secrets.GITHUB_TOKEN"),
+        ("vars.X", "vars.X"),
+        ("inputs.tag", "inputs.tag"),
+        ("github.event.inputs.tag", "inputs.tag"),
+        ("needs.lint.outputs.x", "needs.lint.outputs.x"),
+        ("needs.called.outputs.any", "needs.called.outputs.any"),
+        ("github.head_ref", "github.head_ref"),
+        ("github.repository_id", "github.repository_id"),
+        ("github.event.number", "github.event.number"),
+        ("github.event.sender.login", "github.event.sender.login"),
+        ("github.event.pull_request.user.login", "github.event.pull_request.user.login"),
+        ("github.event.pull_request.head.ref", "github.event.pull_request.head.ref"),
+        ("github.event.repository.default_branch", "github.event.repository.default_branch"),
+        ("runner.tool_cache", "runner.tool_cache"),
+    ],
+)
+def test_what_only_github_knows_is_unknown_by_its_name(expression: str, name: str) -> None:
+    value = evaluate(expression, contexts(EVENT, WORKFLOW, JOB, "run-ci-ckpt", {}, 0, 1))
+    assert isinstance(value, Unknown) and value.names == (name,)
+
+
+def test_a_given_payload_is_put_over_the_one_of_a_labelled_pull_request() -> None:
+    payload = {"pull_request": {"number": 3, "head": {"ref": "fix"}, "user": {"login": "u"}}, "sender": {"login": "s"}}
+    values = contexts(EventContext(given=GivenValues(event=payload)), WORKFLOW, JOB, "run-ci", {}, 0, 1)
+    names = ("github.event.number", "github.ref", "github.head_ref", "github.actor", "github.event.pull_request.state")
+    assert [evaluate(name, values) for name in names] == [3, "refs/pull/3/merge", "fix", "s", "open"]
+    assert evaluate("github.event.pull_request.user.login", values) == "u"
+    assert isinstance(evaluate("github.event.pull_request.user.id", values), Unknown)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.workflow.model import Container, Job, Step
+from ci_tasks.workflow.model import Container, Job, Step, WorkflowInput
 from ci_tasks.workflow.reader import read
 
 FULL = """\
@@ -177,25 +177,41 @@ def test_a_condition_is_text_whatever_yaml_makes_of_it(value: str, condition: st
     assert job_of(minimal(f"    if: {value}\n")).condition == condition
 
 
-CALL = "workflow_call: {inputs: {image: {default: 'x:1'}, gpus: {default: 8}, name: {type: string}}}"
+CALL = "workflow_call: {inputs: {image: {default: 'x:1'}, gpus: {type: number, default: 8}, name: {type: string}}}"
+
+
+ABOOL = WorkflowInput("boolean", False)
+DECLARED = {"image": WorkflowInput("string", "x:1"), "gpus": WorkflowInput("number", 8), "name": WorkflowInput()}
 
 
 @pytest.mark.parametrize(
-    ("on", "inputs"),
+    ("on", "inputs", "needs_inputs"),
     [
-        # What a caller would give by default, where only a caller or a person starts the workflow.
-        (f"{{{CALL}}}", {"image": "x:1", "gpus": 8}),
-        ("{workflow_dispatch: {inputs: {a: {default: false}}}}", {"a": False}),
-        # Inputs are null on GitHub when a pull request or a push starts it.
-        (f"{{pull_request: , {CALL}}}", {}),
-        (f"{{push: {{branches: [main]}}, {CALL}}}", {}),
-        ("push", {}),
-        ("[push, workflow_call]", {}),
-        ("{workflow_call: , workflow_dispatch: {inputs: }}", {}),
+        (f"{{{CALL}}}", DECLARED, True),
+        ("{workflow_dispatch: {inputs: {a: {type: boolean, default: false}}}}", {"a": ABOOL}, True),
+        # A pull request or a push starts it without inputs.
+        (f"{{pull_request: , {CALL}}}", DECLARED, False),
+        (f"{{push: {{branches: [main]}}, {CALL}}}", DECLARED, False),
+        ("push", {}, False),
+        ("[push, workflow_call]", {}, False),
+        ("{workflow_call: , workflow_dispatch: {inputs: }}", {}, False),
     ],
 )
-def test_inputs_are_the_defaults_of_a_called_workflow(on: str, inputs: dict[str, object]) -> None:
-    assert read(minimal().replace("push", on, 1), "w.yml").inputs == inputs
+def test_inputs_have_a_type_and_a_default(on: str, inputs: dict[str, WorkflowInput], needs_inputs: bool) -> None:
+    parsed = read(minimal().replace("push", on, 1), "w.yml")
+    assert (parsed.inputs, parsed.needs_inputs) == (inputs, needs_inputs)
+
+
+@pytest.mark.parametrize(
+    ("on", "events"),
+    [
+        ("push", ("push",)),
+        ("[push, pull_request]", ("push", "pull_request")),
+        ("{schedule: [], push: }", ("schedule", "push")),
+    ],
+)
+def test_the_events_are_those_that_start_it(on: str, events: tuple[str, ...]) -> None:
+    assert read(minimal().replace("push", on, 1), "w.yml").events == events
 
 
 def test_a_workflow_without_a_name_is_called_by_its_path() -> None:

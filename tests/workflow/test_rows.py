@@ -164,7 +164,8 @@ def test_the_pull_request_carries_the_label() -> None:
     ],
 )
 def test_labels_say_whose_machine_it_is(runs_on: str, runner: str) -> None:
-    assert only(workflow(f"    runs-on: {runs_on}\n")).runner == runner
+    parsed = workflow(f"    runs-on: {runs_on}\n    needs: b\n", others="  b: {uses: ./x.yml}\n")
+    assert only(parsed).runner == runner
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,12 @@ IMAGES: list[tuple[str, str, str | None]] = [
     ("", "- {run: docker run a, if: steps.x.outputs.y == '1'}\n      - run: docker run b", "a"),
     # Known only while it runs.
     ("", "- run: docker run $UNKNOWN", None),
-    ("", "- run: docker run ${{ vars.REGISTRY }}/x:${{ vars.TAG }}", None),
+    ("", "- run: docker run ${{ steps.x.outputs.image }}/x", None),
+    # Known on GitHub alone.
+    ("", "- run: docker run ${{ vars.REGISTRY }}/x:${{ vars.TAG }}", "<vars.REGISTRY>/x:<vars.TAG>"),
+    ("    container: '${{ vars.IMAGE }}'\n", "- run: x", "<vars.IMAGE>"),
+    ("    env: {I: '${{ vars.IMAGE }}'}\n", "- run: docker run $I", "<vars.IMAGE>"),
+    ("", "- {run: docker run a, if: vars.X == '1'}\n      - run: docker run b", "a"),
     ("", "- run: docker run ${{ steps.x.outputs.image }}", None),
 ]
 

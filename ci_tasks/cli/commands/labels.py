@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ci_tasks.cli.given_options import GivenOptions, with_given
 from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, NODES, ONLY, REPO, REV, WORKFLOW, text
 from ci_tasks.cli.output import print_json
 
 
 @dataclass(frozen=True)
-class JobsOptions:
+class JobsOptions(GivenOptions):
     label: str | None = LABEL.field(help="only this label", required=False)
     json: bool = JSON.field()
     repo: str | None = REPO.field()
@@ -25,11 +26,12 @@ def jobs(options: JobsOptions) -> int:
     ci-tasks jobs --rev v0.2.2        at another revision
     """
     from ci_tasks.report import table
-    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.checkout_source import open_config, open_source
     from ci_tasks.run.listing import list_jobs
     from ci_tasks.workflow.model import JobRow
 
-    source = open_source(options.repo, options.rev, options.workflow)
+    given = with_given(open_config(), options).given
+    source = open_source(options.repo, options.rev, options.workflow, given)
     label = source.label_of(options.label) if options.label else None
     rows = list_jobs(source, label, options.base)
     if options.json:
@@ -41,7 +43,7 @@ def jobs(options: JobsOptions) -> int:
 
 
 @dataclass(frozen=True)
-class PlanOptions:
+class PlanOptions(GivenOptions):
     label: str = LABEL.field()
     only: str | None = ONLY.field()
     host: str = HOST.field(default="local", commas=False)
@@ -58,6 +60,7 @@ def plan(options: PlanOptions) -> int:
     """
     ci-tasks plan ckpt --only async-save --host sim --out /tmp/plan
     ci-tasks plan megatron --only qwen3_30B --host cluster --nodes 2
+    ci-tasks plan ckpt --var REGISTRY=ghcr.io/me      what only GitHub knows
     bash /tmp/plan/01/run.sh
     """
     from pathlib import Path
@@ -67,11 +70,12 @@ def plan(options: PlanOptions) -> int:
     from ci_tasks.run.label import plan
     from ci_tasks.run.prepare import RunRequest
 
-    source = open_source(options.repo, options.rev, options.workflow)
+    config = with_given(open_config(), options)
+    source = open_source(options.repo, options.rev, options.workflow, config.given)
     out = Path(options.out) if options.out else None
     label = source.label_of(options.label)
     request = RunRequest(label, options.only, options.host, options.base, out, nodes=options.nodes or 1)
-    plans = plan(source, open_config(), request)
+    plans = plan(source, config, request)
     if options.json:
         print_json([run.public() for run in plans])
     else:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ci_tasks import registry
+from ci_tasks.cli.given_options import GivenOptions, with_given
 from ci_tasks.cli.options import (
     BASE,
     HOST,
@@ -38,7 +39,7 @@ _RESUMED_ROWS = "--resume continues the rows of the interrupted command"
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(GivenOptions):
     label: str = LABEL.field()
     host: str = Option(
         default="local",
@@ -141,11 +142,11 @@ def run_label(options: RunOptions) -> int:
     """Run the rows that the options select. Returns the exit code."""
     from ci_tasks.run.checkout_source import open_config, open_source
 
-    config = open_config()
+    config = with_given(open_config(), options)
     if not (options.repeat or options.until_fail):
         return _run_once(options, config)
     repeated_run = registry.hook("repeated_run")
-    source = open_source(options.repo, options.rev, options.workflow)
+    source = open_source(options.repo, options.rev, options.workflow, config.given)
     request, how = _request(options, source), _how(options)
     code: int = repeated_run(source, config, request, how, options)
     return code
@@ -161,7 +162,7 @@ def _run_once(options: RunOptions, config: Config) -> int:
         # First, since connecting and recording the tree take time while the rest is loaded.
         specs = config.select_hosts(options.host)
         executors = {spec.name: stack.enter_context(closing(open_executor(spec))) for spec in specs}
-        source = open_source(options.repo, options.rev, options.workflow)
+        source = open_source(options.repo, options.rev, options.workflow, config.given)
         next(iter(executors.values())).start_snapshot(source.path, rev=source.rev, base=options.base)
         from ci_tasks.run.label import run
 

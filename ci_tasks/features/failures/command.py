@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ci_tasks.cli.given_options import GivenOptions, with_given
 from ci_tasks.cli.options import (
     HOST,
     IMAGE,
@@ -61,7 +62,7 @@ def triage(options: TriageOptions) -> int:
 
 
 @dataclass(frozen=True)
-class ReproduceOptions:
+class ReproduceOptions(GivenOptions):
     log: str | None = _LOG.field()
     url: str | None = text(
         "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access",
@@ -100,7 +101,7 @@ def reproduce(options: ReproduceOptions) -> int:
         raise UsageError(
             "reproduce needs --log FILE, --log - or --url URL", hint="`ci-tasks reproduce --help` has examples"
         )
-    config = open_config()
+    config = with_given(open_config(), options)
     config.host(options.host)  # before anything is downloaded
     log = ci_log.from_url(options.url) if options.url else ci_log.from_file(options.log or "-", options.job)
     return reproduce(log, config, options)
@@ -110,7 +111,7 @@ _BISECT = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks 
 
 
 @dataclass(frozen=True)
-class BisectOptions:
+class BisectOptions(GivenOptions):
     label: str = LABEL.field()
     only: str = ONLY.field(
         help="the row's name, or a part that no other row has", metavar="ROW", commas=False, required=True, hint=_BISECT
@@ -148,7 +149,7 @@ def bisect(options: BisectOptions) -> int:
     from ci_tasks.features.failures.bisection.bisect import bisect
     from ci_tasks.run.checkout_source import open_config
 
-    return bisect(options, hosts, open_config())
+    return bisect(options, hosts, with_given(open_config(), options))
 
 
 def repeated_run(

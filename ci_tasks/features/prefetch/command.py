@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 
+from ci_tasks.cli.given_options import GivenOptions, with_given
 from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, REPO, REV, WORKFLOW, switch
 
 
 @dataclass(frozen=True)
-class PrefetchOptions:
+class PrefetchOptions(GivenOptions):
     label: str = LABEL.field()
     host: str = HOST.field(default="local", commas=False)
     only: str | None = ONLY.field()
@@ -42,10 +43,11 @@ def prefetch(options: PrefetchOptions) -> int:
     from ci_tasks.features.prefetch.progress import ProgressLine
     from ci_tasks.run.checkout_source import open_config, open_source
 
-    source = open_source(options.repo, options.rev, options.workflow)
+    config = with_given(open_config(), options)
+    source = open_source(options.repo, options.rev, options.workflow, config.given)
     print(source.headline, file=sys.stderr)
     options = replace(options, label=source.label_of(options.label))
     with ProgressLine(sys.stderr) as line:
         return prefetch_label(
-            source, open_config(), options, say=line.say, progress=line.progress, open_executor=open_executor
+            source, config, options, say=line.say, progress=line.progress, open_executor=open_executor
         )

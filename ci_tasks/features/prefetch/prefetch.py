@@ -32,7 +32,7 @@ from ci_tasks.recorder.record import open_recorder
 from ci_tasks.records import Plan
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, given_secrets
+from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.job_outputs import JobRows, find_rows
 from ci_tasks.run.row_plans import RowPlanner
@@ -67,9 +67,7 @@ def prefetch_label(
     check_overrides(config.overrides, source.workflow.jobs)
     executor = open_executor(spec)  # connected to while the rows are found
     try:
-        job_rows = find_rows(
-            source, options.label, event_context(source, secrets=given_secrets(source.workflow)), options.base
-        )
+        job_rows = find_rows(source, options.label, event_context(source), options.base)
         rows = select.select(job_rows.rows, options.only, options.label)
         batch = store.new_batch(f"prefetch-{options.label}")
         failed = True

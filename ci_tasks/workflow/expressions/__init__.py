@@ -9,7 +9,7 @@ from .evaluate import JobStatus, condition, evaluate, interpolate
 from .nodes import Binary, Call, Context, ExpressionError, Index, Literal, Node, Property, Unary, Wildcard, walk
 from .syntax import CONTEXTS, parse
 from .templates import label_tests, references, uses_status
-from .values import Value, lookup, loose_equal, to_string, truthy
+from .values import OpenObject, Unknown, Value, lookup, loose_equal, shown, to_string, truthy, unknowns
 
 __all__ = [
     "CONTEXTS",
@@ -21,8 +21,10 @@ __all__ = [
     "JobStatus",
     "Literal",
     "Node",
+    "OpenObject",
     "Property",
     "Unary",
+    "Unknown",
     "Value",
     "Wildcard",
     "condition",
@@ -33,8 +35,10 @@ __all__ = [
     "loose_equal",
     "parse",
     "references",
+    "shown",
     "to_string",
     "truthy",
+    "unknowns",
     "uses_status",
     "walk",
 ]

@@ -1,5 +1,8 @@
 """What expressions come to: a tree and the contexts give a value; so do templates with `${{ }}` and `if:` conditions.
 
+What depends on a value that only GitHub knows is Unknown, and names it. What does not, such as the other side of `false
+&& …`, has its value.
+
 How `if:` gets its implicit success() is learnt from actions/runner's C# source (`ConvertToIfCondition`).
 """
 
@@ -12,7 +15,22 @@ from .functions import FUNCTIONS, STATUS_FUNCTIONS, FunctionError
 from .nodes import Binary, Call, Context, ExpressionError, Index, Literal, Node, Property, Unary, Wildcard
 from .syntax import parse
 from .templates import calls_status, condition_expression, split
-from .values import Value, index, kind, less, lookup, loose_equal, to_string, truthy, wildcard
+from .values import (
+    Unknown,
+    Value,
+    combined,
+    index,
+    kind,
+    less,
+    lookup,
+    loose_equal,
+    settled,
+    shown,
+    to_string,
+    truth,
+    unknowns,
+    wildcard,
+)
 
 
 @dataclass(frozen=True)
@@ -36,16 +54,20 @@ def evaluate(text: str, contexts: Mapping[str, Value], status: JobStatus = SUCCE
 
 
 def interpolate(template: str, contexts: Mapping[str, Value], status: JobStatus = SUCCESS) -> Value:
-    """The value of a YAML scalar: typed if it is one `${{ }}` and nothing else, otherwise a string.
+    """The value of a YAML scalar: typed if it is one `${{ }}` and nothing else, otherwise a string, or Unknown.
 
     Raises ExpressionError for an unclosed `${{` and whatever `evaluate` raises it for.
     """
     parts = split(template)
     values = [evaluate(part.text, contexts, status) if part.is_expression else part.text for part in parts]
-    return values[0] if len(values) == 1 else "".join(map(to_string, values))
+    if len(values) == 1:
+        return values[0]
+    if any(isinstance(value, Unknown) for value in values):
+        return combined(values, text="".join(map(shown, values)))
+    return "".join(map(to_string, values))
 
 
-def condition(text: str, contexts: Mapping[str, Value], status: JobStatus = SUCCESS) -> bool:
+def condition(text: str, contexts: Mapping[str, Value], status: JobStatus = SUCCESS) -> bool | Unknown:
     """Whether an `if:` lets its job or step run; `${{ }}` is optional, and no text means success().
 
     Without a call of a status function it is `success() && (…)`. Text beside `${{ }}`, be it a newline, makes the
@@ -56,7 +78,11 @@ def condition(text: str, contexts: Mapping[str, Value], status: JobStatus = SUCC
         return status.success
     evaluation = _Evaluation(expression, contexts, status)
     tree = parse(expression)
-    return (status.success or calls_status(tree)) and truthy(evaluation.value(tree))
+    if not (status.success or calls_status(tree)):
+        return False
+    value = evaluation.value(tree)
+    holds = truth(value)
+    return combined([value]) if holds is None else holds
 
 
 @dataclass(frozen=True)
@@ -80,7 +106,9 @@ class _Evaluation:
             case Call():
                 return self._call(node)
             case Unary(operand=operand):
-                return not truthy(self.value(operand))
+                value = self.value(operand)
+                holds = truth(value)
+                return combined([value]) if holds is None else not holds
             case Binary():
                 return self._binary(node)
 
@@ -91,7 +119,9 @@ class _Evaluation:
     def _binary(self, node: Binary) -> Value:
         if node.op in ("&&", "||"):
             return self._chain(node)
-        left, right = self.value(node.left), self.value(node.right)
+        left, right = settled(self.value(node.left)), settled(self.value(node.right))
+        if isinstance(left, Unknown) or isinstance(right, Unknown):
+            return combined([side for side in (left, right) if isinstance(side, Unknown)])
         match node.op:
             case "==":
                 return loose_equal(left, right)
@@ -113,27 +143,46 @@ class _Evaluation:
         while isinstance(first, Binary) and first.op == node.op:
             rest.append(first.right)
             first = first.left
+        decisive = node.op == "||"  # the truth value that ends the chain
+        undecided: list[Value] = []
         value = self.value(first)
-        while rest and truthy(value) == (node.op == "&&"):
+        while rest and truth(value) is not decisive:
+            if truth(value) is None:
+                undecided.append(value)
             value = self.value(rest.pop())
-        return value
+        if not undecided:
+            return value
+        # An operand before this one may be the chain's value, but cannot change that the chain is decided.
+        holds = decisive if truth(value) is decisive else None
+        return combined([*undecided, value], holds=holds)
 
     def _call(self, call: Call) -> Value:
         if call.name in STATUS_FUNCTIONS:
             return call.name == "always" or bool(getattr(self.status, call.name))
         if call.name == "case":
             return self._case(call)
-        body = FUNCTIONS[call.name.lower()].body
-        assert body is not None, f"{call.name} is evaluated above"
+        function = FUNCTIONS[call.name.lower()]
+        assert function.body is not None, f"{call.name} is evaluated above"
+        arguments = [self.value(argument) for argument in call.arguments]
+        if function.tests:
+            arguments = [settled(argument) for argument in arguments]
+        if call.name == "contains" and isinstance(arguments[0], list) and not isinstance(arguments[1], Unknown):
+            known = [member for member in arguments[0] if not isinstance(member, Unknown)]
+            if function.body(known, arguments[1]):
+                return True
+        if any(True for argument in arguments for _ in unknowns(argument)):
+            return combined(arguments)
         try:
-            return body(*map(self.value, call.arguments))
+            return function.body(*arguments)
         except FunctionError as error:
             raise ExpressionError(str(error), self.text, call.position) from None
 
     def _case(self, call: Call) -> Value:
         *pairs, default = call.arguments
         for predicate, result in zip(pairs[::2], pairs[1::2], strict=True):
-            holds = self.value(predicate)
+            holds = settled(self.value(predicate))
+            if isinstance(holds, Unknown):
+                return combined([holds])
             if not isinstance(holds, bool):
                 message = f"case: a condition must be a boolean, not {kind(holds).lower()}"
                 raise ExpressionError(message, self.text, call.position)

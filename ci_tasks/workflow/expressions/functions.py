@@ -24,13 +24,15 @@ class FunctionError(Exception):
 class Function:
     """A function's name as GitHub spells it, its arity, and its body.
 
-    A body of None marks one that `evaluate` does itself: the status functions depend on the job, `case` is lazy.
+    A body of None marks one that `evaluate` does itself: the status functions depend on the job, `case` is lazy. One
+    that `tests` gives a boolean and no text of its arguments.
     """
 
     name: str
     minimum: int
     maximum: int
     body: Callable[..., Value] | None = None
+    tests: bool = False
 
 
 def contains(search: Value, item: Value) -> bool:
@@ -143,13 +145,13 @@ STATUS_FUNCTIONS = ("success", "failure", "always", "cancelled")
 # documentation does not offer; here they take none.
 _ALL = (
     Function("case", 3, 255),
-    Function("contains", 2, 2, contains),
-    Function("endsWith", 2, 2, ends_with),
+    Function("contains", 2, 2, contains, tests=True),
+    Function("endsWith", 2, 2, ends_with, tests=True),
     Function("format", 1, 255, format_),
     Function("fromJSON", 1, 1, from_json),
     Function("hashFiles", 1, 255, hash_files),
     Function("join", 1, 2, join),
-    Function("startsWith", 2, 2, starts_with),
+    Function("startsWith", 2, 2, starts_with, tests=True),
     Function("toJSON", 1, 1, to_json),
     *(Function(name, 0, 0) for name in STATUS_FUNCTIONS),
 )

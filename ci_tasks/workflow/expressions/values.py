@@ -1,18 +1,20 @@
 """The values an expression works on, and how GitHub turns one kind of value into another.
 
-Null, boolean, number, string, array and object, as None, bool, int or float, str, list and dict. The rules are those of
-the documentation page "Evaluate expressions in workflows and actions" (Literals, Operators) where it says enough, and
-of actions/runner's C# source (`EvaluationResult`, `ExpressionUtility`, `Operators/Index`) where it does not.
+Null, boolean, number, string, array and object, as None, bool, int or float, str, list and dict; and Unknown, for what
+only GitHub knows. The rules are those of the documentation page "Evaluate expressions in workflows and actions"
+(Literals, Operators) where it says enough, and of actions/runner's C# source (`EvaluationResult`, `ExpressionUtility`,
+`Operators/Index`) where it does not.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
-Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | Unknown | None"
 
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _RADIX = re.compile(r"0x([0-9a-fA-F]+)|0o([0-7]+)")
@@ -28,6 +30,75 @@ _KINDS = ((bool, "Boolean"), (int, "Number"), (float, "Number"), (str, "String")
 
 class FilteredArray(list[Value]):
     """What `*` gives: an array whose next property or index applies to each of its items."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A value that only GitHub knows. `names` are what it comes from, such as `vars.REGISTRY`; `text` shows it.
+
+    `holds`: whether it is true, where that is known although the value is not. `absent`: here it is null wherever it is
+    compared or tested, as GitHub has it elsewhere (a secret for a fork's pull request); only its text is unknown.
+    `named`: it is what its name says, so that `.key` has a name as well.
+    """
+
+    names: tuple[str, ...]
+    text: str = ""
+    holds: bool | None = None
+    absent: bool = False
+    named: bool = False
+
+    @property
+    def shown(self) -> str:
+        return self.text or f"<{', '.join(self.names)}>"
+
+    @classmethod
+    def named_value(cls, name: str, *, absent: bool = False) -> Unknown:
+        return cls((name,), holds=False if absent else None, absent=absent, named=True)
+
+
+class OpenObject(dict[str, Value]):
+    """An object of which only some members are known: any other is Unknown. `name` is its own, such as `vars`."""
+
+    def __init__(self, name: str, members: Mapping[str, Value] | None = None, *, absent: bool = False) -> None:
+        super().__init__(members or {})
+        self.name, self.absent = name, absent
+
+    def member(self, key: str) -> Unknown:
+        return Unknown.named_value(f"{self.name}.{key}", absent=self.absent)
+
+
+def unknowns(value: Value) -> Iterator[Unknown]:
+    """The unknown values in a value, at any depth."""
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, Unknown):
+            yield current
+        elif isinstance(current, OpenObject):
+            yield Unknown.named_value(current.name)
+        inside = current.values() if isinstance(current, dict) else current if isinstance(current, list) else ()
+        pending.extend(reversed(list(inside)))
+
+
+def combined(values: Iterable[Value], *, text: str = "", holds: bool | None = None) -> Unknown:
+    """The unknown result of something that needs all of the values."""
+    names = [name for value in values for unknown in unknowns(value) for name in unknown.names]
+    return Unknown(tuple(dict.fromkeys(names)), text, holds)
+
+
+def settled(value: Value) -> Value:
+    """The value for a comparison or a test: null for what is absent here."""
+    return None if isinstance(value, Unknown) and value.absent else value
+
+
+def truth(value: Value) -> bool | None:
+    """As `truthy`; None where that is unknown."""
+    return value.holds if isinstance(value, Unknown) else truthy(value)
+
+
+def shown(value: Value) -> str:
+    """As `to_string`, for a person: what is unknown by its name."""
+    return value.shown if isinstance(value, Unknown) else to_string(value)
 
 
 def kind(value: Value) -> str:
@@ -137,20 +208,31 @@ def lookup(mapping: Mapping[str, Value], name: str, *, exact: bool = False) -> l
 
 def index(of: Value, key: Value, *, exact: bool = False) -> Value:
     """`of.key` and `of[key]`: null for what is not there; over a filtered array, those items that have it."""
+    of, key = settled(of), settled(key)
+    if isinstance(of, Unknown):
+        is_name = of.named and is_primitive(key)
+        return Unknown.named_value(f"{of.names[0]}.{to_string(key)}") if is_name else combined([of, key])
+    if isinstance(key, Unknown):
+        return combined([key]) if isinstance(of, (dict, list)) else None
     if isinstance(of, FilteredArray):
         return FilteredArray(hit for item in of for hit in _select(item, key, exact))
     hits = _select(of, key, exact)
     return hits[0] if hits else None
 
 
-def wildcard(of: Value) -> FilteredArray:
+def wildcard(of: Value) -> FilteredArray | Unknown:
     """`of.*` and `of[*]`: the values of an object or array; over a filtered array, the values of its items."""
+    of = settled(of)
+    if isinstance(of, (Unknown, OpenObject)):
+        return combined([of])
     if isinstance(of, FilteredArray):
         return FilteredArray(value for item in of for value in _members(item))
     return FilteredArray(_members(of))
 
 
 def _members(of: Value) -> list[Value]:
+    if isinstance(of, (Unknown, OpenObject)):
+        return [combined([of])]
     if isinstance(of, dict):
         return list(of.values())
     return of if isinstance(of, list) else []
@@ -158,7 +240,10 @@ def _members(of: Value) -> list[Value]:
 
 def _select(of: Value, key: Value, exact: bool) -> list[Value]:
     if isinstance(of, dict):
-        return lookup(of, to_string(key), exact=exact) if is_primitive(key) else []
+        hits = lookup(of, to_string(key), exact=exact) if is_primitive(key) else []
+        return hits or [of.member(to_string(key))] if isinstance(of, OpenObject) and is_primitive(key) else hits
+    if isinstance(of, Unknown):
+        return [index(of, key)]
     if isinstance(of, list):
         position = to_number(key)
         return [of[int(position)]] if 0 <= position < len(of) else []

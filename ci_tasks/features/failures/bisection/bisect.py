@@ -26,7 +26,7 @@ from ci_tasks.features.failures.bisection.strategy import (
     assess,
     next_decision,
 )
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, given_secrets, open_source
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.workflow.select import select
 
@@ -45,7 +45,7 @@ def bisect(options: BisectOptions, hosts: tuple[str, ...], config: Config) -> in
     """
     for host in hosts:
         config.host(host)
-    source = open_source(options.repo, options.bad, options.workflow)
+    source = open_source(options.repo, options.bad, options.workflow, config.given)
     options = replace(options, label=source.label_of(options.label))
     row = _row(source, options)
     history = commits_between(source.path, options.good, options.bad, first_parent=options.first_parent)
@@ -81,7 +81,7 @@ def bisect(options: BisectOptions, hosts: tuple[str, ...], config: Config) -> in
 
 def _row(source: CheckoutSource, options: BisectOptions) -> str:
     """The name of the one row that is meant, as the bad end has it."""
-    context = event_context(source, secrets=given_secrets(source.workflow))
+    context = event_context(source)
     rows = find_rows(source, options.label, context, None).rows
     chosen = [row for row in rows if row.row == options.only] or select(rows, options.only, options.label)
     names = [row.row for row in chosen]

@@ -159,7 +159,7 @@ def run_commit(
     """What one run of a commit says. Raises Cancelled; UsageError only where the row must be there."""
     name = f"{commit_run.sha[:12]} on {commit_run.host}"
     try:
-        source = open_source(work.repo, commit_run.sha, work.workflow)
+        source = open_source(work.repo, commit_run.sha, work.workflow, work.config.given)
         request = RunRequest(work.label, None, commit_run.host, image=work.image, rows=(work.row,))
         done = execute_label(
             source,

@@ -19,6 +19,7 @@ from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
 from ci_tasks.features.failures.reproduction import report
 from ci_tasks.features.failures.reproduction.verdicts import BLOCKED, compare_failures
+from ci_tasks.given_values import GivenValues
 from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, RunRecord
 from ci_tasks.report import table
 from ci_tasks.report.triage import describe
@@ -48,7 +49,7 @@ def reproduce(log: AnalysedLog, config: Config, options: ReproduceOptions) -> in
     if log.triage.verdict == PASS:
         raise UsageError(f"{log.name!r} shows no failure", hint="give the log of a job that failed")
     config.host(options.host)
-    source, recovered, row = _job_of_log(log.job, options)
+    source, recovered, row = _job_of_log(log.job, options, config.given)
     print("\n".join([*report.recovered(recovered, row.row, row.label), "", "CI's failure:"]))
     print("\n".join(f"  {line}".rstrip() for line in describe(log.triage)), "", sep="\n", flush=True)
     base = recovered.merge_base if source.suite.is_changed(row.label) and not options.on_my_tree else None
@@ -90,9 +91,11 @@ def _without_code_deviation(record: RunRecord, recovered: RecoveredJob) -> RunRe
     return replace(record, deviations=tuple(item for item in record.deviations if item.what != "code"))
 
 
-def _job_of_log(recovered: RecoveredJob, options: ReproduceOptions) -> tuple[CheckoutSource, RecoveredJob, Row]:
+def _job_of_log(
+    recovered: RecoveredJob, options: ReproduceOptions, given: GivenValues
+) -> tuple[CheckoutSource, RecoveredJob, Row]:
     """The checkout at the job's commit, or the working tree, and the row that the log is of."""
-    mine = open_source(options.repo, None, options.workflow or recovered.workflow or None)
+    mine = open_source(options.repo, None, options.workflow or recovered.workflow or None, given)
     options = replace(options, label=mine.label_of(options.label)) if options.label else options
     recovered = _with_commit(recovered, mine)
     commit = options.rev or recovered.commit
@@ -125,7 +128,7 @@ def _checkout_at(
         print(f"fetching commit {commit[:12]} from {url}", flush=True)
         name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         path = fetch_commit(path, commit, store.home() / "commits" / name, url=url, ref=recovered.ref)
-    source = open_source(str(path), commit, options.workflow or recovered.workflow or None)
+    source = open_source(str(path), commit, options.workflow or recovered.workflow or None, mine.given)
     return replace(source, how=mine.how, sample=mine.sample)
 
 

@@ -1,0 +1,73 @@
+"""The options that give what only GitHub knows, and their values with those of hosts.yaml."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_tasks.cli.options import repeatable, text
+from ci_tasks.errors import UsageError
+from ci_tasks.given_values import GivenValues
+
+if TYPE_CHECKING:
+    from ci_tasks.config import Config
+
+
+@dataclass(frozen=True)
+class GivenOptions:
+    """Options of every command that reads a workflow for rows."""
+
+    var: tuple[str, ...] = repeatable("a variable of GitHub's `vars`; may be repeated", "NAME=VALUE", nox=True).field()
+    input: tuple[str, ...] = repeatable("an input of the workflow; may be repeated", "NAME=VALUE", nox=True).field()
+    output: tuple[str, ...] = repeatable(
+        "an output of a job that is not run here; may be repeated", "JOB.NAME=VALUE", nox=True
+    ).field()
+    github_event: str | None = text(
+        "GitHub's payload of the pull_request event, or a part of it, as JSON", "FILE", nox=True
+    ).field()
+
+
+def with_given(config: Config, options: GivenOptions) -> Config:
+    """What hosts.yaml says, with the values of the options over its own. Raises UsageError."""
+    return replace(config, given=config.given.under(_given(options)))
+
+
+def _given(options: GivenOptions) -> GivenValues:
+    variables, inputs = dict(_pairs("--var", options.var)), dict(_pairs("--input", options.input))
+    outputs: dict[str, dict[str, str]] = {}
+    for name, value in _pairs("--output", options.output):
+        job, dot, output = name.partition(".")
+        if not (dot and job and output):
+            raise UsageError(f"--output takes JOB.NAME=VALUE, not {name!r}")
+        outputs.setdefault(job, {})[output] = value
+    event = _payload(options.github_event) if options.github_event else {}
+    sources = {
+        **{f"vars.{name}": "--var" for name in variables},
+        **{f"inputs.{name}": "--input" for name in inputs},
+        **{f"needs.{job}.outputs.{name}": "--output" for job, values in outputs.items() for name in values},
+        **({"github.event": f"--github-event {options.github_event}"} if event else {}),
+    }
+    return GivenValues(variables, inputs, outputs, event, sources)
+
+
+def _pairs(flag: str, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise UsageError(f"{flag} takes NAME=VALUE, not {word!r}", hint="NAME= gives an empty value")
+        yield name, value
+
+
+def _payload(file: str) -> dict[str, object]:
+    try:
+        payload = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--github-event: cannot read {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"--github-event: {file} is not JSON: {error}") from None
+    if not isinstance(payload, dict):
+        raise UsageError(f"--github-event: {file} is not a JSON object", hint='for example {"number": 12}')
+    return payload

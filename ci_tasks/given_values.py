@@ -1,0 +1,42 @@
+"""What a person says of what only GitHub knows: options of the command line, and overrides in hosts.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class GivenValues:
+    """What a person says of what only GitHub knows. `outputs` is by job; `event` is a payload or a part of one.
+    `sources` says where each comes from, by its name in expressions, such as `vars.REGISTRY`."""
+
+    vars: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    event: Mapping[str, object] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def under(self, other: GivenValues) -> GivenValues:
+        """Both; where they contradict each other, the other one's. Payloads are merged member by member."""
+        jobs = {**self.outputs, **other.outputs}
+        return GivenValues(
+            {**self.vars, **other.vars},
+            {**self.inputs, **other.inputs},
+            {job: {**self.outputs.get(job, {}), **other.outputs.get(job, {})} for job in jobs},
+            merged(self.event, other.event),
+            {**self.sources, **other.sources},
+        )
+
+
+NOTHING_GIVEN = GivenValues()
+
+
+def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """Two JSON objects as one; of two values the one `above`, unless both are objects."""
+    result = dict(below)
+    for key, value in above.items():
+        before = result.get(key)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(before, value) if both else value  # type: ignore[arg-type]
+    return result

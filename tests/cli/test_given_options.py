@@ -1,0 +1,94 @@
+"""`--var`, `--input`, `--output` and `--github-event`: what a person says of what only GitHub knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.cli.given_options import GivenOptions, with_given
+from ci_tasks.config import Config, read
+from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.run.checkout_source import open_source
+
+HOSTS = read(
+    """
+hosts: {local: {kind: local}}
+overrides:
+  - {job: a, step: b, skip: true}
+  - vars: {REGISTRY: file, KEPT: 1}
+    outputs: {build: {image: file, tag: t}}
+    event: {number: 1, pull_request: {title: t}}
+""",
+    "my.yaml",
+)
+NO_HOSTS = Config({}, {}, ())
+
+
+def test_options_count_before_hosts_yaml(tmp_path: Path) -> None:
+    event = tmp_path / "event.json"
+    event.write_text('{"number": 2, "pull_request": {"draft": true}}')
+    options = GivenOptions(
+        var=("REGISTRY=a=b", "EMPTY="), input=("model=m",), output=("build.image=i",), github_event=str(event)
+    )
+    given = with_given(HOSTS, options).given
+    assert given.vars == {"REGISTRY": "a=b", "EMPTY": "", "KEPT": "1"}
+    assert given.inputs == {"model": "m"}
+    assert given.outputs == {"build": {"image": "i", "tag": "t"}}
+    assert given.event == {"number": 2, "pull_request": {"title": "t", "draft": True}}
+    assert given.sources == {
+        "vars.REGISTRY": "--var",
+        "vars.EMPTY": "--var",
+        "vars.KEPT": "override in my.yaml",
+        "inputs.model": "--input",
+        "needs.build.outputs.image": "--output",
+        "needs.build.outputs.tag": "override in my.yaml",
+        "github.event": f"--github-event {event}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (GivenOptions(var=("A",)), "--var takes NAME=VALUE, not 'A'"),
+        (GivenOptions(input=("=v",)), "--input takes NAME=VALUE, not '=v'"),
+        (GivenOptions(output=("image=v",)), "--output takes JOB.NAME=VALUE, not 'image'"),
+        (GivenOptions(github_event="/nowhere.json"), "cannot read /nowhere.json: No such file"),
+    ],
+)
+def test_a_malformed_option_says_its_form(options: GivenOptions, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        with_given(NO_HOSTS, options)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[1]", "is not a JSON object")])
+def test_a_payload_is_a_json_object(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "event.json").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        with_given(NO_HOSTS, GivenOptions(github_event=str(tmp_path / "event.json")))
+
+
+WORKFLOW = """
+on: {workflow_dispatch: {inputs: {model: {type: string}}}}
+jobs:
+  build: {runs-on: x, steps: [{run: x}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (GivenOptions(input=("modle=m",)), "unknown input 'modle' in ci.yml; did you mean 'model'?"),
+        (GivenOptions(output=("biuld.image=i",)), "unknown job 'biuld' in ci.yml; did you mean 'build'?"),
+    ],
+)
+def test_a_mistyped_name_is_an_error(tmp_path: Path, options: GivenOptions, message: str) -> None:
+    (tmp_path / "ci.yml").write_text(WORKFLOW)
+    with pytest.raises(UnknownName) as caught:
+        open_source(str(tmp_path), None, "ci.yml", with_given(NO_HOSTS, options).given)
+    assert caught.value.message == message
+
+
+def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
+    (tmp_path / "ci.yml").write_text(WORKFLOW.replace("build", "other"))
+    assert open_source(str(tmp_path), None, "ci.yml", HOSTS.given).given.outputs
