@@ -143,6 +143,7 @@ HOST_OF_RUN = replace(HOST, help="the host of a run that was started from anothe
 JOBS = number(
     "number of rows at once on a host (else one for each core, or as many as the GPUs allow)", "rows", nox=True
 )
+RUN_NEEDS = switch("run the jobs of the workflow here whose outputs decide the rows")
 NODES = number("number of Slurm nodes for each row, with its GPUs on each of them", "nodes", nox=True)
 IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
 REUSE = switch("reuse the venv of the last run if the install steps are the same")

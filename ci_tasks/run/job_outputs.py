@@ -28,6 +28,7 @@ from ci_tasks.workflow.naming import label_of, matches_job
 from ci_tasks.workflow.outputs import parse_outputs
 from ci_tasks.workflow.select import job_of
 from ci_tasks.workflow.suite import ChangedTests
+from ci_tasks.workflow.unknown_values import UnknownValueError
 
 _HERE = HostSpec(name="local", runtime="none", timeout_minutes=5)
 
@@ -42,13 +43,18 @@ class JobRows:
     deviations: tuple[Deviation, ...] = ()
 
 
-def find_rows(source: CheckoutSource, label: str, event: EventContext, base: str | None) -> JobRows:
-    """The rows of `label`, other jobs' outputs included. Raises UnknownName, WorkflowError, CheckoutError."""
+def find_rows(
+    source: CheckoutSource, label: str, event: EventContext, base: str | None, *, run_needs: bool = True
+) -> JobRows:
+    """The rows of `label`. Jobs whose outputs decide them are run here, unless nobody asked for that: then it is an
+    error. Raises UnknownName, WorkflowError, CheckoutError."""
     changed_by_rule = source.suite.is_changed(label) and not _has_label(source, label)
     job = _template_job(source, event) if changed_by_rule else job_of(source.workflow, label)
     missing = [] if changed_by_rule else rows.missing_outputs(job, event)
+    if missing and not run_needs:
+        raise _undecided(source, job, event)
     if not missing and not changed_by_rule:
-        return JobRows(job, rows.rows(source.workflow, job, event, source.suite.describe), event)
+        return JobRows(job, _rows(source, job, event), event)
     with _clone(source, base) as (workspace, checkout):
         if changed_by_rule:
             return _by_rule(source, job, event, workspace, "the workflow has no job for changed tests")
@@ -60,9 +66,27 @@ def find_rows(source: CheckoutSource, label: str, event: EventContext, base: str
             if not source.suite.is_changed(label_of(job.id)):
                 raise
             return _by_rule(source, job, event, workspace, failure.message)
-    if not rows.row_resolver(source.workflow, job, _any_row(job), event).condition(job.condition):
+    if rows.row_resolver(source.workflow, job, _any_row(job), event).decide(job.condition) is False:
         return JobRows(job, [], event)
-    return JobRows(job, rows.rows(source.workflow, job, event, source.suite.describe), event)
+    return JobRows(job, _rows(source, job, event), event)
+
+
+def _rows(source: CheckoutSource, job: Job, event: EventContext) -> list[Row]:
+    """The job's rows. Raises UnknownValueError where only GitHub knows them."""
+    job_rows = rows.rows(source.workflow, job, event, source.suite.describe)
+    if any(row.dynamic for row in job_rows):
+        raise _undecided(source, job, event)
+    return job_rows
+
+
+def _undecided(source: CheckoutSource, job: Job, event: EventContext) -> WorkflowError:
+    try:
+        rows.row_resolver(source.workflow, job, _any_row(job), event).known(job.matrix)
+    except UnknownValueError as error:
+        jobs = ", ".join(rows.missing_outputs(job, event))
+        option = f"--run-needs runs {jobs} here, or " if jobs else ""
+        return UnknownValueError(f"the rows are not known: {error.message}", hint=f"{option}{error.hint}")
+    raise AssertionError("a matrix without rows of its own depends on something unknown")
 
 
 class _JobFailed(CiTasksError):

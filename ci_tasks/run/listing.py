@@ -11,7 +11,7 @@ from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.naming import matches_job
+from ci_tasks.workflow.naming import label_of, matches_job
 from ci_tasks.workflow.select import job_of
 
 
@@ -28,9 +28,11 @@ class ListedHost:
     pools: list[str]
 
 
-def list_jobs(source: CheckoutSource, label: str | None = None, base: str | None = None) -> list[Row]:
-    """Every row of the checkout's workflow, or of one label. A matrix that another job must be run for is found for the
-    label that was asked for, and for changed tests; elsewhere its row says `dynamic`."""
+def list_jobs(
+    source: CheckoutSource, label: str | None = None, base: str | None = None, *, run_needs: bool = False
+) -> list[Row]:
+    """Every row of the checkout's workflow, or of one label. With `run_needs`, jobs whose outputs decide a matrix run
+    here; otherwise its row says `dynamic`, and nothing of the checkout is executed."""
     event = _situation(source)
     if label is not None and not source.suite.is_changed(label):
         job_of(source.workflow, label)
@@ -38,8 +40,8 @@ def list_jobs(source: CheckoutSource, label: str | None = None, base: str | None
     for job in source.workflow.jobs.values():
         if label is not None and not matches_job(label, job.id):
             continue
-        if label is not None and rows.missing_outputs(job, event):
-            listed += find_rows(source, label, event, base).rows
+        if run_needs and rows.missing_outputs(job, event):
+            listed += find_rows(source, label_of(job.id), event, base).rows
         else:
             listed += rows.rows(source.workflow, job, event, source.suite.describe)
     if label is not None and source.suite.is_changed(label) and not any(row.label == label for row in listed):

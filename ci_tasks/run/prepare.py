@@ -36,7 +36,8 @@ class RunRequest:
     `rows` are whole names, and count instead of `only` where there are any.
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
     `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
-    `nodes` over how many nodes of a cluster each row runs. `prefetch`: what they will download comes first."""
+    `nodes` over how many nodes of a cluster each row runs. `prefetch`: what they will download comes first.
+    `run_needs`: jobs whose outputs decide the rows are run here."""
 
     label: str
     only: str | None = None
@@ -51,6 +52,7 @@ class RunRequest:
     slots: int = 0
     nodes: int = 1
     prefetch: bool = False
+    run_needs: bool = True
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def prepare(
     sites = [open_executor(spec) for spec in specs]  # connections are being made while the rows are found
     try:
         event = event_context(source)
-        job_rows = find_rows(source, request.label, event, request.base)
+        job_rows = find_rows(source, request.label, event, request.base, run_needs=request.run_needs)
         chosen = _select_rows(job_rows.rows, request)
         batch = journal.batch if journal else store.new_batch(request.label, request.out)
         try:

@@ -168,7 +168,7 @@ def test_pretend_gpus_are_refused_to_a_checkout_that_would_touch_the_real_locks(
     assert "pretend GPUs would touch the real locks" in said.out
 
 
-@pytest.mark.parametrize("command", ["plan ckpt", "jobs --rev main", "jobs changed"])
+@pytest.mark.parametrize("command", ["plan ckpt", "jobs --rev main", "jobs changed --run-needs"])
 def test_another_persons_checkout_is_named_in_gits_own_words(person: Any, command: str) -> None:
     person.env["GIT_TEST_ASSUME_DIFFERENT_OWNER"] = "1"
     said = person.ci_tasks(*command.split())
@@ -197,7 +197,7 @@ def test_runs_are_not_kept_in_the_checkout_unless_git_ignores_them(person: Any) 
 
 
 def test_a_plan_without_rows_leaves_nothing(person: Any) -> None:
-    said = person.ci_tasks("plan", "changed")
+    said = person.ci_tasks("plan", "changed", "--run-needs")
     assert said.code == 0, said.err
     assert "no row to plan" in said.out
     assert not list((person.home / "runs").glob("*"))

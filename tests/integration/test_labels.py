@@ -199,10 +199,14 @@ def test_changed_runs_new_and_modified_tests_with_their_gpus_committed_or_not(pe
     person.edit("tests/test_tiny_new.py", "NUM_GPUS = 2", "NUM_GPUS = 1")
     person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")
     changed = [("tests/test_tiny_dense_grpo.py", 1), ("tests/test_tiny_new.py", 1)]
-    assert [(row["test"], row["gpus"]) for row in person.ci_tasks("jobs", "changed", "--json").json] == changed
+    assert [
+        (row["test"], row["gpus"]) for row in person.ci_tasks("jobs", "changed", "--run-needs", "--json").json
+    ] == changed
     person.git("add", "--all")
     person.git("-c", "user.name=s", "-c", "user.email=s@example.com", "commit", "--quiet", "--message=change")
-    assert [(row["test"], row["gpus"]) for row in person.ci_tasks("jobs", "changed", "--json").json] == changed
+    assert [
+        (row["test"], row["gpus"]) for row in person.ci_tasks("jobs", "changed", "--run-needs", "--json").json
+    ] == changed
     said = person.ci_tasks("remote", "--host", "sim", "changed", "--only", "new")
     assert (said.code, person.records()[0]["status"]) == (0, "passed")
 
@@ -217,7 +221,7 @@ def test_changed_falls_back_to_cis_rule_where_cis_own_detection_fails(person: An
     """`set -eo pipefail` ends slime's script at a test without NUM_GPUS, whatever its default of 8 was meant to do."""
     person.edit(".github/workflows/pr-test.yml", "CHANGED=$(git diff", "exit 7; CHANGED=$(git diff")
     person.write("tests/test_tiny_eight.py", "print('hello')\n")
-    rows = person.ci_tasks("jobs", "changed", "--json").json
+    rows = person.ci_tasks("jobs", "changed", "--run-needs", "--json").json
     assert [(row["test"], row["gpus"]) for row in rows] == [("tests/test_tiny_eight.py", 8)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ci_tasks.cli.given_options import GivenOptions, with_given
-from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, NODES, ONLY, REPO, REV, WORKFLOW, text
+from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, NODES, ONLY, REPO, REV, RUN_NEEDS, WORKFLOW, text
 from ci_tasks.cli.output import print_json
 
 
@@ -13,6 +13,7 @@ from ci_tasks.cli.output import print_json
 class JobsOptions(GivenOptions):
     label: str | None = LABEL.field(help="only this label", required=False)
     json: bool = JSON.field()
+    run_needs: bool = RUN_NEEDS.field()
     repo: str | None = REPO.field()
     rev: str | None = REV.field()
     workflow: str | None = WORKFLOW.field()
@@ -24,6 +25,9 @@ def jobs(options: JobsOptions) -> int:
     ci-tasks jobs                     every row of the checkout
     ci-tasks jobs ckpt --json         one label, for programs
     ci-tasks jobs --rev v0.2.2        at another revision
+
+    Nothing of the checkout is executed. Where the outputs of another job decide the rows, they are not listed;
+    --run-needs runs that job's steps here.
     """
     from ci_tasks.report import table
     from ci_tasks.run.checkout_source import open_config, open_source
@@ -33,12 +37,14 @@ def jobs(options: JobsOptions) -> int:
     given = with_given(open_config(), options).given
     source = open_source(options.repo, options.rev, options.workflow, given)
     label = source.label_of(options.label) if options.label else None
-    rows = list_jobs(source, label, options.base)
+    rows = list_jobs(source, label, options.base, run_needs=options.run_needs)
     if options.json:
         print_json([JobRow.of(row).public() for row in rows])
     else:
         print(source.headline)
         print("\n".join(table.jobs(rows)))
+        if label and any(row.dynamic for row in rows):
+            print("rows that an output of another job decides: --run-needs runs that job here, --output gives it")
     return 0
 
 
@@ -50,6 +56,7 @@ class PlanOptions(GivenOptions):
     json: bool = JSON.field()
     out: str | None = text("write the run directories into this new directory", "DIR").field()
     nodes: int | None = NODES.field()
+    run_needs: bool = RUN_NEEDS.field()
     repo: str | None = REPO.field()
     rev: str | None = REV.field()
     workflow: str | None = WORKFLOW.field()
@@ -62,6 +69,8 @@ def plan(options: PlanOptions) -> int:
     ci-tasks plan megatron --only qwen3_30B --host cluster --nodes 2
     ci-tasks plan ckpt --var REGISTRY=ghcr.io/me      what only GitHub knows
     bash /tmp/plan/01/run.sh
+
+    Nothing of the checkout is executed, unless --run-needs runs the job whose outputs decide the rows.
     """
     from pathlib import Path
 
@@ -74,7 +83,8 @@ def plan(options: PlanOptions) -> int:
     source = open_source(options.repo, options.rev, options.workflow, config.given)
     out = Path(options.out) if options.out else None
     label = source.label_of(options.label)
-    request = RunRequest(label, options.only, options.host, options.base, out, nodes=options.nodes or 1)
+    nodes = options.nodes or 1
+    request = RunRequest(label, options.only, options.host, options.base, out, nodes=nodes, run_needs=options.run_needs)
     plans = plan(source, config, request)
     if options.json:
         print_json([run.public() for run in plans])

@@ -67,7 +67,8 @@ def prefetch_label(
     check_overrides(config.overrides, source.workflow.jobs)
     executor = open_executor(spec)  # connected to while the rows are found
     try:
-        job_rows = find_rows(source, options.label, event_context(source), options.base)
+        event = event_context(source)
+        job_rows = find_rows(source, options.label, event, options.base, run_needs=not options.static)
         rows = select.select(job_rows.rows, options.only, options.label)
         batch = store.new_batch(f"prefetch-{options.label}")
         failed = True

@@ -1,0 +1,85 @@
+"""Rows that another job's outputs decide: that job is run here only for a person who asks for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, jobs, plan
+from ci_tasks.given_values import GivenValues
+from ci_tasks.run.checkout_source import event_context, open_source
+from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.run.listing import list_jobs
+from ci_tasks.workflow.unknown_values import UnknownValueError
+
+WORKFLOW = """
+on: pull_request
+jobs:
+  detect:
+    runs-on: x
+    outputs: {matrix: '${{ steps.find.outputs.matrix }}'}
+    steps:
+      - id: find
+        run: |
+          touch MARK
+          echo 'matrix={"n": [1, 2]}' >> $GITHUB_OUTPUT
+  tests:
+    runs-on: x
+    needs: detect
+    strategy: {matrix: '${{ fromJson(needs.detect.outputs.matrix) }}'}
+    steps: [{run: 'echo ${{ matrix.n }}'}]
+  vars:
+    runs-on: x
+    strategy: {matrix: '${{ fromJson(vars.MATRIX) }}'}
+    steps: [{run: x}]
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose detection leaves the file `mark` beside it."""
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    path = tmp_path / "checkout"
+    (path / ".github/workflows").mkdir(parents=True)
+    (path / ".github/workflows/ci.yml").write_text(WORKFLOW.replace("MARK", str(tmp_path / "mark")))
+    person = ("-c", "user.name=p", "-c", "user.email=p@example.com")
+    for command in (("init", "--quiet"), ("add", "--all"), (*person, "commit", "--quiet", "--message=m")):
+        subprocess.run(["git", "-C", str(path), *command], check=True)
+    return path
+
+
+def test_jobs_and_plan_execute_nothing_of_the_checkout(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert jobs(JobsOptions(repo=str(checkout), json=True)) == 0
+    assert jobs(JobsOptions(label="tests", repo=str(checkout))) == 0
+    assert "--run-needs runs that job here" in capsys.readouterr().out
+    with pytest.raises(UnknownValueError) as caught:
+        plan(PlanOptions(label="tests", repo=str(checkout)))
+    assert "the rows are not known" in caught.value.message
+    assert caught.value.hint.startswith("--run-needs runs detect here, or give --output detect.matrix=VALUE")
+    assert not (checkout.parent / "mark").exists()
+
+
+def test_who_asks_for_it_has_the_job_run(checkout: Path) -> None:
+    source = open_source(str(checkout))
+    source.path.joinpath("untracked").touch()
+    rows = list_jobs(source, "tests", "HEAD", run_needs=True)
+    assert [row.row for row in rows] == ["tests[1]", "tests[2]"]
+    assert (checkout.parent / "mark").exists()
+
+
+def test_a_given_output_decides_the_rows_and_runs_nothing(checkout: Path) -> None:
+    given = GivenValues(outputs={"detect": {"matrix": json.dumps({"n": [3]})}})
+    source = open_source(str(checkout), given=given)
+    found = find_rows(source, "tests", event_context(source), None, run_needs=False)
+    assert [row.row for row in found.rows] == ["tests[3]"]
+    assert not (checkout.parent / "mark").exists()
+
+
+def test_a_matrix_that_only_github_knows_is_no_row_to_run(checkout: Path) -> None:
+    source = open_source(str(checkout))
+    with pytest.raises(UnknownValueError, match="the rows are not known") as caught:
+        find_rows(source, "vars", event_context(source), None)
+    assert caught.value.hint.startswith("give --var MATRIX=VALUE")
