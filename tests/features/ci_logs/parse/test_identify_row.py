@@ -60,7 +60,7 @@ jobs:
         info:{CKPT}{STEPS}
 """
 FLOW = read_workflow(TEXT, "w.yml")
-HERE = EventContext()
+HERE = EventContext(secrets=("KEY",))
 
 
 def describe(entry: Mapping[str, Any]) -> MatrixTest:
@@ -128,7 +128,7 @@ NAMES: list[tuple[str, list[str]]] = [
     ("name: Test\n    strategy: {matrix: {a: [1, 2.5], b: [true]}}", ["Test (1, true)", "Test (2.5, true)"]),
     # A name with an expression stands for itself.
     ("name: Test ${{ matrix.a }}\n    strategy: {matrix: {a: [x], b: [y]}}", ["Test x"]),
-    ("name: On ${{ github.actor_id }}x", ["On x"]),
+    ("name: On ${{ github.event.issue.number }}x", ["On x"]),
     # What `include` adds to a combination is not in the name; a combination of its own is.
     (
         "strategy: {matrix: {a: [x, y], include: [{a: x, more: 1}, {a: z, more: 2}]}}",
