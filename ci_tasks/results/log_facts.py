@@ -25,6 +25,11 @@ _BLOCKED = re.compile(rb"^ci-tasks: blocked: (.*)")
 _DAEMON = re.compile(
     rb"^(?:docker|podman|Error): .*|^.*Cannot connect to the Docker daemon.*|^.*\berror waiting for container: .*"
 )
+# What srun says of an option that it, or pyxis, does not know, or not so.
+_SRUN = re.compile(
+    rb"^srun: (?:unrecognized|invalid|ambiguous) option.*|^srun: option '.*|^srun: option requires an argument.*"
+    rb"|^srun: error: (?:spank|pyxis|Invalid argument)\b.*\boption\b.*"
+)
 _LONGEST = 4000
 
 
@@ -41,6 +46,7 @@ class LogFacts:
     gpu_ids: tuple[int, ...] = ()
     blocked: str = ""
     daemon: str = ""
+    srun: str = ""
     last_line: tuple[int, str] | None = None
 
 
@@ -86,6 +92,8 @@ def _evidence(facts: LogFacts, line: bytes) -> None:
         facts.gpu_ids = tuple(int(number) for number in found[1].split(b",") if number)
     if found := _BLOCKED.match(line):
         facts.blocked = shown(found[1])
+    if not facts.srun and _SRUN.match(line):
+        facts.srun = shown(line)
     if _DAEMON.match(line):
         facts.daemon = shown(line)
 

@@ -9,6 +9,8 @@ timeout            any                               failed
 125, 126, 127      the adapter's blocked line        blocked
 125                docker's own error                blocked
 126                podman's error about a device     blocked
+not 0              srun knows an option not, and     blocked
+                   no test was seen
 not 0              a triage that blames the          blocked
                    environment, and is sure of it
 not 0              any                               failed
@@ -35,6 +37,7 @@ _DOCKERS_RULE = "image-pull"
 SURE = 0.6  # a triage's confidence from which on it says that it was the environment
 _EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
 _FAILED = ("failed", "error")
+_NO_TEST = ("script", "none", "set-up")
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ def judge(
     is_daemons = ended.exit_code == _DOCKERS_CODE or (ended.exit_code == _PODMANS_CODE and _DEVICE in log.daemon)
     if is_daemons and containers and log.daemon:
         return Verdict(BLOCKED, log.daemon, evidence)
+    if ended.exit_code != 0 and log.srun and evidence.kind in _NO_TEST:
+        return Verdict(BLOCKED, log.srun, evidence)
     if ended.exit_code != 0:
         return _failed(ended, evidence, log, triage, containers)
     return _green(evidence, test)

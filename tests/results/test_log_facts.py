@@ -124,6 +124,20 @@ def test_metrics_without_end_take_no_memory_without_end() -> None:
     assert facts.values["m3"] == 7
 
 
+@pytest.mark.parametrize(
+    ("line", "is_srun"),
+    [
+        ("srun: unrecognized option '--container-image=x'", True),
+        ("srun: option '--con' is ambiguous; possibilities: '--container' '--context'", True),
+        ("srun: error: Invalid argument (x) for option --container-mounts", True),
+        ("srun: error: gpu1: task 0: Exited with exit code 1", False),
+        ("the test says srun: unrecognized option", False),
+    ],
+)
+def test_an_option_that_srun_does_not_know(line: str, is_srun: bool) -> None:
+    assert _read(f"{line}\nTry 'srun --help'\n").srun == (line if is_srun else "")
+
+
 def test_a_docker_daemon_that_dies_under_a_container_is_dockers_own_error() -> None:
     line = 'time="2026-11-20T15:09:13Z" level=error msg="error waiting for container: unexpected EOF"'
     assert _read(f"line 1\n{line}\n").daemon == line

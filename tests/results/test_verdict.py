@@ -29,6 +29,7 @@ UNSURE = replace(FOUND, verdict="blocked", confidence=0.5)
 FULL = Triage("disk_full", "blocked", 4, "OSError: no space", "OSError#2", 0.9, "OSError: no space")
 DAEMON = LogFacts(daemon="docker: Error response from daemon: no space")
 DEVICE = LogFacts(daemon="Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all")
+SRUN = LogFacts(srun="srun: unrecognized option '--container-image=x'")
 ADAPTER = LogFacts(blocked="mount source '/x' does not exist")
 
 TABLE = [
@@ -48,6 +49,8 @@ TABLE = [
     ("podman's error", JobEnd("exit", 126), NONE, DEVICE, "blocked", DEVICE.daemon),
     ("126 of a command", JobEnd("exit", 126), NONE, DAEMON, "failed", "exit code 126, no output"),
     ("125 of a test", JobEnd("exit", 125), JUNIT, LINE, "failed", "exit code 125; last line: the end"),
+    ("srun knows no pyxis", JobEnd("exit", 1), SCRIPT, SRUN, "blocked", SRUN.srun),
+    ("a test that calls srun", JobEnd("exit", 1), BAD, SRUN, "failed", "test_b: assert 1 == 2"),
     ("failed, JUnit knows", JobEnd("exit", 1), BAD, LINE, "failed", "test_b: assert 1 == 2"),
     ("failed, silent", JobEnd("exit", 1), NONE, LogFacts(), "failed", "exit code 1, no output"),
     ("an end without a code", JobEnd("exit", None), JUNIT, LINE, "failed", "exit code None; last line: the end"),

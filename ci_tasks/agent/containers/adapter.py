@@ -188,10 +188,9 @@ def _run_rootless(run: DockerRun, rules: ContainerRules, run_dir: RunDir) -> int
 def _start_other_nodes(argv: Sequence[str], environment: Mapping[str, str], run_dir: RunDir) -> None:
     argv = ray_nodes.srun_on_other_nodes(argv, ray_nodes.other_node_count(os.environ))
     job = {name: value for name, value in os.environ.items() if name.startswith("SLURM")}
-    program, log = _real_program(argv[0], run_dir), os.path.join(run_dir.artifacts, "other-nodes.log")
+    program, nodes = _real_program(argv[0], run_dir), os.environ[ray_nodes.HOSTNAMES].split()
     try:
-        os.makedirs(run_dir.artifacts, exist_ok=True)
-        ray_nodes.start(program, argv, {**job, **environment}, log)
+        ray_nodes.start(program, argv, {**job, **environment}, nodes)
     except OSError as error:
         raise ContainerBlocked(f"the job's other nodes cannot be started: {error}") from None
 
