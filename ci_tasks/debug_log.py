@@ -14,12 +14,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import IO
 
+from ci_tasks import known_secrets
 from ci_tasks.resources import home
 
 ENV = "CI_TASKS_DEBUG"
@@ -30,15 +31,11 @@ LOGGER.addHandler(logging.NullHandler())
 _LIBRARIES = ("paramiko", "urllib3", "huggingface_hub")
 _FORMAT = "%(asctime)s %(levelname)-7s %(threadName)s %(name)s: %(message)s"
 
-MASK = "***"
-_MIN_SECRET_LENGTH = 4  # as in the logs of runs: masking a shorter value would destroy the text
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
 # Secrets that are recognized by their form: a login or a query in an address, tokens of GitHub and Hugging Face.
 _SECRET_FORMS = re.compile(
     r"(?<=://)[^/\s@]+(?=@)|(?<=\?)[^\s\"'?]*=[^\s\"']*|\bgh[pousr]_\w{16,}|\bgithub_pat_\w{16,}|\bhf_[A-Za-z0-9]{16,}"
     r"|(?<=[Bb]earer )\S+"
 )
-_secrets: set[str] = set()
 _file: _LogFile | None = None
 
 
@@ -158,21 +155,9 @@ def one_line(error: BaseException) -> str:
     return masked(" ".join(f"{type(error).__name__}: {error}".split()))
 
 
-def add_secrets(values: Iterable[str]) -> None:
-    """Mask these values in the log: tokens from a file or a program, variables that hosts.yaml or a workflow names."""
-    _secrets.update(value for value in values if len(value) >= _MIN_SECRET_LENGTH)
-
-
 def masked(text: str) -> str:
-    """`text` without the values of secret variables, those of `add_secrets`, and what has the form of a secret."""
-    values = (
-        value
-        for name, value in os.environ.copy().items()
-        if _SECRET_NAME.search(name) and len(value) >= _MIN_SECRET_LENGTH
-    )
-    for value in sorted({*_secrets, *values}, key=len, reverse=True):
-        text = text.replace(value, MASK)
-    return _SECRET_FORMS.sub(MASK, text)
+    """`text` without known secrets, and without what has the form of one."""
+    return _SECRET_FORMS.sub(known_secrets.MASK, known_secrets.masked(text))
 
 
 def _log_thread_exception(args: threading.ExceptHookArgs) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from ci_tasks import known_secrets
+
 _ALLOWED = r"\x1b\[[0-9;:]{0,64}m|\x1b\[0?K"
 _BEGUN = re.compile(r"\x1b(?:\[[0-9;:]{0,64})?\Z")  # an allowed sequence whose end is still to come
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
@@ -63,13 +65,13 @@ class LogFilter:
 
 
 class SafeStream:
-    """A text stream that escapes what is written to it; in all else the stream itself."""
+    """A text stream that escapes what is written to it, and masks secrets in it; in all else the stream itself."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(escape(text))
+        self._stream.write(escape(known_secrets.masked(text)))
         return len(text)
 
     def writelines(self, lines: Any) -> None:

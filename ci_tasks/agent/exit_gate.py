@@ -42,6 +42,8 @@ def mask_run(run: RunDir, values: Sequence[str]) -> str:
 
 def masked_record(record: T, values: Sequence[str]) -> T:
     """The record with every secret in its texts replaced."""
+    if not values:
+        return record
     text = codec.to_json(record).encode("utf-8", "surrogateescape")
     shown = mask(values, text)
     return record if shown == text else codec.from_json(type(record), shown, where=type(record).__name__)

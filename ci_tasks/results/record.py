@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +12,10 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+from ci_tasks import known_secrets
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.exit_gate import mask_run, masked_record
 from ci_tasks.agent.records import (
     DockerInvocation,
     DockerInvocations,
@@ -23,7 +26,15 @@ from ci_tasks.agent.records import (
     Status,
     read_events,
 )
-from ci_tasks.agent.run_directory import RunDir, read_description, read_record, read_remote, read_status, write_record
+from ci_tasks.agent.run_directory import (
+    RunDir,
+    read_description,
+    read_plan,
+    read_record,
+    read_remote,
+    read_status,
+    write_record,
+)
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.records import (
     NO_EVIDENCE,
@@ -54,6 +65,7 @@ _LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log 
 
 def judge_run(run: RunDir) -> RunRecord:
     """Judge an ended run, write its record.json and return it."""
+    _mask_leftovers(run)
     plan, status = read_description(run), local_status(run)
     facts = log_facts(run)
     evidence = collect_evidence(_junit(run), facts, plan.entry_point)
@@ -73,6 +85,15 @@ def judge_run(run: RunDir) -> RunRecord:
     environment, queued = _environment(run), queue_seconds(events_of(run))
     record = _record(plan, status, verdict, facts, calls, environment, queued)
     return _write_record(run, replace(record, triage=triage if verdict.status != PASSED else None))
+
+
+def _mask_leftovers(run: RunDir) -> None:
+    """Mask what an agent of this machine that died could not. What came from a host was masked when it came."""
+    known_secrets.add_variables(read_plan(run).secrets)
+    if not read_status(run).masked and read_remote(run) is None:
+        old = mask_run(run, known_secrets.values())
+        if old:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
@@ -137,6 +158,7 @@ def with_attempts(run: RunDir, record: RunRecord, earlier: Sequence[Attempt], *,
 
 def _write_record(run: RunDir, record: RunRecord) -> RunRecord:
     """Write record.json, which is the truth, and then tell the history, which may fail."""
+    record = masked_record(record, known_secrets.values())
     write_record(run.record, record)
     try:
         from ci_tasks.results.history.writer import add_run

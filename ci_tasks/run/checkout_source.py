@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_tasks import debug_log, registry, resources
+from ci_tasks import known_secrets, registry, resources
 from ci_tasks.checkout.git import Git
 from ci_tasks.errors import CheckoutError, ConfigError, UnknownName, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
@@ -96,7 +96,7 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
     if secrets is not None:
         return event
     values = {name: os.environ[name] for name in source.workflow.secrets if name in os.environ}
-    debug_log.add_secrets(value for value in values.values() if value)
+    known_secrets.add(value for value in values.values() if value)
     return replace(
         event,
         secrets=tuple(name for name, value in values.items() if value),
@@ -115,7 +115,7 @@ def open_config() -> Config:
     for path in candidates:
         if path.is_file():
             config = read(path.read_text(encoding="utf-8"), str(path))
-            debug_log.add_secrets(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
+            known_secrets.add(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
             return config
     raise ConfigError("there is no such file", file=str(candidates[0]), hint=f"{HOSTS_ENV} names it")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ci_tasks import known_secrets
 from ci_tasks.agent import processes
 from ci_tasks.agent.run_directory import RunDir, write_json
 from ci_tasks.records import Attempt
@@ -157,6 +158,23 @@ def test_without_a_log_there_is_no_evidence_but_a_verdict(run: RunDir) -> None:
     os.unlink(run.log)
     write_json(run.plan, {**PLAN, "entry_point": False})
     assert record.judge_run(run).status == "vacuous"
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_a_dead_agent_left_unmasked_is_masked_before_it_is_read(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, masked: bool
+) -> None:
+    """Here, since the values are known here; it is done once."""
+    monkeypatch.setattr(known_secrets, "_added", set())
+    monkeypatch.setenv("PLAIN_NAME", "correct-horse")
+    write_json(run.plan, {**PLAN, "secrets": ["PLAIN_NAME"]})
+    write_json(run.status, {**STATUS, "masked": masked})
+    failure = "<failure message='assert correct-horse'/>"
+    Path(run.junit).write_text(f"<testsuite><testcase name='a correct-horse'>{failure}</testcase></testsuite>")
+    judged = record.judge_run(run)
+    assert "correct-horse" not in Path(run.record).read_text()
+    assert judged.evidence.tests == 1
+    assert ("correct-horse" in Path(run.junit).read_text()) is masked
 
 
 def test_a_run_of_another_host_is_over_when_all_of_it_is_here(run: RunDir) -> None:

@@ -1,4 +1,5 @@
-"""A run of another host, as it grows here: the same files under the same names, byte for byte.
+"""A run of another host, as it grows here: the same files under the same names, byte for byte, less the secrets that
+its host did not mask.
 
 `remote.json` beside them says where the run is, and whether everything of it is here. One process at a time may write a
 mirror; others read its files, as they would a local run's.
@@ -10,11 +11,15 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import threading
 from dataclasses import replace
 from typing import Any
 
-from ci_tasks.agent.run_directory import RunDir, read_remote, read_status, write_record
+from ci_tasks import known_secrets
+from ci_tasks.agent.exit_gate import mask_run, masked_record
+from ci_tasks.agent.mask import Masker
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import RunUpdate
 
@@ -41,6 +46,8 @@ class RunMirror:
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
+        known_secrets.add_variables(read_plan(run).secrets)
+        self._secrets = known_secrets.values()
         self.error = ""
         self.status = read_status(run)
         self.ended = threading.Event()
@@ -63,13 +70,15 @@ class RunMirror:
                 self.fail(f"the log is longer than {MAX_LOG_BYTES >> 30} GiB")
                 return
             try:
-                while chunk:
-                    written = os.write(self._log, chunk)
-                    self._digest.update(chunk[:written])
-                    self.offset += written
-                    chunk = chunk[written:]
+                self._digest.update(chunk)
+                self.offset += len(chunk)
+                self._append(self._masker.feed(chunk))
             except OSError as error:
                 self._fail(error)
+
+    def _append(self, data: bytes) -> None:
+        while data and self._log is not None:
+            data = data[os.write(self._log, data) :]
 
     def update_status(self, update: RunUpdate) -> None:
         """A status of the run, or its end. An agent that is gone without an end is noted in the status here."""
@@ -78,7 +87,7 @@ class RunMirror:
         if update.status is None or self.error:
             return
         self.gone = update.gone
-        self.status = replace(update.status, gone=update.gone)
+        self.status = masked_record(replace(update.status, gone=update.gone), self._secrets)
         try:
             write_record(self.run.status, self.status)
         except OSError as error:
@@ -88,7 +97,13 @@ class RunMirror:
         self.has_status = True
 
     def is_complete(self) -> bool:
-        """Whether the log here is the log there. An agent that is gone cannot say, nor one whose disk was full."""
+        """Whether the log here is the log there, after its end. An agent that is gone cannot say, nor one whose
+        disk was full."""
+        with self._writing:
+            try:
+                self._append(self._masker.flush())
+            except OSError as error:
+                self._fail(error)
         if self._log is not None and os.fstat(self._log).st_size != self.offset:
             return False  # somebody has cut or lengthened it
         expected = self.status.log_sha256
@@ -106,6 +121,9 @@ class RunMirror:
     def unpack_artifacts(self, spool: Any) -> None:
         """Take over docker.json, events and artifacts. Raises BundleError, OSError."""
         bundle.unpack(spool, self.run.path)
+        old = mask_run(self.run, self._secrets)
+        if old:
+            shutil.rmtree(old)
 
     def finish(self) -> None:
         """All of it is here. What was said of it before, when it could not be brought home, was not its end."""
@@ -127,6 +145,8 @@ class RunMirror:
 
     def _open(self) -> None:
         self.offset, self._digest = 0, hashlib.sha256()
+        # A mask is as long as what it hides, so that an offset here is one of the log there.
+        self._masker = Masker(self._secrets, keep_length=True)
         try:
             # Appended to: where somebody cuts it, it gets too short, which is noticed, and no hole, which is not.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from ci_tasks import debug_log
+from ci_tasks import debug_log, known_secrets
 from ci_tasks.agent.run_directory import write_json
 from ci_tasks.features.prefetch.hub_errors import (
     HOSTILE,
@@ -180,7 +180,7 @@ def token_here() -> str | None:
     from huggingface_hub import get_token
 
     token = get_token()
-    debug_log.add_secrets([token] if token else [])
+    known_secrets.add([token] if token else [])
     return token
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass, field
 
-from ci_tasks import debug_log
+from ci_tasks import known_secrets
 from ci_tasks.errors import UsageError
 from ci_tasks.features.ci_logs.sources.github_url import GitHubUrl
 
@@ -43,7 +43,7 @@ def find_token(url: GitHubUrl) -> GitHubToken | None:
 def _token(value: str, source: str) -> GitHubToken:
     if not re.fullmatch(r"[\x21-\x7e]+", value):
         raise UsageError(f"the value of {source} is no token: it contains blanks or control characters")
-    debug_log.add_secrets([value])
+    known_secrets.add([value])
     return GitHubToken(value, source)
 
 

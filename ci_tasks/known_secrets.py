@@ -1,0 +1,45 @@
+"""The secrets that this process knows, and the client's own masking of what it keeps and shows.
+
+A host masks what leaves it. It may be of another mind, or may have been given other values than the caller has here, so
+that everything is masked once more on arrival.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+MASK = "***"
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
+_added: set[str] = set()
+
+
+def add(values: Iterable[str]) -> None:
+    """Tokens from a file or a program, variables that hosts.yaml or a workflow names."""
+    _added.update(value for value in values if value)
+
+
+def add_variables(names: Iterable[str]) -> None:
+    """The variables of our environment that a plan names as secrets."""
+    add(os.environ.get(name, "") for name in names)
+
+
+def values() -> list[str]:
+    """Those that were added, and those of variables whose names say so."""
+    return sorted({*_added, *secret_variables().values()})
+
+
+def secret_variables() -> dict[str, str]:
+    """Variables whose names say that they are secrets, but for paths of files that hold one."""
+    variables = os.environ.copy().items()
+    return {name: value for name, value in variables if value and value[0] != "/" and _SECRET_NAME.search(name)}
+
+
+def masked(text: str) -> str:
+    known = values()
+    if not known:
+        return text
+    from ci_tasks.agent.mask import mask_text  # most commands know no secret
+
+    return mask_text(known, text)
