@@ -46,7 +46,12 @@ def test_each_output_option_writes_its_own_format(home: Path, capsys: pytest.Cap
     report(run=BATCH, html="~/page.html", junit="~/rows.xml", markdown=True)
     assert "<html" in (home / "page.html").read_text()
     assert "<testsuite" in (home / "rows.xml").read_text()
-    assert "blocked | row-01 | h100a |" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "blocked | row-01 | h100a |" in out
+    assert "page.html" not in out, "standard output is the markdown"
+    assert "page.html: " in err
+    report(run=BATCH, html="~/page.html")
+    assert "page.html: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("names", ["", " , "])

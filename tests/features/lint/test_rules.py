@@ -165,6 +165,7 @@ LEAVES = {
     "a test that does not say its GPUs": ("gpus-differ", having("tests/test_a.py", RUNS)),
     "a helper among the tests": ("unregistered", having("tests/utils/helpers.py", "")),
     "rows that differ in their arguments": ("duplicate-row", subject()),
+    "a word that begins almost like a label": ("unknown-label", subject(docs={"a.md": "run-cd-x, run-code, run-ci"})),
     "a pattern of labels": ("unknown-label", subject(docs={"a.md": "any run-ci-* or run-ci-<name> label"})),
     "a digest": ("moving-image", changed("slimerl/slime:v0.2.2", f"slimerl/slime:latest@sha256:{'a' * 64}")),
     "a dated tag": ("moving-image", changed("slimerl/slime:v0.2.2", "slimerl/slime:nightly-dev-20260101a")),

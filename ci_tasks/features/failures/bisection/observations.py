@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 PASS, FAIL, BLOCKED, MISSING = "pass", "fail", "blocked", "missing"
 
@@ -51,8 +51,8 @@ class RunCounts:
     """All runs per position, for one failure."""
 
     target: str
-    counts: dict[int, CommitCounts] = field(default_factory=dict)
-    runs: int = 0
+    counts: dict[int, CommitCounts]
+    runs: int
 
     def at(self, position: int) -> CommitCounts:
         return self.counts.get(position) or CommitCounts()
