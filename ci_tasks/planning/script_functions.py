@@ -138,6 +138,7 @@ TAIL = """exit "$_exit_code"
 
 SETUP_TAIL = r"""# What rows take over: the venv, and what the steps left in GITHUB_PATH and GITHUB_ENV.
 if [ "$_exit_code" = 0 ]; then
+  umask 077  # a step may have put a secret there
   { printf 'export VIRTUAL_ENV=%q\n' "$_venv"; printf 'PATH=%q:$PATH\n' "$_venv/bin"
     echo 'export PIP_USER=0'; cat "$_tmp/later"
   } > "$CI_TASKS_RUN_DIR/ready.new" && mv "$CI_TASKS_RUN_DIR/ready.new" "$CI_TASKS_RUN_DIR/ready" || _exit_code=125

@@ -114,6 +114,31 @@ def test_hostile_files_lead_nowhere_and_secrets_are_masked(box: Box, tmp_path: P
     box.is_gone()
 
 
+def test_a_secret_that_docker_was_given_is_in_no_argv_and_in_nothing_that_is_fetched(box: Box) -> None:
+    """Whatever the variable is called, and whatever the container makes of it."""
+    go = shlex.quote(f"{box.run.artifacts}/go")
+    leak = 'mkdir -p "/out/$URL" && echo "$URL" > "/out/$URL/$URL.txt" && echo "$URL" && env'
+    wait = f"until [ -e {go} ]; do sleep 0.05; done"
+    box.write(f"{leak}; touch /out/ready; {wait}", "-e", '"URL=to-$S3_KEY-x"', artifacts=["/out"], secrets=["S3_KEY"])
+    box.start()
+    support.until(lambda: b"URL=to" in Path(box.run.log).read_bytes(), "the container says its variables")
+    argvs = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"correct-horse" in _bytes_of(path)]
+    Path(box.run.artifacts, "go").touch()
+    assert box.ended().exit_code == 0
+    assert argvs == []
+    assert "container-1/out/to-***-x/to-***-x.txt" in box.files()
+    fetched = [path for path in box.path.rglob("*") if "bin" not in path.parts]
+    assert not [path for path in fetched if "correct-horse" in path.name]
+    assert not [path for path in fetched if path.is_file() and b"correct-horse" in path.read_bytes()]
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def test_what_is_too_much_is_named_with_its_size(box: Box) -> None:
     script = "mkdir /out; head -c 1000 /bin/bash > /out/a; : > /out/big; df / > /dev/null; cp /bin/bash /out/z"
     box.write(script.replace("head -c 1000 /bin/bash", "echo small"), artifacts=["/out"])

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from ..argv_masking import masked
 from ..codec import RecordError
 from ..gpus.claim import visible_gpus
+from ..job_environment import secret_values
 from ..records import Deviation
 from ..run_directory import RunDir, read_plan
 from . import apptainer, podman, pyxis, ray_nodes
@@ -64,11 +65,12 @@ def _main(argv: list[str], run_dir: RunDir) -> int:
 
 
 def _read_rules(run_dir: RunDir) -> ContainerRules:
-    rules = read_plan(run_dir).container
+    plan = read_plan(run_dir)
+    rules = plan.container
     if rules is None:
         raise ContainerBlocked(f"{run_dir.plan} has no `container` rules, so docker cannot be adapted to this host")
     env = {**rules.env, **slurm_variables(os.environ, rules.runtime in _DAEMONS), **visible_gpus()}
-    return dataclasses.replace(rules, env=env)
+    return dataclasses.replace(rules, env=env, secrets=tuple(secret_values(plan)))
 
 
 # -- docker and podman -----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 
 from ..argv_masking import MASK, is_secret_name
+from ..mask import mask_text
 from ..records import Deviation
 from .docker_argv import DockerOption, DockerRun, option
 from .mounts import bind_mount, map_path, with_source
@@ -20,7 +21,7 @@ from .rules import ContainerRules
 def rewrite(run: DockerRun, rules: ContainerRules, number: int = 1) -> tuple[DockerRun, list[Deviation]]:
     """CI's run as this host runs it, and the deviations. It is the `number`th run of its script, counted from 1."""
     here = _Rewriter(run)
-    here.hide_secrets()
+    here.hide_secrets(rules.secrets)
     here.map_mounts(rules.mounts)
     here.set_pull(rules.pull)
     here.set_image(rules.image)
@@ -36,7 +37,7 @@ def rewrite(run: DockerRun, rules: ContainerRules, number: int = 1) -> tuple[Doc
 
 def client_environment(run: DockerRun, rules: ContainerRules) -> dict[str, str]:
     """The values of the `-e NAME` that `rewrite` writes, for the environment of the docker client."""
-    return {**dict(_secret(item) for item in run.options if _is_secret(item)), **rules.env}
+    return {**dict(_variable(item) for item in run.options if _is_secret(item, rules.secrets)), **rules.env}
 
 
 class _Rewriter:
@@ -48,11 +49,11 @@ class _Rewriter:
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def hide_secrets(self) -> None:
+    def hide_secrets(self, values: Sequence[str]) -> None:
         """Any user of the machine can read an argv, so a secret's value goes through the environment instead."""
-        for name, _ in [_secret(item) for item in self.run.options if _is_secret(item)]:
+        for name, _ in [_variable(item) for item in self.run.options if _is_secret(item, values)]:
             self._note(f"env {name}", f"-e {name}={MASK}", f"-e {name}", "a secret never appears in an argv")
-        self._change(lambda item: item.with_value(_secret(item)[0]) if _is_secret(item) else item)
+        self._change(lambda item: item.with_value(_variable(item)[0]) if _is_secret(item, values) else item)
 
     def map_mounts(self, mounts: Mapping[str, str]) -> None:
         def mapped(item: DockerOption) -> DockerOption:
@@ -142,15 +143,16 @@ class _Rewriter:
             self._add(option(name, value))
 
 
-def _is_secret(item: DockerOption) -> bool:
-    name, equals, value = (item.value or "").partition("=")
-    return item.name == "env" and bool(equals and value) and is_secret_name(name)
+def _is_secret(item: DockerOption, values: Sequence[str]) -> bool:
+    """By the variable's name, or since its value has that of a secret in it."""
+    name, value = _variable(item)
+    return item.name == "env" and bool(value) and (is_secret_name(name) or mask_text(values, value) != value)
 
 
 def _is_host_network(item: DockerOption) -> bool:
     return item.name == "network" and item.value in ("host", "name=host")
 
 
-def _secret(item: DockerOption) -> tuple[str, str]:
+def _variable(item: DockerOption) -> tuple[str, str]:
     name, _, value = (item.value or "").partition("=")
     return name, value

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
+from ..codec import NOT_STORED
+
 DOCKER = "docker"
 PODMAN = "podman"
 APPTAINER = "apptainer"
@@ -22,7 +24,8 @@ class RulesError(ValueError):
 @dataclasses.dataclass(frozen=True)
 class ContainerRules:
     """The rules of a host for containers. `image` maps CI's images to those to run, `mounts` CI's directories to this
-    host's, `name` and `labels` are the containers', `volumes` further directories. Raises RulesError."""
+    host's, `name` and `labels` are the containers', `volumes` further directories. `secrets` are values that must
+    not be in an argv. Raises RulesError."""
 
     runtime: str = DOCKER
     pull: Optional[str] = None
@@ -33,6 +36,7 @@ class ContainerRules:
     env: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)  # values may be secrets
     volumes: Tuple[str, ...] = ()
     network: Optional[str] = None
+    secrets: Tuple[str, ...] = dataclasses.field(default=(), repr=False, metadata=NOT_STORED)
 
     def __post_init__(self) -> None:
         _check_choice("runtime", self.runtime, RUNTIMES)

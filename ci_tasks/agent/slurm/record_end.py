@@ -9,10 +9,10 @@ import os
 import shutil
 import time
 from dataclasses import replace
-from typing import Callable, Optional
+from typing import Callable, List, Optional
 
 from .. import run_directory
-from ..exit_gate import mask_run
+from ..exit_gate import mask_run, masked_record
 from ..file_lock import file_lock
 from ..records import SlurmAllocation, Status
 from . import job_file, states
@@ -45,30 +45,27 @@ def _record(
         status = run_directory.read_status(paths)
         if is_final(status):
             return status
+        values = [value for value in job_file.read_secrets(run_dir).values() if value]
         outcome = decide(status)
         if outcome is not None:
-            status = _ended(status, outcome, paths.log)
-        if not status.masked:
-            status = replace(status, masked=_mask(paths))
+            status = _ended(status, outcome, AppendedLog(paths.log, values))
+        if values and not status.masked:
+            status = replace(masked_record(status, values), masked=True)
+            _mask_files(paths, values)
         status = replace(status, slurm=status.slurm or place, concluded=True, sequence=status.sequence + 1)
         run_directory.write_record(paths.status, status)
     job_file.delete_secrets(run_dir)
     return status
 
 
-def _mask(paths: run_directory.RunDir) -> bool:
-    """Mask what an agent that died could not; whether the values are known here."""
-    values = job_file.read_secrets(paths.path)
-    if not values:
-        return False
-    old = mask_run(paths, [value for value in values.values() if value])
+def _mask_files(paths: run_directory.RunDir, values: List[str]) -> None:
+    """What an agent that died could not."""
+    old = mask_run(paths, values)
     if old:
         shutil.rmtree(old, ignore_errors=True)
-    return True
 
 
-def _ended(status: Status, outcome: JobOutcome, path: str) -> Status:
-    log = AppendedLog(path)
+def _ended(status: Status, outcome: JobOutcome, log: AppendedLog) -> Status:
     log.write_line(outcome.line)
     log.close()
     return replace(

@@ -215,6 +215,14 @@ def test_no_secret_stands_in_the_argv_or_in_a_deviation() -> None:
     }
 
 
+def test_a_secret_under_any_name_stays_out_of_the_argv_too() -> None:
+    rules = ContainerRules(secrets=("correct-horse",))
+    run = parse_run(["run", "-e", "URL=https://me:correct-horse@host", "-e", "N=1", "img"])
+    here, deviations = rewrite(run, rules)
+    assert "URL" in render(here) and "correct-horse" not in repr((here, deviations, rules))
+    assert client_environment(run, rules) == {"URL": "https://me:correct-horse@host"}
+
+
 MASKED = [
     (["-e", "HF_TOKEN=x"], ["-e", "HF_TOKEN=***"]),
     (["-eMY_SECRET=x y\nz"], ["-eMY_SECRET=***"]),

@@ -38,3 +38,18 @@ def test_a_job_that_could_not_start_is_blocked_with_the_last_line_of_its_output(
     assert (status.state, status.end, status.exit_code, status.concluded) == ("ended", "exit", 125, True)
     assert status.error == f"the job could not start on n1 (FAILED){last}"
     assert Path(RunDir(str(run)).log).read_text() == f"ci-tasks: blocked: {status.error}\n"
+
+
+def test_what_an_agent_that_died_left_is_masked_as_long_as_the_values_are_there(tmp_path: Path) -> None:
+    """They are in a file of the run's directory, which goes then."""
+    run = RunDir(str(tmp_path / "run"))
+    Path(run.artifacts).mkdir(parents=True)
+    job = job_file.write(run.path, SlurmJob(home=str(tmp_path), name="batch", array="7"))
+    Path(job.submission).mkdir(parents=True)
+    Path(job.output).write_text("no such token: correct-horse\n")
+    Path(run.junit).write_text("<testcase name='correct-horse'/>")
+    job_file.write_secrets(run.path, {"TOKEN": "correct-horse", "EMPTY": ""})
+    status = record_job_end(run.path, SlurmJobState("FAILED", node="n1"))
+    assert status.masked
+    assert not [path for path in Path(run.path).rglob("*") if path.is_file() and b"correct" in path.read_bytes()]
+    assert Path(run.junit).read_text() == "<testcase name='***'/>"
