@@ -21,10 +21,13 @@ class PipeLink:
     """Commands as processes of this machine, each in a session of its own, with `environ` as their environment."""
 
     def __init__(
-        self, environ: dict[str, str] | None = None, description: str = "this machine, through a pipe"
+        self,
+        environ: dict[str, str] | None = None,
+        description: str = "this machine, through a pipe",
+        user: int | None = None,
     ) -> None:
         self.description = description
-        self._environ = environ
+        self._environ, self._user = environ, user
         self._streams: list[PipeStream] = []
         self._closed = False
 
@@ -35,7 +38,7 @@ class PipeLink:
     def open(self, command: str) -> PipeStream:
         if self._closed:
             raise LinkDied(f"{self.description}: the link is closed")
-        stream = PipeStream(command, self._environ)
+        stream = PipeStream(command, self._environ, self._user)
         self._streams.append(stream)
         return stream
 
@@ -57,7 +60,7 @@ class PipeLink:
 class PipeStream:
     """One process of a PipeLink."""
 
-    def __init__(self, command: str, environ: dict[str, str] | None) -> None:
+    def __init__(self, command: str, environ: dict[str, str] | None, user: int | None = None) -> None:
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", command],
             env=environ,
@@ -66,6 +69,7 @@ class PipeStream:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
+            user=user,
         )
         assert self._process.stdin
         assert self._process.stdout

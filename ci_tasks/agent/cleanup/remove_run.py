@@ -7,6 +7,7 @@ from typing import List, Optional
 
 from .. import process_tree, processes, run_directory
 from ..containers.run_containers import RunContainers, read_plan
+from ..containers.shell import remove_images
 from ..records import Plan
 from . import cancel as cancel_run
 from . import end_of_run
@@ -42,8 +43,10 @@ def _remove_containers(paths: run_directory.RunDir, plan: Plan) -> "tuple[List[s
     """End the run. Returns problems with its containers, and an image that the host has."""
     _cancel_and_wait(paths, plan)
     containers = RunContainers(paths.path, thorough=True)
-    image = end_of_run.image_of(containers.find(), plan)
-    return containers.remove(), image
+    found = containers.find()
+    image = end_of_run.image_of(found, plan)
+    left = containers.remove()
+    return left or remove_images(found), image
 
 
 def _cancel_and_wait(paths: run_directory.RunDir, plan: Plan) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shlex
 import subprocess
 import sys
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 from .. import run_directory
 from ..argv_masking import MASK
@@ -23,6 +24,7 @@ from .rules import ContainerRules
 from .run_containers import RunContainer, RunContainers, read_invocations, read_plan
 
 EXIT_NOTHING = 2
+_NO_IMAGE = re.compile("no such image|image not known", re.IGNORECASE)
 _DROPPED = ("name", "detach", "interactive", "tty", "entrypoint", "pull", "cidfile", "label", "rm")
 
 
@@ -48,7 +50,7 @@ def _exec(container: RunContainer) -> int:
 
 
 def _run_committed(container: RunContainer, paths: run_directory.RunDir) -> int:
-    client, image = container.client, "ci-tasks-kept:" + container.id[:12]
+    client, image = container.client, _image_of(container)
     answer = client.run("commit", "--", container.id, image)
     if answer.code != 0:
         _print_message("container %s: %s" % (container.name, answer.problem))
@@ -59,6 +61,22 @@ def _run_committed(container: RunContainer, paths: run_directory.RunDir) -> int:
         return _run([client.runtime, *argv], client.env)
     finally:
         client.run("rmi", "--", image)
+
+
+def _image_of(container: RunContainer) -> str:
+    return "ci-tasks-kept:" + container.id[:12]
+
+
+def remove_images(containers: Sequence[RunContainer]) -> List[str]:
+    """Remove what a shell that was killed left of the containers. Returns a line for each image that stays."""
+    left = []
+    for container in containers:
+        client, image = container.client, _image_of(container)
+        answer = client.run("rmi", "--", image)
+        if answer.code != 0 and not _NO_IMAGE.search(answer.problem):
+            remedy = "`%s rmi %s` removes it when no shell uses it" % (client.runtime, image)
+            left.append("image %s: %s; %s" % (image, answer.problem, remedy))
+    return left
 
 
 def shell_run(run: Optional[DockerRun], image: str) -> DockerRun:

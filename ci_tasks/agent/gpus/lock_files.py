@@ -53,7 +53,8 @@ def open_lock(path: str, own: bool = False) -> int:
                 return descriptor
             os.close(descriptor)
             raise LockError("lock file %s: not a regular file" % path)
-    raise LockError("lock file %s: %s" % (path, problem.strerror))
+    remedy = "; " + _open_to_all([path]) if os.path.exists(path) else ""
+    raise LockError("lock file %s: %s%s" % (path, problem.strerror, remedy))
 
 
 def try_lock(path: str, shared: bool = False, own: bool = False) -> Optional[int]:
@@ -141,6 +142,18 @@ def blocks_other_users(directory: os.stat_result, user: int, protected: str) -> 
     """
     shared = bool(directory.st_mode & stat.S_ISVTX) and bool(directory.st_mode & stat.S_IWOTH)
     return shared and user != directory.st_uid and protected != "0"
+
+
+def check_writable(paths: Sequence[str]) -> None:
+    """Raises LockError for files that the lock script of this user's job could not open, since it opens them to
+    write."""
+    closed = [path for path in paths if os.path.exists(path) and not os.access(path, os.W_OK)]
+    if closed:
+        raise LockError("only its owner may write the lock file %s; %s" % (closed[0], _open_to_all(closed)))
+
+
+def _open_to_all(paths: Sequence[str]) -> str:
+    return "run once as root: chmod 666 %s" % " ".join(map(shlex.quote, paths))
 
 
 def create_missing(paths: Sequence[str]) -> None:

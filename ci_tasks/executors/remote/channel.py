@@ -63,6 +63,21 @@ def read(count):
 if sys.version_info < (3, 8):
     send({old!r}, sys.version.split()[0])
 home = os.path.realpath(os.path.expanduser({home!r}))
+def refuse(error):
+    send({refused!r}, "%s: %s" % (error.filename or home, error.strerror))
+try:
+    owner = os.stat(home).st_uid
+except FileNotFoundError:
+    owner = os.geteuid()
+except OSError as error:
+    refuse(error)
+if os.geteuid() not in (0, owner):  # what lies there would be run, and it is not ours
+    try:
+        import pwd
+        name = pwd.getpwuid(owner).pw_name
+    except Exception:
+        name = "uid %d" % owner
+    send({refused!r}, "%s belongs to %s" % (home, name))
 agent = os.path.join(home, "agents", {digest!r} + ".pyz")
 header = read({header})
 while header[:1] == b"\\n":
@@ -73,16 +88,17 @@ size = int(header[len({start!r}):])
 if size:
     archive = read(size)
     if not os.path.exists(agent):
-        os.makedirs(home, mode=0o700, exist_ok=True)  # the mode is only for the last directory
-        os.makedirs(os.path.dirname(agent), mode=0o700, exist_ok=True)
         beside = agent + ".%d" % os.getpid()
         try:
+            os.makedirs(home, mode=0o700, exist_ok=True)  # the mode is only for the last directory
+            os.makedirs(os.path.dirname(agent), mode=0o700, exist_ok=True)
             with open(beside, "wb") as out:
                 out.write(archive)
             os.replace(beside, agent)
-        except BaseException:
-            os.unlink(beside)
-            raise
+        except OSError as error:
+            if os.path.lexists(beside):
+                os.unlink(beside)
+            refuse(error)
 elif not os.path.exists(agent):
     send({asks!r}, "")
 os.utime(agent)
@@ -157,6 +173,7 @@ def command(home: str, digest: str) -> str:
         old=frames.PYTHON_TOO_OLD,
         asks=frames.ASKS_FOR_AGENT,
         unread=frames.INPUT_TAKEN,
+        refused=frames.HOME_REFUSED,
         start=_START,
         header=len(_START) + 12,
         home=home,
@@ -214,6 +231,12 @@ class Channel:
             version = printable(rest[1:40].decode(errors="replace"))
             raise Blocked(
                 f"python3 there is {version}", hint="ci-tasks needs Python 3.8 or newer as python3 on the host"
+            )
+        if rest[:1] == frames.HOME_REFUSED:
+            why = printable(rest[1:_QUOTED].decode(errors="replace"))
+            raise Blocked(
+                f"the workspace on the host cannot be used: {why}",
+                hint="name a directory of your own as `workspace` of the host in hosts.yaml",
             )
         if rest[:1] == frames.INPUT_TAKEN:
             raise Blocked("a login script on the host reads standard input", hint=_QUIET_HINT)

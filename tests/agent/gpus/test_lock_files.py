@@ -6,6 +6,8 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,6 +155,42 @@ def test_missing_files_that_only_root_may_make_are_named_with_the_next_step(
     Path(paths[0]).touch()
     assert lock_files.try_lock(paths[0]) is not None  # one that is there harms nobody
     assert lock_files.try_lock(paths[1], own=True) is not None  # one that nobody opens with O_CREAT neither
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "opens", "writes"), [(0o666, True, True), (0o644, True, False), (0o600, False, False)]
+)
+def test_files_that_only_root_may_write_are_named_with_the_next_step(mode: int, opens: bool, writes: bool) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as shared:
+        os.chmod(shared, 0o755)
+        path = os.path.join(shared, "gpu 0.lock")
+        Path(path).touch()
+        os.chmod(path, mode)
+        remedy = f"run once as root: chmod 666 '{path}'"
+        said = [_as_nobody(lambda: lock_files.try_lock(path)), _as_nobody(lambda: lock_files.check_writable([path]))]
+    assert said == [
+        "" if opens else f"lock file {path}: Permission denied; {remedy}",
+        "" if writes else f"only its owner may write the lock file {path}; {remedy}",
+    ]
+
+
+def _as_nobody(call: Callable[[], object]) -> str:
+    """What `call` says where it fails, in a process of another user."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(NOBODY)
+            call()
+        except LockError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as said:
+        return said.read()
 
 
 def test_missing_files_are_made(gpu_host: GpuHost) -> None:

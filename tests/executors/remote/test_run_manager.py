@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +54,7 @@ class PipedHost:
     tmp: Path
     links: list[PipeLink] = field(default_factory=list)
     before: str = ""
+    user: int | None = None
     managers: list[RemoteRunManager] = field(default_factory=list)
     spec: HostSpec = field(default_factory=lambda: HostSpec(name="box", kind="ssh", address="box"))
 
@@ -65,7 +67,7 @@ class PipedHost:
         return {**kept, "HOME": str(self.home)}
 
     def connect(self) -> PipeLink:
-        link = _Preceded(self.before, self.environment())
+        link = _Preceded(self.before, self.environment(), self.user)
         self.links.append(link)
         return link
 
@@ -90,8 +92,8 @@ class PipedHost:
 
 
 class _Preceded(PipeLink):
-    def __init__(self, before: str, environ: dict[str, str]) -> None:
-        super().__init__(environ)
+    def __init__(self, before: str, environ: dict[str, str], user: int | None) -> None:
+        super().__init__(environ, user=user)
         self._before = before
 
     def open(self, command: str) -> Any:
@@ -474,6 +476,20 @@ def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: 
     assert remote_run.aborted[0] == BLOCKED
     assert "No space left on device" in remote_run.aborted[1]
     assert host.left() != []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("name", "why"), [("", " belongs to root"), ("/new", ": Permission denied")])
+def test_another_users_workspace_is_refused_with_its_owner_and_nothing_is_left_in_it(
+    host: PipedHost, name: str, why: str
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as theirs:
+        os.chmod(theirs, 0o755)
+        host.spec, host.user = replace(host.spec, workspace=theirs + name), 65534
+        with pytest.raises(Blocked, match="the workspace on the host cannot be used: .*" + why) as refused:
+            host.open().connection.run_queries({}, 30)
+        assert "`workspace` of the host in hosts.yaml" in refused.value.hint
+        assert os.listdir(theirs) == []
 
 
 def test_programs_of_the_host_are_asked_in_the_environment_of_its_jobs(host: PipedHost) -> None:
