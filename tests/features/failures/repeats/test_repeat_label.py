@@ -110,6 +110,24 @@ def test_each_repetition_runs_only_the_rows_that_still_need_evidence(source: Che
     assert script.requested_rows == [everyone, everyone, not_blocked, not_blocked, not_blocked, ["steady"]]
 
 
+@pytest.mark.parametrize(
+    ("letters", "repeats", "why"),
+    [
+        ("aaaaa", 20, "5 equal failures are clear"),
+        ("...", 3, ""),
+        (".a.", 3, ""),
+        ("BB", 9, "blocked 2 times in a row"),
+    ],
+)
+def test_a_row_that_was_ended_early_says_why_and_no_other_does(
+    source: CheckoutSource, capsys: pytest.CaptureFixture[str], letters: str, repeats: int, why: str
+) -> None:
+    ended(source, Script(x=letters), RepeatLimit(repeats))
+    out = capsys.readouterr().out
+    assert why in out
+    assert "all done" not in out
+
+
 def test_the_install_steps_run_once(source: CheckoutSource) -> None:
     script = Script(steady="...")
     ended(source, script, RepeatLimit(3))

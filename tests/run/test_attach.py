@@ -1,0 +1,46 @@
+"""How a run stands for somebody who comes back to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.records import Status
+from ci_tasks.agent.run_directory import RunDir, write_record
+from ci_tasks.executors.executor import RunState
+from ci_tasks.records import Plan
+from ci_tasks.results.record import record_not_started
+from ci_tasks.run.attach import AttachedRun, _progress
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    directory = RunDir(str(tmp_path))
+    write_record(directory.plan, Plan(id="b.01", label="l", row="ckpt"))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "shown"),
+    [
+        (None, RunState(note="sending"), ("waiting", "sending")),
+        (Status("running", phase="running", started_at=0.0), RunState(), ("running", "")),
+        (Status("running", phase="waiting", started_at=0.0, waiting=("GPU 3",)), RunState(), ("waiting", "GPU 3")),
+        (None, RunState(aborted=("lost", "it never began")), ("lost", "")),
+    ],
+    ids=["not started", "running", "waiting for GPUs", "given up"],
+)
+def test_a_run_is_shown_as_it_stands(
+    run: RunDir, status: Status | None, state: RunState, shown: tuple[str, str]
+) -> None:
+    if status is not None:
+        write_record(run.status, status)
+    progress = _progress(AttachedRun("b.01", run), state)
+    assert (progress.row, progress.state, progress.note) == ("ckpt", *shown)
+    assert (progress.seconds is None) == (status is None), "only what has started takes time"
+
+
+def test_a_run_that_is_over_is_shown_with_its_status(run: RunDir) -> None:
+    record_not_started(run, "blocked", "no GPU")
+    assert _progress(AttachedRun("b.01", run), RunState(is_complete=True)).state == "blocked"
