@@ -54,6 +54,16 @@ def test_each_output_option_writes_its_own_format(home: Path, capsys: pytest.Cap
     assert "page.html: " in capsys.readouterr().out
 
 
+def test_a_page_has_the_curves_and_the_log_of_each_run(home: Path) -> None:
+    for number in ("01", "02"):
+        log = "".join(f"step {step}: {{'train/loss': {1 / (step + 1)}}}\n" for step in range(3))
+        Path(RunDir(str(home / "runs" / BATCH / number)).log).write_text(log)
+    report(run=BATCH, html="~/page.html")
+    page = (home / "page.html").read_text()
+    assert "train/loss of row-01 over steps" in page and "train/loss of row-02 over steps" in page
+    assert f"row-01: blocked ({BATCH}.01)" in page
+
+
 @pytest.mark.parametrize("names", ["", " , "])
 def test_a_report_of_no_run_is_an_error_with_the_valid_forms(names: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exit) as left:

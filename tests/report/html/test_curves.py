@@ -46,6 +46,13 @@ def test_a_line_uses_the_whole_height_however_small_the_change(values: tuple[flo
     assert heights[0] - heights[1] > 0.85 * (220 - 12 - 30)
 
 
+@pytest.mark.parametrize(("steps", "note"), [(2, ""), (1000, ""), (2000, "(the first 1,000 of 2,000 steps)")])
+def test_a_table_that_was_cut_says_so(steps: int, note: str) -> None:
+    text, _ = drawn(curve("here", [(step, 1.0) for step in range(steps)]))
+    assert note in text
+    assert ("(the first" in text) == bool(note)
+
+
 def test_a_second_training_is_a_line_and_a_column_of_its_own() -> None:
     text, (picture,) = drawn(curve("here", [(0, 1.0), (1, 2.0)], [(0, 3.0), (1, 4.0), (2, 5.0)]))
     assert lines(picture) == [("curve s0", 2), ("curve s0", 3)]
