@@ -68,6 +68,7 @@ def test_a_baseline_is_lived_with_and_only_shrinks(checkout: Path, tmp_path: Pat
     stale = lint("--baseline", str(baseline), repo=checkout, home=tmp_path)
     assert stale.returncode == 1
     assert "fixed, and still in" in stale.stdout
+    assert len(json.loads(baseline.read_text())["findings"]) == 2, "only --shrink changes it"
     assert lint("--baseline", str(baseline), "--shrink", repo=checkout, home=tmp_path).returncode == 0
     assert len(json.loads(baseline.read_text())["findings"]) == 1
     again = lint("--write-baseline", str(baseline), repo=checkout, home=tmp_path)
