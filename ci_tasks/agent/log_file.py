@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from typing import Iterable, Optional
 
 from .mask import Masker
+
+_CHUNK = 1 << 20
 
 
 class RunLog:
@@ -19,7 +22,9 @@ class RunLog:
         self.error: Optional[str] = None
         self._digest = hashlib.sha256()
         self._masker = Masker(secrets)
+        self._path = path
         self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._is_file = stat.S_ISREG(os.fstat(self._out).st_mode)
 
     def write(self, chunk: bytes) -> None:
         self._write(self._masker.feed(chunk))
@@ -35,6 +40,19 @@ class RunLog:
     def sha256(self) -> str:
         """The digest of the bytes that are in the file."""
         return self._digest.hexdigest()
+
+    def is_intact(self) -> bool:
+        """Whether the file has the bytes that were written, and no other. Of a device or a full disk nobody can say."""
+        if self.error is not None or not self._is_file:
+            return True
+        digest = hashlib.sha256()
+        try:
+            with os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK), "rb") as source:
+                for chunk in iter(lambda: source.read(_CHUNK), b""):
+                    digest.update(chunk)
+        except OSError:
+            return False
+        return digest.digest() == self._digest.digest()
 
     def _write(self, data: bytes) -> None:
         while data and self.error is None:

@@ -27,7 +27,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import List, Literal, Mapping, Optional, Tuple
+from typing import FrozenSet, List, Literal, Mapping, Optional, Tuple, get_args
 
 from . import codec
 from .containers.rules import ContainerRules
@@ -170,11 +170,10 @@ class Status:
     `pid`, `pid_start` and `boot_id` tell its agent from a later process, `group` is the job's process group. `waiting`
     says who holds the resources that it waits for, `queue_seconds` how long it has waited so far. `gpu_uuids` are those
     of `gpu_ids`, as far as nvidia-smi says. `daemon_silent_seconds`: for how long docker or podman has not answered.
-    `left` has a line for each thing that could not be removed or collected. `secrets` are the
-    names of those that the job got, `masked` says whether they are masked in all that leaves the host. `signalled` and
-    `concluded` are Slurm's: a
-    signal interrupted the agent, and the end of the Slurm job is included. `gone` is the client's: the agent died
-    before it wrote an end.
+    `left` has a line for each thing that could not be removed or collected. `secrets` are the names of those that the
+    job got, `masked` says whether they are masked in all that leaves the host. `signalled` and `concluded` are Slurm's:
+    a signal interrupted the agent, and the end of the Slurm job is included. `gone`: the agent died before it wrote an
+    end. `changed`: files of the agent that somebody else changed, most likely the job; all but the log were restored.
     """
 
     state: State = "planned"
@@ -207,6 +206,7 @@ class Status:
     masked: bool = False
     concluded: bool = False
     gone: bool = False
+    changed: Tuple[str, ...] = ()
 
     @property
     def exists(self) -> bool:
@@ -241,6 +241,7 @@ EventName = Literal[
     "timeout",
     "ended",
 ]
+AGENT_EVENTS: FrozenSet[EventName] = frozenset(get_args(EventName)) - {"step", "pull", "container"}
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ The agent, the client and the report import these names, so they cannot disagree
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import tempfile
-from typing import Any, Callable, Dict, Final, Optional, TextIO, Type, TypeVar
+from typing import Any, Dict, Final, Optional, Type, TypeVar
 
 from . import codec
 from .records import Plan, RemoteLocation, RunDescription, Status
@@ -97,8 +99,7 @@ def read_remote(run: RunDir) -> Optional[RemoteLocation]:
 def read_record(kind: Type[T], path: str) -> Optional[T]:
     """The record in `path`; None where there is no such file yet. Raises RecordError, OSError."""
     try:
-        with open(path, "rb") as source:
-            text = source.read(LARGEST + 1)
+        text = read_file(path, LARGEST + 1)
     except FileNotFoundError:
         return None
     if len(text) > LARGEST:
@@ -106,28 +107,44 @@ def read_record(kind: Type[T], path: str) -> Optional[T]:
     return codec.from_json(kind, text, where=path)
 
 
+def read_file(path: str, most: int) -> bytes:
+    """The first `most` bytes of a regular file; a pipe in its place would block whoever opens it. Raises OSError."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as source:
+        if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return source.read(most)
+
+
 def write_record(path: str, record: Any, compact: bool = False) -> None:
     """Replace `path` whole; `compact` leaves out what is at its default."""
-    text = codec.to_json(record, indent=1, compact=compact)
-    _replace(path, lambda out: out.write(text))
+    replace_file(path, record_bytes(record, compact))
+
+
+def record_bytes(record: Any, compact: bool = False) -> bytes:
+    """The content of a record's file."""
+    return _text_bytes(codec.to_json(record, indent=1, compact=compact))
 
 
 def write_json(path: str, value: Any) -> None:
-    """Replace `path` whole: a reader sees the old text or the new one, never half of either."""
-    _replace(path, lambda out: json.dump(value, out, indent=1, ensure_ascii=False))
+    """Replace `path` whole."""
+    replace_file(path, _text_bytes(json.dumps(value, indent=1, ensure_ascii=False)))
 
 
-def _replace(path: str, write: Callable[[TextIO], object]) -> None:
+def replace_file(path: str, content: bytes) -> None:
+    """Replace `path` whole: a reader sees the old content or the new one, never half of either."""
     handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=os.path.dirname(path))
     try:
-        # A path that is no UTF-8 holds lone surrogates; their backslash form is just what JSON wants.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as out:
-            write(out)
-            out.write("\n")
+        with os.fdopen(handle, "wb") as out:
+            out.write(content)
         os.replace(beside, path)
     except BaseException:
         os.unlink(beside)
         raise
+
+
+def _text_bytes(text: str) -> bytes:
+    # A path that is no UTF-8 holds lone surrogates; their backslash form is just what JSON wants.
+    return (text + "\n").encode("utf-8", "backslashreplace")
 
 
 def read_json(path: str) -> Dict[str, Any]:

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from typing import Callable, List, Optional, Tuple
 
-from . import agent_log, process_tree, processes, run_directory
+from . import agent_log, liveness, process_tree, processes, run_directory
 from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
 from .cleanup.left_containers import remove_left_containers
 from .codec import RecordError
@@ -24,6 +24,7 @@ from .exit_gate import masked_record
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .job_environment import given_secrets, job_environment, secret_values, unmasked_secrets
 from .log_file import RunLog
+from .own_files import OwnFiles
 from .records import End, Event, Plan, Status
 from .signals import SignalPipe
 
@@ -71,12 +72,14 @@ class Supervisor:
         self.stalled = False
         self.resources = RunResources(plan, paths.path)
         self.cleanup = RunCleanup(paths, plan)
+        self.files, self.lock = OwnFiles(paths), liveness.AgentLock(paths.path)
         self.left: List[int] = []  # processes that could not be killed
         self.daemon = DaemonMonitor(plan, lambda: remove_left_containers(paths.path))
 
     def run(self, started: Callable[[], None]) -> None:
         agent_log.watch_threads(self.paths.path)
         process_tree.become_subreaper()
+        self.lock.take()
         self._write_status()  # a run without a status does not start
         started()
         self.daemon.start()
@@ -258,6 +261,8 @@ class Supervisor:
         ended_at = self.started_at + time.monotonic() - self.began
         self.resources.close()
         self.log.close()
+        if not call_with_heartbeat(self.log.is_intact, self._heartbeat, HEARTBEAT_SECONDS):
+            self.files.note(self.paths.log)
         self._event(Event(_now(), "ended", end=end, exit_code=code))
         self.status = replace(self.status, phase="collecting")
         succeeded = end == run_directory.END_EXIT and code == 0
@@ -267,6 +272,7 @@ class Supervisor:
         )
         self.daemon.close()
         process_tree.kill_everything()
+        self.files.restore()
         self.status = replace(
             self.status,
             state=run_directory.STATE_ENDED,
@@ -283,8 +289,9 @@ class Supervisor:
         # The end must be on record even where the disk was full a moment ago.
         for _ in range(60):
             if self._heartbeat():
-                return
+                break
             time.sleep(1)
+        self.lock.release()  # from here on the end is believed
 
     def remove_left_containers(self) -> None:
         """The run has ended, and its daemon did not answer: remove its containers when it does, within some time."""
@@ -323,6 +330,7 @@ class Supervisor:
         return True
 
     def _write_status(self) -> None:
+        self.files.check_status()
         self.status = replace(
             self.status,
             sequence=self.status.sequence + 1,
@@ -330,13 +338,13 @@ class Supervisor:
             log_bytes=self.log.bytes,
             log_error=self.log.error,
             stalled=self.stalled,
+            changed=self.files.changed,
         )
-        run_directory.write_record(self.paths.status, masked_record(self.status, self._secrets))
+        self.files.write_status(masked_record(self.status, self._secrets))
 
     def _event(self, event: Event) -> None:
         try:
-            with open(self.paths.events, "a", encoding="utf-8") as out:
-                out.write(masked_record(event, self._secrets).line())
+            self.files.add_event(masked_record(event, self._secrets))
         except OSError as error:
             self.log.error = self.log.error or "events could not be written: %s" % error.strerror
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from ci_tasks import debug_log
-from ci_tasks.agent import archive, create_run_directory, processes
+from ci_tasks.agent import archive, create_run_directory, liveness
 from ci_tasks.agent.cleanup import cancel as ending
+from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.run_directory import RunDir, read_status
+from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.errors import Blocked
 from ci_tasks.records import Plan
 
@@ -71,9 +72,8 @@ def complete(run: RunDir, meanwhile: Callable[[], None] = lambda: None) -> int |
 
 
 def has_ended(run: RunDir) -> bool:
-    """Whether the run is over: it said so, or its agent is gone."""
-    read_run_status = read_status(run)
-    return read_run_status.has_ended or not processes.alive(read_run_status)
+    """Whether the run is over: its agent has ended."""
+    return not liveness.is_alive(run, read_status_if_readable(run))
 
 
 def read_run_status(run: RunDir) -> Status:
@@ -97,7 +97,7 @@ def kill(run: RunDir) -> None:
 
 def clean_up(run: RunDir) -> None:
     """After the end: what an agent that died has left. An agent that lived to the end has left nothing."""
-    if not read_status(run).has_ended:
+    if conclude(run).gone:
         cancel(run)
 
 

@@ -13,10 +13,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ci_tasks import known_secrets
-from ci_tasks.agent import processes
+from ci_tasks.agent import liveness
+from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.exit_gate import mask_run, masked_record
 from ci_tasks.agent.records import (
+    Deviation,
     DockerInvocation,
     DockerInvocations,
     Environment,
@@ -33,6 +35,7 @@ from ci_tasks.agent.run_directory import (
     read_record,
     read_remote,
     read_status,
+    read_status_if_readable,
     write_record,
 )
 from ci_tasks.errors import Blocked, UsageError
@@ -118,9 +121,10 @@ def load_record(run: RunDir) -> RunRecord:
         record = read_record(RunRecord, run.record)
         if record is not None:
             return record
-        plan, status = read_description(run), local_status(run)
+        status = local_status(run) if read_remote(run) else conclude(run)
         if status.exists and is_over(run):
             return judge_run(run)
+        plan = read_description(run)
         state = RUNNING if status.exists else PLANNED
         return _record(plan, status, Verdict(state, "", NO_EVIDENCE))
 
@@ -130,8 +134,7 @@ def is_over(run: RunDir) -> bool:
     remote = read_remote(run)
     if remote is not None:
         return remote.complete
-    status = read_status(run)
-    return status.has_ended or not processes.alive(status)
+    return not liveness.is_alive(run, read_status_if_readable(run))
 
 
 @contextmanager
@@ -217,11 +220,20 @@ def _record(
         log=LogDigest(status.log_bytes, status.log_sha256),
         evidence=verdict.evidence,
         metrics={name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()},
-        deviations=tuple(dict.fromkeys([*foreseen, *observed])),
+        deviations=tuple(dict.fromkeys([*foreseen, *observed, *_changed_files(status)])),
         environment=around,
         left=status.left,
         attempts=(attempt,),
     )
+
+
+def _changed_files(status: Status) -> list[Deviation]:
+    """What the job, or somebody else, changed that only the agent writes."""
+    if not status.changed:
+        return []
+    kept = ", but the log could not be" if "log" in status.changed else ""
+    why = f"a job here is the same user as its agent; what the agent wrote was restored{kept}"
+    return [Deviation("files of the run", "out of the job's reach", f"changed: {', '.join(status.changed)}", why)]
 
 
 def log_facts(run: RunDir) -> LogFacts:

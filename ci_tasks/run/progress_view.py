@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.run_directory import RunDir, read_description, read_status
+from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
 from ci_tasks.errors import shortened
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, remaining
@@ -272,7 +272,7 @@ def _roughly(seconds: float) -> str:
 @lru_cache(maxsize=_CACHE_SIZE)
 def _status(path: str, stamp: tuple[int, ...]) -> Status:
     """The status of the run in `path`: the file is replaced whole when it changes, and then has another stamp."""
-    return read_status(RunDir(path)) if stamp else Status()
+    return read_status_if_readable(RunDir(path)) if stamp else Status()
 
 
 def _stamp(path: str) -> tuple[int, ...]:

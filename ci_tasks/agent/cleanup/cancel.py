@@ -6,14 +6,15 @@ import os
 import signal
 import time
 
-from .. import processes, run_directory
+from .. import liveness, processes, run_directory
 from ..containers import run_containers
 from ..records import Status, read_events
 from ..slurm import job_file as slurm_job
+from .lost_run import record_cleanup
 
 NOTICE_SECONDS = 1.0  # an agent gets so long to note that its job is cancelled
 _POLL_SECONDS = 0.02
-_MOST_EVENTS = 1 << 22  # characters; the job can write there too
+_MOST_EVENTS = 1 << 22  # bytes; the job can write there too
 
 
 class CancelError(Exception):
@@ -25,19 +26,20 @@ def cancel(run_dir: str) -> None:
     if _cancel_slurm_job(run_dir, kill=False):
         return
     paths = run_directory.RunDir(run_dir)
-    status = run_directory.read_status(paths)
+    status = liveness.read_agent_status(paths)
     if processes.alive(status):
         try:
             _request_stop(status)
             return
         except ProcessLookupError:
-            status = run_directory.read_status(paths)  # it ended this moment
+            status = liveness.read_agent_status(paths)  # it ended this moment
         except OSError as error:
             raise CancelError("the agent, process %s, cannot be signalled: %s" % (status.pid, error.strerror)) from None
-    if not status.has_ended:
-        grace = run_directory.read_plan(paths).grace_seconds
-        processes.stop_all(paths.path, processes.orphaned_group(status, paths.path), grace)
-        run_containers.remove(paths.path)
+    if not status.has_ended or status.gone:
+        group = processes.orphaned_group(status, paths.path)
+        found = len(processes.of_run(paths.path, group))
+        processes.stop_all(paths.path, group, run_containers.read_plan(paths).grace_seconds)
+        record_cleanup(paths, found, run_containers.remove(paths.path))
 
 
 def kill(run_dir: str) -> None:
@@ -46,7 +48,7 @@ def kill(run_dir: str) -> None:
     if _cancel_slurm_job(run_dir, kill=True):
         return
     paths = run_directory.RunDir(run_dir)
-    status = run_directory.read_status(paths)
+    status = liveness.read_agent_status(paths)
     if not processes.alive(status):
         processes.kill_all(paths.path, processes.orphaned_group(status, paths.path))
         return
@@ -85,7 +87,7 @@ def _request_stop(status: Status) -> None:
 
 def _is_cancelling(run: run_directory.RunDir) -> bool:
     try:
-        with open(run.events, encoding="utf-8") as source:
-            return any(event.event == run_directory.END_CANCELLED for event in read_events(source.read(_MOST_EVENTS)))
-    except (OSError, ValueError):
+        text = run_directory.read_file(run.events, _MOST_EVENTS).decode("utf-8", "replace")
+    except OSError:
         return False
+    return any(event.event == run_directory.END_CANCELLED for event in read_events(text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import List, Optional
 
-from .. import process_tree, processes, run_directory
+from .. import liveness, process_tree, processes, run_directory
 from ..containers.run_containers import RunContainers, read_plan
 from ..containers.shell import remove_images
 from ..records import Plan
@@ -51,7 +51,7 @@ def _remove_containers(paths: run_directory.RunDir, plan: Plan) -> "tuple[List[s
 
 def _cancel_and_wait(paths: run_directory.RunDir, plan: Plan) -> None:
     """Cancel the run through its agent, and kill an agent that hangs."""
-    status = run_directory.read_status_if_readable(paths)
+    status = liveness.read_agent_status(paths)
     try:
         cancel_run.cancel(paths.path)
     except (OSError, ValueError, cancel_run.CancelError):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Iterable, Iterator, List
 
-from .. import processes, run_directory
+from .. import liveness, run_directory
 from ..names import UnsafeName
 from ..slurm import job_file as slurm_job
 from .messages import RunSummary
@@ -52,7 +52,7 @@ def _summary(path: str) -> RunSummary:
         dir=path,
         state=status.state,
         # An agent may stay after the end, to remove what its container daemon does not let go.
-        alive=not status.has_ended and processes.alive(status),
+        alive=liveness.is_alive(run, status),
         kept=status.kept is not None,
         started_at=status.started_at,
         ended_at=status.ended_at,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Callable, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Optional
 
-from .. import processes, run_directory
+from .. import liveness, run_directory
+from ..cleanup.lost_run import conclude
 from ..records import Status
 from . import frames
 from .messages import HostMessage, RunUpdate
@@ -20,7 +21,7 @@ BUSY_POLL_SECONDS = 0.004  # the same where a log has just grown: more of it is 
 _BUSY_SECONDS = 0.5
 HEARTBEAT_SECONDS = 2.0
 _CHUNK = 1 << 18
-_ALIVE_POLL_SECONDS = 1.0  # between two checks that the agent is alive
+_ALIVE_POLL_SECONDS = 1.0  # between two reads of a status that seems to be the same
 _SHARED_POLL_SECONDS = 0.5  # between two reads of the status of a run on another machine
 _LOG_DELAY = 60.0  # seconds that the end of a log may come later than its status, on a file system that caches
 
@@ -90,18 +91,19 @@ class _WatchedRun:
         self._offset = offset
         self._log: Optional[int] = None
         self._mtime: Optional[int] = None
+        self._sequence: Optional[int] = None
         self._last_check = 0.0
 
     def poll(self, send: Send) -> bool:
         """Send what is new. Returns whether the log grew."""
         # The status first: what the log has by the time an end is read is all that it will ever have.
-        final, gone = self._poll_status(send)
+        final = self._poll_status(send)
         grew = self._poll_log(send)
-        if not grew and final is not None and (gone or final.has_ended):
+        if not grew and final is not None and final.has_ended:
             self.over = True
             if self._log is not None:
                 os.close(self._log)
-            self._update(send, RunUpdate(self.key, final, over=True, gone=gone))
+            self._update(send, RunUpdate(self.key, final, over=True, gone=final.gone))
         return grew
 
     def _update(self, send: Send, update: RunUpdate) -> None:
@@ -119,30 +121,29 @@ class _WatchedRun:
             self._offset += len(chunk)
         return bool(chunk)
 
-    def _poll_status(self, send: Send) -> Tuple[Optional[Status], bool]:
-        """Send a new status. Returns the status where the run may be over, and whether its agent died without
-        writing the end."""
-        try:
-            mtime = os.stat(self._paths.status).st_mtime_ns
-        except OSError:
-            mtime = 0
-        if mtime != self._mtime:
-            self._mtime = mtime
-            status = run_directory.read_status(self._paths)
-            if status.has_ended:
-                self._mtime = None  # so that it is read again, until the log is sent
-                return status, False
+    def _poll_status(self, send: Send) -> Optional[Status]:
+        """Send a new status. Returns the status where the run is over."""
+        now, mtime = time.monotonic(), self._status_mtime()
+        # Two writes may share one mtime: it only hints that there is something to read.
+        if mtime == self._mtime and now - self._last_check < _ALIVE_POLL_SECONDS:
+            return None
+        self._mtime, self._last_check = mtime, now
+        # Before the status is read: an agent writes the end, and then it ends itself.
+        has_agent = liveness.is_held(self._paths.path)
+        status = run_directory.read_status(self._paths) if has_agent else conclude(self._paths)
+        if status.has_ended:
+            self._mtime = None  # so that it is read again, until the log is sent, or the agent has restored it
+            return None if has_agent else status
+        if status.sequence != self._sequence:
+            self._sequence = status.sequence
             self._update(send, RunUpdate(self.key, status))
-            return None, False
-        if time.monotonic() - self._last_check < _ALIVE_POLL_SECONDS:
-            return None, False
-        self._last_check = time.monotonic()
-        status = run_directory.read_status(self._paths)
-        if status.has_ended or processes.alive(status):
-            return None, False
-        status = run_directory.read_status(self._paths)  # it may have ended between the two reads
-        self._last_check = 0.0
-        return status, not status.has_ended
+        return None
+
+    def _status_mtime(self) -> int:
+        try:
+            return os.stat(self._paths.status).st_mtime_ns
+        except OSError:
+            return 0
 
 
 class _WatchedJob(_WatchedRun):
@@ -163,18 +164,18 @@ class _WatchedJob(_WatchedRun):
             self._log, self._reopened = None, time.monotonic()
         return grew
 
-    def _poll_status(self, send: Send) -> Tuple[Optional[Status], bool]:
+    def _poll_status(self, send: Send) -> Optional[Status]:
         if time.monotonic() - self._last_check < _SHARED_POLL_SECONDS:
-            return None, False
+            return None
         self._last_check = time.monotonic()
         status, over = self._job.join(run_directory.read_status(self._paths))
         if over and not self._is_log_delayed(status):
             self._last_check = 0.0  # so that it is read again, until the log is sent
-            return status, False
+            return status
         if not over and status != self._last_status:
             self._last_status = status
             self._update(send, RunUpdate(self.key, status))
-        return None, False
+        return None
 
     def _is_log_delayed(self, status: Status) -> bool:
         """Whether the log here is still shorter than its status says."""

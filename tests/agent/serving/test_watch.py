@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ci_tasks.agent import processes
 from ci_tasks.agent.codec import decode
 from ci_tasks.agent.records import SlurmJob, Status
+from ci_tasks.agent.run_directory import write_record
 from ci_tasks.agent.serving import frames
 from ci_tasks.agent.serving.messages import HostMessage, RunUpdate
 from ci_tasks.agent.serving.watch import RunWatcher
@@ -115,6 +119,20 @@ def test_the_end_of_a_run_on_another_machine_comes_after_its_whole_log(
         log.write(b" end")
     until(lambda: client.has_ends(1))
     assert client.log == b"begin end"
+
+
+def test_two_statuses_that_share_one_mtime_are_both_sent(client: Client, watcher: RunWatcher, tmp_path: Path) -> None:
+    """A file system's clock may stand still for longer than an agent needs to write its last two."""
+    running = Status("running", sequence=1, **processes.identity()._asdict())
+    status = tmp_path / "status.json"
+    for number, record in enumerate((running, replace(running, sequence=2), Status("ended", sequence=3)), 1):
+        write_record(str(tmp_path / "new"), record)
+        os.utime(tmp_path / "new", ns=(1, 1))
+        (tmp_path / "new").replace(status)
+        if number == 1:
+            watcher.watch(1, str(tmp_path), 0)
+        until(lambda: client.updates and client.updates[-1].status == record)  # noqa: B023
+    assert client.has_ends(1)
 
 
 def test_it_ends_when_the_client_is_disconnected_and_does_not_take_the_others_along(

@@ -1,0 +1,80 @@
+"""Whether the agent of a run lives, by what its job cannot forge: the kernel's lock on the run directory.
+
+A job may write into status.json what it likes, but cannot take away its agent's lock. So a status says how a run ended
+only when nobody has the lock any more; by then the agent has written its own. On a file system without `flock` the
+status alone has to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from typing import Optional
+
+from . import processes, run_directory
+from .records import Status
+
+_TAKE_SECONDS = 5.0  # somebody who tests the lock holds it for a moment
+_RESTORE_SECONDS = 5.0  # the agent writes its status every two seconds
+_POLL_SECONDS = 0.05
+
+
+class AgentLock:
+    """The agent's own; no program that it starts inherits it."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._run_dir = run_dir
+        self._directory: Optional[int] = None
+
+    def take(self) -> None:
+        try:
+            self._directory = os.open(self._run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return
+        deadline = time.monotonic() + _TAKE_SECONDS
+        while not _try_lock(self._directory, fcntl.LOCK_EX) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+
+    def release(self) -> None:
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
+
+
+def is_held(run_dir: str) -> bool:
+    try:
+        directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(directory, fcntl.LOCK_SH)
+    finally:
+        os.close(directory)
+
+
+def is_alive(run: run_directory.RunDir, status: Status) -> bool:
+    """Whether the agent of a run of this host lives; `status` is what its status.json says."""
+    return is_held(run.path) or (not status.has_ended and processes.alive(status))
+
+
+def read_agent_status(run: run_directory.RunDir) -> Status:
+    """The status with the pid of the agent, if that lives: one that the job has overwritten is soon restored."""
+    deadline = time.monotonic() + _RESTORE_SECONDS
+    while True:
+        has_agent = is_held(run.path)
+        status = run_directory.read_status_if_readable(run)
+        if processes.alive(status) or not has_agent or time.monotonic() > deadline:
+            return status
+        time.sleep(_POLL_SECONDS)
+
+
+def _try_lock(descriptor: int, how: int) -> bool:
+    """Whether nobody else holds the lock, as far as the file system knows."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -1,0 +1,163 @@
+"""A job that writes into its own run directory: what its agent says of it stays true, and what was changed is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ci_tasks.agent import codec, liveness, processes
+from ci_tasks.agent.records import Status
+from ci_tasks.agent.serving import watch
+from ci_tasks.executors import local_runs
+from ci_tasks.results.record import judge_run, load_record
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Run
+
+Until = Callable[..., Any]
+
+PASSED = codec.to_json(Status("ended", sequence=10**6, end="exit", exit_code=0, pid=1, pid_start="1", group=1))
+ENDED_EVENT = '{"t": 1.5, "event": "ended", "end": "exit", "exit_code": 0}'
+# what the job does in its run directory → the file that is named
+FORGERIES = {
+    "a status": (f"echo '{PASSED}' > status.json", "status.json"),
+    "a status by another inode": (f"echo '{PASSED}' > new; mv new status.json", "status.json"),
+    "garbage for a status": ("echo garbage > status.json", "status.json"),
+    "no status": ("rm status.json", "status.json"),
+    "a directory for a status": ("rm status.json; mkdir -p status.json/x", "status.json"),
+    "a pipe for a status": ("rm status.json; mkfifo status.json", "status.json"),
+    "a plan": ('echo "{}" > plan.json', "plan.json"),
+    "a script": ("echo 'exit 0' > new; mv new run.sh", "run.sh"),
+    "an agent": ("echo 'exit' > bin/agent.pyz", "bin/agent.pyz"),
+    "no events": (": > events.jsonl", "events.jsonl"),
+    "an end that is none": (f"echo '{ENDED_EVENT}' >> events.jsonl", "events.jsonl"),
+    "a pipe for events": ("rm events.jsonl; mkfifo events.jsonl", "events.jsonl"),
+    "a directory for events": ("rm events.jsonl; mkdir events.jsonl", "events.jsonl"),
+    "a shorter log": (": > log", "log"),
+    "another log": ("sed -i s/begun/ended/ log", "log"),
+    "no log": ("rm log", "log"),
+}
+
+
+@pytest.mark.parametrize(("forge", "name"), FORGERIES.values(), ids=FORGERIES)
+def test_a_job_does_not_change_how_its_run_ended(run: Run, until: Until, forge: str, name: str) -> None:
+    run.start(
+        'cd "$CI_TASKS_RUN_DIR"; echo begun; until [ -e go ]; do sleep 0.01; done\n'
+        f'echo \'{{"t": 2.5, "event": "step", "name": "a"}}\' >> events.jsonl; {forge}; exit 4'
+    )
+    plan, script = (Path(path).read_bytes() for path in (run.paths.plan, run.paths.script))
+    until(lambda: run.log() == b"begun\n" and run.events("started"))
+    (run.path / "go").touch()
+    until(lambda: not liveness.is_held(str(run.path)))
+    status = run.status()
+    assert (status.state, status.end, status.exit_code, status.changed) == ("ended", "exit", 4, (name,))
+    assert [event.event for event in run.events() if event.event != "step"] == ["started", "ended"]
+    assert (plan, script) == tuple(Path(path).read_bytes() for path in (run.paths.plan, run.paths.script))
+    if name != "log":
+        record = judge_run(run.paths)
+        assert (record.status, record.exit_code) == ("failed", 4)
+        (deviation,) = (item for item in record.deviations if item.what == "files of the run")
+        assert deviation.here == f"changed: {name}"
+
+
+def test_a_job_that_writes_what_it_may_has_changed_nothing(run: Run) -> None:
+    script = (
+        'for i in 1 2 3; do echo "{\\"t\\": $i, \\"event\\": \\"step\\"}" >> "$CI_TASKS_RUN_DIR/events.jsonl"; done'
+    )
+    status = run.start(f"{script}; touch $CI_TASKS_RUN_DIR/artifacts; kill -9 $$").ended()
+    assert (status.exit_code, status.changed) == (137, ())
+    assert len(run.events("step")) == 3
+
+
+def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Until) -> None:
+    """The agent is held still, so that it cannot restore its status meanwhile."""
+    run.start(
+        'cd "$CI_TASKS_RUN_DIR"; until [ -e go ]; do sleep 0.01; done\n'
+        f"echo '{PASSED}' > new; mv new status.json; touch forged; until [ -e end ]; do sleep 0.01; done; exit 4"
+    )
+    agent = run.status().pid or 0
+    os.kill(agent, signal.SIGSTOP)
+    (run.path / "go").touch()
+    until(lambda: run.has("forged"))
+    assert run.status().has_ended
+    watched, sent = watch._WatchedRun(1, str(run.path), 0), list[bytes]()
+    watched.poll(sent.append)
+    assert not sent and not watched.over
+    assert not local_runs.has_ended(run.paths)
+    assert load_record(run.paths).status == "running"
+    os.kill(agent, signal.SIGCONT)
+    (run.path / "end").touch()
+    until(lambda: local_runs.has_ended(run.paths))
+    watched.poll(sent.append)
+    assert watched.over and b'"exit_code": 4' in sent[-1]
+
+
+@pytest.mark.parametrize("forge", [f"echo '{PASSED}' > status.json", "echo garbage > status.json"])
+def test_a_cancel_reaches_the_agent_although_the_status_names_another(run: Run, until: Until, forge: str) -> None:
+    run.start(f'cd "$CI_TASKS_RUN_DIR"; {forge}; touch ready; exec sleep 300')
+    until(lambda: run.has("ready"))
+    run.cancel()
+    assert run.ended().end == "cancelled"
+
+
+# -- an agent that is killed -----------------------------------------------------------------------------------------
+
+
+def test_the_next_one_who_asks_corrects_the_status_of_a_killed_agent(run: Run, until: Until) -> None:
+    run.start('touch "$CI_TASKS_RUN_DIR/ready"; setsid sleep 300 & sleep 300')
+    until(lambda: run.has("ready") and run.status().group)
+    last = run.status()
+    os.kill(last.pid or 0, signal.SIGKILL)
+    until(lambda: local_runs.has_ended(run.paths))
+    record = load_record(run.paths)
+    assert record.status == "lost"
+    assert record.reason.startswith("the agent died before the job ended (last heartbeat 20")
+    assert record.ended_at is not None
+    status = run.status()
+    assert (status.state, status.end, status.gone, status.ended_at) == ("ended", None, True, last.heartbeat_at)
+    assert "was not looked for" in status.left[0]
+    run.cancel()
+    assert not run.alive()
+    assert "processes were ended" in (run.status().error or "")
+    assert run.status().left == ()
+
+
+def test_a_run_from_before_a_restart_is_lost_and_says_so(run: Run) -> None:
+    run.write("exit 0")
+    status = {"state": "running", "pid": os.getpid(), "boot_id": "an earlier boot", "heartbeat_at": 1.7e9}
+    Path(run.paths.status).write_text(json.dumps(status))
+    reason = "the host restarted before the job ended (last heartbeat 2023-11-14 22:13:20 UTC)"
+    assert (load_record(run.paths).status, load_record(run.paths).reason) == ("lost", reason)
+
+
+def test_a_killed_agent_whose_status_is_garbage_leaves_a_lost_run(run: Run, until: Until) -> None:
+    run.start(
+        'cd "$CI_TASKS_RUN_DIR"; until [ -e go ]; do sleep 0.01; done; echo garbage > status.json\n'
+        "touch ready; exec sleep 300"
+    )
+    until(lambda: run.status().group)
+    agent = run.status().pid or 0
+    os.kill(agent, signal.SIGSTOP)
+    (run.path / "go").touch()
+    until(lambda: run.has("ready"))
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: local_runs.has_ended(run.paths))
+    local_runs.clean_up(run.paths)
+    assert not run.alive()
+    record = judge_run(run.paths)
+    assert (record.status, "its status could not be read" in record.reason) == ("lost", True)
+
+
+def test_the_lock_of_an_agent_is_not_inherited_by_its_job(run: Run, until: Until) -> None:
+    run.start('touch "$CI_TASKS_RUN_DIR/ready"; sleep 300')
+    until(lambda: run.has("ready"))
+    assert liveness.is_alive(run.paths, Status())
+    os.kill(run.status().pid or 0, signal.SIGKILL)
+    until(lambda: not liveness.is_held(str(run.path)))
+    assert processes.of_run(str(run.path), None)
