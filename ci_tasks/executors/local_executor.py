@@ -21,7 +21,7 @@ from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say
 from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.records import BLOCKED, CANCELLED, Checkout, Plan
+from ci_tasks.records import BLOCKED, Checkout, Plan
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 
@@ -121,10 +121,6 @@ class LocalExecutor:
             if row.has_own_checkout:
                 self._code.check_out(row.plan.workspace)
             local_runs.start(row.run, row.secrets)
-        except KeyboardInterrupt:
-            if not local_runs.read_run_status(row.run).exists:
-                self._never[row.run.path] = (CANCELLED, "cancelled before it began")
-            raise
         except (CiTasksError, OSError) as problem:  # the tree is proven: what fails now is the machine
             self._never[row.run.path] = (BLOCKED, str(problem))
 

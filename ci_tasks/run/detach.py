@@ -9,6 +9,7 @@ from ci_tasks.executors.executor import PreparedRow
 from ci_tasks.records import BLOCKED, CANCELLED, RunRecord
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run.execute import why_blocked
+from ci_tasks.run.interrupts import Interrupts
 from ci_tasks.run.prepare import PreparedBatch
 from ci_tasks.run.progress_view import ProgressView, running_row_progress
 
@@ -24,23 +25,27 @@ def start_detached(ready: PreparedBatch, view: ProgressView) -> list[RunRecord]:
     status, others = BLOCKED, "another row of the command could not begin"
     try:
         if not problems:
-            problems = _start_rows(rows, started, view)
+            problems = _start_rows(rows, started, ready, view)
     except KeyboardInterrupt:
         status, others = CANCELLED, "cancelled before all rows had begun"
     else:
         if not problems:
             ready.sessions[0].executor.detach()
             return []
-    _cancel_started(started, view)
+    _cancel_started(started, ready.interrupts, view)
     return [record_not_started(row.run, status, problems.get(position, others)) for position, row in enumerate(rows)]
 
 
-def _start_rows(rows: Sequence[PreparedRow], started: list[PreparedRow], view: ProgressView) -> dict[int, str]:
-    """Begin every row, noting it in `begun`. Returns why, of those that could not."""
+def _start_rows(
+    rows: Sequence[PreparedRow], started: list[PreparedRow], ready: PreparedBatch, view: ProgressView
+) -> dict[int, str]:
+    """Begin every row, noting it in `started`. Returns why, of those that could not. Raises KeyboardInterrupt."""
     for row in rows:
+        ready.interrupts.check()
         started.append(row)
         row.executor.start(row)
     while True:
+        ready.interrupts.check()
         states = [row.executor.poll(row) for row in rows]
         if all(state.has_started or state.aborted for state in states):
             return {position: state.aborted[1] for position, state in enumerate(states) if state.aborted}
@@ -48,15 +53,14 @@ def _start_rows(rows: Sequence[PreparedRow], started: list[PreparedRow], view: P
         rows[0].executor.wait(_POLL_SECONDS)
 
 
-def _cancel_started(started: Sequence[PreparedRow], view: ProgressView) -> None:
+def _cancel_started(started: Sequence[PreparedRow], interrupts: Interrupts, view: ProgressView) -> None:
     """End what was begun, and wait until it has; a further ^C kills it, and one more leaves it."""
     view.print_message(f"cancelling the rows that have started ({len(started)})")
     for kill in (False, True, True):
+        count = interrupts.count
         for row in started:
             row.executor.cancel([row], kill=kill)
-        try:
-            while not all(state.is_complete or state.aborted for state in (row.executor.poll(row) for row in started)):
-                started[0].executor.wait(_POLL_SECONDS)
-            return
-        except KeyboardInterrupt:
-            continue
+        while interrupts.count == count:
+            if all(state.is_complete or state.aborted for state in (row.executor.poll(row) for row in started)):
+                return
+            started[0].executor.wait(_POLL_SECONDS)

@@ -42,27 +42,22 @@ def run_rows(
     cancelled and the others never start; a second ^C kills what is left at once."""
     run = LabelExecution(ready, options, view, expected, hosts)
     run.resume()
-    pressed = handled = 0  # how often ^C was pressed, and how much of that was acted on: it may come at any moment
-    over = False
-    while not over:
-        try:
-            while not run.is_over:  # inside, or ^C at this very point would be nobody's
-                if pressed > handled:
-                    handled = pressed
-                    run.interrupt(pressed)
-                run.place_and_start_rows()
-                ended = run.ended_rows()
-                run.show_progress()
-                if ended:
-                    run.judge_and_record(ended)
-                else:
-                    run.wait()
-            over = True
-        except KeyboardInterrupt:
-            pressed += 1
-        except Exception:  # a closed pipe, a full disk: no row goes on without us
-            run.end_running(kill=True)
-            raise
+    handled = 0  # how often ^C was pressed and acted on
+    try:
+        while not run.is_over:
+            while handled < ready.interrupts.count:
+                handled += 1
+                run.interrupt(handled)
+            run.place_and_start_rows()
+            ended = run.ended_rows()
+            run.show_progress()
+            if ended:
+                run.judge_and_record(ended)
+            else:
+                run.wait()
+    except (Exception, KeyboardInterrupt):  # a closed pipe, a full disk: no row goes on without us
+        run.end_running(kill=True)
+        raise
     run.show()
     return run.executions
 
@@ -138,7 +133,7 @@ class LabelExecution:
         except CiTasksError as problem:
             self._placer.replan()
             run = self._unplanned_run_dir(execution, session.name)
-            self._record_attempt(execution, record_not_started(run, BLOCKED, problem.message), run)
+            self._record_attempt(execution, record_not_started(run, *self._why_aborted(BLOCKED, problem.message)), run)
             return
         self._add_to_journal(JournalEntry(execution.row.row, int(os.path.basename(prepared.run.path)), session.name))
         execution.is_moving = False
@@ -188,12 +183,20 @@ class LabelExecution:
             if not self._stopping and execution.never_ran(state):
                 self._requeue(execution, prepared)
             else:
-                record = record_not_started(prepared.run, *state.aborted) if state.aborted else judge_run(prepared.run)
-                if not state.aborted:
+                if state.aborted:
+                    record = record_not_started(prepared.run, *self._why_aborted(*state.aborted))
+                else:
+                    record = judge_run(prepared.run)
                     prepared.executor.release(prepared)
                 self._record_attempt(execution, record, prepared.run)
             if time.monotonic() > deadline:
                 break
+
+    def _why_aborted(self, status: str, reason: str) -> tuple[str, str]:
+        """A terminal sends ^C to the programs of a start too, such as git: that they failed is not the host's fault."""
+        if status == BLOCKED and self.ready.interrupts.count:
+            return CANCELLED, f"cancelled while it was being started: {reason}"
+        return status, reason
 
     def _record_attempt(self, execution: RowExecution, record: RunRecord, run: RunDir) -> None:
         """An attempt has its record: another one follows, or it was the last; or it may have been the host's fault,
@@ -272,8 +275,8 @@ class LabelExecution:
 
     def _requeue(self, execution: RowExecution, prepared: PreparedRow) -> None:
         """The attempt never was; the row waits for the next one."""
-        shutil.rmtree(prepared.run.path, ignore_errors=True)
         execution.prepared = execution.session = None
+        shutil.rmtree(prepared.run.path, ignore_errors=True)
         execution.is_moving, execution.is_resumed = True, False
 
     def _cancel_others(self, failed: RowExecution) -> None:

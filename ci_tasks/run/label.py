@@ -95,10 +95,10 @@ def execute_label(
     if journal:
         request = replace(request, rows=journal.rows, only=None)
     ready = prepare(source, config, request, open_executor, journal)
-    if not ready.rows:
-        _print_no_rows(source, request, ready)
-        return None
     with closing(ready):
+        if not ready.rows:
+            _print_no_rows(source, request, ready)
+            return None
         if journal:
             check_same_tree(journal, ready.checkout.tree)
         else:
@@ -122,7 +122,9 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
             return _results(run_rows(ready, options, view, expected_seconds, hosts))
     session = ready.sessions[0]
     try:
+        ready.interrupts.allow()
         with session.executor.prepare_environments(ready.setups(), options.reuse, view.print_message) as problem:
+            ready.interrupts.defer()
             if problem and ready.journal is None:
                 return _record_none_started(ready, BLOCKED, problem)
             session.unusable_reason = problem or ""  # rows that an earlier command began go on
@@ -130,6 +132,7 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
                 return start_detached(ready, view), [row.run.log for row in ready.planned_rows.values()]
             return _results(run_rows(ready, options, view, expected_seconds))
     except KeyboardInterrupt:
+        ready.interrupts.defer()
         if ready.journal:
             raise
         return _record_none_started(ready, CANCELLED, "cancelled during the install steps")
@@ -171,6 +174,7 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[Pl
             hint="`invoke remote --explain` says each decision",
         )
     ready = prepare(source, config, replace(request, shared=False), open_executor)
+    ready.interrupts.restore()
     if not ready.rows:
         shutil.rmtree(ready.batch.path, ignore_errors=True)
     rows = list(ready.planned_rows.values())

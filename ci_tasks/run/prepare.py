@@ -20,6 +20,7 @@ from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.host_sessions import HostSession, gather_facts
+from ci_tasks.run.interrupts import Interrupts
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.journal import BatchJournal
 from ci_tasks.run.large_files import announce_large_files
@@ -67,6 +68,7 @@ class PreparedBatch:
     planner: RowPlanner
     planned_rows: dict[int, PreparedRow] = field(default_factory=dict)
     journal: BatchJournal | None = None
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
     @property
     def host_gpus(self) -> dict[str, int]:
@@ -88,6 +90,7 @@ class PreparedBatch:
         return self.planner.setups(self.rows, self.sessions[0])
 
     def close(self) -> None:
+        self.interrupts.restore()
         for session in self.sessions:
             session.executor.close()
 
@@ -100,7 +103,7 @@ def prepare(
     journal: BatchJournal | None = None,
 ) -> PreparedBatch:
     """Find every row that was asked for, or those of an earlier command, and its hosts. Leaves nothing where it
-    raises, but for what an earlier command left."""
+    raises, but for what an earlier command left. When it returns, ^C is deferred until the batch is closed."""
     specs = config.select_hosts(request.host)
     check_overrides(config.overrides, source.workflow.jobs)
     if request.out is None:
@@ -122,6 +125,7 @@ def prepare(
             ready = PreparedBatch(batch, tuple(chosen), sessions, drafts, journal=journal)
             if len(sessions) == 1 and chosen:
                 _prepare_single_host(sessions[0], ready)
+            ready.interrupts.defer()
             return ready
         except BaseException:
             if journal is None:

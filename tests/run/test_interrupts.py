@@ -1,0 +1,220 @@
+"""^C at every line between the plans of a command and its running rows. Nothing may be lost, and nothing may stay."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import ci_tasks
+from ci_tasks.agent import liveness, processes
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.executors import local_runs
+from ci_tasks.executors.executor import PreparedRow, RunState
+from ci_tasks.executors.local_executor import LocalExecutor
+from ci_tasks.records import Plan
+from ci_tasks.results.record import load_record
+from ci_tasks.run import execute
+from ci_tasks.run.interrupts import Interrupts, noticed
+
+simulated = sys.modules["ci_tasks_tests_simulated"]
+Act, ENDLESS = simulated.Act, simulated.ENDLESS
+
+if TYPE_CHECKING:
+    from tests.run.simulated import Played, World
+else:
+    Played = simulated.Played
+
+Make = Callable[..., "World"]
+Line = tuple[str, int]
+_OURS = str(Path(ci_tasks.__file__).parent)
+_WITHOUT_EFFECT = ("place_rows.py", "row_plans.py", "progress_view.py", "live_state.py", "last_line.py")
+_FOLDERS = tuple(f"{_OURS}/{folder}/" for folder in ("run", "executors"))
+
+
+@contextmanager
+def traced(at_line: Callable[[Line], None]) -> Iterator[None]:
+    """Calls `at_line` before each line of `run` and `executors` in this thread."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(_FOLDERS):
+            return None
+        if event == "line":
+            at_line((frame.f_code.co_filename, frame.f_lineno))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+class Start:
+    """A command whose rows never end by themselves, up to the moment when both run. Lines count once the first plan
+    is written."""
+
+    def __init__(self, played: Make, home: Path, hosts: str, rows: Sequence[str] = ("one", "two")) -> None:
+        self.world = played({"a": 4, "b": 4}, dict.fromkeys(rows, 2))
+        self.world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in self.world.rows})
+        self.home, self.hosts = home, hosts
+        self.is_planned = self.is_over = False
+
+    def counts(self) -> bool:
+        self.is_planned = self.is_planned or any(self.home.glob("runs/*/*/plan.json"))
+        return self.is_planned and not self.is_over
+
+    def both_run(self) -> bool:
+        return all(self.world.runs(row)() for row in self.world.rows)
+
+    def lines(self) -> list[Line]:
+        """In the order in which they are executed first."""
+        lines: dict[Line, None] = {}
+
+        def end() -> None:
+            self.is_over = True
+            self.world.end_all()
+
+        shutil.rmtree(self.home / "runs", ignore_errors=True)
+        self.world.when((self.both_run, end))
+        with traced(lambda line: lines.setdefault(line) if self.counts() else None):
+            self.world.execute_label(on=self.hosts)
+        return list(lines)
+
+    def interrupt(self, at: Line) -> bool:
+        """Press ^C at a line; or when both rows run, where that line is executed only once, as those of an import are.
+        Returns whether the command was interrupted before there was anything to record."""
+
+        def press() -> None:
+            sys.settrace(None)
+            if not self.is_over:
+                self.is_over = True
+                signal.raise_signal(signal.SIGINT)
+
+        self.world.when((self.both_run, press))
+        with traced(lambda line: press() if line == at and self.counts() else None):
+            try:
+                self.world.execute_label(on=self.hosts)
+            except KeyboardInterrupt:
+                return True
+        return False
+
+    def statuses(self) -> list[str]:
+        return [load_record(RunDir(str(run))).status for run in self.home.glob("runs/*/[0-9][0-9]")]
+
+    def running(self) -> list[str]:
+        jobs = [job for host in self.world.hosts.values() for job in host.jobs.values()]
+        return [job.row for job in jobs if job.begun and not job.over]
+
+
+def _told_apart(lines: list[Line]) -> list[Line]:
+    """Of what only computes or shows, the first line of each stretch stands for the others."""
+    kept = []
+    for line, before in zip(lines, [("", 0), *lines], strict=False):
+        if Path(line[0]).name not in _WITHOUT_EFFECT or not (before[0] == line[0] and line[1] - before[1] in (1, 2)):
+            kept.append(line)
+    return kept
+
+
+def test_ctrl_c_at_any_line_of_a_start_ends_every_row_as_cancelled(
+    played: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Either every row has the record of a cancelled one, or nothing had begun and nothing is left."""
+    monkeypatch.setattr(execute, "_POLL_SECONDS", 0.001)
+    home, seen, wrong = tmp_path / "home", set[Line](), {}
+    for hosts in ("a", "a,b"):
+        lines = _told_apart(Start(played, home, hosts).lines())
+        assert len(lines) > 50
+        for line in [line for line in lines if line not in seen]:
+            shutil.rmtree(home / "runs")
+            start = Start(played, home, hosts)
+            expected: list[str] = [] if start.interrupt(line) else ["cancelled"] * 2
+            if (start.statuses(), start.running()) != (expected, []):
+                wrong[hosts, line] = start.statuses(), start.running()
+        seen.update(lines)
+    assert not wrong
+
+
+class RealAgents(Played):
+    """A host whose rows are started on this machine, by the real executor."""
+
+    def write_plan(self, run: RunDir, plan: Plan) -> None:
+        local_runs.write_run_dir(run, replace(plan, script="exec sleep 300", gpu_locks=None))
+
+    def start(self, row: PreparedRow) -> None:
+        self.local = LocalExecutor(self.spec)
+        self.local.start(replace(row, plan=replace(row.plan, workspace="")))
+        self.host.began.append(row.row.row)
+
+    def poll(self, row: PreparedRow) -> RunState:
+        return self.local.poll(row)
+
+    def cancel(self, rows: Iterable[PreparedRow], *, kill: bool) -> None:
+        for row in rows:
+            local_runs.cancel(row.run)
+
+
+@pytest.mark.parametrize("statement", ["starter = None", "_, stderr = starter.communicate()", "if starter.returncode:"])
+def test_ctrl_c_while_an_agent_is_started_leaves_no_process(
+    played: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    monkeypatch.setattr(simulated, "Played", RealAgents)
+    source, first = inspect.getsourcelines(local_runs.start)
+    (line,) = (first + at for at, text in enumerate(source) if text.strip() == statement)
+    start = Start(played, tmp_path / "home", "a", rows=("one",))
+    assert not start.interrupt((local_runs.__file__, line))
+    assert (start.is_over, start.statuses()) == (True, ["cancelled"])
+    (run,) = start.home.glob("runs/*/01")
+    assert not liveness.is_held(str(run))
+    assert not processes.of_run(str(run), None)
+
+
+# -- holding ^C back ------------------------------------------------------------------------------------------------
+
+
+def test_while_it_is_deferred_ctrl_c_is_counted_and_whoever_asks_notices() -> None:
+    interrupts = Interrupts()
+    with noticed() as pressed:
+        interrupts.defer()
+        signal.raise_signal(signal.SIGINT)
+        assert (interrupts.count, pressed()) == (1, True)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.allow()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        interrupts.restore()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_person_who_presses_on_and_on_is_not_held_back() -> None:
+    interrupts = Interrupts()
+    interrupts.defer()
+    try:
+        for _ in range(4):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        interrupts.restore()
+
+
+def test_a_caller_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interrupts = Interrupts()
+        interrupts.defer()
+        signal.raise_signal(signal.SIGINT)
+        interrupts.restore()
+        assert (interrupts.count, signal.getsignal(signal.SIGINT)) == (0, signal.SIG_IGN)
+    finally:
+        signal.signal(signal.SIGINT, before)
