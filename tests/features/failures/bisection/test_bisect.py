@@ -122,6 +122,16 @@ def test_the_row_is_the_one_of_that_very_name(ask: Callable[..., int], capsys: p
         ask(Runs(truth), only="a,ab")
 
 
+def test_a_part_that_means_many_rows_lists_the_first_of_them(repo: Path, ask: Callable[..., int]) -> None:
+    rows = ", ".join(f"{{test_file: test_a{number}.py, num_gpus: 0}}" for number in range(10))
+    (repo / ".github/workflows/pr-test.yml").write_text(WORKFLOW.replace("{test_file: test_ab.py, num_gpus: 0}", rows))
+    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
+    subprocess.run(["git", *identity, "commit", "-qam", "rows"], cwd=repo, check=True)
+    with pytest.raises(UsageError, match="--only 'a0,a1,a2,a3,a4,a5,a6,a7,a8,a9' means 10") as caught:
+        ask(Runs(truth), only=",".join(f"a{number}" for number in range(10)), bad="HEAD")
+    assert caught.value.hint.endswith("a7 and 2 more")
+
+
 def test_every_host_has_a_commit_of_its_own(ask: Callable[..., int]) -> None:
     runs = Runs(truth)
     assert ask(runs, hosts=("one", "two")) == 0
