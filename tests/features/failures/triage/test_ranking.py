@@ -22,6 +22,7 @@ rules:
   - {name: oom, cause: cuda_oom, verdict: fail, rank: root, match: 'memory error', reason: the memory}
   - {name: assertion, cause: test_assertion, verdict: fail, rank: symptom, match: '^AssertionError', reason: a test}
   - {name: engine, cause: vllm_engine_crash, verdict: fail, rank: wrapper, match: 'engine died', reason: somebody else}
+  - {name: capture, cause: graph, verdict: fail, rank: wrapper, over: [cuda_oom], match: 'capture failed', reason: more}
   - {name: launcher, cause: "", verdict: fail, rank: wrapper, match: 'job failed', reason: somebody else}
 frames:
   - {cause: reward_fn, verdict: fail, frames: 'reward\.py'}
@@ -61,6 +62,9 @@ BLAMED = [
     ),
     ("a wrapper, if there is nothing else", ["step 1", "engine died"], "engine died", "vllm_engine_crash"),
     ("a wrapper with a cause before one without", ["job failed", "engine died"], "engine died", "vllm_engine_crash"),
+    ("the cause of what wraps it, where that says more", ["memory error", "capture failed"], "memory error", "graph"),
+    ("and its own where it does not", ["disk failure", "capture failed"], "disk failure", "disk_full"),
+    ("and where that is far away", ["memory error", *["step"] * 500, "capture failed"], "memory error", "cuda_oom"),
     ("a warning is less", ["WARNING: disk failure", "memory error"], "memory error", "cuda_oom"),
     ("what was retried is nothing", ["disk failure, retrying", traceback("ValueError: y")], "ValueError: y", "unknown"),
     (
