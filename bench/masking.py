@@ -1,4 +1,4 @@
-"""How fast a log passes through the masker: MB/s with 0, 3 and 10 secrets, for logs of three kinds.
+"""How fast a log passes through the masker: MB/s of processor time with 0, 3 and 10 secrets, for three kinds of logs.
 
 python bench/masking.py [MB]
 """
@@ -40,11 +40,11 @@ def main(megabytes: int) -> None:
             secrets = [
                 "hf_" + "".join(choose.choices(string.ascii_letters + string.digits, k=34)) for _ in range(count)
             ]
-            masker, began = Masker(secrets), time.perf_counter()
+            masker, began = Masker(secrets), time.process_time()
             for at in range(0, len(text), CHUNK):
                 masker.feed(text[at : at + CHUNK])
             masker.flush()
-            speed = len(text) / 1e6 / (time.perf_counter() - began)
+            speed = len(text) / 1e6 / (time.process_time() - began)
             print(json.dumps({"log": name, "secrets": count, "MB/s": round(speed)}))
 
 

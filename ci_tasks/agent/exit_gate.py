@@ -12,6 +12,7 @@ import tempfile
 from typing import BinaryIO, Iterator, List, Sequence, TypeVar
 
 from . import codec
+from .compressed_files import why_unsafe
 from .mask import Masker, mask, mask_text
 from .records import LeftOut, LeftOutFile, MaskedFiles
 from .run_directory import SMALL_FILES, RunDir, read_record, write_record
@@ -89,6 +90,10 @@ class _ArtifactMasker:
         with os.fdopen(handle, "rb") as source:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise OSError("not a plain file")
+            reason = why_unsafe(source, self._values)
+            if reason:
+                raise OSError(reason)
+            source.seek(0)
             if not _has_secrets(source, self._values):
                 try:
                     os.rename(path, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import os
 import shutil
@@ -59,6 +60,15 @@ def test_names_are_masked_and_stay_apart(run: RunDir) -> None:
     got = masked(run)
     assert sorted(got) == ["***.txt", "***.txt.2", "a ***/b", "a ***/b.2", "masked.json"]
     assert not [path for path in Path(run.path).rglob("*") if SECRET in str(path)]
+
+
+def test_a_compressed_file_with_a_secret_stays_behind_and_is_named(run: RunDir) -> None:
+    put(run, "artifacts/log.gz", gzip.compress(SECRET.encode()))
+    put(run, "artifacts/clean.gz", gzip.compress(b"nothing"))
+    got = masked(run)
+    assert sorted(got) == ["clean.gz", "left-out.json"]
+    (left,) = json.loads(got["left-out.json"])["files"]
+    assert (left["path"], left["why"]) == ("log.gz", "there is a secret in it, and it is compressed")
 
 
 def test_in_a_binary_file_nothing_moves(run: RunDir) -> None:

@@ -187,8 +187,9 @@ def test_a_job_here_shows_none_of_its_secrets(leaky: Any) -> None:
 
 
 def test_a_job_on_a_box_shows_none_of_its_secrets(leaky: Any, sshd: Any) -> None:
+    """Nor does the debug log."""
     box = sshd.start("box")
-    leaky.env.update(sshd.env)
+    leaky.env.update(sshd.env, CI_TASKS_DEBUG="1")
     use(leaky, "kind: ssh, address: box")
     with argv_sampled() as argvs:
         shown = shown_by_every_command(leaky, "box")
@@ -196,6 +197,7 @@ def test_a_job_on_a_box_shows_none_of_its_secrets(leaky: Any, sshd: Any) -> None
     assert (record["status"], record["exit_code"]) == ("failed", 3), record["reason"]
     assert shown == {}
     assert leaky_files(leaky.home) == {}
+    assert list(leaky.home.glob("logs/*.log"))
     assert leaky_files(box.home) == {}
     assert argvs == set()
 

@@ -121,7 +121,7 @@ def bare_environment(paths: run_directory.RunDir, plan: Plan) -> "tuple[Dict[str
             directory = run.last("workdir") or directory
         except DockerArgvError:
             pass
-    shown = {name: value for name, value in env.items() if value != MASK}
+    shown = {name: value for name, value in env.items() if MASK not in value}
     return shown, directory if os.path.isdir(directory) else plan.workspace
 
 
