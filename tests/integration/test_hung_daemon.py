@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import processes, run_directory
+from ci_tasks.agent.cleanup.remove_run import remove_run
+from ci_tasks.agent.containers import run_containers
 from ci_tasks.results.record import judge_run
 from tests import fixtures as support
 from tests.integration.container_box import Box
@@ -77,7 +79,10 @@ def test_a_daemon_that_stops_to_answer_is_on_record_until_it_answers(box: Box, d
     box.is_gone()
 
 
-def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_answers(box: Box, daemon: Daemon) -> None:
+def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_answers(
+    box: Box, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_containers, "SHORT_TIMEOUT", 0.5)
     box.write("echo ready; sleep 600", after="exit 0", entry_point=True)
     start_and_run(box)
     with daemon.hanging():
@@ -89,7 +94,8 @@ def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_an
         assert line.startswith("containers may be left (ci-tasks-07): docker did not answer")
         assert "the artifacts in containers are not collected" in status.left
         assert judge_run(box.run).left == status.left
-        assert processes.alive(status), "the agent waits for the daemon"
+        assert remove_run(str(box.path))[-1].endswith("kept until its containers are gone")
+        assert processes.alive(status), "the agent waits for the daemon, although its run was to be removed"
     support.until(lambda: not processes.alive(box.status()), "the agent has removed the container")
     assert box.status().left == ("the artifacts in containers are not collected",)
     box.is_gone()

@@ -9,7 +9,7 @@ import os
 from dataclasses import replace
 from typing import Dict, List
 
-from .. import run_directory
+from .. import liveness, processes, run_directory
 from ..agent_log import log_traceback
 from ..containers.run_containers import LABEL_DIR, RunContainer, RunContainers, is_container_problem
 
@@ -39,8 +39,8 @@ def _by_run(run_dir: str) -> Dict[str, List[RunContainer]]:
 
 def _remove(paths: run_directory.RunDir, containers: List[RunContainer]) -> None:
     status = run_directory.read_status_if_readable(paths)
-    if not status.has_ended or status.kept is not None:
-        return
+    if not status.has_ended or status.kept is not None or liveness.is_held(paths.path) or processes.alive(status):
+        return  # it goes on, or its agent waits for the daemon, too
     answer = containers[0].client.run("rm", "--force", "--volumes", "--", *[container.id for container in containers])
     if answer.code == 0:
         left = tuple(line for line in status.left if not is_container_problem(line))

@@ -40,12 +40,21 @@ def end_and_clean(run_dir: str) -> List[str]:
 
 
 def _remove_containers(paths: run_directory.RunDir, plan: Plan) -> "tuple[List[str], Optional[str]]":
-    """End the run. Returns problems with its containers, and an image that the host has."""
-    _cancel_and_wait(paths, plan)
+    """End the run. Returns problems with its containers, and an image that the host has.
+
+    An agent that has stayed after the end goes on waiting for its container daemon, as long as that does not answer."""
+    status = run_directory.read_status_if_readable(paths)
     containers = RunContainers(paths.path, thorough=True)
+    has_ended = status.has_ended and not liveness.is_held(paths.path)
+    if not has_ended:
+        _cancel_and_wait(paths, plan)
+    elif status.daemon_silent_seconds:
+        containers.expect_no_answer()
     found = containers.find()
     image = end_of_run.image_of(found, plan)
     left = containers.remove()
+    if has_ended and not left:
+        _cancel_and_wait(paths, plan)
     return left or remove_images(found), image
 
 
