@@ -74,6 +74,14 @@ def running(world: World) -> Iterator[None]:
 
 
 @contextmanager
+def all_running(world: World) -> Iterator[None]:
+    """Several rows, each of which writes."""
+    world.start("remote", "--host", "box", world.label)
+    world.reaches(lambda: len(world.rows_that_write()) == world.rows, "all jobs run")
+    yield
+
+
+@contextmanager
 def fetching(world: World) -> Iterator[None]:
     """A part of what the job made is on its way home; the rest stands still."""
     world.start("remote", "--host", "box", world.label)
@@ -171,6 +179,32 @@ def dockerd_kill(world: World, phase: str) -> None:
     world.after = world.daemon.start
 
 
+def daemon_hang(world: World, phase: str) -> None:
+    """Until the client says so; then it answers again."""
+    assert world.daemon is not None
+    with world.daemon.hanging():
+        _await_silence(world)
+
+
+def daemon_hang_ctrl_c(world: World, phase: str) -> None:
+    """It answers again when the client has ended."""
+    assert world.daemon is not None
+    world.daemon.hang()
+    world.after = world.daemon.resume
+    _await_silence(world)
+    ctrl_c(world, phase)
+
+
+def _await_silence(world: World) -> None:
+    begun = time.monotonic()
+    until(lambda: "docker has not answered for" in world.output(), "the client says that docker does not answer")
+    world.said.append(f"noticed after {time.monotonic() - begun:.0f} s")
+
+
+def nothing(world: World, phase: str) -> None:
+    """The job does it."""
+
+
 def out_of_memory(world: World, phase: str) -> None:
     run = world.run_there()
     assert run is not None
@@ -213,6 +247,9 @@ class Case:
     home: tuple[str, ...] = ()
     stays: bool = False
     exit_code: int | None = None  # of the job, where the fault decides it
+    rows: int = 1
+    hostile: str = ""
+    names_left: bool = False  # the record says what could not be removed
     reach: Callable[[World], contextlib.AbstractContextManager[None]] = running
 
 
@@ -257,7 +294,54 @@ def _cases() -> Iterator[Case]:
             yield case(out_of_memory, "failed", docker=True, exit_code=137)
 
 
-CASES = list(_cases())
+def _cases_of_several_rows() -> Iterator[Case]:
+    def case(inflict: Callable[[World, str], None], end: str, docker: bool | None = None, **more: object) -> Case:
+        name, reach = f"{inflict.__name__}_rows", all_running
+        return Case(name, RUNNING, inflict, (end,), docker, reach=reach, rows=3, **more)  # type: ignore[arg-type]
+
+    for link_fault in (blackhole, sshd_child, sshd_restart):
+        yield case(link_fault, OWN)
+    yield case(ctrl_c, "cancelled")
+    yield case(client_kill, OWN, codes=(137,), home=ATTACH)
+    yield case(daemon_hang, OWN, docker=True)
+    yield case(dockerd_kill, "blocked", docker=True, stays=True)
+
+
+def _cases_of_hung_daemons() -> Iterator[Case]:
+    for phase, reach in ((PULL, pulling), (RUNNING, running), (FETCHING, collecting)):
+        yield Case("daemon_hang", phase, daemon_hang, (OWN,), docker=True, reach=reach)
+    more = {"docker": True, "stays": True, "names_left": True}
+    for phase, reach in ((PULL, pulling), (RUNNING, running)):
+        yield Case("daemon_hang_ctrl_c", phase, daemon_hang_ctrl_c, ("cancelled",), reach=reach, **more)  # type: ignore[arg-type]
+
+
+# What jobs do that mean harm, or are careless; each ends as it would without, but where the disk is full.
+_HOSTILE = {
+    "status": """\
+( while sleep 0.05; do echo '{"state": "ended", "end": "exit", "exit_code": 0}' > "$CI_TASKS_RUN_DIR/status.json"; done
+) > /dev/null 2>&1 &""",
+    "survivor": """\
+env -i setsid sleep SURVIVOR > /dev/null 2>&1 < /dev/null &
+( exec setsid sh -c 'env -i setsid sleep SURVIVOR & exit' ) > /dev/null 2>&1 &""",
+    "disk": 'cat /dev/zero > filler 2> /dev/null; echo "the disk is full" >&2',
+    "flood": "seq 1 3000000",
+    "escapes": r"""printf '\033]52;c;Zm9v\007\033]0;title\007\033[2J\033[1;1H\033P+q\033\\\n'""",
+    "plan": """\
+cat > "$CI_TASKS_RUN_DIR/plan.json" << 'EOF'
+{"id": "x", "row": "x", "owned": ["WORLD/precious"], "workspace": "WORLD/precious", "setup": "WORLD/precious",
+ "artifacts": ["WORLD"], "keep": true, "host_env": {"PATH": "/nonexistent"}}
+EOF""",
+}
+
+
+def _cases_of_hostile_jobs() -> Iterator[Case]:
+    for name, script in _HOSTILE.items():
+        ends = ("blocked",) if name == "disk" else (OWN,)
+        docker = None if name in ("flood", "escapes") else False
+        yield Case(f"hostile_{name}", RUNNING, nothing, ends, docker=docker, reach=running, hostile=script)
+
+
+CASES = [*_cases(), *_cases_of_several_rows(), *_cases_of_hung_daemons(), *_cases_of_hostile_jobs()]
 
 # What cannot be: said in the table, so that nobody looks for it.
 NOT_APPLICABLE = {

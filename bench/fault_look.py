@@ -19,11 +19,24 @@ def wanted(case: Case, world: World) -> list[str]:
 
 
 def look(case: Case, world: World) -> list[str]:
-    run = world.run_here()
-    if run is None or not (run / "record.json").exists():
-        return [f"no record; the client said: {world.output()[-300:]!r}"]
+    runs = world.runs_here()
+    if len(runs) != world.rows or not all((run / "record.json").exists() for run in runs):
+        return [f"{len(runs)} runs, not {world.rows} with a record; the client said: {world.output()[-300:]!r}"]
+    problems = [problem for run in runs for problem in look_at_row(case, world, run)]
+    problems += [f"left here: {path.relative_to(world.home)}" for path in world.home.rglob("*") if is_temporary(path)]
+    problems += [f"left on the box: {what}" for what in left(world)] if not case.stays else []
+    if not world.precious.exists():
+        problems.append("a directory that is none of ours is gone")
+    if b"\x1b]" in (world.path / "client").read_bytes():
+        problems.append("a control sequence of the job reached the terminal")
+    return problems
+
+
+def look_at_row(case: Case, world: World, run: Path) -> list[str]:
     record = json.loads((run / "record.json").read_text())
     right, problems = wanted(case, world), []
+    if case.names_left and not record["left"]:
+        problems.append("the record does not say what is left")
     if record["status"] not in right:
         problems.append(f"{record['status']} ({record['reason']}), not {' or '.join(right)}")
     if case.exit_code is not None and record["exit_code"] != case.exit_code:
@@ -32,8 +45,6 @@ def look(case: Case, world: World) -> list[str]:
     seconds = record["timings"]["seconds"]
     if seconds is not None and not 0 <= seconds < 600:
         problems.append(f"the run took {seconds} s")
-    problems += [f"left here: {path.relative_to(world.home)}" for path in world.home.rglob("*") if is_temporary(path)]
-    problems += [f"left on the box: {what}" for what in left(world)] if not case.stays else []
     return problems
 
 
@@ -71,11 +82,22 @@ def left(world: World) -> list[str]:
     with contextlib.suppress(Unreached):
         until(lambda: not world.processes(mark) and not world.locked(), "the last processes end", 3)
     found = [words_of(pid) for pid in world.processes(mark)]
+    found += [words_of(pid) for pid in commands(world.survivor)]
     runs = world.there / "runs"
     found += [str(path.relative_to(world.there)) for path in runs.rglob("*")][:5] if runs.exists() else []
     found += world.locked()
     if world.daemon is not None:
         found += world.daemon.containers(world.there)
+    return found
+
+
+def commands(word: str) -> list[int]:
+    """The processes with this in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and word.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
     return found
 
 

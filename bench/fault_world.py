@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,7 @@ jobs:
   e2e-test-plain:
     runs-on: self-hosted
     timeout-minutes: 5
-    strategy: {matrix: {info: [{test_file: job.sh, num_gpus: 2}]}}
+    strategy: {matrix: {info: [ROWS]}}
     steps:
       - uses: actions/checkout@v4
       - run: |
@@ -52,7 +53,7 @@ jobs:
   e2e-test-boxed:
     runs-on: self-hosted
     timeout-minutes: 5
-    strategy: {matrix: {info: [{test_file: job.sh, num_gpus: 0}]}}
+    strategy: {matrix: {info: [ROWS]}}
     steps:
       - uses: actions/checkout@v4
       - run: |
@@ -99,6 +100,7 @@ time_t time(time_t *out) {
 }
 """
 JOB = """\
+HOSTILE
 n=0
 while [ $n -lt LINES ]; do
   n=$((n + 1))
@@ -118,7 +120,8 @@ def job_says() -> bytes:
 
 @dataclass
 class World:
-    """One trial's. `road` leads to the box; `image_road` to the registry."""
+    """One trial's: `rows` jobs of one label, the same work in each. `road` leads to the box, `image_road` to the
+    registry."""
 
     path: Path
     chance: random.Random
@@ -127,6 +130,8 @@ class World:
     client: subprocess.Popen[bytes] | None = None
     said: list[str] = field(default_factory=list)
     steps_clock: bool = False
+    rows: int = 1
+    hostile: str = ""  # what the job does before its own work
     after: Callable[[], object] | None = None  # what ends the fault, once the client has ended
     _locks: list[int] = field(default_factory=list)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -141,6 +146,7 @@ class World:
         for small in (self.home, self.there):
             small.mkdir()
         self.checkout = self.path / "checkout"
+        self.precious.mkdir()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -195,10 +201,14 @@ class World:
         tests = self.checkout / "tests"
         (tests / "ci").mkdir(parents=True)
         (self.checkout / ".github/workflows").mkdir(parents=True)
-        workflow = WORKFLOW.replace("IMAGE", image).replace("MADE", str(MADE))
+        gpus = 2 if self.daemon is None else 0
+        rows = ", ".join(f"{{test_file: job{n}.sh, num_gpus: {gpus}}}" for n in range(1, self.rows + 1))
+        workflow = WORKFLOW.replace("IMAGE", image).replace("MADE", str(MADE)).replace("ROWS", rows)
         (self.checkout / ".github/workflows/pr-test.yml").write_text(workflow)
         shutil.copy(ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py", tests / "ci")
-        (tests / "job.sh").write_text(JOB.replace("LINES", str(LINES)).replace("CODE", str(self.code)))
+        job = JOB.replace("LINES", str(LINES)).replace("CODE", str(self.code)).replace("HOSTILE", self.hostile)
+        for number in range(1, self.rows + 1):
+            (tests / f"job{number}.sh").write_text(job)
         (tests / "noise").write_bytes(self.chance.randbytes(PACK))
         subprocess.run(["git", "init", "--quiet"], cwd=self.checkout, check=True)
         host: dict[str, Any] = {"kind": "ssh", "address": "far", "gpus": GPUS, "workspace": str(self.there)}
@@ -256,10 +266,27 @@ class World:
     # -- what is where -----------------------------------------------------------------------------------------------
 
     def run_there(self) -> Path | None:
+        """The first row's."""
         return next(iter(sorted(self.there.glob("runs/*/01"))), None)
 
+    def runs_here(self) -> list[Path]:
+        return sorted(self.home.glob("runs/*/[0-9][0-9]"))
+
     def run_here(self) -> Path | None:
-        return next(iter(sorted(self.home.glob("runs/*/01"))), None)
+        return next(iter(self.runs_here()), None)
+
+    def rows_that_write(self) -> list[Path]:
+        return [log for log in self.there.glob("runs/*/*/log") if b"line 10 of the job" in log.read_bytes()]
+
+    @property
+    def survivor(self) -> str:
+        """The argument of `sleep` by which a process of this trial's job is known."""
+        return f"31337.{zlib.crc32(str(self.path).encode())}"
+
+    @property
+    def precious(self) -> Path:
+        """A directory that is none of ours."""
+        return self.path / "precious"
 
     def status_there(self) -> dict[str, Any]:
         run = self.run_there()

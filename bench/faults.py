@@ -3,7 +3,8 @@
 Real sshd behind a proxy, real git, and for a third of the trials a real dockerd of our own, whose daemon, registry and
 containers the trials share. Each trial brings one run into one phase (a pack half sent, GPUs held by another, an image
 being pulled or a container made, a job that writes, artifacts half home), does one thing to it, lets it come to its
-end, and looks at everything: `fault_cases.py` has the table of what must come of it.
+end, and looks at everything: `fault_cases.py` has the table of what must come of it. Some faults come to several rows
+at once, some are a daemon that hangs, some are the job itself.
 
     python bench/faults.py [--trials 200] [--seed N] [--only FAULT[:PHASE]] [--docker | --no-docker] [--keep]
 
@@ -187,7 +188,11 @@ def one(case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], 
                     problems, notes = trial(
                         case,
                         World(
-                            where, random.Random(f"{number}.{attempt}"), daemon, steps_clock=case.fault == "clock_step"
+                            where,
+                            random.Random(f"{number}.{attempt}"),
+                            daemon,
+                            steps_clock=case.fault == "clock_step",
+                            rows=case.rows,
                         ),
                     )
                     break
@@ -228,8 +233,9 @@ def trial(case: Case, world: World) -> tuple[list[str], list[str]]:
     with world:
         if case.fault == "client_disk":
             world.make_small(world.home, SMALL_DISK_MB)
-        if case.fault == "host_disk":
+        if case.fault in ("host_disk", "hostile_disk"):
             world.make_small(world.there, SMALL_DISK_MB)
+        world.hostile = case.hostile.replace("WORLD", str(world.path)).replace("SURVIVOR", world.survivor)
         world.prepare()
         try:
             with case.reach(world):
@@ -271,8 +277,8 @@ def finish(case: Case, world: World) -> list[str]:
 
 
 def is_home(world: World) -> bool:
-    run = world.run_here()
-    return run is not None and bool(json.loads((run / "remote.json").read_text()).get("complete"))
+    runs = world.runs_here()
+    return bool(runs) and all(json.loads((run / "remote.json").read_text()).get("complete") for run in runs)
 
 
 if __name__ == "__main__":

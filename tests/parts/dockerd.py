@@ -167,11 +167,14 @@ class Daemon:
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
         """It accepts connections and answers nothing. What runs in containers goes on."""
-        self._signal(signal.SIGSTOP)
+        self.hang()
         try:
             yield
         finally:
             self.resume()
+
+    def hang(self) -> None:
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
