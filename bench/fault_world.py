@@ -105,7 +105,7 @@ n=0
 while [ $n -lt LINES ]; do
   n=$((n + 1))
   echo "line $n of the job: $((n * n * n))"
-  if [ $((n % 10)) = 0 ]; then sleep 0.1; fi
+  if [ $((n % 10)) = 0 ]; then sleep PAUSE; fi
   if [ -e eat ]; then eaten=$(seq 1 20000000); fi
 done
 echo "step 0: {'lines': $n}"
@@ -207,6 +207,7 @@ class World:
         (self.checkout / ".github/workflows/pr-test.yml").write_text(workflow)
         shutil.copy(ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py", tests / "ci")
         job = JOB.replace("LINES", str(LINES)).replace("CODE", str(self.code)).replace("HOSTILE", self.hostile)
+        job = job.replace("PAUSE", "0.1" if self.rows == 1 else "0.6")  # several are to run at once for a while
         for number in range(1, self.rows + 1):
             (tests / f"job{number}.sh").write_text(job)
         (tests / "noise").write_bytes(self.chance.randbytes(PACK))
