@@ -75,9 +75,10 @@ def running(world: World) -> Iterator[None]:
 
 @contextmanager
 def all_running(world: World) -> Iterator[None]:
-    """Several rows, each of which writes."""
+    """Several rows, each of which writes. Those in containers on the host's network run one after the other."""
+    at_once = world.rows if world.daemon is None else 1
     world.start("remote", "--host", "box", world.label)
-    world.reaches(lambda: len(world.rows_that_write()) == world.rows, "all jobs run")
+    world.reaches(lambda: len(world.rows_that_write()) >= at_once, "all jobs run")
     yield
 
 
@@ -302,7 +303,7 @@ def _cases_of_several_rows() -> Iterator[Case]:
     for link_fault in (blackhole, sshd_child, sshd_restart):
         yield case(link_fault, OWN)
     yield case(ctrl_c, "cancelled")
-    yield case(client_kill, OWN, codes=(137,), home=ATTACH)
+    yield case(client_kill, OWN, docker=False, codes=(137,), home=("attach last",))  # what has not begun never does
     yield case(daemon_hang, OWN, docker=True)
     yield case(dockerd_kill, "blocked", docker=True, stays=True)
 
