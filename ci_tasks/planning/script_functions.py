@@ -24,7 +24,7 @@ _tmp=$CI_TASKS_RUN_DIR/tmp
 # it was started with comes first again. Bash expands the value of BASH_ENV itself; other shells do nothing there.
 if [ -z "${CI_TASKS_INSIDE:-}" ]; then
   cat > "$_tmp/login-shell" << 'END_OF_LOGIN_SHELL' || blocked "cannot write in $_tmp"
-if shopt -q login_shell; then
+if shopt -q login_shell && [ -r "/proc/$$/environ" ]; then
   while IFS= read -r -d '' _entry; do
     case $_entry in PATH=*) case $PATH: in "${_entry#PATH=}":*) ;; *) PATH=${_entry#PATH=}:$PATH ;; esac ;; esac
   done < "/proc/$$/environ"
