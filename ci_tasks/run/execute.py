@@ -14,7 +14,7 @@ from ci_tasks.executors.executor import PreparedRow, RunState
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, VACUOUS, Plan, RunRecord
 from ci_tasks.results.record import judge_run, record_not_started, with_status
 from ci_tasks.run import journal as journals
-from ci_tasks.run.host_failures import HostFailures, is_early
+from ci_tasks.run.host_failures import HostFailures, is_early, shows_no_test
 from ci_tasks.run.host_sessions import HostSession, HostSessions
 from ci_tasks.run.journal import JournalEntry
 from ci_tasks.run.live_state import host_progress, row_progress
@@ -202,15 +202,15 @@ class LabelExecution:
         """An attempt has its record: another one follows, or it was the last; or it may have been the host's fault,
         which is decided when other rows have shown more."""
         self._failures.add(record)
-        if not self._stopping and is_early(record) and len(self.sessions) > 1:
+        if not self._stopping and shows_no_test(record) and len(self.sessions) > 1:
             cause = self._failures.cause(record)
             self._early[record.host or ""] = record
             if cause == "row":
                 self._use_again(record)
-            elif cause == "open" and record.status == FAILED:
+            elif cause == "open" and record.status == FAILED and is_early(record):
                 why = "not known yet whether the host or the row is to blame"
                 self.view.print_message(f"{record.row} failed on {record.host} before its test began: {why}")
-            execution.undecided = record if record.status == FAILED else None
+            execution.undecided = record if record.status == FAILED and is_early(record) else None
         if execution.undecided is None:
             self._conclude_attempt(execution, record, run)
         self._decide_early_failures()

@@ -23,6 +23,12 @@ def is_early(record: RunRecord) -> bool:
     return record.status in (FAILED, BLOCKED) and record.evidence.kind == "set-up"
 
 
+def shows_no_test(record: RunRecord) -> bool:
+    """Whether nothing shows that the row's test began: of a test that takes no GPUs nobody can say more."""
+    silent = record.status == FAILED and record.evidence.kind in ("script", "none") and not record.gpu_ids
+    return is_early(record) or (silent and record.started_at is not None)
+
+
 @dataclass
 class HostFailures:
     """What the ended rows of a command say of its hosts."""
@@ -33,7 +39,7 @@ class HostFailures:
 
     def add(self, record: RunRecord) -> None:
         """The end of an attempt. One that was blocked, lost or cancelled says nothing."""
-        if is_early(record):
+        if shows_no_test(record):
             self._early[record.host or ""][_kind(record)].add(record.row)
         elif record.status in (PASSED, VACUOUS, FAILED):
             self._good.add(record.host or "")
@@ -47,7 +53,7 @@ class HostFailures:
         self._cleared.add(host)
 
     def cause(self, record: RunRecord) -> Cause:
-        """Whose fault the early failure is, as far as has been shown."""
+        """Whose fault the failure is, as far as has been shown."""
         host, kind = record.host or "", _kind(record)
         if self._is_elsewhere(kind, host) or host in self._good | self._cleared:
             return "row"
@@ -64,7 +70,7 @@ class HostFailures:
         """Why the host is to blame."""
         rows = len(self._early[record.host or ""][_kind(record)])
         others = ", ".join(sorted(self._good))
-        return f"{rows} rows failed alike before any test began, none on {others} did: {record.reason}"
+        return f"{rows} rows failed alike before any test was seen, none on {others} did: {record.reason}"
 
     def _is_elsewhere(self, kind: str, host: str) -> bool:
         return any(kind in kinds for other, kinds in self._early.items() if other != host)

@@ -333,6 +333,7 @@ class World:
         resume: bool = False,
         detach: bool = False,
         watched: bool = True,
+        jobs: int | None = None,
     ) -> LabelResult:
         """Run the label on these hosts, or all of them. Its exceptions are the caller's. Who is not `watched` has the
         view of a person."""
@@ -343,7 +344,7 @@ class World:
             self._source(),
             Config(specs, {}, ()),
             RunRequest(LABEL, host=on or ",".join(specs), rows=rows),
-            ExecutionOptions(policy=policy, resume=resume, detach=detach),
+            ExecutionOptions(jobs=jobs, policy=policy, resume=resume, detach=detach),
             open_executor=self._open,
             view=self.view if watched else None,
         )

@@ -57,10 +57,22 @@ def test_a_host_that_fails_its_rows_alike_is_set_aside_and_they_pass_elsewhere(p
     assert {(attempt.host, attempt.status) for attempt in tried} == {("broken", "blocked")}
     (message,) = (line for line in world.view.messages if "is set aside" in line)
     assert message.startswith("broken is set aside: ")
-    assert "rows failed alike before any test began, none on good did: " in message
+    assert "rows failed alike before any test was seen, none on good did: " in message
     assert ("requires a different Python" if how == SET_UP else "undefined symbol") in tried[0].reason
     on_disk = read_json(str(Path(done.logs[0]).parent / "record.json"))
     assert on_disk["status"] == "passed"
+
+
+def test_a_host_whose_rows_without_gpus_fail_alike_gets_no_more_of_them_but_those_have_failed(played: Make) -> None:
+    """Nothing shows whether their tests began, so nobody may say that the host blocked them."""
+    world = played({"broken": 0, "good": 0}, {f"r{n}": 0 for n in range(8)})
+    world.acts.update({(row, "broken"): Act(SET_UP) for row in world.rows})
+    world.acts.update({(row, "good"): Act(seconds=0.1) for row in world.rows})
+    done = world.execute_label(jobs=2)
+    failed = [record for record in done.records if record.status == "failed"]
+    assert {record.host for record in failed} == {"broken"}
+    assert len(failed) == len(world.hosts["broken"].began) == 2
+    assert any(line.startswith("broken is set aside: 2 rows failed alike") for line in world.view.messages)
 
 
 def test_rows_that_fail_so_on_every_host_have_failed_and_no_host_is_to_blame(played: Make) -> None:

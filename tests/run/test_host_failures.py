@@ -7,13 +7,18 @@ import pytest
 from ci_tasks.records import BLOCKED, FAILED, PASSED, Evidence, RunRecord
 from ci_tasks.run.host_failures import HostFailures
 
+SILENT = "silent"
+
 
 def ended(text: str) -> RunRecord:
-    """`row@host: how`, where `how` is a status, or what it said when it failed before its test began."""
+    """`row@host: how`, where `how` is a status, or what it said when it failed before its test began; a silent one may
+    have begun it."""
     where, _, how = text.partition(": ")
     row, _, host = where.partition("@")
     if how in (PASSED, BLOCKED, FAILED):
         return RunRecord(where, "l", row, host, how, evidence=Evidence("script"))
+    if how == SILENT:
+        return RunRecord(where, "l", row, host, FAILED, "exit code 1", started_at="2026-11-22T09:00:00+00:00")
     return RunRecord(where, "l", row, host, FAILED, how, evidence=Evidence("set-up"))
 
 
@@ -26,6 +31,8 @@ CASES = {
     "several alike, while a test began elsewhere": (["3@b: failed", "1@a: no python", "2@a: no python"], "host"),
     "numbers make no difference": (["3@b: passed", "1@a: port 1 is taken", "2@a: port 2 is taken"], "host"),
     "one row twice is one row": (["3@b: passed", "1@a: no python", "1@a: no python"], "open"),
+    "tests without GPUs, of which nothing was seen": (["3@b: passed", "1@a: silent", "2@a: silent"], "host"),
+    "one of them": (["3@b: passed", "1@a: silent"], "open"),
     "they are not alike": (["3@b: passed", "1@a: no python", "2@a: no git"], "open"),
     "the same on another host": (["3@b: passed", "2@b: no python", "1@a: no python", "2@a: no python"], "row"),
     "a test began on this host": (["3@b: passed", "2@a: failed", "4@a: no python", "1@a: no python"], "row"),
