@@ -28,6 +28,8 @@ T = TypeVar("T")
 def mask_run(run: RunDir, values: Sequence[str]) -> str:
     """Mask the run's files. Returns where the old artifacts are, for the caller to remove; "" where there are none.
     Raises OSError."""
+    if os.path.islink(run.path):
+        raise OSError("%s is a link" % run.path)
     for name in SMALL_FILES if values else ():
         _mask_small_file(os.path.join(run.path, name), values)
     if os.path.islink(run.artifacts):

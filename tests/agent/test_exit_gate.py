@@ -101,6 +101,14 @@ def test_a_link_in_the_place_of_the_artifacts_is_replaced(run: RunDir, tmp_path:
     assert (tmp_path / "outside" / "file").read_text() == SECRET
 
 
+def test_a_link_in_the_place_of_the_run_is_not_followed(run: RunDir, tmp_path: Path) -> None:
+    put(run, "events.jsonl", SECRET.encode())
+    os.symlink(run.path, tmp_path / "link")
+    with pytest.raises(OSError, match="is a link"):
+        mask_run(RunDir(str(tmp_path / "link")), [SECRET])
+    assert Path(run.events).read_text() == SECRET
+
+
 def test_what_cannot_be_read_stays_behind_and_is_named(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     put(run, "artifacts/correct-horse", b"x")
     real = os.open

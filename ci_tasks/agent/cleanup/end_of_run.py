@@ -85,13 +85,22 @@ class RunCleanup:
         collected = collect(self.paths, self.plan, containers, self.began, failed=not succeeded)
         self._problems = unanswered + collected
         make_readable(self.paths.artifacts, image, *daemon)
-        unmasked = mask_run(self.paths, secret_values(self.plan))
-        if unmasked:
-            self._problems += remove_tree(unmasked, image, *daemon)
+        masked = self._mask(image)
         if self.plan.keep and not succeeded:
             names = tuple(container.name for container in containers)
-            return CleanupResult(Kept(names, self.plan.workspace), tuple(self._problems), True)
-        return CleanupResult(left=self._remove(image), masked=True)
+            return CleanupResult(Kept(names, self.plan.workspace), tuple(self._problems), masked)
+        return CleanupResult(left=self._remove(image), masked=masked)
+
+    def _mask(self, image: Optional[str]) -> bool:
+        """Whether everything that is fetched is masked; what is not will be when it is fetched."""
+        try:
+            unmasked = mask_run(self.paths, secret_values(self.plan))
+        except (OSError, ValueError) as error:
+            self._problems.append("secrets are not masked yet: %s" % error)
+            return False
+        if unmasked:
+            self._problems += remove_tree(unmasked, image, *runtime_of(self.plan))
+        return True
 
     def _workspace(self) -> List[str]:
         """A run's own lies in its directory, whatever a plan names: a job can write what it likes into that."""

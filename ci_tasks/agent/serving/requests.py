@@ -181,7 +181,11 @@ def collect(session: ServeSession, request: messages.Collect, number: int) -> Do
     def write(chunk: bytes) -> None:
         session.send(frames.part(number, chunk))
 
-    unknown = _mask(session, path, request.secrets)
+    try:
+        unknown = _mask(session, path, request.secrets)
+    except (OSError, ValueError) as error:
+        bundle.send_reason("secrets could not be masked: %s" % error, write)
+        return Done()
     if unknown:
         why = "the agent died before it could mask %s, which is not set here" % ", ".join(unknown)
         bundle.send_reason(why, write)
