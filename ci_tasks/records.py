@@ -146,7 +146,8 @@ class RunRecord:
     """A row's run: the content of record.json.
 
     `status` is one of STATUSES. `attempts` are all tries at the row, the last of them this run. `stopped`: it was ended
-    because another row had failed. `files_gone` is set by the history alone: nothing but this is left of the run.
+    because another row had failed. `may_fail`: its failure does not fail CI's run. `files_gone` is set by the history
+    alone: nothing but this is left of the run.
     """
 
     id: str
@@ -171,7 +172,13 @@ class RunRecord:
     attempts: tuple[Attempt, ...] = ()
     left: tuple[str, ...] = ()
     stopped: bool = False
+    may_fail: bool = False
     files_gone: bool = False
+
+    @property
+    def counted_status(self) -> str:
+        """The status that it has for several rows together."""
+        return PASSED if self.may_fail and self.status == FAILED else self.status
 
     @property
     def earlier(self) -> tuple[Attempt, ...]:

@@ -88,7 +88,7 @@ class RunDescription:
 
     `entry_point` is whether the test file does anything when it is run, None where the row names no test file. `nodes`
     are those of a cluster, each with the row's GPUs. `takes_locks`: a lock script starts the test, and prints its
-    GPUs.
+    GPUs. `may_fail`: its failure does not fail CI's run.
     """
 
     id: str = ""
@@ -108,6 +108,7 @@ class RunDescription:
     entry_point: Optional[bool] = None
     nodes: int = 1
     takes_locks: bool = False
+    may_fail: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from ci_tasks.config import HostSpec
 from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.expression_references import condition_texts, expression_texts, referenced_names
+from ci_tasks.planning.runners import runner_deviations
 from ci_tasks.planning.steps import PlannedSteps, version_matches
 from ci_tasks.records import Checkout, Deviation
 from ci_tasks.workflow.context import ASSUMED, EventContext
-from ci_tasks.workflow.expressions import Unknown, unknowns
+from ci_tasks.workflow.expressions import Unknown, shown, unknowns
 from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.naming import leaves
 from ci_tasks.workflow.resolve import Resolver
@@ -41,8 +42,10 @@ def deviations(
         *_time(row, host),
         *planned.deviations,
         *_python(row, planned, host, python, shared=shared),
+        *runner_deviations(job, row, host, resolve),
         *_machine(row, host),
-        *_container(job),
+        *_unused(workflow, job, event),
+        *_strategy(row, resolve),
         *_condition(job, resolve),
         *_needs(job, resolve),
         *_pull_request(event, read),
@@ -91,8 +94,6 @@ def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, sha
 
 
 def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
-    if row.runner == "github-hosted":
-        yield Deviation("machine", "GitHub's runner", f"host {host.name}", "CI's packages may be missing here")
     if host.simulate and row.gpus:
         yield Deviation("GPUs", "the runner's", "pretend GPUs", f"{host.name} simulates them")
     if row.image and host.runtime != "docker":
@@ -100,12 +101,29 @@ def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
         yield Deviation("container", row.image, here, f"runtime of host {host.name}")
 
 
-def _container(job: Job) -> Iterator[Deviation]:
-    for key in job.container.unused if job.container else ():
-        why = (
-            "docker's own login on this host counts" if key == "credentials" else "nothing outside is to reach the job"
+def _unused(workflow: Workflow, job: Job, event: EventContext) -> Iterator[Deviation]:
+    """Keys of the workflow and the job that have no effect here."""
+    if not workflow.is_for_pull_requests:
+        yield Deviation("event", ", ".join(workflow.events), "pull_request", "no pull request starts this workflow")
+    for key in (*workflow.unused, *job.unused):
+        of_other_event = key.name.startswith("on.") and not key.name.startswith("on.pull_request")
+        is_met = key.name == "on.pull_request.branches" and event.base in workflow.branches
+        if not of_other_event and not is_met and not key.name.startswith("strategy."):
+            yield Deviation(key.name, "as the workflow says", "not used", key.why)
+
+
+def _strategy(row: Row, resolve: Resolver) -> Iterator[Deviation]:
+    strategy = resolve.contexts["strategy"]
+    if row.total < 2:
+        return
+    if strategy["fail-fast"] is not False:
+        yield Deviation(
+            "strategy.fail-fast", "a failed row cancels the others", "only with --fail-fast", "each row is of interest"
         )
-        yield Deviation(f"container {key}", "as the workflow says", "not used", why)
+    limit = strategy["max-parallel"]
+    if isinstance(limit, Unknown) or limit != row.total:
+        ci = f"{shown(limit)} rows at once"
+        yield Deviation("strategy.max-parallel", ci, "as many as fit", "--jobs and the GPUs decide")
 
 
 def _condition(job: Job, resolve: Resolver) -> Iterator[Deviation]:

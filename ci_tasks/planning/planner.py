@@ -14,9 +14,10 @@ from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exc
 from ci_tasks.planning.deviations import deviations
 from ci_tasks.planning.expression_references import depends_on_matrix, referenced_names
 from ci_tasks.planning.nodes import node_lines
+from ci_tasks.planning.runners import architecture
 from ci_tasks.planning.sbatch import on_slurm
 from ci_tasks.planning.script import Script, Venv, render
-from ci_tasks.planning.steps import PlannedStep, PlannedSteps, plan_steps
+from ci_tasks.planning.steps import PlannedStep, PlannedSteps, is_true, plan_steps
 from ci_tasks.records import Checkout, Plan
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
@@ -135,6 +136,7 @@ def make_plan(
         artifacts=host.artifacts,
         nodes=location.nodes,
         takes_locks=locks is not None and locks.count > 0 and locks.by == JOB,
+        may_fail=is_true(resolve.known(job.continue_on_error)),
     )
     if location.nodes != 1:
         plan = replace(plan, deviations=(*plan.deviations, *node_lines(location.nodes, plan.gpus, host).deviations))
@@ -194,7 +196,7 @@ def _setup(
         steps=shared,
         is_setup=True,
         venv=Venv(python=location.python[0], path=f"{directory}/venv"),
-        github={name: value for name, value in _github(row, location, resolve).items() if name != "GITHUB_SHA"},
+        github={name: value for name, value in _github(job, row, location, resolve).items() if name != "GITHUB_SHA"},
     )
     needed = _secrets(script, None)
     return SharedSetup(directory, location.workspace, render(replace(script, secrets=needed)), needed)
@@ -257,7 +259,7 @@ def _script(
         venv=venv,
         setup=setup.directory if setup else None,
         container=container,
-        github=_github(row, location, resolve),
+        github=_github(job, row, location, resolve),
     )
 
 
@@ -279,7 +281,7 @@ def _secrets(script: Script, host: HostSpec | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*used, *(host.secrets if host else ())]))
 
 
-def _github(row: Row, location: RunLocation, resolve: Resolver) -> dict[str, str]:
+def _github(job: Job, row: Row, location: RunLocation, resolve: Resolver) -> dict[str, str]:
     """The variables that GitHub's runner sets; those of a pull request's number or of its servers mean nothing."""
     github = resolve.contexts["github"]
     return {
@@ -293,6 +295,6 @@ def _github(row: Row, location: RunLocation, resolve: Resolver) -> dict[str, str
         "GITHUB_WORKFLOW": str(github["workflow"]),
         "GITHUB_SHA": location.checkout.commit,
         "RUNNER_OS": "Linux",
-        "RUNNER_ARCH": "X64",
+        "RUNNER_ARCH": architecture(job, resolve),
         "RUNNER_TEMP": "/tmp",
     }

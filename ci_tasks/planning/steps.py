@@ -15,7 +15,17 @@ from typing import Any
 
 from ci_tasks.config import Override
 from ci_tasks.errors import ConfigError, WorkflowError
+from ci_tasks.planning.actions import (
+    CHECKOUT,
+    PYTHON_VERSION,
+    SETUP_PYTHON,
+    checked_out_elsewhere,
+    checkout_deviations,
+    setup_python_deviations,
+    used_inputs,
+)
 from ci_tasks.planning.expression_references import depends_on_matrix, expression_texts, referenced_names
+from ci_tasks.planning.runners import architecture, check_runner
 from ci_tasks.records import Deviation
 from ci_tasks.workflow.expressions import JobStatus, OpenObject, Value
 from ci_tasks.workflow.model import Job, Step
@@ -30,13 +40,6 @@ _SHELLS = {
     "python": ("python", "{0}"),
 }
 _WITHOUT_EFFECT = ("actions/cache", "actions/upload-artifact")
-# What actions/checkout fetches when asked to: (key, what, what stands here for it)
-_FETCHED_IN_CI = (
-    ("submodules", "submodules", "as they are in your checkout"),
-    ("lfs", "LFS files", "pointers, as committed"),
-)
-_PYTHON_VERSION = "python-version"
-_OF_CHECKOUT = ("repository", "path", "ref", *(key for key, _, _ in _FETCHED_IN_CI))
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _FAILED = JobStatus(success=False, failure=True)
 
@@ -84,8 +87,11 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
             text=f"uses: {job.uses}",
             hint=f"list its jobs with --workflow {job.uses.removeprefix('./')}" if job.uses.startswith("./") else "",
         )
-    if job.services:
-        raise WorkflowError("`services` are not supported", file=resolve.file, job=job.id, line=job.line)
+    for key in job.refused:
+        raise WorkflowError(f"`{key.name}`: {key.why}", file=resolve.file, job=job.id, line=key.line)
+    check_runner(job, resolve)
+    runner = {**resolve.contexts["runner"], "arch": architecture(job, resolve)}
+    resolve = resolve.with_contexts(runner=OpenObject("runner", runner))
     planned: list[PlannedStep] = []
     deviations: list[Deviation] = []
     sources: list[Step] = []
@@ -100,6 +106,8 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
             )
         if step is None:
             continue
+        for key in step.refused:
+            raise _refused(f"`{key.name}` is not supported: {key.why}", step, resolve)
         if _without_effect(step):
             deviations.append(_not_run(step))
             continue
@@ -108,8 +116,7 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
             version, named = _equivalent(step, resolve)
             python = version or python
             deviations += named
-            used = {key: value for key, value in step.with_.items() if key in (*_OF_CHECKOUT, _PYTHON_VERSION)}
-            sources.append(replace(step, with_=used))
+            sources.append(replace(step, with_=used_inputs(step)))
         else:
             planned.append(_run_step(step, job, resolve))
             sources.append(step)
@@ -145,7 +152,7 @@ def _overridden(step: Step, job: Job, overrides: Sequence[Override]) -> tuple[St
         if override.skip:
             return None, [Deviation(f"step {step.name!r}", ci, "skipped", "override in hosts.yaml")]
         if override.run is not None:
-            changed = replace(step, run=override.run, uses=None)
+            changed = replace(step, run=override.run, uses=None, refused=())
             return changed, [Deviation(f"step {step.name!r}", ci, override.run.strip(), "override in hosts.yaml")]
         merged = {**step.with_, **(override.with_ or {})}
         here = ", ".join(f"{key}: {value}" for key, value in (override.with_ or {}).items())
@@ -186,21 +193,16 @@ def _equivalent(step: Step, resolve: Resolver) -> tuple[str | None, list[Deviati
     if not any(resolve.condition(step.condition, status, step=step) for status in (JobStatus(), _FAILED)):
         return None, []
     action = (step.uses or "").split("@")[0]
-    if action == "actions/checkout":
-        inputs = {key: resolve.text(step.with_.get(key), step=step) for key in _OF_CHECKOUT}
-        strange = [key for key in ("repository", "path", "ref") if inputs[key]]
-        if strange:
-            raise _unsupported(step, resolve, f"checks out something else ({', '.join(strange)})")
-        return None, [
-            Deviation(what, f"{key}: {inputs[key]}", here, "no server is asked for them")
-            for key, what, here in _FETCHED_IN_CI
-            if inputs[key] not in ("", "false")
-        ]
-    if action == "actions/setup-python":
-        version = resolve.text(step.with_.get(_PYTHON_VERSION), step=step)
-        if not version:
+    if action in (CHECKOUT, SETUP_PYTHON):
+        inputs = {key: resolve.text(value, step=step) for key, value in used_inputs(step).items()}
+    if action == CHECKOUT:
+        if elsewhere := checked_out_elsewhere(inputs, resolve):
+            raise _unsupported(step, resolve, f"checks out something else ({', '.join(elsewhere)})")
+        return None, list(checkout_deviations(step, inputs))
+    if action == SETUP_PYTHON:
+        if not inputs.get(PYTHON_VERSION):
             raise _unsupported(step, resolve, "does not say which Python")
-        return version, []
+        return inputs[PYTHON_VERSION], list(setup_python_deviations(step, inputs))
     raise _unsupported(step, resolve, "uses an action that has no equivalent here")
 
 
@@ -236,7 +238,7 @@ def _evaluated(step: Step, job: Job, resolve: Resolver, inner: Resolver) -> Plan
         directory=inner.text(directory, step=step) if directory else str(inner.contexts["github"]["workspace"]),
         env=step_env,
         id=step.id,
-        continue_on_error=_truth(inner.known(step.continue_on_error, step=step)),
+        continue_on_error=is_true(inner.known(step.continue_on_error, step=step)),
         timeout_minutes=minutes if minutes and minutes > 0 else None,  # GitHub takes 0 for no limit
         own=_depends_on_matrix(step, job),
     )
@@ -253,7 +255,8 @@ def _refused(message: str, step: Step, resolve: Resolver, text: str = "", hint: 
     )
 
 
-def _truth(value: Any) -> bool:
+def is_true(value: Any) -> bool:
+    """What GitHub makes of a value where it wants a boolean."""
     return value == "true" if isinstance(value, str) else bool(value)
 
 

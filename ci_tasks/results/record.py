@@ -40,6 +40,7 @@ from ci_tasks.agent.run_directory import (
 )
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.records import (
+    FAILED,
     NO_EVIDENCE,
     PASSED,
     PLANNED,
@@ -60,6 +61,7 @@ from ci_tasks.results.log_facts import LogFacts, read_log
 from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
 from ci_tasks.results.waits import queue_seconds
 
+_CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 _LONGEST_LINE = 1 << 16
 _PIECE = 1 << 18
 _LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
@@ -209,7 +211,8 @@ def _record(
         row=plan.row,
         host=plan.host or None,
         status=verdict.status,
-        reason=verdict.reason,
+        reason=verdict.reason + (_CI_GOES_ON if plan.may_fail and verdict.status == FAILED else ""),
+        may_fail=plan.may_fail,
         exit_code=status.exit_code,
         started_at=_iso(started),
         ended_at=_iso(ended),

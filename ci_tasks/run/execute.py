@@ -270,7 +270,7 @@ class LabelExecution:
             execution.waiting_since = time.monotonic()
             return
         execution.finish(record, run)
-        if record.status in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
+        if record.counted_status in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
             self._cancel_others(execution)
 
     def _requeue(self, execution: RowExecution, prepared: PreparedRow) -> None:

@@ -123,5 +123,5 @@ class RowExecution:
 
 def statuses(records: Sequence[RunRecord]) -> list[str]:
     """The statuses that count for the whole: a row that was ended for another's failure says nothing of its own."""
-    counted = [record.status for record in records if not (record.stopped and record.status == CANCELLED)]
+    counted = [record.counted_status for record in records if not (record.stopped and record.status == CANCELLED)]
     return counted or [record.status for record in records]

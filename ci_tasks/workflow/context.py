@@ -13,7 +13,7 @@ from typing import Any
 
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow import secrets
-from ci_tasks.workflow.expressions import OpenObject, Unknown, Value, to_string
+from ci_tasks.workflow.expressions import ExpressionError, OpenObject, Unknown, Value, interpolate, to_string
 from ci_tasks.workflow.model import Job, Workflow, WorkflowInput
 
 _UNKNOWN_SHA = "0" * 40
@@ -55,7 +55,7 @@ def contexts(
 ) -> dict[str, Any]:
     """GitHub's contexts for one row of `job`, as the expression evaluator takes them."""
     inputs = _inputs(event, workflow)
-    return {
+    values: dict[str, Any] = {
         "github": _github(event, workflow, job.id, trigger, inputs),
         "env": {},
         "matrix": dict(matrix),
@@ -69,9 +69,19 @@ def contexts(
             | {"environment": "self-hosted"},
         ),
         "vars": OpenObject("vars", dict(event.given.vars)),
-        "strategy": {"job-index": index, "job-total": total, "fail-fast": False, "max-parallel": total},
         "job": {"status": "success"},
     }
+    strategy = {"job-index": index, "job-total": total, "fail-fast": _evaluated(job.fail_fast, values)}
+    limit = _evaluated(job.max_parallel, values)
+    return {**values, "strategy": {**strategy, "max-parallel": total if limit is None else limit}}
+
+
+def _evaluated(raw: Any, values: Mapping[str, Value]) -> Value:
+    """A number or boolean of the job's `strategy`; Unknown where it cannot be evaluated."""
+    try:
+        return interpolate(raw, values) if isinstance(raw, str) else raw
+    except ExpressionError:
+        return Unknown((raw,))
 
 
 def _secrets(event: EventContext) -> OpenObject:

@@ -10,6 +10,15 @@ from ci_tasks.agent.codec import encode
 
 
 @dataclass(frozen=True)
+class UnsupportedKey:
+    """A key of a workflow that is refused, or has no effect here. `name` is its path below the job or the file."""
+
+    name: str
+    why: str
+    line: int
+
+
+@dataclass(frozen=True)
 class Step:
     """One entry of a job's `steps`, unevaluated. `line` is 1-based in the workflow file."""
 
@@ -25,24 +34,24 @@ class Step:
     condition: str | None = None
     continue_on_error: Any = False
     timeout_minutes: Any = None
+    refused: tuple[UnsupportedKey, ...] = ()
 
 
 @dataclass(frozen=True)
 class Container:
-    """A job's `container:`, unevaluated. `options` are words for `docker create`; `unused` are keys that CI acts on and
-    we do not: how to log in to a registry, and ports."""
+    """A job's `container:`, unevaluated. `options` are words for `docker create`."""
 
     image: str
     options: str = ""
     env: Mapping[str, Any] = field(default_factory=dict)
     volumes: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
     line: int = 0
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job of a workflow, unevaluated. `matrix` is a mapping, or an expression that gives one."""
+    """One job of a workflow, unevaluated. `matrix` is a mapping, or an expression that gives one. `refused` keys make
+    it an error to run the job, `unused` ones are a difference from CI."""
 
     id: str
     line: int
@@ -52,14 +61,18 @@ class Job:
     runs_on: Any = None
     env: Mapping[str, Any] = field(default_factory=dict)
     matrix: Any = None
+    fail_fast: Any = True
+    max_parallel: Any = None
+    continue_on_error: Any = False
     container: Container | None = None
-    services: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     shell: str | None = None
     working_directory: str | None = None
     timeout_minutes: Any = None
     outputs: Mapping[str, Any] = field(default_factory=dict)
     uses: str | None = None
+    refused: tuple[UnsupportedKey, ...] = ()
+    unused: tuple[UnsupportedKey, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,13 +84,14 @@ class WorkflowInput:
 
 
 # Events that start a workflow for a commit, without inputs.
-_CODE_EVENTS = ("pull_request", "pull_request_target", "push", "merge_group")
+_PULL_REQUEST = ("pull_request", "pull_request_target")
+_CODE_EVENTS = (*_PULL_REQUEST, "push", "merge_group")
 
 
 @dataclass(frozen=True)
 class Workflow:
     """A workflow file. `path` is from the checkout's root; `rendered` says that it came from a template. `events` start
-    it."""
+    it; `branches` are those whose pull requests do, empty for all. `unused` keys are a difference from CI."""
 
     path: str
     name: str
@@ -87,6 +101,12 @@ class Workflow:
     rendered: bool = False
     inputs: Mapping[str, WorkflowInput] = field(default_factory=dict)
     events: tuple[str, ...] = ()
+    branches: tuple[str, ...] = ()
+    unused: tuple[UnsupportedKey, ...] = ()
+
+    @property
+    def is_for_pull_requests(self) -> bool:
+        return not self.events or any(event in self.events for event in _PULL_REQUEST)
 
     @property
     def needs_inputs(self) -> bool:

@@ -12,16 +12,13 @@ from typing import Any
 
 from ci_tasks import yaml_lines
 from ci_tasks.errors import WorkflowError, did_you_mean
-from ci_tasks.workflow.model import Container, Job, Step, Workflow, WorkflowInput
+from ci_tasks.workflow import schema
+from ci_tasks.workflow.model import Container, Job, Step, UnsupportedKey, Workflow, WorkflowInput
+from ci_tasks.workflow.schema import FoundKey, Treatment
 from ci_tasks.yaml_lines import Map, Text
 
-_TOP = "name run-name on permissions env defaults concurrency jobs"
-_JOB = (
-    "name permissions needs if runs-on environment concurrency outputs env defaults steps timeout-minutes strategy "
-    "continue-on-error container services uses with secrets snapshot"
-)
-_STEP = "id if name uses run working-directory shell with env continue-on-error timeout-minutes"
-_CONTAINER = "image credentials env ports volumes options"
+_JOB = "jobs.<id>"
+_STEP = f"{_JOB}.steps.[]"
 _JOB_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SECRET = re.compile(r"\bsecrets(?:\.|\[\s*')([A-Za-z_][A-Za-z0-9_]*)")
 _WHOLE = re.compile(r"\s*\$\{\{(.*)\}\}\s*", re.DOTALL)
@@ -47,7 +44,7 @@ class _WorkflowReader:
         self.file, self.place, self.rendered, self.lines = file, place, rendered, lines
 
     def workflow(self, tree: Map, text: str) -> Workflow:
-        self._known(tree, _TOP, "the workflow")
+        keys = self._keys(tree, "", "the workflow")
         bodies = self._map(tree, "jobs", "the workflow")
         if not bodies:
             raise self._error("a workflow has `jobs`", tree.lines.get("jobs", tree.line))
@@ -62,8 +59,18 @@ class _WorkflowReader:
             secrets=tuple(sorted({*_SECRET.findall(text), "GITHUB_TOKEN"})),
             rendered=self.rendered,
             inputs=_inputs(tree.get("on")),
-            events=_events(tree.get("on")),
+            events=self._events(tree),
+            branches=_branches(tree.get("on")),
+            unused=_unsupported(keys, Treatment.WITHOUT_EFFECT),
         )
+
+    def _events(self, tree: Map) -> tuple[str, ...]:
+        on, valid = tree.get("on"), schema.children("on")
+        events = tuple(map(str, [on] if isinstance(on, str) else on)) if isinstance(on, (str, list, Map)) else ()
+        for event in events:
+            if event not in valid:
+                raise self._error(f"on has no event {event!r}{did_you_mean(event, valid)}", tree.lines["on"])
+        return events
 
     def _job(self, id: str, body: Any, line: int, shell: str | None, directory: str | None) -> Job:
         if not _JOB_ID.fullmatch(id):
@@ -71,7 +78,7 @@ class _WorkflowReader:
         if not isinstance(body, Map):
             raise self._error("a job is a mapping", line, job=id)
         where = f"job {id}"
-        self._known(body, _JOB, where, job=id)
+        keys = self._keys(body, _JOB, where, job=id)
         own_shell, own_directory = self._defaults(body, where, job=id)
         steps = self._list(body, "steps", job=id)
         if bool(steps) == bool(body.get("uses")):
@@ -87,15 +94,23 @@ class _WorkflowReader:
             runs_on=body.get("runs-on"),
             env=self._map(body, "env", where, job=id),
             matrix=self._matrix(body, id),
+            fail_fast=self._strategy(body, id).get("fail-fast", True),
+            max_parallel=self._strategy(body, id).get("max-parallel"),
+            continue_on_error=body.get("continue-on-error", False),
             container=self._container(body, id),
-            services=tuple(self._map(body, "services", where, job=id)),
             steps=tuple(self._step(number, step, id, body.lines["steps"]) for number, step in enumerate(steps, 1)),
             shell=own_shell or shell,
             working_directory=own_directory or directory,
             timeout_minutes=body.get("timeout-minutes"),
             outputs=self._map(body, "outputs", where, job=id),
             uses=_text(body.get("uses")),
+            refused=_unsupported(keys, Treatment.REFUSED),
+            unused=_unsupported(keys, Treatment.WITHOUT_EFFECT),
         )
+
+    def _strategy(self, body: Map, job: str) -> Map:
+        strategy = body.get("strategy")
+        return Map(body.line) if isinstance(strategy, str) else self._map(body, "strategy", f"job {job}", job=job)
 
     def _needs(self, body: Map, job: str) -> tuple[str, ...]:
         needs = body.get("needs")
@@ -127,8 +142,7 @@ class _WorkflowReader:
             text = Text(f"${{{{ ({whole[1].strip()}).matrix }}}}")
             text.line = getattr(strategy, "line", 0)
             return text
-        strategy_body = self._map(body, "strategy", f"job {job}", job=job)
-        self._known(strategy_body, "matrix fail-fast max-parallel", "strategy", job=job)
+        strategy_body = self._strategy(body, job)
         matrix = strategy_body.get("matrix")
         if matrix is not None and not isinstance(matrix, Map) and not _is_expression(matrix):
             raise self._error("`matrix` is a mapping or an expression", strategy_body.lines["matrix"], job=job)
@@ -140,8 +154,8 @@ class _WorkflowReader:
             raise self._error("a step is a mapping", line, job=job, step=f"#{number}")
         name = _text(body.get("name") or body.get("uses") or body.get("id")) or f"step {number}"
         where = f"step {name!r}"
-        self._known(body, _STEP, where, job=job, step=name)
-        if ("run" in body) == ("uses" in body):
+        refused = _unsupported(self._keys(body, _STEP, where, job=job, step=name), Treatment.REFUSED)
+        if ("run" in body) == ("uses" in body) and ("run" in body or not refused):
             raise self._error("a step has either `run` or `uses`", body.line, job=job, step=name)
         return Step(
             name=name,
@@ -156,6 +170,7 @@ class _WorkflowReader:
             condition=_text(body.get("if")),
             continue_on_error=body.get("continue-on-error", False),
             timeout_minutes=body.get("timeout-minutes"),
+            refused=refused,
         )
 
     def _container(self, body: Map, job: str) -> Container | None:
@@ -167,22 +182,18 @@ class _WorkflowReader:
             return Container(image=container, line=line)
         if not isinstance(container, Map) or not isinstance(container.get("image"), str):
             raise self._error("`container` names an image", line, job=job)
-        self._known(container, _CONTAINER, "container", job=job)
         volumes = self._list(container, "volumes", job=job)
         return Container(
             image=container["image"],
             options=(_text(container.get("options")) or "").strip(),
             env=self._map(container, "env", "container", job=job),
             volumes=tuple(str(volume) for volume in volumes),
-            unused=tuple(key for key in ("credentials", "ports") if container.get(key)),
             line=line,
         )
 
     def _defaults(self, body: Map, where: str, *, job: str = "") -> tuple[str | None, str | None]:
         defaults = self._map(body, "defaults", where, job=job)
-        self._known(defaults, "run", "defaults", job=job)
         run = self._map(defaults, "run", "defaults", job=job)
-        self._known(run, "shell working-directory", "defaults.run", job=job)
         return _text(run.get("shell")), _text(run.get("working-directory"))
 
     def _map(self, body: Map, key: str, where: str, *, job: str = "", step: str = "") -> Map:
@@ -199,25 +210,41 @@ class _WorkflowReader:
             raise self._error(f"`{key}` is a list", body.lines[key], job=job)
         return value or []
 
-    def _known(self, body: Map, valid: str, where: str, *, job: str = "", step: str = "") -> None:
-        for key in body:
-            if key not in valid.split():
+    def _keys(self, body: Map, path: str, where: str, *, job: str = "", step: str = "") -> list[FoundKey]:
+        """The keys below a mapping at `path` of the schema. Those of each job and each step are read with theirs."""
+        own = {"": f"{_JOB}.", _JOB: f"{_STEP}."}.get(path, " ")
+        keys = [key for key in schema.walk(body, path) if not key.path.startswith(own)]
+        for key in keys:
+            if key.spec is None:
+                place = key.path.removeprefix(path).strip(".").rpartition(".")[0] or where
                 raise self._error(
-                    f"{where} has no key {key!r}{did_you_mean(key, valid.split())}",
-                    body.lines[key],
+                    f"{place} has no key {key.name!r}{did_you_mean(key.name, key.valid)}",
+                    key.line,
                     job=job,
                     step=step,
-                    hint=f"valid: {', '.join(valid.split())}",
+                    hint=f"valid: {', '.join(key.valid)}",
                 )
+        return keys
 
     def _error(self, message: str, line: int, *, job: str = "", step: str = "", hint: str = "") -> WorkflowError:
         text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
         return WorkflowError(message, file=self.place, line=line, job=job, step=step, text=text, hint=hint)
 
 
-def _events(on: Any) -> tuple[str, ...]:
-    events = [on] if isinstance(on, str) else on
-    return tuple(map(str, events)) if isinstance(events, (list, Mapping)) else ()
+def _unsupported(keys: list[FoundKey], treatment: Treatment) -> tuple[UnsupportedKey, ...]:
+    """Those of the keys that are treated so."""
+    return tuple(
+        UnsupportedKey(key.path.removeprefix(f"{_STEP}.").removeprefix(f"{_JOB}."), key.spec.why, key.line)
+        for key in keys
+        if key.spec and key.spec.treatment is treatment
+    )
+
+
+def _branches(on: Any) -> tuple[str, ...]:
+    """The base branches for whose pull requests the workflow starts, as far as it names them."""
+    body = on.get("pull_request") if isinstance(on, Mapping) else None
+    branches = body.get("branches") if isinstance(body, Mapping) else None
+    return tuple(map(str, branches if isinstance(branches, list) else [branches])) if branches else ()
 
 
 def _inputs(on: Any) -> dict[str, WorkflowInput]:

@@ -117,23 +117,68 @@ def test_files_that_are_tested_with_another_content_than_on_disk_are_named() -> 
         (BARE, STEPS, "self-hosted", []),
         (DOCKER, STEPS, "ubuntu-latest", ["machine"]),
         (SIM, STEPS, "self-hosted", ["Python packages"]),
-        (SIM, MATRIX + STEPS, "self-hosted", ["Python packages", "GPUs", "GPU locks"]),
+        (SIM, MATRIX + STEPS, "self-hosted", ["Python packages", "GPUs", "strategy.fail-fast", "GPU locks"]),
         (DOCKER, "    container: {image: a/b}\n" + STEPS, "self-hosted", []),
         (BARE, "    container: {image: a/b}\n" + STEPS, "self-hosted", ["Python packages", "container"]),
         (
             DOCKER,
             "    container: {image: a/b, credentials: {username: u, password: p}, ports: [80]}\n" + STEPS,
             "self-hosted",
-            ["container credentials", "container ports"],
+            ["container.credentials", "container.ports"],
         ),
         (HostSpec("p", runtime="podman"), "    container: {image: a/b}\n" + STEPS, "self-hosted", ["container"]),
-        (BARE, MATRIX + PYTHON, "self-hosted", ["install steps", "GPU locks"]),
+        (BARE, MATRIX + PYTHON, "self-hosted", ["install steps", "strategy.fail-fast", "GPU locks"]),
         (DOCKER, "    if: github.event_name == 'push'\n" + STEPS, "self-hosted", ["if"]),
         (DOCKER, "    if: github.event_name == 'pull_request'\n" + STEPS, "self-hosted", []),
     ],
 )
 def test_what_differs_by_situation(host: HostSpec, body: str, runner: str, others: list[str]) -> None:
     assert whats(plan(workflow(body, runner=runner), host)) == BOTH + others
+
+
+@pytest.mark.parametrize(
+    ("on", "job", "named"),
+    [
+        ("pull_request", "environment: gpu\npermissions: read-all\n", ["permissions", "environment"]),
+        (
+            "pull_request",
+            "concurrency: x\nsnapshot: y\nruns-on: {group: g}\n",
+            ["runs-on.group", "concurrency", "snapshot"],
+        ),
+        ("push", "", ["event"]),
+        ("[workflow_dispatch, schedule]", "", ["event"]),
+        ("[push, pull_request]", "", []),
+        ("{pull_request: {types: [labeled], branches: [main]}, push: {branches: [main]}}", "", []),
+        ("{pull_request: {branches: [dev], paths: [src]}}", "", ["on.pull_request.branches", "on.pull_request.paths"]),
+    ],
+)
+def test_keys_without_effect_are_named(on: str, job: str, named: list[str]) -> None:
+    runner = "" if "runs-on" in job else "    runs-on: x\n"
+    body = "".join(f"    {line}\n" for line in job.splitlines())
+    parsed = read(f"on: {on}\njobs:\n  e2e-test-j:\n{runner}{body}{STEPS}", "ci.yml")
+    assert sorted(whats(plan(parsed))) == sorted(BOTH + named)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "named"),
+    [
+        ("", [("a failed row cancels the others", "only with --fail-fast")]),
+        ("fail-fast: false", []),
+        ("fail-fast: false, max-parallel: 1", [("1 rows at once", "as many as fit")]),
+        ("fail-fast: false, max-parallel: '${{ vars.MANY }}'", [("<vars.MANY> rows at once", "as many as fit")]),
+    ],
+)
+def test_how_rows_run_beside_each_other_is_named(strategy: str, named: list[tuple[str, str]]) -> None:
+    planned = plan(workflow(MATRIX.replace("{matrix", f"{{{strategy}{', ' if strategy else ''}matrix") + STEPS))
+    strategies = [item for item in planned.deviations if item.what.startswith("strategy.")]
+    assert [(item.ci, item.here) for item in strategies] == named
+
+
+@pytest.mark.parametrize(
+    ("value", "may_fail"), [("true", True), ("false", False), ("${{ matrix.info.num_gpus == 2 }}", True)]
+)
+def test_a_job_may_be_allowed_to_fail(value: str, may_fail: bool) -> None:
+    assert plan(workflow(f"    continue-on-error: {value}\n" + MATRIX + STEPS)).may_fail is may_fail
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.resolve import Resolver
 
 CONTEXTS = {
-    "github": {"workspace": "/w", "sha": "c0ffee"},
+    "github": {"workspace": "/w", "sha": "c0ffee", "repository": "o/r"},
     "env": {"JOB": "job"},
     "matrix": {"n": 1},
     "strategy": {"job-index": 0},
@@ -138,9 +138,9 @@ def test_checkout_and_setup_python_have_equivalents() -> None:
     planned = plan(
         """
         - uses: actions/checkout@v4
-          with: {fetch-depth: 0}
+          with: {fetch-depth: 1, token: "${{ secrets.NONE }}"}
         - uses: actions/setup-python@v5
-          with: {python-version: "3.${{ matrix.n }}"}
+          with: {python-version: "3.${{ matrix.n }}", cache: pip}
         - run: x
         """
     )
@@ -149,13 +149,35 @@ def test_checkout_and_setup_python_have_equivalents() -> None:
     assert len(planned.steps) == 1
 
 
-def test_what_checkout_would_fetch_from_a_server_is_a_deviation() -> None:
-    planned = plan("- uses: actions/checkout@v4\n  with: {submodules: recursive, lfs: true}\n- run: x\n")
-    assert [(deviation.what, deviation.ci) for deviation in planned.deviations] == [
-        ("submodules", "submodules: recursive"),
-        ("LFS files", "lfs: true"),
-    ]
-    assert not plan("- uses: actions/checkout@v4\n  with: {submodules: false}\n- run: x\n").deviations
+@pytest.mark.parametrize(
+    ("inputs", "deviations"),
+    [
+        (
+            "{submodules: recursive, lfs: true}",
+            [
+                ("submodules", "submodules: recursive", "as they are in your checkout"),
+                ("LFS files", "lfs: true", "pointers, as committed"),
+            ],
+        ),
+        ("{sparse-checkout: src}", [("sparse-checkout", "sparse-checkout: src", "the whole tree")]),
+        (
+            "{fetch-depth: 0, fetch-tags: true}",
+            [("history", "fetch-depth: 0", "one commit"), ("tags", "fetch-tags: true", "none")],
+        ),
+        ("{submodules: false, lfs: false, fetch-depth: 1, clean: false}", []),
+        ("{new-input: x}", [("step 'actions/checkout@v4'", "new-input: x", "not used")]),
+        # The event's own commit, however it is called.
+        ("{repository: '${{ github.repository }}', ref: '${{ github.sha }}', path: .}", []),
+    ],
+)
+def test_what_checkout_would_do_otherwise_is_a_deviation(inputs: str, deviations: list[tuple[str, str, str]]) -> None:
+    planned = plan(f"- uses: actions/checkout@v4\n  with: {inputs}\n- run: x\n")
+    assert [(deviation.what, deviation.ci, deviation.here) for deviation in planned.deviations] == deviations
+
+
+def test_an_input_of_setup_python_that_would_matter_is_a_deviation() -> None:
+    step = "- uses: actions/setup-python@v5\n  with: {python-version: '3.11', architecture: x86}\n- run: x\n"
+    assert [deviation.ci for deviation in plan(step).deviations] == ["architecture: x86"]
 
 
 def test_a_cache_is_left_out_by_name_and_its_key_is_not_evaluated() -> None:
@@ -251,7 +273,7 @@ def test_a_variable_that_an_earlier_step_leaves_is_refused_in_an_expression() ->
     [
         ("- run: x\n  shell: pwsh\n", "", "the shell 'pwsh' is not supported here; valid: bash, sh, python, or"),
         ('- run: x\n  shell: "bash \'open {0}"\n', "", "its shell cannot be read as words: No closing quotation"),
-        ("- run: x\n", "services: {db: {image: x}}\n", "`services` are not supported"),
+        ("- run: x\n", "services: {db: {image: x}}\n", "`services`: service containers are not supported"),
         ("- uses: actions/checkout@v4\n", "", "has no step to run"),
         ('- run: "echo \\0"\n', "", "has a NUL byte"),
         ('- run: x\n  env: {A: "\\0"}\n', "", "has a NUL byte"),

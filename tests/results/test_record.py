@@ -61,6 +61,14 @@ def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
     assert record.load_record(run) == judged
 
 
+def test_a_failure_that_ci_goes_on_after_says_so(run: RunDir) -> None:
+    write_json(run.plan, {**PLAN, "may_fail": True})
+    write_json(run.status, {**STATUS, "exit_code": 3})
+    judged = record.judge_run(run)
+    assert (judged.status, judged.counted_status) == ("failed", "passed")
+    assert judged.reason.endswith("; CI's run would not fail (continue-on-error)")
+
+
 def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> None:
     slurm, digest = {"job": "12_0", "node": "gpu7"}, "slimerl/slime@sha256:12"
     write_json(run.status, {**STATUS, "slurm": slurm})

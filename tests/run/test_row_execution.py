@@ -98,3 +98,9 @@ def test_rows_that_another_ones_failure_ended_say_nothing_of_their_own() -> None
     assert statuses([failed, replace(cancelled, stopped=True)]) == ["failed"]
     assert statuses([replace(passed, stopped=True), failed]) == ["passed", "failed"]
     assert statuses([cancelled, failed]) == ["cancelled", "failed"]
+
+
+def test_a_failure_that_ci_goes_on_after_does_not_fail_the_whole() -> None:
+    failed, lost, passed = (ended("a", status) for status in ("failed", "lost", "passed"))
+    assert statuses([replace(failed, may_fail=True), passed]) == ["passed", "passed"]
+    assert statuses([replace(lost, may_fail=True), failed]) == ["lost", "failed"]

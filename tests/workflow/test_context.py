@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ WORKFLOW = Workflow("w.yml", "PR", JOBS, inputs={"image": WorkflowInput("string"
         ("strategy.job-index", 1),
         ("strategy.job-total", 3),
         ("strategy.max-parallel", 3),
-        ("strategy.fail-fast", False),  # rows go on when another one fails
+        ("strategy.fail-fast", True),  # rows go on when another one fails
         ("github.event.pull_request.draft", False),
         ("github.event.pull_request.head.repo.fork", False),
         ("inputs.image", "x:1"),
@@ -115,3 +116,17 @@ def test_a_given_payload_is_put_over_the_one_of_a_labelled_pull_request() -> Non
     assert [evaluate(name, values) for name in names] == [3, "refs/pull/3/merge", "fix", "s", "open"]
     assert evaluate("github.event.pull_request.user.login", values) == "u"
     assert isinstance(evaluate("github.event.pull_request.user.id", values), Unknown)
+
+
+@pytest.mark.parametrize(
+    ("fail_fast", "max_parallel", "seen"),
+    [
+        (True, None, [True, 3]),  # GitHub's defaults
+        (False, 2, [False, 2]),
+        ("${{ github.event_name != 'pull_request' }}", "${{ fromJSON('1') }}", [False, 1]),
+    ],
+)
+def test_the_strategy_is_the_jobs_own(fail_fast: object, max_parallel: object, seen: list[object]) -> None:
+    job = replace(JOB, fail_fast=fail_fast, max_parallel=max_parallel)
+    values = contexts(EVENT, WORKFLOW, job, None, {}, 1, 3)
+    assert [evaluate(f"strategy.{name}", values) for name in ("fail-fast", "max-parallel")] == seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.workflow.model import Container, Job, Step, WorkflowInput
+from ci_tasks.workflow.model import Container, Job, Step, UnsupportedKey, WorkflowInput
 from ci_tasks.workflow.reader import read
 
 FULL = """\
@@ -77,7 +77,7 @@ def test_every_key_reaches_its_record() -> None:
         env={"A": 1, "B": True},
         matrix={"info": [{"test_file": "test_a.py", "num_gpus": 8}]},
         container=Container("slimerl/slime:latest", "--gpus all", {"C": 2}, ("/a:/b",), line=32),
-        services=("redis",),
+        refused=(UnsupportedKey("services", "service containers are not supported", 38),),
         steps=(
             Step("actions/checkout@v4", 41, uses="actions/checkout@v4", with_={"fetch-depth": 0}),
             Step(
@@ -95,6 +95,8 @@ def test_every_key_reaches_its_record() -> None:
         shell="bash",
         working_directory="sub",
         timeout_minutes=90,
+        fail_fast=False,
+        unused=(UnsupportedKey("strategy.fail-fast", "only --fail-fast cancels other rows", 28),),
     )
     assert workflow.jobs["detect"].outputs == {"matrix": "${{ steps.d.outputs.matrix }}"}
 

@@ -66,7 +66,7 @@ def page(title: str, runs: Sequence[Run], ci: Ci | None = None, made: str = "") 
         policy=_policy(style, scripts),
         style=Markup(style),
         counts=counts,
-        overall=overall([*counts]),
+        overall=overall([record.counted_status for record in records]),
         first_start=sections.first_start(records),
         checkouts=list(dict.fromkeys(record.checkout for record in records if record.checkout)),
         rows=[sections.PageRow(*pair) for pair in zip(records, _places(runs), strict=True)],

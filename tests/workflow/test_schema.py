@@ -1,0 +1,93 @@
+"""No key of GitHub's workflow syntax is silently dropped: each is read, refused by name, or named as a difference."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.errors import WorkflowError
+from ci_tasks.workflow import schema
+from ci_tasks.workflow.model import Workflow
+from ci_tasks.workflow.reader import read
+from ci_tasks.workflow.schema import KEYS, Treatment
+
+LISTED = Path(__file__).parent / "data/github-workflow-keys.txt"
+GITHUB = [line for line in LISTED.read_text().splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("path", GITHUB)
+def test_every_key_of_githubs_schema_is_in_the_table(path: str) -> None:
+    assert schema.find(path) is not None
+
+
+@pytest.mark.parametrize("path", ["runs-on", "jobs.<id>.step", "jobs.<id>.steps.[].shel", "on.pull_requests"])
+def test_a_key_that_github_does_not_have_is_not(path: str) -> None:
+    assert schema.find(path) is None
+
+
+def test_the_table_has_no_key_that_github_does_not_have() -> None:
+    newer = {"on.image_version", "on.pull_request_comment"}
+    assert {path for path in KEYS if path not in GITHUB} <= newer
+
+
+def of_treatment(treatment: Treatment) -> list[str]:
+    return [path for path, spec in KEYS.items() if spec.treatment is treatment]
+
+
+def workflow_with(path: str) -> Workflow:
+    """A workflow with a job `a` and a value at the path."""
+    tree: dict[str, Any] = {"on": {"pull_request": {}}, "jobs": {"a": {"runs-on": "x", "steps": [{"run": "x"}]}}}
+    at: Any = tree
+    *parents, last = path.replace("<id>", "a").split(".")
+    for part in parents:
+        if part == "[]":
+            at = at[0]
+            continue
+        if not isinstance(at.get(part), (dict, list)):
+            at[part] = {"image": "i"} if part == "container" else {}
+        at = at[part]
+    at[last] = "./x.yml" if last == "uses" else {"key": "value"}
+    if last == "uses":
+        del tree["jobs"]["a"]["steps"]
+    return read(json.dumps(tree), "w.yml")
+
+
+@pytest.mark.parametrize("path", of_treatment(Treatment.REFUSED))
+def test_a_refused_key_is_kept_for_whoever_runs_the_job(path: str) -> None:
+    """With its reason, and without an error for the other jobs of the workflow."""
+    job = workflow_with(path).jobs["a"]
+    refused = [*job.refused, *(key for step in job.steps for key in step.refused)]
+    assert [(key.name, key.why) for key in refused] == [
+        (path.rpartition("jobs.<id>.")[2].removeprefix("steps.[]."), KEYS[path].why)
+    ]
+
+
+@pytest.mark.parametrize("path", of_treatment(Treatment.WITHOUT_EFFECT))
+def test_a_key_without_effect_is_kept_with_its_reason(path: str) -> None:
+    parsed = workflow_with(path)
+    unused = [*parsed.unused, *parsed.jobs["a"].unused]
+    assert [(key.name, key.why) for key in unused] == [(path.removeprefix("jobs.<id>."), KEYS[path].why)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("on: pull_request\nrun_name: x\n", "the workflow has no key 'run_name'; did you mean 'run-name'?"),
+        ("on: pull_requests\n", "on has no event 'pull_requests'; did you mean 'pull_request'?"),
+        ("on: [psuh]\n", "on has no event 'psuh'; did you mean 'push'?"),
+        ("on: {pull_request: {path: [a]}}\n", "on.pull_request has no key 'path'; did you mean 'paths'?"),
+        ("on: {workflow_call: {inputs: {a: {defualt: 1}}}}\n", "on.workflow_call.inputs.<id> has no key 'defualt'"),
+    ],
+)
+def test_an_unknown_key_is_named(text: str, message: str) -> None:
+    with pytest.raises(WorkflowError) as caught:
+        read(f"{text}jobs: {{a: {{runs-on: x, steps: [{{run: x}}]}}}}\n", "w.yml")
+    assert message in caught.value.message
+
+
+def test_an_unknown_key_of_runs_on_names_the_job() -> None:
+    with pytest.raises(WorkflowError, match=r"w\.yml:4: job a: runs-on has no key 'label'; did you mean 'labels'"):
+        read("on: push\njobs:\n  a:\n    runs-on: {label: x}\n    steps: [{run: x}]\n", "w.yml")
