@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 class GivenOptions:
     """Options of every command that reads a workflow for rows."""
 
-    var: tuple[str, ...] = repeatable("a variable of GitHub's `vars`; may be repeated", "NAME=VALUE", nox=True).field()
-    input: tuple[str, ...] = repeatable("an input of the workflow; may be repeated", "NAME=VALUE", nox=True).field()
+    var: tuple[str, ...] = repeatable(
+        "a variable of GitHub's `vars`; repeatable", "NAME=VALUE", nox=True, last=True
+    ).field()
+    input: tuple[str, ...] = repeatable(
+        "an input of the workflow; repeatable", "NAME=VALUE", nox=True, last=True
+    ).field()
     output: tuple[str, ...] = repeatable(
-        "an output of a job that is not run here; may be repeated", "JOB.NAME=VALUE", nox=True
+        "an output of a job that is not run here; repeatable", "JOB.NAME=VALUE", nox=True, last=True
     ).field()
     github_event: str | None = text(
-        "GitHub's payload of the pull_request event, or a part of it, as JSON", "FILE", nox=True
+        "GitHub's payload of the pull_request event, or a part of it, as JSON", "FILE", nox=True, last=True
     ).field()
 
 

@@ -29,7 +29,8 @@ class Option:
 
     `excludes` are (option, why not both, next step); `needs` names an option that this one requires. `hint` is the next
     step if the value is missing or invalid. `refused` is the error message of an option that people try but that does
-    not exist. An option of a `feature` exists if the feature does. `nox`: it is accepted after nox's `--`.
+    not exist. An option of a `feature` exists if the feature does. `nox`: it is accepted after nox's `--`. `last`: help
+    lists it behind the command's own.
     """
 
     help: str = ""
@@ -50,6 +51,7 @@ class Option:
     refused: str = ""
     feature: str = ""
     nox: bool = False
+    last: bool = False
 
     def field(self, **changes: Any) -> Any:
         """The option as a field of a command's dataclass, with `changes` of its own attributes."""
@@ -163,7 +165,8 @@ JSON = switch("print JSON")
 def options_of(options: type[Any]) -> dict[str, Option]:
     """Field name → option of a command's dataclass, without those of features that do not exist."""
     by_name = {field.name: field.metadata.get("option") for field in dataclasses.fields(options)}
-    return {name: option for name, option in by_name.items() if option is not None and option.exists}
+    declared = {name: option for name, option in by_name.items() if option is not None and option.exists}
+    return dict(sorted(declared.items(), key=lambda item: item[1].last))
 
 
 def flag_of(name: str, option: Option) -> str:

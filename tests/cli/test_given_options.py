@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions
+from ci_tasks.cli.commands.run import RunOptions
 from ci_tasks.cli.given_options import GivenOptions, with_given
+from ci_tasks.cli.options import options_of
 from ci_tasks.config import Config, read
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.run.checkout_source import open_source
@@ -22,6 +25,7 @@ overrides:
 """,
     "my.yaml",
 )
+OWN = ["var", "input", "output", "github_event"]
 NO_HOSTS = Config({}, {}, ())
 
 
@@ -92,3 +96,8 @@ def test_a_mistyped_name_is_an_error(tmp_path: Path, options: GivenOptions, mess
 def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
     (tmp_path / "ci.yml").write_text(WORKFLOW.replace("build", "other"))
     assert open_source(str(tmp_path), None, "ci.yml", HOSTS.given).given.outputs
+
+
+@pytest.mark.parametrize("options", [JobsOptions, PlanOptions, RunOptions])
+def test_help_lists_them_behind_a_commands_own_options(options: type[GivenOptions]) -> None:
+    assert list(options_of(options))[-4:] == OWN

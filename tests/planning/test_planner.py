@@ -485,3 +485,15 @@ def test_what_cannot_be_planned_names_job_step_and_line(body: str, message: str)
     with pytest.raises(WorkflowError) as caught:
         plan(workflow(body))
     assert caught.value.message.startswith(message)
+
+
+def test_a_job_of_another_system_is_not_planned() -> None:
+    with pytest.raises(WorkflowError, match="runs on windows-latest; only Linux jobs can be run"):
+        plan(workflow(STEPS, runner="windows-latest"))
+
+
+def test_a_job_of_an_arm_runner_sees_its_architecture() -> None:
+    steps = "    steps: [{run: 'echo ${{ runner.arch }} ${{ runner.os }}'}]\n"
+    planned = plan(workflow(steps, runner="ubuntu-24.04-arm"))
+    assert "export RUNNER_ARCH=ARM64\n" in planned.script and "echo ARM64 Linux\n" in planned.script
+    assert deviation(planned, "architecture").ci == "ARM64 (ubuntu-24.04-arm)"

@@ -273,6 +273,8 @@ def test_a_variable_that_an_earlier_step_leaves_is_refused_in_an_expression() ->
     [
         ("- run: x\n  shell: pwsh\n", "", "the shell 'pwsh' is not supported here; valid: bash, sh, python, or"),
         ('- run: x\n  shell: "bash \'open {0}"\n', "", "its shell cannot be read as words: No closing quotation"),
+        ("- {run: x, background: true}\n", "", "`background` is not supported: steps run one after another"),
+        ("- {parallel: [{run: x}]}\n", "", "`parallel` is not supported"),
         ("- run: x\n", "services: {db: {image: x}}\n", "`services`: service containers are not supported"),
         ("- uses: actions/checkout@v4\n", "", "has no step to run"),
         ('- run: "echo \\0"\n', "", "has a NUL byte"),
