@@ -20,9 +20,9 @@ _PAUSE_SECONDS = 0.005
 
 
 class KillResult(NamedTuple):
-    """How many processes were killed, and the pids of those that did not end."""
+    """The processes that were killed, and those of them that did not end."""
 
-    killed: int
+    killed: Set[int]
     left: List[int]
 
 
@@ -80,7 +80,7 @@ def _kill(except_session: Optional[int], job: Optional[int]) -> KillResult:
             reap_orphans(job)
         empty = 0 if left else empty + 1
         if empty == _EMPTY_PASSES or time.monotonic() > deadline:
-            return KillResult(len(killed), left)
+            return KillResult(killed, left)
         if killed.issuperset(left):
             time.sleep(_PAUSE_SECONDS)
         killed.update(left)
