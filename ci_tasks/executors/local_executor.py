@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.setup_manifest import SetupChanged, check_setup
 from ci_tasks.checkout.revision import local_base
 from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.config import HostSpec
@@ -120,8 +121,10 @@ class LocalExecutor:
         try:
             if row.has_own_checkout:
                 self._code.check_out(row.plan.workspace)
+            if row.plan.setup:
+                check_setup(row.plan.setup)
             local_runs.start(row.run, row.secrets)
-        except (CiTasksError, OSError) as problem:  # the tree is proven: what fails now is the machine
+        except (CiTasksError, SetupChanged, OSError) as problem:  # the tree is proven: what fails now is the machine
             self._never[row.run.path] = (BLOCKED, str(problem))
 
     def reattach(self, row: PreparedRow) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from ci_tasks.agent import archive, create_run_directory, run_directory
 from ci_tasks.agent.containers.rules import NONE, ContainerRules
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.setup_manifest import READY, VENV, WORKSPACE, changed_files, check_setup, forget
 from ci_tasks.config import HostSpec
 from ci_tasks.executors import local_runs
 from ci_tasks.executors.last_line import last_line
@@ -73,10 +74,15 @@ def install(
     run = RunDir(setup.directory)
     stamp = hashlib.sha256(setup.script.encode("utf-8", "surrogateescape")).hexdigest()
     if reuse and _stamp(run) == stamp:
-        say("install steps: done before, reused")
-        check_out(setup.workspace)
-        return None
-    if reuse and _stamp(run):
+        changed = changed_files(setup.directory, (VENV, READY))
+        if not changed:
+            say("install steps: done before, reused")
+            forget(setup.directory, WORKSPACE)
+            check_out(setup.workspace)
+            check_setup(setup.directory)
+            return None
+        say(f"install steps: {changed[0]} was changed since the last run, so they run again")
+    elif reuse and _stamp(run):
         say("install steps: they changed since the last run, so they run again")
     shutil.rmtree(setup.directory, ignore_errors=True)
     write(setup, host)
@@ -85,6 +91,7 @@ def install(
     begun = time.monotonic()
     problem = _execute(run, say, should_continue)
     if problem is None:
+        check_setup(setup.directory)
         Path(setup.directory, "stamp").write_text(stamp)
         say(f"install steps: done in {time.monotonic() - begun:.0f} s")
     return problem

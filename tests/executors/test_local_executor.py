@@ -7,12 +7,17 @@ import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.setup_manifest import check_setup
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CheckoutError
+from ci_tasks.executors.executor import PreparedRow
 from ci_tasks.executors.local_executor import LocalExecutor
+from ci_tasks.records import BLOCKED, Plan
 from ci_tasks.results.store import Batch
 
 
@@ -76,3 +81,17 @@ def test_an_object_that_a_job_rewrote_is_an_error_that_names_the_file(batch: Bat
     path.write_bytes(zlib.compress(b"blob 7\0forged\n"))
     with pytest.raises(CheckoutError, match=r"is not its tree: .*(test\.py|missing or damaged)"):
         code.check_out(str(tmp_path / "row"))
+
+
+def test_a_row_does_not_start_in_a_venv_that_an_earlier_row_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "setup/venv").mkdir(parents=True)
+    (tmp_path / "setup/venv/module.py").write_text("honest\n")
+    check_setup(str(tmp_path / "setup"))
+    (tmp_path / "setup/venv/module.py").write_text("forged\n")
+    executor = LocalExecutor(HostSpec(name="local", kind="local"))
+    plan, run = Plan(id="b.01", setup=str(tmp_path / "setup")), RunDir(str(tmp_path / "run"))
+    row = PreparedRow(row=cast(Any, None), plan=plan, run=run, setup=None, executor=executor)
+    executor.start(row)
+    status, why = executor.poll(row).aborted or ("", "")
+    assert status == BLOCKED
+    assert "an earlier row changed what the install steps made: venv/module.py;" in why

@@ -89,6 +89,17 @@ def test_with_reuse_changed_steps_run_again_and_say_so(rows: Rows) -> None:
     assert rows.installed == "numpy\nextra\n"
 
 
+def test_with_reuse_a_venv_that_a_row_changed_is_made_anew_and_the_file_is_named(rows: Rows) -> None:
+    steps = f"mkdir -p venv; echo honest > venv/module.py; {INSTALL}"
+    rows.install(steps)
+    (rows.directory / "venv/module.py").write_text("forged\n")
+    assert rows.install(steps, reuse=True) is None
+    assert rows.messages[0] == "install steps: venv/module.py was changed since the last run, so they run again"
+    assert (rows.directory / "venv/module.py").read_text() == "honest\n"
+    rows.install(steps, reuse=True)
+    assert rows.messages == ["install steps: done before, reused"]
+
+
 def test_steps_that_fail_are_a_problem_with_the_line_that_says_why_and_are_never_reused(rows: Rows) -> None:
     broken = "echo no such wheel; exit 3"
     problem = f"the install steps ended with 3: no such wheel (log {rows.directory}/log)"

@@ -44,17 +44,30 @@ for pack in glob.glob(os.path.abspath("PACKS")):
 """
 
 
-@pytest.mark.parametrize(
-    "packs", [".git/objects/pack/*.pack", "../../../../store.git/objects/pack/*.pack"], ids=["its own", "the store's"]
-)
-def test_a_job_that_rewrites_git_objects_does_not_change_what_the_next_run_executes(
-    person: Any, sshd: Any, packs: str
-) -> None:
+INJECTION = """
+
+import sysconfig, pathlib
+pathlib.Path(sysconfig.get_path("purelib"), "sitecustomize.py").write_text("print('forged')")
+"""
+
+
+@pytest.fixture
+def far_person(person: Any, sshd: Any) -> Any:
     sshd.start("box")
     person.env.update(sshd.env)
     hosts = person.home.with_name("hosts.yaml")
     hosts.write_text("hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true}}\n")
     person.env["CI_TASKS_HOSTS"] = str(hosts)
+    return person
+
+
+@pytest.mark.parametrize(
+    "packs", [".git/objects/pack/*.pack", "../../../../store.git/objects/pack/*.pack"], ids=["its own", "the store's"]
+)
+def test_a_job_that_rewrites_git_objects_does_not_change_what_the_next_run_executes(
+    far_person: Any, packs: str
+) -> None:
+    person = far_person
     person.write("tests/helper.py", f'WORD = "honest"  # {hashlib.sha256().hexdigest()}\n')
     person.write("tests/test_tiny_ckpt.py", ATTACK.replace("PACKS", packs))
     for number in range(2):
@@ -62,3 +75,13 @@ def test_a_job_that_rewrites_git_objects_does_not_change_what_the_next_run_execu
         assert said.code == 0, said.out + said.err
         assert "helper is honest" in said.out
         assert "attacked" in said.out, f"run {number} was the attack that it should be"
+
+
+def test_a_row_does_not_run_in_a_venv_that_an_earlier_row_has_changed(far_person: Any) -> None:
+    test = far_person.checkout / "tests/test_agent/test_tool_calls.py"
+    test.write_text(test.read_text() + INJECTION)
+    said = far_person.ci_tasks("remote", "--host", "box", "agent-test", "--jobs", "1")
+    assert said.code == 125, said.out + said.err
+    assert sorted(record["status"] for record in far_person.records()) == ["blocked", "passed"]
+    assert "an earlier row changed what the install steps made: venv/" in said.out
+    assert "forged" not in "".join(far_person.logs().values())

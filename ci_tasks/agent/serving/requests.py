@@ -19,6 +19,7 @@ from ..exit_gate import mask_run
 from ..file_lock import LockTimeout, file_lock
 from ..job_environment import machine_environment
 from ..records import SlurmJob
+from ..setup_manifest import SetupChanged, check_setup
 from ..slurm.cancel import removing
 from ..slurm.session import SlurmSession
 from ..trees.repositories import SHA1, SHA256, form_of
@@ -123,6 +124,7 @@ def start(session: ServeSession, request: messages.StartRun, number: int) -> Don
         if os.path.lexists(run.status):
             return Done()
         _check_created(run)
+        _check_setup(run)
         code = session.code if os.path.exists(session.code) else run.agent  # the same, but compiled
         done = subprocess.run(
             [sys.executable, "-I", "-S", code, "start", run.path],
@@ -141,6 +143,7 @@ def start(session: ServeSession, request: messages.StartRun, number: int) -> Don
 def submit(session: ServeSession, request: messages.Submit, number: int) -> Done:
     with session.locked_run(session.run_dir(request.dir)) as run:
         _check_created(run)
+        _check_setup(run)
         parts = request.parts
         store = session.store(form_of(parts[0].tree) if parts else SHA1).path
         job = SlurmJob(home=session.home, store=store, parts=parts)
@@ -151,6 +154,15 @@ def submit(session: ServeSession, request: messages.Submit, number: int) -> Done
 def _check_created(run: run_directory.RunDir) -> None:
     if not os.path.exists(run.plan):
         raise BadRequest("missing", "there is no run %s" % run.path)
+
+
+def _check_setup(run: run_directory.RunDir) -> None:
+    setup = run_directory.read_plan(run).setup
+    if setup:
+        try:
+            check_setup(setup)
+        except SetupChanged as error:
+            raise BadRequest("setup", str(error)) from None
 
 
 def watch(session: ServeSession, request: messages.Watch, number: int) -> Done:
