@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -260,6 +261,23 @@ def test_a_link_that_dies_while_a_job_runs_is_made_again_and_nothing_is_missing(
     (record,), (log,) = far.records(), far.logs().values()
     assert re.findall(r"^line (\d+) of", log, re.MULTILINE) == [str(n) for n in range(1, 41)]
     assert record["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log.encode()).hexdigest()}
+    assert cluster.left() == []
+
+
+def test_a_second_node_that_cannot_join_is_named_in_the_rows_log_while_it_runs(far: Any, cluster: Any) -> None:
+    """There is no ray here. The row ends as soon as it reads that in its own log."""
+    lines(far, "", "a", gpus=2)
+    wait = "until grep -q 'left the row' $CI_TASKS_RUN_DIR/log; do sleep 0.1; done; echo seen by the row"
+    far.write("line.sh", f"docker run --rm some/image bash -c {shlex.quote(wait)}\n")
+    said = far.ci_tasks("remote", "--host", "cluster", "lines", "--nodes", "2")
+    assert said.code == 0, said.out + said.err
+    (log,) = far.logs().values()
+    first, second = re.findall(r"ci-tasks: the row runs on (\S+); (\S+) join its Ray", log)[0]
+    assert {first, second} == {"gpu1", "gpu2"}
+    assert re.search(
+        rf"^{second}: ci-tasks: this node cannot join Ray at \S+: no program ray on PATH$", log, re.MULTILINE
+    )
+    assert f"ci-tasks: {second} left the row with exit code 127 of srun" in log
     assert cluster.left() == []
 
 
