@@ -23,7 +23,7 @@ from ci_tasks.executors.executor import PreparedRow, RunState
 from ci_tasks.executors.local_executor import LocalExecutor
 from ci_tasks.records import Plan
 from ci_tasks.results.record import load_record
-from ci_tasks.run import execute
+from ci_tasks.run import detach, execute
 from ci_tasks.run.interrupts import Interrupts, noticed
 
 simulated = sys.modules["ci_tasks_tests_simulated"]
@@ -64,10 +64,12 @@ class Start:
     """A command whose rows never end by themselves, up to the moment when both run. Lines count once the first plan
     is written."""
 
-    def __init__(self, played: Make, home: Path, hosts: str, rows: Sequence[str] = ("one", "two")) -> None:
+    def __init__(
+        self, played: Make, home: Path, hosts: str, *, rows: Sequence[str] = ("one", "two"), detach: bool = False
+    ) -> None:
         self.world = played({"a": 4, "b": 4}, dict.fromkeys(rows, 2))
         self.world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in self.world.rows})
-        self.home, self.hosts = home, hosts
+        self.home, self.hosts, self.detach = home, hosts, detach
         self.is_planned = self.is_over = False
 
     def counts(self) -> bool:
@@ -88,7 +90,7 @@ class Start:
         shutil.rmtree(self.home / "runs", ignore_errors=True)
         self.world.when((self.both_run, end))
         with traced(lambda line: lines.setdefault(line) if self.counts() else None):
-            self.world.execute_label(on=self.hosts)
+            self.world.execute_label(on=self.hosts, detach=self.detach)
         return list(lines)
 
     def interrupt(self, at: Line) -> bool:
@@ -104,7 +106,7 @@ class Start:
         self.world.when((self.both_run, press))
         with traced(lambda line: press() if line == at and self.counts() else None):
             try:
-                self.world.execute_label(on=self.hosts)
+                self.world.execute_label(on=self.hosts, detach=self.detach)
             except KeyboardInterrupt:
                 return True
         return False
@@ -143,6 +145,18 @@ def test_ctrl_c_at_any_line_of_a_start_ends_every_row_as_cancelled(
                 wrong[hosts, line] = start.statuses(), start.running()
         seen.update(lines)
     assert not wrong
+
+
+def test_ctrl_c_at_any_line_of_starting_detached_rows_ends_all_of_them_or_none(played: Make, tmp_path: Path) -> None:
+    """Once the last has begun they go on, whatever is pressed."""
+    home, outcomes = tmp_path / "home", set()
+    lines = Start(played, home, "a", detach=True).lines()
+    for line in [line for line in lines if line[0] == detach.__file__]:
+        shutil.rmtree(home / "runs")
+        start = Start(played, home, "a", detach=True)
+        assert not start.interrupt(line)
+        outcomes.add((*start.statuses(), *sorted(start.running())))
+    assert outcomes == {("cancelled", "cancelled"), ("running", "running", "one", "two")}
 
 
 class RealAgents(Played):
