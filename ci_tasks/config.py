@@ -14,14 +14,12 @@ from functools import reduce
 from typing import Any
 
 from ci_tasks import yaml_lines
+from ci_tasks.agent.containers.rules import BRIDGE, PULLS, RUNTIMES
 from ci_tasks.errors import ConfigError, UnknownName, UsageError, did_you_mean
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, merged
 from ci_tasks.yaml_lines import Map
 
 KINDS = ("local", "ssh", "slurm")
-RUNTIMES = ("docker", "podman", "apptainer", "pyxis", "none")
-PULL_POLICIES = ("always", "missing", "never")
-NETWORKS = ("bridge",)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GRES = re.compile(r"[A-Za-z0-9_.-]+(:(?![0-9]+$)[A-Za-z0-9_.-]+)?")  # a type that is a number would be a count
@@ -149,6 +147,7 @@ _HOST_KEYS: dict[str, tuple[type, ...]] = {
     "qos": (str,),
     "sbatch": (list,),
 }
+_OVERRIDE_KEYS = ("job", "step", "run", "skip", "with")
 _GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
 _TYPE_NAMES = {
     str: "text",
@@ -171,7 +170,7 @@ _RESERVED_OPTIONS = {
     "nodes": "--nodes of `ci-tasks remote`",
 }
 _SECRETS_HINT = "names only; the values come from the caller's environment"
-_CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULL_POLICIES, "network": NETWORKS}
+_CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS, "network": (BRIDGE,)}
 
 
 class _HostsFileReader:
@@ -321,7 +320,7 @@ class _HostsFileReader:
 
     def override(self, value: Any, line: int) -> Override:
         body = self.mapping(value, "an override", line)
-        self.check_keys(body, ("job", "step", "run", "skip", "with"), "override: ")
+        self.check_keys(body, (*_OVERRIDE_KEYS, *_GIVEN_KEYS), "override: ")
         for key in ("job", "step"):
             if not isinstance(body.get(key), str) or not body[key]:
                 raise self.error(f"override: missing {key}", body.line)

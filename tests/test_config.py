@@ -185,6 +185,7 @@ ERRORS = [
     ("overrides:\n  - {job: a, step: b, skip: false}\n", 2, "override: exactly one of"),
     ("overrides:\n  - {job: a, step: b, run: c, skip: true}\n", 2, "override: exactly one of"),
     ("overrides:\n  - job: a\n    step: b\n    rum: c\n", 4, "override: unknown key 'rum'; did you mean 'run'?"),
+    ("overrides:\n  - {vras: {A: b}}\n", 2, "override: unknown key 'vras'; did you mean 'vars'?"),
     ("overrides:\n  - job: a\n    step: b\n    skip: maybe\n", 4, "override: skip must be true, not 'maybe'"),
     ("overrides:\n  - job: a\n    step: b\n    with: x\n", 4, "override: with must be a mapping, not 'x'"),
     ("overrides:\n  - job: a\n    step: b\n    run: [x]\n", 4, "override: run must be text"),

@@ -28,7 +28,7 @@ class HostInventory:
 
 
 def inventory_queries(spec: HostSpec, images: Sequence[str]) -> dict[str, Sequence[str]]:
-    """What to ask of a host; pretend GPUs are not asked about, since nobody else is to be looked at there."""
+    """What to ask of a host; simulated GPUs are not asked about, since nobody else is to be looked at there."""
     queries: dict[str, Sequence[str]] = {}
     if not spec.simulate:
         queries[gpu_locks.LOCKS_QUERY_NAME] = gpu_locks.LOCKS_QUERY

@@ -60,7 +60,7 @@ class SSHExecutor:
 
     @property
     def lock_dir(self) -> str:
-        return f"{self._home()}/pretend-gpus"
+        return f"{self._home()}/simulated-gpus"
 
     @property
     def is_up(self) -> bool:

@@ -27,7 +27,7 @@ def missing_resources(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
     missing = []
     if host.simulate and row.gpus and not facts.simulates:
         return [
-            "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: pretend GPUs would touch the real locks"
+            "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: simulated GPUs would touch the real locks"
         ]
     if (row.gpus or 0) > facts.gpus:
         gpus_on_host = f"found {facts.gpus}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
@@ -56,7 +56,7 @@ def _has_resources(row: Row, host: HostSpec, simulates: bool) -> bool:
 
 def _resources_of(host: HostSpec) -> str:
     if host.simulate:
-        return f"{host.gpus} pretend GPUs"
+        return f"{host.gpus} simulated GPUs"
     gpus = f"{host.gpus} GPUs" if host.gpus is not None else "GPUs unknown"
     gpus += " a node" if host.kind == "slurm" and host.gpus is not None else ""
     return f"{host.kind} {host.address}, {gpus}"

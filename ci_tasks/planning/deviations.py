@@ -95,7 +95,7 @@ def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, sha
 
 def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
     if host.simulate and row.gpus:
-        yield Deviation("GPUs", "the runner's", "pretend GPUs", f"{host.name} simulates them")
+        yield Deviation("GPUs", "the runner's", "simulated GPUs", f"{host.name} simulates them")
     if row.image and host.runtime != "docker":
         here = "no container" if host.runtime == "none" else host.runtime
         yield Deviation("container", row.image, here, f"runtime of host {host.name}")

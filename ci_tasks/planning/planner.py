@@ -30,8 +30,8 @@ class RunLocation:
     """Where a run will be: its id and directory, the workspace, and what the host offers.
 
     `python` is (path, version) of the interpreter for a venv. `environments` is the directory of the shared venvs.
-    `lock_dir` holds the locks of pretend GPUs. `starts_ray`: the row's test starts Ray. `keep`: a failed run keeps its
-    container and workspace. `image` replaces CI's image. `nodes` is the number of cluster nodes of the row.
+    `lock_dir` holds the locks of simulated GPUs. `starts_ray`: the row's test starts Ray. `keep`: a failed run keeps
+    its container and workspace. `image` replaces CI's image. `nodes` is the number of cluster nodes of the row.
     """
 
     id: str

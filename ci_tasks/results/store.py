@@ -5,7 +5,7 @@ HOME/runs/BATCH/source  the tree that every row of the batch gets, gone at its e
 HOME/environments/      venvs that rows of a job share
 HOME/history.db         an index of all runs' records, made again where it is missing
 HOME/logs/              what `ci_tasks.debug_log` writes, a file a process
-HOME/pretend-gpus/      the lock files of pretend GPUs
+HOME/simulated-gpus/    the lock files of simulated GPUs
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def environments() -> Path:
 
 
 def lock_dir() -> Path:
-    """The lock files of pretend GPUs: shared by all simulated runs, so that they compete as real ones do."""
-    return home() / "pretend-gpus"
+    """The lock files of simulated GPUs: shared by all simulated runs, so that they compete as real ones do."""
+    return home() / "simulated-gpus"
 
 
 def client_id() -> str:

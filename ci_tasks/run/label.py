@@ -157,7 +157,7 @@ def _expected_seconds(ready: PreparedBatch) -> Callable[[Row], float]:
     for session in ready.sessions if len(hosts) > 1 and history else ():
         session.speed = speed(history, durations(label, [session.name]))
     if not history and all(session.spec.simulate for session in ready.sessions):
-        return lambda row: _SIMULATED_SECONDS  # what nobody has seen yet trains for seconds on pretend GPUs
+        return lambda row: _SIMULATED_SECONDS  # what nobody has seen yet trains for seconds on simulated GPUs
     return lambda row: expected(row.row, history, row.gpus or 0)
 
 

@@ -196,5 +196,5 @@ def _check_tests_exist(chosen: Sequence[Row], code: CodeSnapshot) -> None:
 
 
 def _simulates(source: CheckoutSource, code: CodeSnapshot) -> bool:
-    """Whether the checkout's lock script keeps pretend GPUs' locks away from the real ones."""
+    """Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones."""
     return any(LOCK_DIR_ENV in text for text in code.read_files(source.suite.lock_scripts, ".py"))

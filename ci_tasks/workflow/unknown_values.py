@@ -24,7 +24,7 @@ def why_unknown(unknown: Unknown) -> str:
 def how_to_give(names: Iterable[str]) -> str:
     """The options that give the values, for an error's hint; "" where there is none."""
     ways = list(dict.fromkeys(way for way in map(_way, names) if way))
-    overrides = "; hosts.yaml can give them too, under `overrides`" if any(way.startswith("--") for way in ways) else ""
+    overrides = ", or the same under `overrides` in hosts.yaml" if any(way.startswith("--") for way in ways) else ""
     return f"give {' '.join(ways)}{overrides}" if ways else ""
 
 

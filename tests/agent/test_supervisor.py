@@ -354,7 +354,7 @@ UNTIL_GO = 'until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done'
 
 
 def _gpus(run: Run, gpu_host: GpuHost, count: int, by: str, **more: Any) -> None:
-    """`run` needs so many of eight pretend GPUs, if nothing else is said."""
+    """`run` needs so many of eight simulated GPUs, if nothing else is said."""
     run.plan["gpu_locks"] = {"count": count, "by": by, "pattern": gpu_host.pattern, "total": 8, "simulated": 8, **more}
 
 

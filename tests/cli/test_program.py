@@ -96,7 +96,7 @@ def test_help_is_accepted_after_the_command(tmp_path: Path) -> None:
 def test_hosts_are_listed_with_the_file_they_come_from(tmp_path: Path) -> None:
     done = run("ci-tasks", "hosts", tmp_path)
     assert done.stdout.splitlines()[0].endswith("hosts.yaml")
-    assert "8 (pretend)" in done.stdout
+    assert "8 (simulated)" in done.stdout
 
 
 def test_runs_prints_that_there_are_none(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def left(box: Any) -> list[Path]:
         except OSError:
             continue
     held = {line.split()[5].split(":")[2] for line in Path("/proc/locks").read_text().splitlines() if "FLOCK" in line}
-    files = [*(box.directory / "shm").iterdir(), *box.home.glob(".ci-tasks/pretend-gpus/*")]
+    files = [*(box.directory / "shm").iterdir(), *box.home.glob(".ci-tasks/simulated-gpus/*")]
     return [*runs.rglob("*"), *processes, *(file for file in files if str(file.stat().st_ino) in held)]
 
 

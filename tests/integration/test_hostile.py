@@ -165,7 +165,7 @@ def test_pretend_gpus_are_refused_to_a_checkout_that_would_touch_the_real_locks(
     person.edit("tests/ci/gpu_lock_exec.py", "CI_TASKS_GPU_LOCK_DIR", "SOMETHING_ELSE")
     said = person.ci_tasks("remote", "--host", "sim", "ckpt")
     assert said.code == 125
-    assert "pretend GPUs would touch the real locks" in said.out
+    assert "simulated GPUs would touch the real locks" in said.out
 
 
 @pytest.mark.parametrize("command", ["plan ckpt", "jobs --rev main", "jobs changed --run-needs"])

@@ -116,7 +116,8 @@ def test_a_gpu_label_on_a_machine_without_gpus_is_blocked_and_says_who_could(per
     assert said.code == 125
     (record,) = person.records()
     assert record["reason"] == (
-        "local lacks 4 GPUs (found 0: no nvidia-smi on PATH); docker (not on PATH); could run on: sim (8 pretend GPUs)"
+        "local lacks 4 GPUs (found 0: no nvidia-smi on PATH); docker (not on PATH); "
+        "could run on: sim (8 simulated GPUs)"
     )
 
 

@@ -1,4 +1,4 @@
-"""A real Slurm: a controller and two nodes of eight pretend GPUs each, all on this machine.
+"""A real Slurm: a controller and two nodes of eight simulated GPUs each, all on this machine.
 
     with Slurm(directory) as slurm, login_node(slurm, sshd, directory) as cluster:
         cluster.person(person)                  # a hosts.yaml with `cluster`, whose login node is a real sshd

@@ -15,7 +15,7 @@ CPU = replace(ROW, gpus=None, image=None)
 LOCAL = HostSpec("local")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
 CLUSTER = HostSpec("cluster", kind="slurm", address="login.example.com", gpus=2)
-NO_LOCK = "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: pretend GPUs would touch the real locks"
+NO_LOCK = "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: simulated GPUs would touch the real locks"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ H100 = HostSpec("h100", kind="ssh", address="h100.example.com", gpus=8)
 BIG = HostSpec("big", kind="ssh", address="big.example.com")
 HOSTS = {host.name: host for host in (LOCAL, SIM, H100, BIG, CLUSTER)}
 _H100, _BIG = "h100 (ssh h100.example.com, 8 GPUs)", "big (ssh big.example.com, GPUs unknown)"
-_SIM, _CLUSTER = "sim (8 pretend GPUs)", "cluster (slurm login.example.com, 2 GPUs a node)"
+_SIM, _CLUSTER = "sim (8 simulated GPUs)", "cluster (slurm login.example.com, 2 GPUs a node)"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def hosts(options: HostsOptions) -> int:
 
 def _gpus(host: ListedHost) -> str:
     count = "as found" if host.gpus is None else str(host.gpus)
-    return f"{count} (pretend)" if host.simulate else count
+    return f"{count} (simulated)" if host.simulate else count
 
 
 @dataclass(frozen=True)

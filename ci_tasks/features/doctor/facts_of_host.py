@@ -58,5 +58,5 @@ def _of_gpus(host: HostSpec) -> list[HostFact]:
 
 
 def _no_gpus(host: HostSpec) -> HostFact:
-    text = f"{host.gpus} pretend GPUs" if host.simulate else "none, as hosts.yaml says"
+    text = f"{host.gpus} simulated GPUs" if host.simulate else "none, as hosts.yaml says"
     return HostFact({}, lambda _: [CheckResult(gpus.TOPIC, OK, text)])

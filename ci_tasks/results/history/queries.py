@@ -62,7 +62,7 @@ def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
 
 def samples(label: str, hosts: Sequence[str] = ()) -> dict[str, RowDuration]:
     """What rows took, by their newest runs on `hosts`; of a row that has none there, on all hosts with real GPUs. Runs
-    on pretend GPUs count for hosts that are named, and where no host is. Empty where the database cannot be used: an
+    on simulated GPUs count for hosts that are named, and where no host is. Empty where the database cannot be used: an
     expectation is not worth waiting for."""
     try:
         lines = database.with_connection(lambda connection: _passed(_synced(connection), label))

@@ -106,7 +106,7 @@ def test_the_shipped_pretend_host_has_no_fault(program: Program, capsys: Any) ->
     text = "hosts: {sim: {runtime: none, gpus: 8, simulate: true}, box: {}}"
     assert run_doctor(config.read(text), "sim", as_json=False, images=(), open_query_runner=local) == 0
     shown = capsys.readouterr().out
-    assert "8 pretend GPUs" in shown
+    assert "8 simulated GPUs" in shown
     assert shown.startswith("sim (local, none)\n")
     assert shown.endswith("\n\nno fault\n")
 

@@ -87,7 +87,7 @@ def test_runs_of_one_second_are_in_the_order_of_their_planning(make: Make) -> No
     assert ids == ["alpha-2.02", "alpha-2.01", "alpha.02", "alpha.01", "zeta.02", "zeta.01"]
 
 
-# (host, status, seconds, seconds waited, on pretend GPUs) from old to new → for hosts asked → (seconds, samples)
+# (host, status, seconds, seconds waited, on simulated GPUs) from old to new → for hosts asked → (seconds, samples)
 TAKEN: dict[str, tuple[list[tuple[Any, ...]], list[str], tuple[float, int] | None]] = {
     "the median": ([("a", "passed", s, 0, False) for s in (1, 50, 3)], [], (3, 3)),
     "of an even number": ([("a", "passed", s, 0, False) for s in (1, 2, 4, 8)], [], (3, 4)),
