@@ -6,14 +6,16 @@ goes into a fresh directory: one that cannot be read is not sent, and no link of
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
 import tempfile
-from typing import BinaryIO, Iterator, List, Sequence, TypeVar
+from typing import Any, BinaryIO, Iterator, List, Sequence, TypeVar
 
 from . import codec
 from .compressed_files import why_unsafe
-from .mask import Masker, mask, mask_text
+from .mask import Masker, mask_text
 from .records import LeftOut, LeftOutFile, MaskedFiles
 from .run_directory import SMALL_FILES, RunDir, read_record, write_record
 
@@ -21,6 +23,7 @@ MASKED, LEFT_OUT = "masked.json", "left-out.json"
 MAX_NAMED = 1000  # masked files that are named; the others are counted
 _CHUNK = 1 << 20
 _HEAD = 1 << 13  # bytes in which a binary file has a zero
+_FIELD = re.compile(r"[a-z_0-9]+\Z")  # of a record; other keys are names of packages
 
 T = TypeVar("T")
 
@@ -44,12 +47,28 @@ def mask_run(run: RunDir, values: Sequence[str]) -> str:
 
 
 def masked_record(record: T, values: Sequence[str]) -> T:
-    """The record with every secret in its texts replaced."""
-    if not values:
+    """The record with every secret in its texts replaced. Its numbers stay."""
+    text = codec.to_json(record) if values else ""
+    if mask_text(values, text) == text:
         return record
-    text = codec.to_json(record).encode("utf-8", "surrogateescape")
-    shown = mask(values, text)
-    return record if shown == text else codec.from_json(type(record), shown, where=type(record).__name__)
+    shown = json.dumps(_masked_texts(json.loads(text), values))
+    try:
+        return codec.from_json(type(record), shown, where=type(record).__name__)
+    except codec.RecordError:  # a word that is a state of ours: not masked, or nobody would know the state
+        return record
+
+
+def _masked_texts(value: Any, values: Sequence[str]) -> Any:
+    if isinstance(value, str):
+        return mask_text(values, value)
+    if isinstance(value, list):
+        return [_masked_texts(item, values) for item in value]
+    if isinstance(value, dict):
+        return {
+            key if _FIELD.match(key) else mask_text(values, key): _masked_texts(item, values)
+            for key, item in value.items()
+        }
+    return value
 
 
 class _ArtifactMasker:

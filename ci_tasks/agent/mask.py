@@ -72,7 +72,12 @@ def mask(values: Iterable[str], data: bytes) -> bytes:
 
 
 def mask_text(values: Iterable[str], text: str) -> str:
-    return mask(values, os_bytes(text)).decode("utf-8", "surrogateescape")
+    try:
+        return mask(values, os_bytes(text)).decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a pair, which JSON can hold
+        data = text.encode("utf-8", "replace")
+        shown = mask(values, data)
+        return text if shown == data else shown.decode("utf-8", "replace")
 
 
 def _find(secrets: SecretForms, text: bytes, is_end: bool) -> Tuple[List[Span], int]:

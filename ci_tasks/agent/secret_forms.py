@@ -28,7 +28,9 @@ _MIN_ENCODED = 8  # characters of base64 or hexadecimal digits that do not occur
 _ORDINARY = """\
 auto cpu cuda debug default development docker error errors fail failed failure false github gpu info latest linux local
 localhost main master name none null offline online pass passed prod production python release root skipped slime
-staging test tests true user verl warning"""
+staging test tests true user verl warning
+blocked cancelled collecting container ended exit killed lost planned pull resumed running stalled started starting step
+timeout vacuous waiting"""
 ORDINARY = frozenset(_ORDINARY.split())
 
 

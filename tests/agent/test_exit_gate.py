@@ -154,3 +154,14 @@ def test_without_secrets_nothing_is_touched(run: RunDir) -> None:
 def test_a_records_texts_are_masked_and_its_numbers_stay() -> None:
     status = Status("running", pid=7, waiting=('python train.py --key "correct-horse"',))
     assert masked_record(status, [SECRET]) == Status("running", pid=7, waiting=('python train.py --key "***"',))
+
+
+@pytest.mark.parametrize("secret", ["1234567", "state", "version", "running"])
+def test_numbers_keys_and_states_of_a_record_stay(secret: str) -> None:
+    status = Status("running", pid=1234567, error=f"it is {secret}")
+    masked = masked_record(status, [secret])
+    assert (masked.state, masked.pid) == ("running", 1234567)
+
+
+def test_a_number_that_is_a_secret_is_masked_in_texts() -> None:
+    assert masked_record(Status("running", pid=1234567, error="no 1234567"), ["1234567"]).error == "no ***"
