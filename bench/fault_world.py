@@ -304,11 +304,11 @@ class World:
             return ""
 
     def lock_paths(self) -> list[Path]:
-        return [self.there / f"pretend-gpus/custom_gpu_lock_{gpu}.lock" for gpu in range(GPUS)]
+        return [self.there / f"simulated-gpus/custom_gpu_lock_{gpu}.lock" for gpu in range(GPUS)]
 
     def lock(self, how_many: int) -> None:
         """Take pretend GPUs, as another run would."""
-        (self.there / "pretend-gpus").mkdir(exist_ok=True)
+        (self.there / "simulated-gpus").mkdir(exist_ok=True)
         for path in self.lock_paths()[:how_many]:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -321,7 +321,7 @@ class World:
     def locked(self) -> list[str]:
         """Pretend GPUs that somebody has."""
         found = []
-        for path in [*self.lock_paths(), *self.there.glob("pretend-gpus/*turn*")]:
+        for path in [*self.lock_paths(), *self.there.glob("simulated-gpus/*turn*")]:
             if path.exists():
                 with path.open() as handle:
                     try:

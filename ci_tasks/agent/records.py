@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import FrozenSet, List, Literal, Mapping, Optional, Tuple, get_args
 
 from . import codec
-from .containers.rules import ContainerRules
+from .containers.rules import DOCKER, PODMAN, ContainerRules
 from .gpus.request import GpuRequest
 
 State = Literal["planned", "running", "ended"]
@@ -137,6 +137,11 @@ class Plan(RunDescription):
     @property
     def container_runtime(self) -> Optional[str]:
         return self.container.runtime if self.container is not None else None
+
+    @property
+    def has_container_daemon(self) -> bool:
+        """Whether its containers are those of docker or podman."""
+        return self.container_runtime in (DOCKER, PODMAN)
 
     @property
     def is_simulated(self) -> bool:

@@ -10,7 +10,6 @@ import math
 import time
 from typing import Dict, Iterator, List, Optional, Union
 
-from ..containers.rules import DOCKER, PODMAN
 from ..records import Phase, Plan
 from . import availability, lock_files, nvidia_smi
 from .claim import GpuClaim
@@ -148,7 +147,7 @@ class RunResources:
             self._gpus = GpuClaim(request, source, self._timings)
             yield from self._wait_for(self._gpus)
             return
-        if self._plan.container_runtime not in (DOCKER, PODMAN):  # a container's lock script is root
+        if not self._plan.has_container_daemon:  # a container's lock script is root
             lock_files.check_writable(list(request.paths().values()))
         if len(availability.usable_gpus(request, first)) < request.total:
             lock_files.create_missing(list(request.paths().values()))
