@@ -73,6 +73,12 @@ def test_the_schema_has_the_keys_of_the_reader() -> None:
     assert set(host["properties"]) == set(config._HOST_KEYS)
 
 
+@pytest.mark.parametrize("key", config._CHOICES)
+def test_the_schema_has_the_choices_of_the_reader(key: str) -> None:
+    host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
+    assert set(host["properties"][key]["enum"]) == set(config._CHOICES[key])
+
+
 def test_the_schema_rejects_the_reserved_options_of_sbatch() -> None:
     host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
     refused = host["properties"]["sbatch"]["items"]["pattern"].partition("(?!(")[2].partition(")")[0].split("|")
