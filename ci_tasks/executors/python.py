@@ -61,4 +61,4 @@ def choose_python(version_spec: str, output: str, own: tuple[str, str]) -> tuple
 
 def _numbers(version: str) -> list[int]:
     """3.10.14 is newer than 3.10.9, though not as text."""
-    return [int(digits) for digits in re.findall(r"\d+", version)]
+    return [int(digits) for digits in re.findall(r"\d{1,9}", version)]

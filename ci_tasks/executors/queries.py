@@ -39,7 +39,7 @@ def parse_json_object(answer: QueryAnswer) -> dict[str, Any]:
     """The JSON object that a program printed, of several the first; empty where it printed none."""
     try:
         value = json.loads(answer.out)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if isinstance(value, list) and value:
         value = value[0]

@@ -64,9 +64,9 @@ def parse_gres(text: str, name: str = "gpu") -> int:
     most = 0
     for line in text.splitlines():
         here = 0
-        for item in re.sub(r"\([^)]*\)", "", line).split(","):
+        for item in re.sub(r"\([^()]*\)", "", line).split(","):
             which, _, count = item.strip().rpartition(":")
-            if count.isdigit() and f"{which}:".startswith(f"{name}:"):
+            if re.fullmatch(r"[0-9]{1,6}", count) and f"{which}:".startswith(f"{name}:"):
                 here += int(count)
         most = max(most, here)
     return most

@@ -33,7 +33,7 @@ def render(name: str, records: Sequence[RunRecord]) -> str:
     table, differences = _table(records), _deviations(records)
     for failed in (_failures(records, context=True), _failures(records, context=False), []):
         text = "\n".join([*head, *table, *failed, *differences]) + "\n"
-        if len(text.encode()) <= MOST:
+        if len(text.encode(errors="surrogatepass")) <= MOST:
             return text
     return _cut([*head, *_table([record for record in records if record.status != PASSED])])
 
@@ -120,7 +120,7 @@ def _cut(lines: Sequence[str]) -> str:
     kept: list[str] = []
     bytes_left = MOST - 200
     for line in lines:
-        bytes_left -= len(line.encode()) + 1
+        bytes_left -= len(line.encode(errors="surrogatepass")) + 1
         if bytes_left < 0:
             break
         kept.append(line)

@@ -31,7 +31,7 @@ def adopt_runs(name: str, spec: HostSpec) -> list[tuple[str, RunDir]]:
     if spec.kind == "local":
         raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")
     with closing(open_remote_host(spec)) as manager:
-        listed = [run for run in manager.connection.request(ListRuns()).runs if run.is_row]
+        listed = list({run.dir: run for run in manager.connection.request(ListRuns()).runs if run.is_row}.values())
         adopted = [(run.id, _adopt(run, spec, manager.connection)) for run in listed if _is_called(run, name)]
     if not adopted:
         raise UnknownName("run", name, _newest(listed), where=f"host {spec.name}")

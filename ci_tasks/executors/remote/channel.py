@@ -37,7 +37,7 @@ BEAT = 5.0
 _CHUNK = 1 << 17
 R = TypeVar("R")
 
-_START = b"ci-tasks "  # begins what we send
+START = b"ci-tasks "  # begins what we send
 _QUOTED = 300  # characters of the host's own words in a message
 _QUIET_HINT = "let it end early where there is no terminal; at the top of ~/.bashrc: [[ $- == *i* ]] || return"
 _GREETING = 1 << 20  # bytes that a login script may print before we give up on it
@@ -174,8 +174,8 @@ def command(home: str, digest: str) -> str:
         asks=frames.ASKS_FOR_AGENT,
         unread=frames.INPUT_TAKEN,
         refused=frames.HOME_REFUSED,
-        start=_START,
-        header=len(_START) + 12,
+        start=START,
+        header=len(START) + 12,
         home=home,
         digest=digest,
     )
@@ -203,7 +203,7 @@ class Channel:
     def send_archive(self, archive: bytes) -> None:
         """Send what the bootstrap waits for: the agent, or nothing where the host has it."""
         # A login script that reads a line gets an empty one.
-        self._stream.send(b"\n" + _START + b"%012d" % len(archive) + archive)
+        self._stream.send(b"\n" + START + b"%012d" % len(archive) + archive)
 
     def hello(self) -> Hello:
         """Wait for the host's first words. Raises LinkDied, AgentMissing, HostDataError, Blocked."""

@@ -97,7 +97,10 @@ class ReconnectingConnection:
     def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """The answers of programs of the host: see ci_tasks.executors.queries.Asker."""
         request = RunPrograms({name: tuple(argv) for name, argv in questions.items()}, timeout, self.spec.env)
-        return self.request(request).outputs
+        outputs = self.request(request).outputs
+        if outputs.keys() != questions.keys():
+            raise HostDataError(f"{self.spec.name} answered other questions than it was asked")
+        return outputs
 
     @property
     def is_up(self) -> bool:
@@ -172,7 +175,7 @@ class ReconnectingConnection:
         try:
             # In a thread, since a host that talks before it listens would have both wait for each other.
             threading.Thread(target=self._begin, args=(channel, has_agent), daemon=True).start()
-            hello = channel.hello()
+            hello = self._greet(channel)
             self.clock_ahead = _skew(hello.time, _now())
         except BaseException:
             self._set(None)
@@ -188,6 +191,14 @@ class ReconnectingConnection:
         if channel.violation:
             raise HostDataError(channel.violation)
         raise LinkDied(channel.reason)
+
+    def _greet(self, channel: Channel) -> Hello:
+        try:
+            return channel.hello()
+        except (LinkDied, HostDataError):
+            raise
+        except Blocked as problem:
+            raise Blocked(f"{self.spec.name}: {problem.message}", hint=problem.hint) from None
 
     def _begin(self, channel: Channel, has_agent: bool) -> None:
         try:

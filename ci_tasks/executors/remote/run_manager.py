@@ -212,7 +212,11 @@ class RemoteRunManager:
             mirror.restart_log()
             return
         if not mirror.is_complete():
-            self._abort(remote_run, BLOCKED, "the log here is not the log there, though it was fetched twice")
+            self._abort(
+                remote_run,
+                BLOCKED,
+                f"the log here is not the one on {self.connection.spec.name}, though it was fetched twice",
+            )
             return
         self._collect(remote_run, channel, mirror)
         if remote_run.aborted is None:

@@ -52,7 +52,7 @@ def read_clock(answer: QueryAnswer, before: float, after: float) -> list[CheckRe
 
 def version(text: str) -> tuple[int, ...]:
     """The first dotted number in a program's output; empty where there is none."""
-    match = re.search(r"\d+(?:\.\d+)+", text)
+    match = re.search(r"\d{1,9}(?:\.\d{1,9})+", text)
     return tuple(int(digits) for digits in match[0].split(".")) if match else ()
 
 

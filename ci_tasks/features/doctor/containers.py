@@ -112,7 +112,7 @@ def _permission_denied(host: HostSpec, answers: QueryAnswers) -> CheckResult:
     """The socket says which group may; a session that began before the person joined it does not know yet."""
     path = _socket(host)
     socket = re.fullmatch(r"(\S+) (\S+) (\d+)\s*", answers[SOCKET].out)
-    user = re.search(r"uid=\d+\(([^)]*)\)", answers[USER].out)
+    user = re.search(r"uid=\d+\(([^()]*)\)", answers[USER].out)
     who = user[1] if user else "$USER"
     if not socket or socket[2] == "root":
         step = (

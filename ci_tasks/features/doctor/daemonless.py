@@ -44,7 +44,7 @@ def _apptainer(host: HostSpec, answers: QueryAnswers) -> list[CheckResult]:
     if answer.is_missing:
         step = "install apptainer, or name another `runtime` in hosts.yaml"
         return [fault(_TOPIC, "apptainer: not on PATH", step)]
-    version = re.search(r"(\d+)\.(\d+)\S*", answer.out)
+    version = re.search(r"(\d{1,9})\.(\d{1,9})\S*", answer.out)
     if answer.code != 0 or not version:
         return [fault(_TOPIC, f"apptainer: {answer.last_line}", "run `apptainer --version` there and read its output")]
     if (int(version[1]), int(version[2])) < _OLDEST:

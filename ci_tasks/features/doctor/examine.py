@@ -88,8 +88,18 @@ def _round(
         answers.update(runner.run_queries(queries, QUERY_TIMEOUT))
     for fact in host_facts:
         raw = {name: {"command": [*argv], **_raw(answers[name])} for name, argv in fact.queries.items()}
-        for result in fact.parse(answers):
+        for result in _parse(fact, answers):
             yield result, raw
+
+
+def _parse(host_fact: HostFact, answers: Mapping[str, QueryAnswer]) -> list[CheckResult]:
+    """The results; for an answer that the program itself would not give, that it cannot be read."""
+    try:
+        return list(host_fact.parse(answers))
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        names = ", ".join(host_fact.queries)
+        text = f"the answer to {names} cannot be read: {type(error).__name__}"
+        return [fault("SSH", text, "`doctor --json` has the raw answer")]
 
 
 def _workspace(host: HostSpec) -> str:

@@ -122,7 +122,7 @@ def _pids(holders: Mapping[int, Sequence[int]]) -> Iterable[int]:
 
 
 def _pids_in(usage: str) -> list[int]:
-    return [int(pid) for pid in re.findall(r"pid (\d+)", usage)]
+    return [int(pid) for pid in re.findall(r"pid (\d{1,9})", usage)]
 
 
 def _holders(pids: Sequence[int], processes: Mapping[int, HostProcess]) -> str:

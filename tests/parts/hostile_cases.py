@@ -1,0 +1,452 @@
+"""The kinds of lies: each makes a server from a seed, and says what a client does with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.serving import bundle, frames
+from ci_tasks.agent.serving.messages import ClientMessage
+from ci_tasks.executors.remote import mirror
+from tests.parts import hostile_values as values
+from tests.parts.hostile_server import HOME, Frames, HostileServer, bundle_entry, bundle_of, pieces
+from tests.parts.hostile_values import FLOATS, INTEGERS, NUMBERS, TEXTS, anything, spoilt, spoilt_bytes
+
+_MOST_BYTES = 1 << 21  # of a crafted file
+ATTACH, START, CLEAN, DOCTOR = "attach", "start", "clean", "doctor"
+
+
+@dataclass
+class Surroundings:
+    """What an attacker may know of the client: a directory and a process that it would like to have removed."""
+
+    batch: str
+    guard: str
+    process: dict[str, Any]
+
+
+@dataclass
+class Case:
+    server: HostileServer
+    flow: str = ATTACH
+    name: str = ""  # what the person asks for, where it is not the batch
+
+
+Kind = Callable[[Random, Surroundings], Case]
+
+
+def garbled_frames(rng: Random, near: Surroundings) -> Case:
+    """Bytes of a frame changed, cut or made up."""
+    server, at = HostileServer(near.batch), rng.randrange(1, 9)
+    made_up = [
+        lambda: bytes([rng.randrange(256)]) + rng.randbytes(4),
+        lambda: rng.choice([b"J", b"L", b"P", b"D", b"B"]) + b"\xff\xff\xff\xff",
+        lambda: frames.frame(rng.choice([b"L", b"P"]), rng.randbytes(rng.randrange(4))),
+        lambda: frames.frame(b"J", rng.choice(values.BROKEN_JSON)),
+        lambda: b"B\0\0\0\1x",
+        lambda: rng.randbytes(rng.randrange(1, 5000)),
+        lambda: b"Last login: yesterday\r\n",
+        lambda: frames.MAGIC,
+    ]
+
+    def change(number: int, frame: bytes) -> Iterator[bytes]:
+        if number == at:
+            frame = spoilt_bytes(rng, frame) if rng.random() < 0.5 else values.one_of(rng, *made_up) + frame
+        yield frame
+
+    server.change = change
+    server.end, server.end_after = rng.choice(["eof", "dead", "silent"]), 3 + at
+    return Case(server, rng.choice([ATTACH, START]))
+
+
+def odd_greetings(rng: Random, near: Surroundings) -> Case:
+    """What stands before and in the first message."""
+    honest = {"home": HOME, "python": ["/usr/bin/python3", "3.11.2"]}
+    whole = frames.frame(b"J", json.dumps({"hello": honest}).encode())
+    hello: Any = values.one_of(
+        rng,
+        lambda: spoilt(rng, honest),
+        lambda: {**honest, "home": rng.choice(TEXTS)},
+        lambda: {**honest, "home": near.guard + "/../" * rng.randrange(3)},
+        lambda: {**honest, "python": [rng.choice(TEXTS), rng.choice(TEXTS)]},
+        lambda: frames.MAGIC + b"?",
+        lambda: frames.MAGIC + b"!" + rng.choice(TEXTS).encode(errors="surrogatepass"),
+        lambda: frames.MAGIC + spoilt_bytes(rng, whole),
+        lambda: spoilt_bytes(rng, frames.MAGIC) + whole,
+        lambda: frames.MAGIC + frames.log(1, 0, b"x") + whole,
+        lambda: frames.MAGIC + frames.frame(b"J", rng.choice(values.BROKEN_JSON)),
+        lambda: rng.randbytes(rng.randrange(1 << 17)),
+        lambda: b"",
+    )
+    server = HostileServer(near.batch, hello=hello, end=rng.choice(["eof", "dead", "silent"]))
+    return Case(server, rng.choice([ATTACH, START, CLEAN]))
+
+
+def spoilt_messages(rng: Random, near: Surroundings) -> Case:
+    """A message with a value that is of another type, missing, or far too large."""
+    server, at = HostileServer(near.batch, files=_artifacts()), rng.randrange(1, 9)
+
+    def change(number: int, frame: bytes) -> Iterator[bytes]:
+        if number == at and frame[:1] == b"J":
+            honest = json.loads(frame[5:])
+            text = values.broken_json(rng, honest)
+            yield frames.frame(b"J", text[: frames.MAX_BYTES[b"J"]])
+        else:
+            yield frame
+
+    server.change, server.end, server.end_after = change, rng.choice(["eof", "silent"]), 5
+    return Case(server, rng.choice([ATTACH, ATTACH, START, CLEAN]))
+
+
+def crafted_statuses(rng: Random, near: Surroundings) -> Case:
+    """Right types, wrong values: times, counts, processes of this machine."""
+    server = HostileServer(near.batch)
+    first, last = server.honest_statuses()
+    fields = ["started_at", "ended_at", "heartbeat_at", "queue_seconds", "log_bytes", "sequence", "pid", "group"]
+    texts = ["error", "log_error", "log_sha256", "pid_start", "boot_id"]
+
+    def crafted(status: dict[str, Any]) -> dict[str, Any]:
+        made = dict(status)
+        for _ in range(rng.choice([1, 2, 5])):
+            made[rng.choice(fields)] = rng.choice([*INTEGERS, *(NUMBERS if rng.random() < 0.1 else [None])])
+            made[rng.choice(texts)] = rng.choice([*TEXTS, None])
+        if rng.random() < 0.3:
+            made |= {
+                "gpu_ids": [rng.choice(INTEGERS) for _ in range(rng.choice([1, 8, 10_000]))],
+                "gpu_uuids": [rng.choice(TEXTS) for _ in range(4)],
+                "waiting": [rng.choice(TEXTS) for _ in range(rng.choice([1, 20]))],
+                "left": [rng.choice(TEXTS) for _ in range(4)],
+                "kept": {"containers": [rng.choice(TEXTS)], "workspace": near.guard},
+                "slurm": {"job": rng.choice(TEXTS), "node": rng.choice(TEXTS), "restarts": rng.choice(INTEGERS)},
+            }
+        if rng.random() < 0.4:
+            made |= near.process
+        if rng.random() < 0.3:
+            made |= {"end": rng.choice(["exit", "timeout", "cancelled", "error"]), "exit_code": rng.choice(INTEGERS)}
+        return made
+
+    server.statuses = [crafted(first) for _ in range(rng.choice([0, 1, 5]))] + [crafted(last)]
+    if rng.random() < 0.2:
+        server.statuses.append(crafted(first))  # an end that is none
+    server.end, server.end_after = rng.choice(["eof", "silent"]), 4
+    return Case(server, rng.choice([ATTACH, START]))
+
+
+def crafted_directories(rng: Random, near: Surroundings) -> Case:
+    """Where a host says that its runs are: the client makes a directory of that name."""
+    names = [*TEXTS, "01", near.batch, "runs", "kept-batch", "history.db", ".", "x" * 255]
+    made = [
+        lambda: f"{HOME}/runs/{rng.choice(names)}/{rng.choice(names)}",
+        lambda: f"{near.guard}/{rng.choice(['01', '../01', '..'])}",
+        lambda: f"{HOME}/runs/../../{rng.choice(names)}/01",
+        lambda: rng.choice(TEXTS),
+        lambda: f"{HOME}/runs/kept-batch/01",
+        lambda: f"//{HOME}/runs/{near.batch}/01",
+        lambda: f"{HOME}/runs/{near.batch}/{rng.choice(['0x1', '１', '-1', '1e3', '99999999999', '0' * 300])}",
+    ]
+    directory = values.one_of(rng, *made)
+    parts = [part for part in directory.split("/") if part]
+    batch = parts[-2] if len(parts) > 1 else directory
+    server = HostileServer(near.batch)
+    more = (
+        spoilt(rng, {"state": "ended", "alive": False, "ended_at": 1.0}) if rng.random() < 0.3 else {"state": "ended"}
+    )
+    entry = {"dir": directory, **(more if isinstance(more, dict) else {})}
+    server.summaries = [entry] * (rng.choice([1, 1, 2, 2000]) if len(str(entry)) < 1000 else 1)
+    return Case(server, rng.choice([ATTACH, ATTACH, CLEAN]), name=batch)
+
+
+def crafted_descriptions(rng: Random, near: Surroundings) -> Case:
+    """What a job may have written into its plan.json."""
+    described = {
+        "id": rng.choice([*TEXTS, "kept-batch.01"]),
+        "label": rng.choice(TEXTS),
+        "row": rng.choice(TEXTS),
+        "host": rng.choice([*TEXTS, "local"]),
+        "test": rng.choice([*TEXTS, None]),
+        "args": rng.choice(TEXTS),
+        "image": rng.choice([*TEXTS, None]),
+        "gpus": rng.choice(INTEGERS),
+        "timeout_minutes": rng.choice(FLOATS),
+        "stall_minutes": rng.choice(FLOATS),
+        "deviations": [dict.fromkeys(("what", "ci", "here", "why"), rng.choice(TEXTS))] * rng.choice([0, 1, 20]),
+        "checkout": {"path": near.guard, "commit": rng.choice(TEXTS), "dirty": [rng.choice(TEXTS)] * 3},
+        # None of these is one of a description.
+        "owned": [near.guard],
+        "workspace": near.guard,
+        "script": f"rm -rf {near.guard}",
+        "host_env": {"PATH": near.guard, "LD_PRELOAD": near.guard},
+        "container": {"runtime": "docker", "name": "guard", "labels": {"ci-tasks.dir": near.guard}},
+        "secrets": ["HOME", "PATH"],
+        "setup": near.guard,
+    }
+    described = {key: value for key, value in described.items() if rng.random() < 0.8}
+    if rng.random() < 0.3:
+        described = spoilt(rng, described)
+    return Case(HostileServer(near.batch, description=described))
+
+
+def crafted_logs(rng: Random, near: Surroundings) -> Case:
+    """Offsets that are huge, go back, overlap, leave holes, or belong to nobody; lines of every kind."""
+    text = values.one_of(
+        rng,
+        lambda: rng.randbytes(rng.choice([0, 1, 1000, 300_000])),
+        lambda: b"\r" * 100_000,
+        lambda: b"\x1b[2J\x1b]0;title\x07" * 1000,
+        lambda: b"x" * 500_000,
+        lambda: b"\n" * 200_000,
+        lambda: "".join(f"{text}\n" for text in TEXTS).encode(errors="surrogatepass"),
+        lambda: b"Traceback (most recent call last):\n" * 3000,
+        lambda: b"FAILED tests/test_x.py::test_y - assert 1\n" * 2000,
+        lambda: b"step 0: " + b"{" * 20_000 + b"\n",
+        lambda: b"step 1: {'loss': " + b"9" * 50_000 + b"}\n",
+    )
+    server = HostileServer(near.batch, log=text)
+
+    def log_pieces(key: int) -> Frames:
+        for _ in range(rng.choice([1, 5, 40])):
+            offset = rng.choice([0, 1, len(text), rng.randrange(len(text) + 1), 2**63, 2**64 - 1, 1 << 40])
+            chunk = text[offset : offset + rng.choice([0, 1, 5000, 1 << 18])] or b"x"
+            yield frames.log(rng.choice([key, key, key, 0, 2**32 - 1]), offset, chunk)
+        for number, chunk in enumerate(pieces(text)):
+            yield frames.log(key, number << 18, chunk)
+
+    server.log_frames = log_pieces
+    if rng.random() < 0.3:
+        server.statuses = server.honest_statuses()
+        server.statuses[-1]["log_sha256"] = rng.choice([*TEXTS, None])
+    if rng.random() < 0.3:
+        server.statuses = [*server.honest_statuses()[:-1], {**server.honest_statuses()[-1], "exit_code": 1}]
+    return Case(server, rng.choice([ATTACH, START]))
+
+
+def crafted_archives(rng: Random, near: Surroundings) -> Case:
+    """Bundles with paths, sizes and kinds that nothing of a run has."""
+    server = HostileServer(near.batch)
+    paths = [*TEXTS, "plan.json", "run.sh", "remote.json", "record.json", "status.json", "claims.json", "mirror.lock"]
+    paths += ["log", "bin/docker", "artifacts", "artifacts/../../x", near.guard, f"../../../{near.guard}"]
+
+    def entry() -> bytes:
+        path = rng.choice(paths)
+        path = rng.choice([path, f"artifacts/{path}", f"artifacts/a/{path}", "artifacts/x"])
+        content = rng.randbytes(rng.choice([0, 3, 5000]))
+        size: Any = rng.choice([len(content), len(content), len(content), *NUMBERS])
+        head: Any = {"path": path, "size": size}
+        if rng.random() < 0.2:
+            head = spoilt(rng, head)
+        if rng.random() < 0.1:
+            return bundle_entry(rng.choice(values.BROKEN_JSON)[:60_000], content)
+        return bundle_entry(head, content)
+
+    data = values.one_of(
+        rng,
+        lambda: b"".join(entry() for _ in range(rng.choice([1, 2, 10]))) + b"\0\0",
+        lambda: spoilt_bytes(rng, bundle_of({"artifacts/junit.xml": b"<testsuites/>" * 50, "docker.json": b"{}"})),
+        lambda: values.old_archive(rng),
+        lambda: bundle_of({f"artifacts/{number}": b"" for number in range(bundle.MAX_FILES + 1)}),
+        lambda: bundle_entry({"path": "artifacts/x", "size": bundle.MAX_BYTES}, b"x") + b"\0\0",
+        lambda: bundle_of({"artifacts/x": b"1", "artifacts/x/y": b"2"}),
+        lambda: rng.randbytes(rng.randrange(100_000)),
+        lambda: b"",
+    )
+
+    server.bundle = lambda: pieces(data, rng.choice([1 << 18, 1000]))
+    return Case(server, rng.choice([ATTACH, START]))
+
+
+def crafted_files(rng: Random, near: Surroundings) -> Case:
+    """Files with the names that a run has, and contents that none has."""
+    server = HostileServer(near.batch, log=b"Traceback (most recent call last):\nValueError: x\n", files=_artifacts())
+    for name in rng.sample(sorted(server.files), rng.choice([1, 2, len(server.files)])):
+        honest = server.files[name]
+        if name.endswith(".json"):
+            server.files[name] = values.broken_json(rng, json.loads(honest))
+        elif name.endswith(".jsonl"):
+            lines = [values.broken_json(rng, json.loads(line)) for line in honest.splitlines()]
+            server.files[name] = b"\n".join(lines * rng.choice([1, 50]))
+        elif name.endswith(".xml"):
+            server.files[name] = values.one_of(
+                rng,
+                partial(spoilt_bytes, rng, honest),
+                lambda: b"<a>" * 100_000,
+                lambda: b"<a>" + b"<testcase name='x'><failure message='y'/></testcase>" * 5000 + b"</a>",
+                partial(bytes.__add__, b"<!DOCTYPE x [<!ENTITY a 'aaaa'>]>", honest),
+                lambda: b"<testcase " + b"".join(b"a%d='1' " % n for n in range(5000)) + b"/>",
+                partial(honest.decode().encode, "utf-16"),
+            )
+        else:
+            server.files[name] = spoilt_bytes(rng, honest)
+    server.files = {name: content[:_MOST_BYTES] for name, content in server.files.items()}
+    server.statuses = server.honest_statuses()
+    server.statuses[-1]["exit_code"] = rng.choice([0, 1, 125, 137])
+    return Case(server)
+
+
+def crafted_answers(rng: Random, near: Surroundings) -> Case:
+    """Errors, results of another request, two answers, another's number, none at all."""
+    server = HostileServer(near.batch)
+    codes = ["missing-base", "elsewhere", "gone", "busy", "missing", "store", "failed", "start", *TEXTS]
+    results: list[Any] = [{"kind": kind} for kind in ("done", "cleared", "runs", "programs", "pruned", "description")]
+
+    def error(message: ClientMessage) -> Frames:
+        return server.error(message, rng.choice(codes), rng.choice(TEXTS))
+
+    def other(message: ClientMessage) -> Frames:
+        return server.result(message, rng.choice([*results, anything(rng)]))
+
+    def twice(message: ClientMessage) -> Frames:
+        yield from server.done(message)
+        yield from other(message)
+
+    def misnumbered(message: ClientMessage) -> Frames:
+        number = rng.choice([*NUMBERS[:8], message.id + 1, None, "1"])
+        yield frames.frame(b"J", json.dumps({"response": {"id": number, "result": {"kind": "done"}}}).encode())
+
+    def neither(message: ClientMessage) -> Frames:
+        yield frames.frame(b"J", json.dumps({"response": {"id": message.id}}).encode())
+
+    kinds = ["Receive", "Create", "StartRun", "Watch", "Collect", "Clear", "ListRuns", "DescribeRun", "Prune", "Cancel"]
+    for kind in rng.sample(kinds, rng.choice([1, 1, 2, 5])):
+        server.answers[kind] = rng.choice([error, error, other, twice, misnumbered, neither])
+    server.end, server.end_after = rng.choice(["eof", "dead", "silent"]), rng.choice([3, 6])
+    return Case(server, rng.choice([ATTACH, START, START, CLEAN]))
+
+
+def endless_streams(rng: Random, near: Surroundings) -> Case:
+    """What never ends by itself; it ends after far more than the client may take."""
+    server = HostileServer(near.batch)
+
+    def repeated(piece: bytes, total: int) -> Frames:
+        return iter([piece] * (total // max(len(piece), 5)))
+
+    def greeting() -> bytes:
+        return rng.choice([b"Welcome! ", b"\n", frames.MAGIC[:-1]]) * (1 << 20)
+
+    def logs(key: int) -> Frames:
+        chunk = b"x" * (1 << 18)
+        for offset in range(0, mirror.MAX_LOG_BYTES + (1 << 20), len(chunk)):
+            yield frames.log(key, offset, chunk)
+
+    def parts(message: ClientMessage) -> Frames:
+        for _ in range((bundle.MAX_BYTES >> 18) + 8):
+            yield frames.part(message.id, b"\1" * (1 << 18))
+
+    def beats(message: ClientMessage) -> Frames:
+        yield from repeated(frames.frame(frames.HEARTBEAT) * 1000, 1 << 21)
+
+    def updates(message: ClientMessage) -> Frames:
+        yield from server.done(message)
+        yield from repeated(next(server.update(1, server.honest_statuses()[0])), 1 << 18)
+
+    def strangers(message: ClientMessage) -> Frames:
+        yield from repeated(frames.log(77, 0, b"x" * 100_000), 1 << 23)
+        yield from repeated(frames.part(12345, b"x" * 100_000), 1 << 23)
+        yield from repeated(frames.frame(frames.DATA, b"x" * 100_000), 1 << 23)
+
+    def one_frame(message: ClientMessage) -> Frames:
+        yield b"J" + (frames.MAX_BYTES[b"J"]).to_bytes(4, "big")
+        yield from iter([b" " * (1 << 18)] * 63)
+
+    server.end = rng.choice(["eof", "dead", "silent"])
+    which = rng.choice(["greeting", "log", "parts", "updates", "beats", "strangers", "one frame"])
+    if which == "greeting":
+        server.hello = greeting()
+    elif which == "log":
+        server.log_frames = logs
+    elif which == "parts":
+        server.answers["Collect"] = parts
+    elif which == "updates":
+        server.answers["Watch"] = updates
+    else:
+        late: dict[str, Callable[[ClientMessage], Frames]] = {"beats": beats, "strangers": strangers}
+        server.answers[rng.choice(["Watch", "ListRuns"])] = late.get(which, one_frame)
+    server.end_after = 3 if "Watch" in server.answers else 1 if "ListRuns" in server.answers else 99
+    return Case(server)
+
+
+_LOCKS = {
+    "files": [{"gpu": 0, "path": "/dev/shm/x", "device": [0, 1], "inode": 5, "owner": 0, "problem": ""}],
+    "locks": "1: FLOCK ADVISORY WRITE 7 00:01:5 0 EOF\n",
+    "protected": "0",
+    "user": 0,
+    "directory": [1023, 0],
+}
+_DOCKER = {"Server": {"Version": "24.0"}, "Runtimes": {"nvidia": {}}, "DockerRootDir": "/d", "Driver": "overlay2"}
+OUTPUTS = [
+    "",
+    "GPU 0: NVIDIA H200 (UUID: GPU-1)\nGPU 1: NVIDIA H200 (UUID: GPU-2)\n",
+    "3.10.14 /usr/bin/python3.10\n3.11.2 /usr/bin/python3\n",
+    "0, GPU-1, NVIDIA H200, 550.54, 143771 MiB, 0 MiB, 0 %\n1, GPU-2, NVIDIA H200, 550.54, 143771 MiB, 5 MiB, 3 %\n",
+    "gpu:h100:8(S:0-1),gpu:a100:2\n",
+    "Filesystem 1B-blocks Used Available Use% Mounted on\n/dev/sda1 1000 500 500 50% /\n",
+    json.dumps(_LOCKS),
+    json.dumps(_DOCKER),
+    json.dumps([{"Id": "sha256:1", "Size": 123, "RepoDigests": ["a@sha256:1"]}]),
+    "uid=1000(box) gid=1000(box) groups=1000(box),999(docker)\n",
+]
+
+
+def crafted_program_output(rng: Random, near: Surroundings) -> Case:
+    """What nvidia-smi, docker, df and the others of a host print, when somebody else wrote them."""
+
+    def program(argv: tuple[str, ...]) -> QueryAnswer:
+        out = rng.choice(OUTPUTS)
+        if out[:1] in ("{", "[") and rng.random() < 0.7:
+            out = values.broken_json(rng, json.loads(out)).decode("utf-8", "replace")
+        elif rng.random() < 0.6:
+            out = spoilt_bytes(rng, out.encode()).decode("utf-8", "replace")
+        elif rng.random() < 0.3:
+            out = rng.choice([*TEXTS, "9" * 5000, "[" * 100_000, "0 " * 1000, ", , ,\n" * 100])
+        return QueryAnswer(rng.choice([0, 0, 0, 0, 1, 127, None, -9]), out, rng.choice(TEXTS))
+
+    return Case(HostileServer(near.batch, programs=program), DOCTOR)
+
+
+def _artifacts() -> dict[str, bytes]:
+    invocation = {"ci": ["run", "img"], "here": ["run", "img"], "name": "x", "runtime": "docker"}
+    deviation = {"what": "pull", "ci": "a", "here": "b", "why": "c"}
+    environment = {
+        "driver": "550",
+        "gpus": [{"index": 0, "uuid": "GPU-1", "name": "H200", "memory": "1"}],
+        "containers": [{"name": "x", "digests": ["a@b"], "packages": {"torch": "2"}}],
+        "packages": {"a": "1"},
+    }
+    events = [
+        {"t": 1000.0, "event": "started"},
+        {"t": 1001.5, "event": "waiting", "reasons": ["gpu"]},
+        {"t": 1002.0, "event": "gpus", "ids": [0, 1]},
+        {"t": 1060.0, "event": "ended", "exit_code": 0},
+    ]
+    left_out = {"files": [{"place": "host", "path": "/x", "bytes": 1, "why": "y"}]}
+    case = '<testcase name="t"><failure message="assert 1 == 2">x</failure></testcase>'
+    return {
+        "docker.json": json.dumps({"calls": [{**invocation, "deviations": [deviation]}]}).encode(),
+        "environment.json": json.dumps(environment).encode(),
+        "events.jsonl": b"".join(json.dumps(event).encode() + b"\n" for event in events),
+        "agent.log": b"nothing\n",
+        "artifacts/junit.xml": f'<testsuites><testsuite tests="1">{case}</testsuite></testsuites>'.encode(),
+        "artifacts/left-out.json": json.dumps(left_out).encode(),
+        "artifacts/cores.json": json.dumps({"cores": [{"path": "/x", "bytes": 1}]}).encode(),
+        "artifacts/outputs/step": b"a=b\nc<<E\nd\nE\n",
+    }
+
+
+KINDS: dict[str, Kind] = {
+    "frames": garbled_frames,
+    "greetings": odd_greetings,
+    "messages": spoilt_messages,
+    "statuses": crafted_statuses,
+    "directories": crafted_directories,
+    "descriptions": crafted_descriptions,
+    "logs": crafted_logs,
+    "archives": crafted_archives,
+    "files": crafted_files,
+    "answers": crafted_answers,
+    "endless streams": endless_streams,
+    "program output": crafted_program_output,
+}
