@@ -65,7 +65,8 @@ def test_rays_logs_come_out_of_the_container_before_it_goes(box: Box, last: str,
 
 
 def test_a_timeout_ends_the_container_and_brings_its_logs(box: Box) -> None:
-    box.write(f"{RAY}; exec sleep 600", timeout_minutes=0.05)
+    box.write(f"{RAY}; echo ready; exec sleep 600")
+    box.change_agent(("or time.monotonic() >= deadline:", "or self.log.bytes:"))  # it comes when the job is under way
     box.start()
     assert box.ended().end == run_directory.END_TIMEOUT
     assert (box.path / LOGS / "raylet.out").exists()
