@@ -10,10 +10,13 @@ actions/runner's C# source).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from ci_tasks.workflow.expressions import lookup, loose_equal
+
+_MAX_COMBINATIONS = 10_000  # before `exclude`; GitHub itself runs 256
 
 
 class MatrixError(Exception):
@@ -27,6 +30,8 @@ def expand(matrix: Any) -> list[dict[str, Any]]:
     if not isinstance(matrix, Mapping):
         raise MatrixError(f"a matrix is a mapping, not {_kind(matrix)}")
     axes = {key: _axis(key, values) for key, values in matrix.items() if key not in ("include", "exclude")}
+    if math.prod(map(len, axes.values())) > _MAX_COMBINATIONS:  # counted before they are made
+        raise MatrixError(f"the matrix has more than {_MAX_COMBINATIONS} combinations; GitHub runs at most 256")
     original = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
     excluded = _entries(matrix, "exclude")
     for key in (key for entry in excluded for key in entry):

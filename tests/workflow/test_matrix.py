@@ -142,6 +142,8 @@ def test_expanding_leaves_the_matrix_as_it_was() -> None:
         ({"a": [1], "exclude": "a"}, "matrix.exclude is a list of mappings"),
         # GitHub refuses to exclude by a key that only `include` brings.
         ({"a": [1], "include": [{"b": 1}], "exclude": [{"b": 1}]}, "matrix.exclude names 'b', which is no key"),
+        # A few short lists are enough for more than any memory holds.
+        ({f"key{number}": [*range(10)] for number in range(100)}, "the matrix has more than 10000 combinations"),
     ],
 )
 def test_what_github_refuses_is_an_error(matrix: Any, message: str) -> None:
