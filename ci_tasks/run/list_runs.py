@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import re
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from ci_tasks.records import STATUSES, RowTally, RunRecord
 from ci_tasks.report import history as tables
 from ci_tasks.results import history
 from ci_tasks.results.history import RunQuery
+from ci_tasks.safe_output import json_document
 
 _AGO = re.compile(r"([0-9]{1,6})(m|h|d|w)")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -134,4 +134,4 @@ def _local_time(parse_time: str | None) -> str:
 
 
 def _print_json(records: Sequence[RunRecord] | Sequence[RowTally]) -> None:
-    print(json_module.dumps([encode(record) for record in records], indent=2, ensure_ascii=False))
+    print(json_document([encode(record) for record in records]))
