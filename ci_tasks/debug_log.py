@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from ci_tasks import known_secrets
-from ci_tasks.resources import home
+from ci_tasks.resources import home, make_home
 
 ENV = "CI_TASKS_DEBUG"
 FLAG = "--debug"
@@ -65,6 +65,7 @@ class _LogFile(logging.Handler):
     def open(self) -> IO[str]:
         """The file, which is created on the first call. Raises OSError."""
         if self._out is None:
+            make_home()
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             self._out = os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")

@@ -28,3 +28,10 @@ def home() -> Path:
     from platformdirs import user_state_path
 
     return user_state_path("ci-tasks")
+
+
+def make_home() -> Path:
+    """The same directory, which is there now; nobody else may enter one that is made here: logs are in it."""
+    path = home()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path

@@ -23,6 +23,7 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.resources import HOME_ENV as HOME_ENV
 from ci_tasks.resources import home as home
+from ci_tasks.resources import make_home
 
 _STAMP = "%Y%m%d-%H%M%S"
 _LONGEST_SLUG = 80  # a file name has 255 bytes
@@ -67,7 +68,7 @@ def client_id() -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_home()
         beside = path.with_name(f"client-id.{os.getpid()}")
         beside.write_text(uuid.uuid4().hex[:6], encoding="ascii")
         try:
@@ -91,15 +92,16 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
             raise UsageError(f"{directory} is not empty", hint="name a new directory with --out")
         directory.mkdir(parents=True, exist_ok=True)
         return Batch(f"{stamp}-{slug}", directory)
+    runs = make_home() / "runs"
     for attempt in range(1, 1000):
         id = f"{stamp}-{slug}" + (f"-{attempt}" if attempt > 1 else "")
-        path = home() / "runs" / id
+        path = runs / id
         try:
             path.mkdir(parents=True)
         except FileExistsError:
             continue
         return Batch(id, path)
-    raise UsageError(f"{home() / 'runs'} has 1,000 runs of this second")
+    raise UsageError(f"{runs} has 1,000 runs of this second")
 
 
 def today() -> str:

@@ -114,3 +114,9 @@ def test_what_is_no_run_is_not_listed(home: Path) -> None:
     (home / "runs" / "file").touch()
     (batch.path / "source").mkdir()
     assert [id for id, _ in store.run_dirs()] == [batch.run_id(1)]
+
+
+def test_nobody_else_may_enter_a_home_that_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "new/home"))
+    store.new_batch("cpu")
+    assert (tmp_path / "new/home").stat().st_mode & 0o777 == 0o700

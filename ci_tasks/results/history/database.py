@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ci_tasks.errors import printable
+from ci_tasks.resources import make_home
 from ci_tasks.results import store
 from ci_tasks.results.history import schema
 
@@ -84,7 +85,7 @@ def warn_once(message: str) -> None:
 
 
 def _call(place: Path, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_home()
     with contextlib.closing(sqlite3.connect(place, timeout=BUSY, isolation_level=None)) as connection:
         _begin_log(connection)
         schema.prepare(connection)
