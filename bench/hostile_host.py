@@ -26,6 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ci_tasks.features.doctor.examine import run_doctor
 from tests.parts.hostile_cases import KINDS
 from tests.parts.hostile_world import HARMLESS, REFUSED, WRONG, HostileWorld, Outcome
 
@@ -67,7 +68,7 @@ def perform(shard: tuple[str, range]) -> list[Outcome]:
     """In a home of their own; in memory, where there is a file system for that."""
     kind, seeds = shard
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=place) as directory, HostileWorld(Path(directory)) as world:
+    with tempfile.TemporaryDirectory(dir=place) as directory, HostileWorld(Path(directory), run_doctor) as world:
         return [world.perform(kind, seed) for seed in seeds]
 
 

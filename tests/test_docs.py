@@ -21,7 +21,6 @@ from ci_tasks.cli.completion import SCRIPTS
 from ci_tasks.cli.options import build, options_of
 from ci_tasks.cli.program import CommandLine, namespace
 from ci_tasks.cli.sessions import parse_posargs
-from ci_tasks.features.lint.lint_finding import RULES
 from ci_tasks.records import STATUSES
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.list_runs import parse_time
@@ -166,11 +165,6 @@ def test_every_example_is_a_valid_command_line(where: str, call: list[str], monk
         for name, value in vars(build(options, values, context.name or "")).items():
             if name in values and options_of(options)[name].kind is str:
                 check_value(name, str(value), argv)
-
-
-def test_the_page_lists_every_lint_rule() -> None:
-    page = (ROOT / "docs/before-a-run.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == list(RULES)
 
 
 def test_every_command_has_an_example() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import io
 import logging
 import os
@@ -79,8 +78,10 @@ class _Errors(logging.Handler):
 
 
 class HostileWorld:
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory.resolve()
+    """`run_doctor` is the feature's, for a program that has it."""
+
+    def __init__(self, directory: Path, run_doctor: Callable[..., object] | None = None) -> None:
+        self.directory, self.run_doctor = directory.resolve(), run_doctor
         self.home = self.directory / "home"
         self.guard = self.directory / "guard"
         self.host = HostSpec(name=HOST, kind="ssh", address=HOST, runtime="docker", workspace="~/.ci-tasks")
@@ -231,10 +232,8 @@ class HostileWorld:
         requirements.parse_facts(self.host, answers, simulates=False)
         inventory.parse_inventory(answers)
         python.choose_python("3.10", answers["python"].out, ("/usr/bin/python3", "3.11"))
-        if importlib.util.find_spec("ci_tasks.features.doctor"):
-            from ci_tasks.features.doctor.examine import run_doctor
-
-            run_doctor(
+        if self.run_doctor:
+            self.run_doctor(
                 self.config,
                 HOST,
                 as_json=rng.random() < 0.5,

@@ -71,7 +71,7 @@ def test_a_failure_that_ci_goes_on_after_says_so(run: RunDir) -> None:
 
 def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> None:
     slurm, digest = {"job": "12_0", "node": "gpu7"}, "slimerl/slime@sha256:12"
-    write_json(run.status, {**STATUS, "slurm": slurm})
+    write_json(run.status, {**STATUS, "slurm": slurm, "queue_seconds": 40.0})
     gpus = [{"index": at, "name": "H100", "memory": "80 GiB", "uuid": f"GPU-{at}"} for at in range(4)]
     write_json(run.environment, {"gpus": gpus, "containers": [{"name": "c", "digests": [digest]}]})
     lines = ['{"t": 1, "event": "started"}', '{"t": 2, "event": "waiting"}', '{"t": 9, "event": "gpus"}']
@@ -85,7 +85,7 @@ def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> No
         node="gpu7",
         gpu_ids=(1, 3),
         gpu_uuids=("GPU-1", "GPU-3"),
-        queue_seconds=7.0,
+        queue_seconds=40.0,
         image_digest=digest,
         started_at="1970-01-01T00:01:40.000+00:00",
         ended_at="1970-01-01T00:01:42.500+00:00",

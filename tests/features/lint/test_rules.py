@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -264,3 +266,8 @@ def test_a_template_that_gives_no_workflow_is_reported(template: str) -> None:
     (finding,) = drifts(RENDERED, template)
     assert finding.file == f"{PATH}.j2"
     assert "gives no workflow" in finding.message
+
+
+def test_the_page_lists_every_rule() -> None:
+    page = (Path(__file__).parents[3] / "docs/before-a-run.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == list(RULES)
