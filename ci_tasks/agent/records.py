@@ -38,6 +38,7 @@ Phase = Literal["starting", "waiting", "running", "collecting", "ended"]
 # How a run ended, as the agent saw it; ci_tasks.results.verdict decides what that means (passed, failed, blocked).
 End = Literal["exit", "timeout", "cancelled", "error"]
 
+LATEST = 1e11  # seconds since the epoch; a clock that says more is none
 GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL, as on GitHub
 
 
@@ -216,6 +217,11 @@ class Status:
     gone: bool = False
     changed: Tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for seconds in (self.started_at, self.heartbeat_at, self.ended_at):
+            if seconds is not None and not 0 <= seconds < LATEST:
+                raise ValueError("no time")
+
     @property
     def exists(self) -> bool:
         """Whether the run has a status.json."""
@@ -268,6 +274,10 @@ class Event:
     killed: Optional[int] = None
     end: Optional[End] = None
     exit_code: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.t < LATEST:
+            raise ValueError("no time")
 
     def line(self) -> str:
         # ASCII: without line separators and lone surrogates.

@@ -55,4 +55,5 @@ def lock_holders(answers: Mapping[str, QueryAnswer]) -> dict[int, list[int]]:
 
 def lock_files(response: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The lock files that an answer names."""
-    return [file for file in list_value(response, "files") if isinstance(file, dict)]
+    files = [file for file in list_value(response, "files") if isinstance(file, dict)]
+    return [file for file in files if type(file.get("gpu")) is int and {"path", "device", "inode"} <= file.keys()]

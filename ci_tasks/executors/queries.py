@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ci_tasks.agent import host_queries
+from ci_tasks.agent.codec import RecordError, parse
 from ci_tasks.agent.job_environment import machine_environment
 from ci_tasks.agent.records import QueryAnswer
 
@@ -38,8 +38,8 @@ def python_query(script: str, *args: str) -> list[str]:
 def parse_json_object(answer: QueryAnswer) -> dict[str, Any]:
     """The JSON object that a program printed, of several the first; empty where it printed none."""
     try:
-        value = json.loads(answer.out)
-    except (ValueError, RecursionError):
+        value = parse(answer.out, where="answer")
+    except RecordError:
         return {}
     if isinstance(value, list) and value:
         value = value[0]

@@ -69,7 +69,7 @@ def test_a_status_that_is_none_is_an_error_that_names_file_and_key(run: RunDir, 
 def test_a_record_of_any_size_is_not_read(run: RunDir) -> None:
     with open(run.status, "wb") as out:
         out.truncate(LARGEST + 1)
-    with pytest.raises(RecordError, match="larger than 64 MiB"):
+    with pytest.raises(RecordError, match="larger than 16 MiB"):
         read_status(run)
 
 

@@ -93,7 +93,8 @@ def _spoil(rng: Random, value: Any) -> Any:
         if how < 0.1:
             return value[:at] + value[at + 1 :]
         if how < 0.2:
-            return value + value[at : at + 1] * rng.choice([1, 10, 1000])
+            small = not isinstance(value[at], (list, dict))  # else it is our own memory that is filled
+            return value + value[at : at + 1] * (rng.choice([1, 10, 1000]) if small else 1)
         return [*value[:at], _spoil(rng, value[at]), *value[at + 1 :]]
     return anything(rng)
 

@@ -268,7 +268,8 @@ class HostileWorld:
                 problems.append(f"no plain file: {path}")
         for run in self.home.glob("runs/*/*"):
             odd = {path.name for path in run.iterdir()} - _OF_A_RUN if run.parent.name != "kept-batch" else set()
-            problems += [f"no file of a run: {run / name}" for name in odd]
+            # A reader that was just told to stop may be writing a file that replaces another.
+            problems += [f"no file of a run: {run / name}" for name in odd if not name.endswith(".tmp")]
         clean.clean(self.config, "local", days=1e-9, everything=False)
         for path in (self.home / "runs").iterdir():  # what has not ended stays
             if path.name != "kept-batch":
