@@ -544,19 +544,21 @@ def test_what_a_job_writes_into_the_store_is_noticed_and_sent_again(
     assert (tmp_path / "next/a").read_bytes() == HONEST
 
 
-def test_a_pack_that_has_another_content_under_the_same_name_is_noticed(
+def test_a_pack_that_has_another_content_under_the_same_name_is_never_checked_out(
     client: Client, store: TreeStore, honest: CheckoutPart, tmp_path: Path
 ) -> None:
-    """A job may also add one, which git reads first because it is younger."""
+    """A job may also add one. Which of the two git reads first is open."""
     other = TreeStore(str(tmp_path / "other.git"))
     other.receive([client.pack(honest)])
     _forged_file(client, Path(other.path))
     for file in Path(other.path, "objects/pack").iterdir():
         shutil.copy(file, Path(store.path, "objects/pack", file.name.replace("pack-", "pack-0")))
-    with pytest.raises(MissingBase):
+    try:
         store.check_out([honest], str(tmp_path / "next"))
-    store.receive([client.pack(honest)])
-    store.check_out([honest], str(tmp_path / "next"))
+    except MissingBase:
+        store.receive([client.pack(honest)])
+        store.check_out([honest], str(tmp_path / "next"))
+    assert (tmp_path / "next/a").read_bytes() == HONEST
 
 
 def test_a_killed_receiver_leaves_what_the_next_prune_removes(client: Client, store: TreeStore, tmp_path: Path) -> None:
