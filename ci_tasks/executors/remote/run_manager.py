@@ -6,6 +6,7 @@ Every run has a thread that tells its whole story, `_follow`. The host owns the 
 from __future__ import annotations
 
 import queue
+import sys
 import tempfile
 import threading
 import time
@@ -93,6 +94,7 @@ class RemoteRunManager:
     def close(self) -> None:
         """Let what is being ended or cleared away come to its end, then hang up."""
         self._finish(lambda remote_run: remote_run.phase == CLEARING or bool(remote_run.cancel_requested))
+        self._report_uncleared()
         self.connection.save_cache()
         self.connection.close()
         for remote_run in self._remote_runs.values():
@@ -102,12 +104,20 @@ class RemoteRunManager:
                 remote_run.lock.release()
                 remote_run.lock = None
 
+    def _report_uncleared(self) -> None:
+        name = self.connection.spec.name
+        for remote_run in self._remote_runs.values():
+            if remote_run.phase == CLEARING:
+                left = f"{remote_run.directory} is still on {name}, which did not answer"
+                print(f"ci-tasks: {left}; `ci-tasks clean --host {name}` removes it", file=sys.stderr, flush=True)
+
     def _finish(self, concerned: Callable[[RemoteRun], bool]) -> None:
-        """Wait for threads, for a while, and only as long as there is a link."""
+        """Wait for threads, for a while. Only what is to be cleared away waits for a new link, too."""
         until = time.monotonic() + _CLOSE_TIMEOUT_S
         for thread, remote_run in zip(self._threads, self._remote_runs.values(), strict=True):
             while thread.is_alive() and remote_run.aborted is None and concerned(remote_run):
-                if not self.connection.is_up or time.monotonic() > until:
+                waits_for_link = remote_run.phase == CLEARING and remote_run.cancel_requested != KILL
+                if time.monotonic() > until or not (self.connection.is_up or waits_for_link):
                     return
                 thread.join(_POLL_INTERVAL_S)
 

@@ -28,7 +28,7 @@ from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.executors.link import LinkDied
-from ci_tasks.executors.remote import reconnecting
+from ci_tasks.executors.remote import reconnecting, run_manager
 from ci_tasks.executors.remote.channel import Channel
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.executors.remote.remote_run import CLEARING, DONE, CodePack, RemoteRun, write_remote_location
@@ -343,6 +343,53 @@ def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(
     manager.connection._connect = connect
     done(remote_run)
     assert status(remote_run).end == "cancelled"
+
+
+def lose_link_while_clearing(host: PipedHost, manager: RemoteRunManager, back: threading.Event) -> None:
+    """The link dies when the run is to be cleared away; another is had when `back` is set."""
+    clear, connect = manager._clear, host.connect
+
+    def dies(remote_run: RemoteRun, channel: Any) -> None:
+        manager._clear = clear  # type: ignore[method-assign]
+        manager.connection._connect = connect_again
+        host.links[-1].cut()
+        clear(remote_run, channel)
+
+    def connect_again() -> PipeLink:
+        back.wait(60)
+        return connect()
+
+    manager._clear = dies  # type: ignore[method-assign]
+
+
+def test_a_run_is_cleared_away_although_the_link_died_at_that_moment(host: PipedHost) -> None:
+    remote_run, back = host.remote_run("true"), threading.Event()
+    manager = host.open()
+    lose_link_while_clearing(host, manager, back)
+    manager.start(remote_run)
+    until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
+    closing = threading.Thread(target=manager.close)
+    closing.start()
+    back.set()
+    closing.join()
+    assert not Path(remote_run.directory).exists()
+
+
+def test_what_could_not_be_cleared_away_is_named_with_what_removes_it(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_manager, "_CLOSE_TIMEOUT_S", 0.1)
+    remote_run, back = host.remote_run("true"), threading.Event()
+    manager = host.open()
+    lose_link_while_clearing(host, manager, back)
+    manager.start(remote_run)
+    until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
+    manager.close()
+    back.set()
+    name = manager.connection.spec.name
+    assert f"{remote_run.directory} is still on {name}, which did not answer; `ci-tasks clean --host {name}`" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHost) -> None:
