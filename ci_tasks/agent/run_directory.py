@@ -10,7 +10,7 @@ import json
 import os
 import stat
 import tempfile
-from typing import Any, Dict, Final, Optional, Type, TypeVar
+from typing import Any, BinaryIO, Dict, Final, Optional, Type, TypeVar
 
 from . import codec
 from .records import Plan, RemoteLocation, RunDescription, Status
@@ -102,17 +102,31 @@ def read_record(kind: Type[T], path: str) -> Optional[T]:
         text = read_file(path, LARGEST + 1)
     except FileNotFoundError:
         return None
+    except NotAFile:
+        raise codec.RecordError(path, "", "it is no regular file") from None
     if len(text) > LARGEST:
         raise codec.RecordError(path, "", "it is larger than %d MiB" % (LARGEST >> 20))
     return codec.from_json(kind, text, where=path)
 
 
 def read_file(path: str, most: int) -> bytes:
-    """The first `most` bytes of a regular file; a pipe in its place would block whoever opens it. Raises OSError."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as source:
-        if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
+    """The first `most` bytes of a regular file. Raises OSError."""
+    with open_file(path) as source:
         return source.read(most)
+
+
+def open_file(path: str) -> BinaryIO:
+    """A regular file, to read. What a job may have put in its place is refused: a pipe would block whoever opens it, a
+    device may have no end. Raises OSError."""
+    source = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+        source.close()
+        raise NotAFile(errno.EINVAL, "not a regular file", path)
+    return source
+
+
+class NotAFile(OSError):
+    """A pipe, a device or the like stands where a file should."""
 
 
 def write_record(path: str, record: Any, compact: bool = False) -> None:

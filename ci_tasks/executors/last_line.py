@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.run_directory import RunDir, open_file
 
 _TAIL = 1 << 14  # bytes: a line of metrics alone may have several thousand
 
@@ -15,7 +15,7 @@ def last_line(run: RunDir) -> str:
     from ci_tasks.results.progress import line_summary
 
     try:
-        with open(run.log, "rb") as source:
+        with open_file(run.log) as source:
             source.seek(0, os.SEEK_END)
             source.seek(max(0, source.tell() - _TAIL))
             lines = [line for line in source.read().splitlines() if line.strip()]

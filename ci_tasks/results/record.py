@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +28,9 @@ from ci_tasks.agent.records import (
 )
 from ci_tasks.agent.run_directory import (
     RunDir,
+    open_file,
     read_description,
+    read_file,
     read_plan,
     read_record,
     read_remote,
@@ -242,10 +242,8 @@ def _changed_files(status: Status) -> list[Deviation]:
 def log_facts(run: RunDir) -> LogFacts:
     """What the log of a run says; nothing where there is none."""
     try:
-        with open(run.log, "rb") as source:
-            if stat.S_ISREG(os.fstat(source.fileno()).st_mode):  # a log sent to a device may have no end
-                return read_log(_lines(source))
-            return LogFacts()
+        with open_file(run.log) as source:
+            return read_log(_lines(source))
     except OSError:
         return LogFacts()
 
@@ -253,9 +251,8 @@ def log_facts(run: RunDir) -> LogFacts:
 def log_triage(run: RunDir, ended: JobEnd) -> Triage | None:
     """Why a run ended so, as far as its log says; None where no feature analyses failures."""
     try:
-        with open(run.log, "rb", buffering=0) as source:
-            if stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-                return analyse(iter(lambda: source.read(_PIECE), b""), ended)
+        with open_file(run.log) as source:
+            return analyse(iter(lambda: source.read(_PIECE), b""), ended)
     except OSError:
         pass
     return analyse([], ended)
@@ -275,8 +272,7 @@ def _lines(source: Any) -> Iterator[bytes]:
 
 def _junit(run: RunDir) -> Junit | None:
     try:
-        with open(run.junit, "rb") as source:
-            return read_junit(source.read(_LARGEST_JUNIT))
+        return read_junit(read_file(run.junit, _LARGEST_JUNIT))
     except OSError:
         return None
 
@@ -284,8 +280,8 @@ def _junit(run: RunDir) -> Junit | None:
 def events_of(run: RunDir) -> list[Event]:
     """What happened in a run; a line that is none is left out."""
     try:
-        with open(run.events, encoding="utf-8", errors="replace") as source:
-            return local_events(run, read_events(source.read(_LARGEST_EVENTS)))
+        text = read_file(run.events, _LARGEST_EVENTS).decode("utf-8", "replace")
+        return local_events(run, read_events(text))
     except OSError:
         return []
 

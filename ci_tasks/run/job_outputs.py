@@ -6,13 +6,14 @@ tree and whose `origin/main` is the base, so the script sees uncommitted files t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.run_directory import LARGEST, NotAFile, RunDir, read_file
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.revision import BASE, resolve_base
 from ci_tasks.checkout.snapshot import materialize
@@ -118,6 +119,7 @@ def _run_job(
             line=job.line,
         )
     from ci_tasks.executors import local_runs, python  # most labels' rows need no job to be run here
+    from ci_tasks.executors.last_line import last_line
 
     run = RunDir(str(workspace.parent / "run"))
     here = replace(event, workspace=str(workspace), sha=checkout.commit)
@@ -126,16 +128,17 @@ def _run_job(
     local_runs.write_run_dir(run, make_plan(source.workflow, job, row, _HERE, here, (), place).plan)
     code = local_runs.complete(run)
     if code != 0:
-        lines = Path(run.log).read_text(errors="replace").strip().splitlines() if Path(run.log).exists() else []
-        raise _JobFailed(f"job {job.id}, whose output decides the rows, ends with {code}: {lines[-1] if lines else ''}")
+        raise _JobFailed(f"job {job.id}, whose output decides the rows, ends with {code}: {last_line(run)}")
     resolve = rows.row_resolver(source.workflow, job, row, here)
     resolve.contexts["steps"] = {step.id: {"outputs": _outputs(run, step.id)} for step in job.steps if step.id}
     return resolve.strings(job.outputs)
 
 
 def _outputs(run: RunDir, step: str) -> dict[str, str]:
-    file = Path(run.outputs, step)
-    return parse_outputs(file.read_text(encoding="utf-8", errors="replace")) if file.exists() else {}
+    try:
+        return parse_outputs(read_file(os.path.join(run.outputs, step), LARGEST).decode("utf-8", "replace"))
+    except (FileNotFoundError, NotAFile):
+        return {}
 
 
 def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: Path, why: str) -> JobRows:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
+from ci_tasks.agent.run_directory import NotAFile, RunDir, open_file, read_description, read_status_if_readable
 from ci_tasks.errors import shortened
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, remaining
@@ -215,12 +215,12 @@ class GrowingLog:
     def copy(self) -> None:
         """Copy what has come since the last call."""
         try:
-            with open(self.path, "rb") as source:
+            with open_file(self.path) as source:
                 source.seek(self._offset)
                 while chunk := source.read(1 << 18):
                     self._write(self._filter.feed(chunk) if self._filter else chunk)
                     self._offset += len(chunk)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotAFile):
             return
         sys.stdout.buffer.flush()
 

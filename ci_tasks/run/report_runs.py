@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_tasks import __version__
-from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.run_directory import RunDir, open_file
 from ci_tasks.errors import UsageError
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.registry import metric_formats
@@ -147,7 +147,7 @@ def _log_size(run: RunDir) -> int:
 
 def _pieces(path: str, size: int) -> Iterator[bytes]:
     """The first `size` bytes of a file that may be growing."""
-    with open(path, "rb") as source:
+    with open_file(path) as source:
         while size > 0 and (piece := source.read(min(_PIECE, size))):
             size -= len(piece)
             yield piece

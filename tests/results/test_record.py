@@ -107,6 +107,20 @@ def test_a_record_that_is_none_is_an_error_that_names_file_and_key(run: RunDir, 
     assert expected in error.value.message
 
 
+def test_a_pipe_in_the_place_of_a_record_is_an_error_that_names_it(run: RunDir) -> None:
+    os.mkfifo(run.record)
+    with pytest.raises(UnreadableRun, match=re.escape(run.record)):
+        record.load_record(run)
+
+
+@pytest.mark.parametrize("name", ["log", "events.jsonl", "artifacts/junit.xml", "docker.json", "environment.json"])
+def test_a_pipe_that_a_job_leaves_blocks_no_judging(run: RunDir, name: str) -> None:
+    path = Path(run.path, name)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert record.judge_run(run).exit_code == 0
+
+
 def test_an_environment_that_is_none_is_a_problem_that_is_named(run: RunDir) -> None:
     write_json(run.environment, {"driver": 3})
     assert "driver: expected" in (record.judge_run(run).environment.problem or "")

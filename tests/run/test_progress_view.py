@@ -16,7 +16,7 @@ from ci_tasks.agent.run_directory import RunDir, write_json
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
 from ci_tasks.run import progress_view
-from ci_tasks.run.progress_view import LiveView, PlainView, StreamView, open_view, running_row_progress
+from ci_tasks.run.progress_view import GrowingLog, LiveView, PlainView, StreamView, open_view, running_row_progress
 
 Lines = Callable[[], list[str]]
 TWO = (HostProgress("h100a", 8), HostProgress("h100b", 8))
@@ -158,6 +158,13 @@ def test_on_a_terminal_hosts_are_drawn(monkeypatch: pytest.MonkeyPatch, capsys: 
     live.close()
     out = capsys.readouterr().out
     assert "a word" in out and "about 60 s left" in out and "2 ours, 6 free; 1 row" in out
+
+
+def test_a_pipe_in_the_place_of_a_log_blocks_nobody(run: RunDir, capfd: pytest.CaptureFixture[str]) -> None:
+    Path(run.log).unlink(missing_ok=True)
+    os.mkfifo(run.log)
+    GrowingLog(run.log).copy()
+    assert (capfd.readouterr().out, last_line(run)) == ("", "")
 
 
 def test_a_silent_daemon_is_named_again_when_its_time_has_grown(run: RunDir, capfd: pytest.CaptureFixture[str]) -> None:
