@@ -21,6 +21,7 @@ from .run_directory import SMALL_FILES, RunDir, read_record, write_record
 
 MASKED, LEFT_OUT = "masked.json", "left-out.json"
 MAX_NAMED = 1000  # masked files that are named; the others are counted
+MAX_SEARCHED = 1 << 32  # bytes of one run; a file with a hole of a terabyte would hold up its end for hours
 _CHUNK = 1 << 20
 _HEAD = 1 << 13  # bytes in which a binary file has a zero
 _FIELD = re.compile(r"[a-z_0-9]+\Z")  # of a record; other keys are names of packages
@@ -76,6 +77,7 @@ class _ArtifactMasker:
         self._source, self._target, self._values = source, target, values
         self._masked: List[str] = []
         self._left_out: List[LeftOutFile] = []
+        self._bytes_left = MAX_SEARCHED
 
     def run(self) -> None:
         for path in _plain_files(self._source):
@@ -109,8 +111,12 @@ class _ArtifactMasker:
         target = _unused(target)
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as source:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            info = os.fstat(handle)
+            if not stat.S_ISREG(info.st_mode):
                 raise OSError("not a plain file")
+            if info.st_size > self._bytes_left:
+                raise OSError("too large to be searched for secrets")
+            self._bytes_left -= info.st_size
             reason = why_unsafe(source, self._values)
             if reason:
                 raise OSError(reason)
@@ -149,7 +155,7 @@ def _has_secrets(source: BinaryIO, values: Sequence[str]) -> bool:
 
 
 def _mask_small_file(path: str, values: Sequence[str]) -> None:
-    """Replace the file by its masked form; a link, or what cannot be read, is removed."""
+    """Replace the file by its masked form; a link, or what cannot be read or searched, is removed."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -158,6 +164,9 @@ def _mask_small_file(path: str, values: Sequence[str]) -> None:
         os.unlink(path)
         return
     with os.fdopen(handle, "rb") as source:
+        if os.fstat(handle).st_size > MAX_SEARCHED:
+            os.unlink(path)
+            return
         if not _has_secrets(source, values):
             return
         beside = _unused(path + ".masked")

@@ -71,6 +71,18 @@ def test_a_compressed_file_with_a_secret_stays_behind_and_is_named(run: RunDir) 
     assert (left["path"], left["why"]) == ("log.gz", "there is a secret in it, and it is compressed")
 
 
+def test_a_file_that_would_be_searched_for_hours_stays_behind_and_is_named(run: RunDir) -> None:
+    for name in ("artifacts/hole", "agent.log"):
+        put(run, name, b"")
+        os.truncate(Path(run.path, name), 1 << 40)
+    put(run, "artifacts/other", b"x")
+    got = masked(run)
+    assert sorted(got) == ["left-out.json", "other"]
+    (left,) = json.loads(got["left-out.json"])["files"]
+    assert (left["path"], left["why"]) == ("hole", "too large to be searched for secrets")
+    assert not os.path.exists(run.agent_log)
+
+
 def test_in_a_binary_file_nothing_moves(run: RunDir) -> None:
     put(run, "artifacts/model.bin", b"\0\1" + SECRET.encode() + b"\2end")
     assert masked(run)["model.bin"] == b"\0\1" + b"*" * len(SECRET) + b"\2end"
