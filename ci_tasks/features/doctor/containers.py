@@ -50,8 +50,9 @@ def _init(answer: QueryAnswer) -> list[CheckResult]:
     """podman does not come with the program that `--init` needs; docker does."""
     if answer.code is None:
         return []  # podman's own line says why the host does not answer
-    if answer.code == 0:
-        return [ok("init", answer.out.strip())]
+    path = answer.out.strip()
+    if answer.code == 0 and path:
+        return [ok("init", path)]
     text = "no init program, so containers run without --init and end at SIGKILL"
     return [warning("init", text, f"install one of {', '.join(podman.INIT_PROGRAMS)}")]
 
