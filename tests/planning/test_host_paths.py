@@ -27,7 +27,7 @@ ENV = {"DISK": "/mnt/nvme"}
 
 
 def container(job: Job) -> DockerRun | None:
-    resolve = Resolver("w.yml", job.id, 1, {"env": ENV, "github": {"workspace": "/w"}, "matrix": {}})
+    resolve = Resolver("w.yml", job.id, 1, {"env": ENV, "github": {"workspace": "/w"}, "matrix": {}, "runner": {}})
     return container_of(job, resolve, plan_steps(job, resolve, ()))
 
 
