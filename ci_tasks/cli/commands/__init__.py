@@ -14,7 +14,7 @@ COMMANDS = (
     Command("run", _RUN, "Run a CI label on this machine, as `remote --host local`.", f"{_HERE}.run:run"),
     Command("remote", _RUN, "Run a CI label on hosts of hosts.yaml.", f"{_HERE}.run:remote"),
     Command("runs", _RESULTS, "List runs, newest first: status, time, reason.", f"{_HERE}.runs:runs"),
-    Command("logs", _RESULTS, "Print a run's log, byte for byte.", f"{_HERE}.runs:logs"),
+    Command("logs", _RESULTS, "Print a run's log, safe for a terminal, or with --raw unchanged.", f"{_HERE}.runs:logs"),
     Command("attach", _RESULTS, "Follow runs to their end and fetch their results.", f"{_HERE}.runs:attach"),
     Command("fetch", _RESULTS, "Fetch what there is of runs on other hosts.", f"{_HERE}.runs:fetch"),
     Command("cancel", _RESULTS, "Cancel a run and end every process it started.", f"{_HERE}.runs:cancel"),

@@ -60,7 +60,7 @@ def runs(options: RunsOptions) -> int:
 class LogsOptions:
     run: str = ONE_RUN.field()
     follow: bool = switch("follow the log until the run has ended").field()
-    raw: bool = switch("byte for byte: the log's control sequences reach the terminal").field()
+    raw: bool = switch("do not change the log: its control sequences reach the terminal").field()
 
 
 def logs(options: LogsOptions) -> int:
