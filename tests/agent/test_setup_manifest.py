@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
+from ci_tasks.agent.setup_manifest import VENV, WORKSPACE, SetupChanged, changed_files, check_setup, forget
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def test_many_files_are_counted(setup: Path) -> None:
 def test_the_same_content_with_another_time_is_no_change(setup: Path) -> None:
     for name in ("venv/lib/module.py", "workspace/test.py"):
         (setup / name).write_text("honest\n")
-    check_setup(str(setup))
+    assert changed_files(str(setup), (VENV, WORKSPACE)) == []
 
 
 def test_what_rows_write_beside_the_checkouts_files_is_no_change(setup: Path) -> None:
     (setup / "workspace/output.txt").write_text("step 1\n")
     (setup / "workspace/.git/index").write_text("refreshed\n")
-    check_setup(str(setup))
+    assert changed_files(str(setup), (VENV, WORKSPACE)) == []
 
 
 @pytest.mark.parametrize("name", ["module.pyc", "other.pyc"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.checkout import untracked
+from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.errors import UsageError
 from ci_tasks.run.large_files import announce_large_files
 
@@ -51,8 +52,19 @@ def test_without_a_yes_nothing_is_sent(checkout: Path, answer: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["y", " Yes "])
-def test_with_a_yes_they_are(checkout: Path, answer: str) -> None:
-    announce_large_files(checkout, to_host=True, ask=lambda question: answer)
+def test_with_a_yes_they_are(checkout: Path, tmp_path_factory: pytest.TempPathFactory, answer: str) -> None:
+    os.truncate(checkout / "weights-6\x1b.bin", 2_000_000)
+    questions: list[str] = []
+
+    def ask(question: str) -> str:
+        questions.append(question)
+        return answer
+
+    announce_large_files(checkout, to_host=True, ask=ask)
+    assert questions == ["send them? [y/N] "]
+    sent = tmp_path_factory.mktemp("sent") / "workspace"
+    materialize(checkout, sent)
+    assert [file.stat().st_size for file in sent.glob("weights-*.bin")] == [2_000_000] * 7
 
 
 def test_without_a_terminal_nobody_is_asked(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -712,7 +712,7 @@ def test_nobody_waits_for_ever_for_one_that_hangs(client: Client, store: TreeSto
     impatient.check_out([part], str(tmp_path / "w"))
 
 
-def test_receivers_do_not_wait_for_each_other(client: Client, store: TreeStore) -> None:
+def test_receivers_do_not_wait_for_each_other(client: Client, store: TreeStore, tmp_path: Path) -> None:
     part = client.commit(a="a\n")
     pack = client.pack(part)
 
@@ -722,6 +722,8 @@ def test_receivers_do_not_wait_for_each_other(client: Client, store: TreeStore) 
         yield pack[10:]
 
     store.receive(slow())
+    store.check_out([part], str(tmp_path / "w"))
+    assert (tmp_path / "w/a").read_text() == "a\n"
 
 
 def test_packs_cannot_be_written_by_mistake(client: Client, store: TreeStore, tmp_path: Path) -> None:
