@@ -9,6 +9,7 @@ import time
 from typing import Dict, List, Optional, Tuple
 
 from . import run_directory
+from .files import read_file, replace_file
 from .records import AGENT_EVENTS, Event, Status, read_events
 
 _MOST_EVENTS = 1 << 22  # bytes
@@ -86,18 +87,18 @@ class OwnFiles:
 def _put(path: str, content: bytes) -> None:
     """Replace `path`, also where the job has put a directory there or locked the run directory. Raises OSError."""
     try:
-        run_directory.replace_file(path, content)
+        replace_file(path, content)
     except PermissionError:
         os.chmod(os.path.dirname(path), 0o755)
-        run_directory.replace_file(path, content)
+        replace_file(path, content)
     except IsADirectoryError:
         os.rename(path, "%s.%d" % (path, time.time_ns()))
-        run_directory.replace_file(path, content)
+        replace_file(path, content)
 
 
 def _read(path: str, most: int = run_directory.LARGEST) -> Optional[bytes]:
     """None where there is no such file."""
     try:
-        return run_directory.read_file(path, most)
+        return read_file(path, most)
     except OSError:
         return None

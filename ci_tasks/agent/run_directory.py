@@ -5,14 +5,12 @@ The agent, the client and the report import these names, so they cannot disagree
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
-import tempfile
-from typing import Any, BinaryIO, Dict, Final, Optional, Type, TypeVar
+from typing import Any, Dict, Final, Optional, Type, TypeVar
 
 from . import codec
+from .files import NotAFile, read_file, replace_file
 from .records import Plan, RemoteLocation, RunDescription, Status
 
 T = TypeVar("T")
@@ -109,26 +107,6 @@ def read_record(kind: Type[T], path: str) -> Optional[T]:
     return codec.from_json(kind, text, where=path)
 
 
-def read_file(path: str, most: int) -> bytes:
-    """The first `most` bytes of a regular file. Raises OSError."""
-    with open_file(path) as source:
-        return source.read(most)
-
-
-def open_file(path: str) -> BinaryIO:
-    """A regular file, to read. What a job may have put in its place is refused: a pipe would block whoever opens it, a
-    device may have no end. Raises OSError."""
-    source = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
-    if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-        source.close()
-        raise NotAFile(errno.EINVAL, "not a regular file", path)
-    return source
-
-
-class NotAFile(OSError):
-    """A pipe, a device or the like stands where a file should."""
-
-
 def write_record(path: str, record: Any, compact: bool = False) -> None:
     """Replace `path` whole; `compact` leaves out what is at its default."""
     replace_file(path, record_bytes(record, compact))
@@ -142,18 +120,6 @@ def record_bytes(record: Any, compact: bool = False) -> bytes:
 def write_json(path: str, value: Any) -> None:
     """Replace `path` whole."""
     replace_file(path, _text_bytes(json.dumps(value, indent=1, ensure_ascii=False)))
-
-
-def replace_file(path: str, content: bytes) -> None:
-    """Replace `path` whole: a reader sees the old content or the new one, never half of either."""
-    handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=os.path.dirname(path))
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(content)
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
 
 
 def _text_bytes(text: str) -> bytes:

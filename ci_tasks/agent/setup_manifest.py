@@ -11,7 +11,7 @@ import os
 import stat
 from typing import Dict, Iterator, List, Sequence, Tuple
 
-from .trees.repositories import write_whole
+from .files import replace_file
 
 VENV, WORKSPACE, READY = "venv", "workspace", "ready"
 _CHUNK = 1 << 20
@@ -81,7 +81,7 @@ def _record(path: str, top: bytes, states: Dict[bytes, bytes]) -> None:
         b"%s\t%s\t%s\0" % (state if changed_at[file] < old else b"", _content(top + file), file)
         for file, state in states.items()
     )
-    write_whole(path, b"".join(lines))
+    replace_file(path, b"".join(lines))
 
 
 def _path(directory: str, name: str) -> str:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ci_tasks.agent.file_lock import LockTimeout, file_lock
-from ci_tasks.agent.trees.repositories import make_repository, write_whole
+from ci_tasks.agent.files import replace_file
+from ci_tasks.agent.trees.repositories import make_repository
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.repository import Repository
 from ci_tasks.errors import Blocked
@@ -51,7 +52,7 @@ class ObjectTarget(ABC):
         new_line = os.fsencode(_quoted(str(repository.common / "objects")))
         if new_line not in lines:
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(str(file), b"\n".join([new_line, *lines]) + b"\n")
+            replace_file(str(file), b"\n".join([new_line, *lines]) + b"\n")
 
 
 class CloneTarget(ObjectTarget):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ci_tasks.agent.run_directory import RunDir, open_file
+from ci_tasks.agent.files import open_file
+from ci_tasks.agent.run_directory import RunDir
 
 _TAIL = 1 << 14  # bytes: a line of metrics alone may have several thousand
 

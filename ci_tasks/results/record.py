@@ -15,6 +15,7 @@ from ci_tasks.agent import liveness
 from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.exit_gate import mask_run, masked_record
+from ci_tasks.agent.files import open_file, read_file
 from ci_tasks.agent.records import (
     Deviation,
     DockerInvocation,
@@ -28,9 +29,7 @@ from ci_tasks.agent.records import (
 )
 from ci_tasks.agent.run_directory import (
     RunDir,
-    open_file,
     read_description,
-    read_file,
     read_plan,
     read_record,
     read_remote,

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ci_tasks.agent.run_directory import LARGEST, NotAFile, RunDir, read_file
+from ci_tasks.agent.files import NotAFile, read_file
+from ci_tasks.agent.run_directory import LARGEST, RunDir
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.revision import BASE, resolve_base
 from ci_tasks.checkout.snapshot import materialize

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
+from ci_tasks.agent.files import NotAFile, open_file
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.run_directory import NotAFile, RunDir, open_file, read_description, read_status_if_readable
+from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
 from ci_tasks.errors import shortened
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, remaining

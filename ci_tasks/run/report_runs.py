@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_tasks import __version__
-from ci_tasks.agent.run_directory import RunDir, open_file
+from ci_tasks.agent.files import open_file
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.registry import metric_formats

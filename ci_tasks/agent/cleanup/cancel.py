@@ -8,6 +8,7 @@ import time
 
 from .. import cgroup, liveness, processes, run_directory
 from ..containers import run_containers
+from ..files import read_file
 from ..records import Status, read_events
 from ..slurm import job_file as slurm_job
 from .lost_run import record_cleanup
@@ -90,7 +91,7 @@ def _request_stop(status: Status) -> None:
 
 def _is_cancelling(run: run_directory.RunDir) -> bool:
     try:
-        text = run_directory.read_file(run.events, _MOST_EVENTS).decode("utf-8", "replace")
+        text = read_file(run.events, _MOST_EVENTS).decode("utf-8", "replace")
     except OSError:
         return False
     return any(event.event == run_directory.END_CANCELLED for event in read_events(text))

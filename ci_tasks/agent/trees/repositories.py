@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from contextlib import suppress
 from typing import List, Optional
+
+from ..files import replace_file
 
 SHA1, SHA256 = "sha1", "sha256"
 ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -31,10 +32,10 @@ def make_repository(git_dir: str, form: str = "sha1", bare: bool = True) -> bool
     if present != config:
         if present in (_config("sha1", bare), _config("sha256", bare)):
             return False
-        write_whole(os.path.join(git_dir, "config"), config)
+        replace_file(os.path.join(git_dir, "config"), config)
     head = os.path.join(git_dir, "HEAD")
     if not _read(head):
-        write_whole(head, b"ref: refs/heads/ci-tasks\n")
+        replace_file(head, b"ref: refs/heads/ci-tasks\n")
     return True
 
 
@@ -42,17 +43,6 @@ def _config(form: str, bare: bool) -> bytes:
     version, more = ("1", "[extensions]\n\tobjectformat = sha256\n") if form == "sha256" else ("0", "")
     core = "[core]\n\trepositoryformatversion = %s\n\tbare = %s\n" % (version, str(bare).lower())
     return (core + more + "[gc]\n\tauto = 0\n").encode("ascii")
-
-
-def write_whole(path: str, content: bytes) -> None:
-    handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=os.path.dirname(path))
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(content)
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
 
 
 def _read(path: str) -> bytes:
@@ -72,7 +62,7 @@ class RepositoryRefs:
     def add(self, object_id: str) -> None:
         """Add a reference, or note that it is used now."""
         os.makedirs(self.path, exist_ok=True)
-        write_whole(os.path.join(self.path, object_id), object_id.encode("ascii") + b"\n")
+        replace_file(os.path.join(self.path, object_id), object_id.encode("ascii") + b"\n")
 
     def has(self, object_id: str) -> bool:
         """Also false for a file that lost its content when the machine went down."""

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from typing import Iterable, Iterator, List, Optional, Sequence
 
 from ..file_lock import LockTimeout, file_lock
+from ..files import replace_file
 from ..records import CheckoutPart
 from . import workspace as workspaces
 from .git import DiskFull, HostGit, MissingBase, StoreError
-from .repositories import RepositoryRefs, make_repository, write_whole
+from .repositories import RepositoryRefs, make_repository
 
 __all__ = ["MissingBase", "StoreError", "TreeStore"]
 
@@ -132,7 +133,7 @@ class TreeStore:
         incoming = tempfile.mkdtemp(prefix="incoming-", dir=self.path)
         try:
             os.makedirs(os.path.join(incoming, "info"))
-            write_whole(os.path.join(incoming, "info", "alternates"), b"../objects\n")
+            replace_file(os.path.join(incoming, "info", "alternates"), b"../objects\n")
             git = HostGit(self.path, GIT_OBJECT_DIRECTORY=incoming)
             git.feed(chunks, "index-pack", "--stdin", "--fix-thin")
             arrived = os.path.join(incoming, "pack")
@@ -171,7 +172,7 @@ class TreeStore:
     def _write_shallow(self) -> None:
         """Without it git would look for the commits' parents, which no pack has."""
         commits = "".join(commit + "\n" for commit in self._commits.newest())
-        write_whole(os.path.join(self.path, "shallow"), commits.encode("ascii"))
+        replace_file(os.path.join(self.path, "shallow"), commits.encode("ascii"))
 
     def _empty(self) -> None:
         for name in sorted(os.listdir(self.path), reverse=True):  # `refs` first: they say what is here

@@ -10,10 +10,11 @@ import os
 import shutil
 from typing import Dict, Sequence
 
+from ..files import replace_file
 from ..records import CheckoutPart
 from .git import DiskFull, HostGit, MissingBase, StoreError
 from .objects import SUBMODULE, TreeEntries, TreeEntry, object_reader, read_tree
-from .repositories import ID, form_of, make_repository, write_whole
+from .repositories import ID, form_of, make_repository
 from .verify import verify_checkout
 
 
@@ -56,7 +57,7 @@ def _check_out_part(packs: str, part: CheckoutPart, directory: str, form: str) -
     git_dir = os.path.join(directory, ".git")
     make_repository(git_dir, form, bare=False)
     _copy_packs(packs, os.path.join(git_dir, "objects", "pack"))
-    write_whole(os.path.join(git_dir, "shallow"), part.commit.encode("ascii") + b"\n")
+    replace_file(os.path.join(git_dir, "shallow"), part.commit.encode("ascii") + b"\n")
     return check_out_tree(HostGit(git_dir, directory), part)
 
 

@@ -1,0 +1,41 @@
+"""Reading regular files, and replacing a file whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+from typing import BinaryIO
+
+
+def read_file(path: str, most: int) -> bytes:
+    """The first `most` bytes of a regular file. Raises OSError."""
+    with open_file(path) as source:
+        return source.read(most)
+
+
+def open_file(path: str) -> BinaryIO:
+    """A regular file, to read. What a job may have put in its place is refused: a pipe would block whoever opens it, a
+    device may have no end. Raises OSError."""
+    source = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+        source.close()
+        raise NotAFile(errno.EINVAL, "not a regular file", path)
+    return source
+
+
+class NotAFile(OSError):
+    """A pipe, a device or the like stands where a file should."""
+
+
+def replace_file(path: str, content: bytes) -> None:
+    """Replace `path` whole: a reader sees the old content or the new one, never half of either."""
+    handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=os.path.dirname(path))
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(content)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
