@@ -218,7 +218,8 @@ def host_disk(world: World, phase: str) -> None:
 
 def clock_step(world: World, phase: str) -> None:
     """Of the processes on the box, through a preloaded library."""
-    world.step(world.chance.choice([1, -1]) * world.chance.choice([30, 3600, 3 * 86400]))
+    assert world.clock is not None
+    world.clock.set_ahead(world.chance.choice([1, -1]) * world.chance.choice([30, 3600, 3 * 86400]))
 
 
 def ctrl_c(world: World, phase: str) -> None:

@@ -25,10 +25,10 @@ from typing import Any
 
 from fault_daemon import PATIENCE, ROOT, STOP, Daemon, Unreached, until
 
+from tests.parts.clock import HostClock
 from tests.parts.proxy import TcpProxy
 from tests.parts.sshd import Sshd
 
-COMPILER = shutil.which("cc") or shutil.which("gcc")
 LINES = 150
 PACK = 6 << 20  # bytes of a file that makes the sync long enough to be hit
 MADE = 900_000  # lines of an artifact that does the same for the way home
@@ -63,41 +63,6 @@ jobs:
             IMAGE bash tests/${{ matrix.info.test_file }} || code=$?
           seq 1 MADE > "$CI_TASKS_RUN_DIR/artifacts/made"
           exit $code
-"""
-# A wall clock that can be stepped, and nothing else: what counts seconds goes on, and files have the kernel's time.
-# (libfaketime makes Python's sleep fail where it leaves the monotonic clock alone.)
-CLOCK = r"""
-#define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-static long step(void) {
-    long seconds = 0;
-    const char *path = getenv("BENCH_CLOCK");
-    FILE *file = path ? fopen(path, "re") : NULL;
-    if (file) { if (fscanf(file, "%ld", &seconds) != 1) seconds = 0; fclose(file); }
-    return seconds;
-}
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    int result = syscall(SYS_clock_gettime, clock, now);
-    if (result == 0 && clock == CLOCK_REALTIME) now->tv_sec += step();
-    return result;
-}
-int gettimeofday(struct timeval *restrict now, void *restrict zone) {
-    struct timespec t;
-    int result = clock_gettime(CLOCK_REALTIME, &t);
-    now->tv_sec = t.tv_sec; now->tv_usec = t.tv_nsec / 1000;
-    return result;
-}
-time_t time(time_t *out) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    if (out) *out = t.tv_sec;
-    return t.tv_sec;
-}
 """
 JOB = """\
 HOSTILE
@@ -138,8 +103,8 @@ class World:
 
     def __enter__(self) -> World:
         self.ssh = Sshd(self.path / "ssh")
-        self.clock = self.path / "clock"
-        self.box = self.ssh.start("box", more=self._with_a_clock())
+        self.clock = HostClock(self.path / "clock") if self.steps_clock else None
+        self.box = self.ssh.start("box", more=self.clock.sshd_config if self.clock else "")
         self.road = TcpProxy((self.box.ip, self.box.port))
         self.ssh.alias("far", self.box, HostName="127.0.0.1", Port=str(self.road.port))
         self.home, self.there = self.path / "home", self.path / "there"
@@ -162,21 +127,6 @@ class World:
         self._stack.close()
         if self.daemon is not None:
             self.daemon.reset()
-
-    def _with_a_clock(self) -> str:
-        if not self.steps_clock:
-            return ""
-        self.step(0)
-        source, library = self.path / "clock.c", self.path / "clock.so"
-        source.write_text(CLOCK)
-        subprocess.run([str(COMPILER), "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-        return f'ForceCommand env LD_PRELOAD={library} BENCH_CLOCK={self.clock} sh -c "$SSH_ORIGINAL_COMMAND"'
-
-    def step(self, seconds: int) -> None:
-        """The box's clock, as far as this from the true one."""
-        beside = self.clock.with_suffix(".new")
-        beside.write_text(f"{seconds}\n")
-        beside.replace(self.clock)
 
     def make_small(self, directory: Path, megabytes: int) -> None:
         """A disk of its own, that can be filled."""

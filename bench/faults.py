@@ -37,10 +37,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fault_cases import CASES, NOT_APPLICABLE, Case
 from fault_daemon import STOP, Daemon, Unreached, until
 from fault_look import clean, look, wanted, words_of
-from fault_world import COMPILER, World
+from fault_world import World
 
 from ci_tasks.records import EXIT_CODES
 from tests.parts import Missing
+from tests.parts.clock import COMPILER
 
 AT_ONCE = 2
 RETRIES = 5  # of a trial whose run was quicker than its fault

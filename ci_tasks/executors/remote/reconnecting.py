@@ -50,7 +50,7 @@ class ReconnectingConnection:
         self.cache = host_cache.load(cache_file)
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.down_since: float | None = None
-        self.clock_ahead = 0.0  # seconds by which the host's clock is ahead of ours
+        self._clock_ahead = 0.0
         self._connect, self._cache_file = connect, cache_file
         self._news, self._log = news, log
         self._archive = archive.build()
@@ -83,6 +83,13 @@ class ReconnectingConnection:
                 assert self._problem is not None
                 raise self._problem
             return self._hello
+
+    @property
+    def clock_ahead(self) -> float:
+        """Seconds by which the host's clock is ahead of ours, once it has said so: the answer to a request may be here
+        before that is worked out. Raises what `hello` raises."""
+        self.hello()
+        return self._clock_ahead
 
     def request(self, request: RequestFor[R], take_part: Callable[[bytes], None] | None = None) -> R:
         """Ask and wait, over a new link where the old one dies. Raises RequestRefused, and what `channel` raises."""
@@ -176,7 +183,7 @@ class ReconnectingConnection:
             # In a thread, since a host that talks before it listens would have both wait for each other.
             threading.Thread(target=self._begin, args=(channel, has_agent), daemon=True).start()
             hello = self._greet(channel)
-            self.clock_ahead = _skew(hello.time, _now())
+            self._clock_ahead = _skew(hello.time, _now())
         except BaseException:
             self._set(None)
             channel.close("the host did not answer")

@@ -561,6 +561,19 @@ def test_by_how_much_a_host_s_clock_is_wrong_is_on_record(
     assert round(remote.clock_ahead, -2) == ahead
 
 
+def test_a_host_s_clock_is_known_to_whoever_had_an_answer(host: PipedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer comes in a thread of its own, which may be quicker than the one that compares the clocks."""
+
+    def now() -> float:
+        time.sleep(0.5)
+        return time.time() - 3600
+
+    monkeypatch.setattr(reconnecting, "_now", now)
+    connection = host.open().connection
+    connection.run_queries({}, 30)
+    assert round(connection.clock_ahead, -2) == 3600
+
+
 def test_programs_of_the_host_are_asked_side_by_side(host: PipedHost) -> None:
     manager = host.open()
     answers = manager.connection.run_queries(
