@@ -141,8 +141,8 @@ def _by_reason(reasons: Mapping[bytes, str]) -> tuple[DiskDifference, ...]:
     return tuple(DiskDifference(why, len(files), tuple(files[:MAX_FILES])) for why, files in paths.items())
 
 
-def in_submodule(path: str, differences: Iterable[DiskDifference]) -> tuple[DiskDifference, ...]:
-    """The same, by paths from the checkout's root."""
+def in_directory(path: str, differences: Iterable[DiskDifference]) -> tuple[DiskDifference, ...]:
+    """The differences of the repository at `path`, by paths from the directory around it."""
     return tuple(
         DiskDifference(found.why, found.count, tuple(f"{path}/{file}" for file in found.files)) for found in differences
     )

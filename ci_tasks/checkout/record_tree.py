@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci_tasks.checkout import partial_clone, repository
-from ci_tasks.checkout.disk_differences import disk_differences, in_submodule
+from ci_tasks.checkout.disk_differences import disk_differences, in_directory
 from ci_tasks.checkout.git import Git, GitError
 from ci_tasks.checkout.object_store import ObjectTarget
 from ci_tasks.checkout.revision import BASE, resolve_base, resolve_rev
@@ -78,7 +78,7 @@ def _record(source: Path, place: ObjectTarget, path: str, rev: str | None, base:
 
 def whole_checkout(recorded: list[RecordedTree]) -> Checkout:
     """The checkout itself, with what is to be said of its submodules."""
-    differences = (in_submodule(tree.path, tree.checkout.unlike_disk) for tree in recorded[:-1])
+    differences = (in_directory(tree.path, tree.checkout.unlike_disk) for tree in recorded[:-1])
     made = recorded[-1].checkout
     return replace(made, unlike_disk=(*made.unlike_disk, *itertools.chain.from_iterable(differences)))
 

@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from ci_tasks.checkout.disk_differences import in_directory
 from ci_tasks.checkout.snapshot import materialize
-from ci_tasks.records import Checkout
+from ci_tasks.records import Checkout, DiskDifference
 
 
 def copy_side_by_side(trees: Mapping[str, Path], into: Path) -> dict[str, Checkout]:
@@ -24,3 +25,10 @@ def copy_side_by_side(trees: Mapping[str, Path], into: Path) -> dict[str, Checko
             else:
                 git.unlink()
     return checkouts
+
+
+def unlike_disk(checkouts: Mapping[str, Checkout]) -> tuple[DiskDifference, ...]:
+    """What of each tree is not on disk as it was copied, every path below its tree's name."""
+    return tuple(
+        difference for name, checkout in checkouts.items() for difference in in_directory(name, checkout.unlike_disk)
+    )

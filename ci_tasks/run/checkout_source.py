@@ -19,6 +19,7 @@ from ci_tasks.workflow.reader import read as read_workflow
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config
+    from ci_tasks.records import DiskDifference
     from ci_tasks.workflow.context import EventContext
     from ci_tasks.workflow.suite import Suite
 
@@ -30,7 +31,7 @@ SAMPLE = "examples/tiny-slime"
 @dataclass(frozen=True)
 class CheckoutSource:
     """A checkout, how it was found, and its workflow. `rev` is None for the working tree. `given` is what a person says
-    of what only GitHub knows."""
+    of what only GitHub knows. `unlike_disk`: where `path` is a copy, what is not as on the disk that it is of."""
 
     path: Path
     how: str
@@ -38,6 +39,7 @@ class CheckoutSource:
     sample: bool = False
     rev: str | None = None
     given: GivenValues = NOTHING_GIVEN
+    unlike_disk: tuple[DiskDifference, ...] = ()
 
     @property
     def suite(self) -> Suite:

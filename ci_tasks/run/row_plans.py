@@ -65,7 +65,9 @@ class RowPlanner:
 
     def checkout(self, session: HostSession) -> Checkout:
         """The tree that runs there, as records name it."""
-        return replace(session.code.checkout, sample=self.source.sample, rev=self.source.rev)
+        checkout, source = session.code.checkout, self.source
+        unlike_disk = (*source.unlike_disk, *checkout.unlike_disk)
+        return replace(checkout, sample=source.sample, rev=source.rev, unlike_disk=unlike_disk)
 
     def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
         """What the row cannot share with another row on the host: nothing, unless it starts Ray."""

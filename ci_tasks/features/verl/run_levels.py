@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.run_directory import RunDir, read_plan
-from ci_tasks.checkout.tree_pair import copy_side_by_side
+from ci_tasks.checkout.tree_pair import copy_side_by_side, unlike_disk
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.features.verl import report
@@ -164,7 +164,7 @@ def _trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnd
             contained=spec.runtime != "none",
         )
         job = workflow(options.request, planned, environment)
-        source = CheckoutSource(trees, f"{options.bridge} and {options.verl}", job)
+        source = CheckoutSource(trees, f"{options.bridge} and {options.verl}", job, unlike_disk=unlike_disk(made))
         yield TreesUnderTest(source, made[BRIDGE], made[VERL], planned)
 
 

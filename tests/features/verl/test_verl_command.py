@@ -80,6 +80,22 @@ def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
         assert changed.stdout in ("", "?? note.txt\n")
 
 
+def test_files_of_either_tree_that_are_tested_unlike_on_disk_are_named_in_the_plan(pair: Any) -> None:
+    for name in ("tiny-bridge", "tiny-verl"):
+        for setting in ("clean", "smudge"):
+            pair.git(
+                "-C", name, "config", f"filter.upper.{setting}", "tr a-z A-Z" if setting == "clean" else "tr A-Z a-z"
+            )
+        pair.write(f"{name}/.gitattributes", "*.up filter=upper\n")
+        pair.write(f"{name}/x.up", "lower\n")
+    result = pair.verl("--level", "0", "--plan")
+    assert result.code == 0, result.err
+    (plan,) = pair.home.glob("runs/*/01/plan.json")
+    named = [found for found in json.loads(plan.read_text())["deviations"] if found["what"] == "files unlike your disk"]
+    assert [found["here"] for found in named] == ["the same: Megatron-Bridge/x.up", "the same: verl/x.up"]
+    assert "filter=upper" in named[0]["why"]
+
+
 def _step(script: Path) -> str:
     text = script.read_text()
     return text[text.index("ci-tasks-verl") :].replace(str(script.parents[2]), "").replace(script.parents[1].name, "")
