@@ -28,6 +28,7 @@ from ci_tasks.agent.records import (
     read_events,
 )
 from ci_tasks.agent.run_directory import (
+    END_EXIT,
     RunDir,
     read_description,
     read_plan,
@@ -222,7 +223,7 @@ def _record(
         log=LogDigest(status.log_bytes, status.log_sha256),
         evidence=verdict.evidence,
         metrics={name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()},
-        deviations=tuple(dict.fromkeys([*foreseen, *observed, *_changed_files(status)])),
+        deviations=tuple(dict.fromkeys([*foreseen, *observed, *_changed_files(status), *_slurm_exit_code(status)])),
         environment=around,
         left=status.left,
         attempts=(attempt,),
@@ -236,6 +237,20 @@ def _changed_files(status: Status) -> list[Deviation]:
     kept = ", but the log could not be" if "log" in status.changed else ""
     why = f"a job here is the same user as its agent; what the agent wrote was restored{kept}"
     return [Deviation("files of the run", "out of the job's reach", f"changed: {', '.join(status.changed)}", why)]
+
+
+def _slurm_exit_code(status: Status) -> list[Deviation]:
+    """Where the exit code that status.json has is not the one that Slurm saw."""
+    slurm = status.slurm
+    if slurm is None:
+        return []
+    if slurm.claimed is not None:
+        why = f"Slurm saw exit code {slurm.exit_code}, which counts; a job is the same user as its agent"
+        return [Deviation("status.json", "out of the job's reach", f"says exit code {slurm.claimed}", why)]
+    if slurm.exit_code is None and status.end == END_EXIT:
+        why = f"squeue, sacct and the completion log do not know job {slurm.job} any more"
+        return [Deviation("exit code", "told by the runner", "not verified by Slurm", why)]
+    return []
 
 
 def log_facts(run: RunDir) -> LogFacts:

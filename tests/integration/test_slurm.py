@@ -146,6 +146,32 @@ def test_every_way_in_which_slurm_ends_a_job_has_its_status(far: Any, cluster: A
     assert cluster.left() == []
 
 
+def test_a_job_that_forges_its_status_has_the_exit_code_that_slurm_saw(far: Any, cluster: Any) -> None:
+    """One writes while its agent lives, one kills it first."""
+    forged = (
+        '{"version": "1", "state": "ended", "phase": "ended", "pid": 1, "sequence": 99, "end": "exit", "exit_code": 0}'
+    )
+    script = f"""\
+cd $CI_TASKS_RUN_DIR
+agent=$(grep -oP '"pid": \\K\\d+' status.json)
+echo '{forged}' > forged && mv forged status.json
+[ $1 = kills ] && kill -9 $agent
+sleep 1; exit 4"""
+    lines(far, script, "kills", "writes")
+    said = far.ci_tasks("remote", "--host", "cluster", "lines")
+    assert said.code == 1, said.out + said.err
+    records, logs = by_row(far), far.logs()
+    assert {row: (record["status"], record["exit_code"]) for row, record in records.items()} == {
+        "kills": ("failed", 137),
+        "writes": ("failed", 4),
+    }
+    named = {row: [one["what"] for one in record["deviations"]] for row, record in records.items()}
+    assert "status.json" in named["kills"]
+    assert "files of the run" in named["writes"]
+    assert any("status.json says that the job ended with 0, Slurm says 137" in log for log in logs.values())
+    assert cluster.left() == []
+
+
 def test_31_rows_are_one_submission_which_is_offered_again_when_the_login_node_is_busy(far: Any, cluster: Any) -> None:
     names = [f"row{number}" for number in range(31)]
     lines(far, "echo this is $1", *names)

@@ -92,6 +92,22 @@ def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("slurm", "what", "here"),
+    [
+        ({"job": "12_0", "exit_code": 0}, [], []),
+        ({"job": "12_0"}, ["exit code"], ["not verified by Slurm"]),
+        ({"job": "12_0", "exit_code": 4, "claimed": 0}, ["status.json"], ["says exit code 0"]),
+    ],
+)
+def test_an_exit_code_that_slurm_does_not_confirm_is_a_deviation(
+    run: RunDir, slurm: dict[str, Any], what: list[str], here: list[str]
+) -> None:
+    write_json(run.status, {**STATUS, "slurm": slurm})
+    deviations = [item for item in record.judge_run(run).deviations if item.what in ("exit code", "status.json")]
+    assert ([item.what for item in deviations], [item.here for item in deviations]) == (what, here)
+
+
 WRONG: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "not JSON"),
     "another version": ('{"version": "99.0"}', "version: this is format '99.0'"),

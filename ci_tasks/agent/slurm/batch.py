@@ -17,14 +17,13 @@ from .. import process_tree, processes, run_directory, signals, supervisor
 from ..gpus import nvidia_smi
 from ..host_queries import ask
 from ..job_environment import secret_values
-from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart, Status
+from ..records import End, Plan, SlurmAllocation, SlurmJob, SlurmStart
 from ..trees.repositories import ID
 from ..trees.store import StoreError, TreeStore
 from . import allocated_gpus, job_file, states
 from .appended_log import AppendedLog
-from .outcome import is_final
+from .outcome import batch_exit_code
 
-_EXIT_CANCELLED, _EXIT_TIMEOUT, _EXIT_NONE = 130, 124, 1
 _SCONTROL_SECONDS = 10.0
 _ATTEMPT_FILES = ("docker.json", "environment.json")
 
@@ -36,9 +35,9 @@ class _CheckoutError(Exception):
 def batch(run_dir: str) -> int:
     """Run the plan to its end. Returns the exit code for Slurm: the job's own."""
     paths = run_directory.RunDir(run_dir)
-    if is_final(run_directory.read_status(paths)):
+    if run_directory.read_status(paths).concluded:
         print("ci-tasks: %s has ended, and does not start again" % paths.path, file=sys.stderr)
-        return _EXIT_NONE
+        return 1
     job = job_file.read(paths.path)
     plan = run_directory.read_plan(paths)
     is_requeued = job_file.read_attempt(paths.path) is not None
@@ -72,7 +71,7 @@ def batch(run_dir: str) -> int:
         agent.prepare(start, passed, problem, _queue_seconds())
         agent.run(lambda: None)
     job_file.delete_secrets(paths.path)
-    return _exit_code(run_directory.read_status(paths))
+    return batch_exit_code(agent.status)  # not what status.json says by now: the job can write that
 
 
 class _BatchSupervisor(supervisor.Supervisor):
@@ -105,7 +104,7 @@ class _BatchSupervisor(supervisor.Supervisor):
         if job_file.read_attempt(self.paths.path) not in (None, self._start_mark):
             # A node that was thought to be down goes on, while the job runs elsewhere: the record is the other's.
             process_tree.kill_everything()
-            os._exit(_EXIT_NONE)
+            os._exit(1)
         super()._write_status()
 
 
@@ -152,11 +151,3 @@ def _queue_seconds() -> float:
 def _restarts() -> int:
     count = os.environ.get("SLURM_RESTART_COUNT", "")
     return int(count) if count.isdigit() else 0
-
-
-def _exit_code(status: Status) -> int:
-    if status.end == run_directory.END_EXIT and status.exit_code is not None:
-        return status.exit_code
-    if status.end == run_directory.END_CANCELLED:
-        return _EXIT_CANCELLED
-    return _EXIT_TIMEOUT if status.end == run_directory.END_TIMEOUT else _EXIT_NONE

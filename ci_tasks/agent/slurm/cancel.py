@@ -39,7 +39,10 @@ def cancel(run_dir: str, job: SlurmJob, timeout: float) -> None:
     """Returns when the run has ended, or Slurm was asked to end it. Raises ScancelError."""
     job = _cancel_submission(run_dir, job)
     before = _status(run_dir)
-    if is_final(before) or not job.id:
+    if not job.id:
+        return
+    if is_final(before):  # the job is over, or about to be, or has written that itself
+        _KILL.call(job.id)
         return
     if not _TERMINATE.call(job.id):
         _record_cancelled(run_dir, job)
@@ -54,7 +57,7 @@ def cancel(run_dir: str, job: SlurmJob, timeout: float) -> None:
 def kill(run_dir: str, job: SlurmJob) -> None:
     """End the job at once. Raises ScancelError."""
     job = _cancel_submission(run_dir, job)
-    if job.id and not is_final(_status(run_dir)):
+    if job.id:
         _KILL.call(job.id)
         _record_cancelled(run_dir, job)
 
@@ -67,7 +70,8 @@ def removing(run_dir: str, seconds: float = 60.0) -> Iterator[None]:
     if job is None:
         yield
         return
-    _kill_and_wait(run_dir, job, seconds)
+    if not _status(run_dir).concluded:
+        _kill_and_wait(run_dir, job, seconds)
     yield
     # A job can write what it likes into slurm.json; the run directory is where we know it to be.
     is_ours = run_dir.startswith(os.path.join(job.home, "runs") + os.sep)
@@ -88,7 +92,7 @@ def _kill_and_wait(run_dir: str, job: SlurmJob, seconds: float) -> None:
         return
     until = time.monotonic() + seconds
     queue = SqueuePoller()
-    while job.id and not is_final(_status(run_dir)) and time.monotonic() < until:
+    while job.id and time.monotonic() < until:
         state = queue.query([job.id]).get(job.id)
         if state is None or state.is_over:
             return
@@ -113,7 +117,7 @@ def _record_cancelled(run_dir: str, job: SlurmJob) -> None:
     """Slurm keeps no record of an array's job that is cancelled while it waits, so the run's end is written here. A job
     that was requeued waits too, and has the end of an agent that ran before."""
     status = _status(run_dir)
-    if (status.has_agent and not status.has_ended) or _MAY_RUN.call(job.id):
+    if is_final(status) or (status.has_agent and not status.has_ended) or _MAY_RUN.call(job.id):
         return
     state = SqueuePoller().query([job.id]).get(job.id) if status.has_ended else None
     record_job_end(run_dir, state if state is not None and state.is_over else SlurmJobState("CANCELLED"))

@@ -1,7 +1,8 @@
 """The outcome of a run whose job Slurm ended: its status and the line for its log. Pure.
 
 The agent's own status counts, unless a signal interrupted it: Slurm sends the same signal for scancel, a time limit, a
-preemption and a requeue, and only Slurm knows which.
+preemption and a requeue, and only Slurm knows which. Nor does it count where Slurm saw the job end otherwise: the job
+can write that file too, but not the exit code of its batch script.
 
 Slurm's state             the run
 TIMEOUT, DEADLINE         timeout, as if the agent had ended it
@@ -10,6 +11,7 @@ OUT_OF_MEMORY             exit code 137
 PREEMPTED, BOOT_FAIL, …   blocked: exit code 125 and the line that says so
 NODE_FAIL                 no end: lost
 COMPLETED, FAILED         the agent's status; without one it never started (blocked), or was killed (lost)
+FAILED with another code  failed: exit code of Slurm, whatever status.json says
 not known any more        the agent's status, or lost; cancelled where it had not started, which Slurm does not record
 """
 
@@ -24,6 +26,7 @@ from ..run_directory import END_CANCELLED, END_EXIT, END_TIMEOUT
 from .states import UNKNOWN, SlurmJobState
 
 _EXIT_OUT_OF_MEMORY = 137
+_EXIT_CANCELLED, _EXIT_TIMEOUT, _EXIT_NONE = 130, 124, 1
 _FIRST_SIGNAL = 128  # exit codes from here on may be those of a signal
 _BLOCKED = ("PREEMPTED", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL")
 _REASONS = {
@@ -59,11 +62,33 @@ def is_final(status: Status) -> bool:
     return status.end == END_EXIT and not interrupted
 
 
+def batch_exit_code(status: Status) -> int:
+    """What the batch script exits with after the run has ended so."""
+    if status.end == END_EXIT and status.exit_code is not None:
+        return status.exit_code
+    return {END_CANCELLED: _EXIT_CANCELLED, END_TIMEOUT: _EXIT_TIMEOUT}.get(status.end or "", _EXIT_NONE)
+
+
+def claimed_code(state: SlurmJobState, status: Status) -> Optional[int]:
+    """The exit code that a status claims; None where Slurm does not contradict it. sacct subtracts 128 from those that
+    may be a signal's."""
+    if state.state not in ("COMPLETED", "FAILED") or state.exit_code is None or not status.has_ended:
+        return None
+    claimed = batch_exit_code(status)
+    return None if state.exit_code in (claimed, claimed - _FIRST_SIGNAL) else claimed
+
+
 def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optional[JobOutcome]:
     """The outcome of the run; None where the agent's own status holds. `output`: its batch script's last line."""
     by_slurm = _ended_by_slurm(state)
-    if by_slurm is not None or status.has_ended:
+    if by_slurm is not None:
         return by_slurm
+    claimed = claimed_code(state, status)
+    if claimed is not None and state.exit_code:
+        sentence = "status.json says that the job ended with %d, Slurm says %d" % (claimed, state.exit_code)
+        return JobOutcome(END_EXIT, sentence, state.exit_code)
+    if status.has_ended:
+        return None
     if state.state == UNKNOWN and status.has_agent:
         return JobOutcome(None, "the job vanished, and neither squeue nor sacct nor a completion log knows it")
     if state.state == UNKNOWN:

@@ -1,4 +1,4 @@
-"""Writing the end of a run that its agent could not write, or not rightly: a line in its log, and its status.
+"""Writing the end of a run as Slurm knows it, with a line in its log where its agent wrote none, or another.
 
 The run has no processes any more: Slurm says so, or never had the job.
 """
@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from dataclasses import replace
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Tuple
 
 from .. import run_directory
 from ..exit_gate import mask_run, masked_record
@@ -17,7 +17,7 @@ from ..file_lock import file_lock
 from ..records import SlurmAllocation, Status
 from . import job_file, states
 from .appended_log import AppendedLog
-from .outcome import JobOutcome, is_final, job_outcome
+from .outcome import JobOutcome, claimed_code, is_final, job_outcome
 from .states import SlurmJobState
 
 _LOCK_TIMEOUT = 20.0
@@ -29,31 +29,39 @@ def record_job_end(run_dir: str, state: SlurmJobState) -> Status:
     job = job_file.read(run_dir)
     output = _last_line(job.output) if job is not None else ""
     place = SlurmAllocation(job.id or None, state.node or None) if job is not None else None
-    return _record(run_dir, lambda status: job_outcome(state, status, output), place)
+
+    def verify(status: Status) -> Tuple[Optional[JobOutcome], Optional[SlurmAllocation]]:
+        at = status.slurm or place
+        if at is not None:
+            claimed = claimed_code(state, status)
+            before = at.claimed if status.concluded else None
+            at = replace(at, exit_code=state.exit_code, claimed=before if claimed is None else claimed)
+        return job_outcome(state, status, output), at
+
+    return _record(run_dir, verify)
 
 
 def record_outcome(run_dir: str, outcome: JobOutcome) -> Status:
     """The same for a run that Slurm never had."""
-    return _record(run_dir, lambda status: outcome)
+    return _record(run_dir, lambda status: (None if is_final(status) else outcome, status.slurm))
 
 
-def _record(
-    run_dir: str, decide: Callable[[Status], Optional[JobOutcome]], place: Optional[SlurmAllocation] = None
-) -> Status:
+def _record(run_dir: str, decide: Callable[[Status], Tuple[Optional[JobOutcome], Optional[SlurmAllocation]]]) -> Status:
     paths = run_directory.RunDir(run_dir)
     with file_lock(job_file.end_lock(run_dir), True, _LOCK_TIMEOUT):
-        status = run_directory.read_status(paths)
-        if is_final(status):
-            return status
+        before = status = run_directory.read_status(paths)
         values = [value for value in job_file.read_secrets(run_dir).values() if value]
-        outcome = decide(status)
-        if outcome is not None:
+        outcome, allocation = decide(status)
+        is_recorded = status.concluded and outcome is not None and outcome.sentence == status.error
+        if outcome is not None and not is_recorded:
             status = _ended(status, outcome, AppendedLog(paths.log, values))
         if values and not status.masked:
             status = replace(masked_record(status, values), masked=True)
             _mask_files(paths, values)
-        status = replace(status, slurm=status.slurm or place, concluded=True, sequence=status.sequence + 1)
-        run_directory.write_record(paths.status, status)
+        status = replace(status, slurm=allocation, concluded=True)
+        if status != before:
+            status = replace(status, sequence=status.sequence + 1)
+            run_directory.write_record(paths.status, status)
     job_file.delete_secrets(run_dir)
     return status
 

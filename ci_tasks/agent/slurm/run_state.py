@@ -17,7 +17,7 @@ from . import job_file
 from .outcome import is_final
 from .record_end import record_job_end
 from .squeue import SqueuePoller
-from .states import SlurmJobState
+from .states import UNKNOWN, SlurmJobState
 
 _CACHE_SECONDS = 10.0  # until one node sees what another wrote last, on a file system that caches
 _INTERVAL = 1.0  # seconds between two looks at slurm.json
@@ -30,18 +30,23 @@ class SlurmRunState:
         self._run_dir, self._queue = run_dir, queue
         self._job = job_file.read(run_dir)
         self._read_at = time.monotonic()
+        self._final: Optional[Status] = None
 
     def join(self, status: Status) -> Tuple[Status, bool]:
         """(status, whether it is final), given the status that the agent wrote."""
-        if is_final(status):
-            return status, True
+        if self._final is not None:
+            return self._final, True
         job = self._current_job()
         if job is None or not job.id:
-            return status, False  # whoever submits it writes the status
+            return status, status.concluded  # whoever submits it writes the status
         status = replace(status, slurm=status.slurm or SlurmAllocation(job.id))
         state = self._queue.state(job.id)
+        if state is None and is_final(status) and self._queue.is_missing(job.id):
+            state = SlurmJobState(UNKNOWN)  # it ended long ago
         if state is None and self._queue.problem:
             return _waiting(status, "Slurm does not answer: %s" % self._queue.problem), False
+        if state is None and is_final(status):
+            return _unverified(status), False
         if state is None:
             is_running = status.has_agent and not status.has_ended
             return (status if is_running else _waiting(status, "Slurm: submitted")), False
@@ -50,7 +55,8 @@ class SlurmRunState:
         if not status.has_ended and self._queue.seconds_over(job.id) < _CACHE_SECONDS:
             return _waiting(status, state.description), False
         try:
-            return record_job_end(self._run_dir, state), True
+            self._final = record_job_end(self._run_dir, state)
+            return self._final, True
         except (OSError, LockTimeout):
             return status, False
 
@@ -65,7 +71,14 @@ def _with_state(status: Status, state: SlurmJobState) -> Status:
     """An agent's end does not count while Slurm says that the job goes on: it was interrupted, and may run again."""
     if state.is_on_node and state.state != "SUSPENDED" and status.has_agent and not status.has_ended:
         return status
+    if state.is_on_node and is_final(status):
+        return _unverified(status)
     return _waiting(status, state.description)
+
+
+def _unverified(status: Status) -> Status:
+    """Its agent, or its job, wrote an end; Slurm has yet to say how the job ended."""
+    return replace(_waiting(status, ""), phase="collecting", waiting=())
 
 
 def _waiting(status: Status, reason: str) -> Status:

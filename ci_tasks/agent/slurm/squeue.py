@@ -55,6 +55,11 @@ class SqueuePoller:
             since = self._over_since.get(job)
         return time.monotonic() - since if since is not None else 0.0
 
+    def is_missing(self, job: str) -> bool:
+        """Whether the last answer did not know the job."""
+        with self._lock:
+            return job in self._missing_since
+
     def query(self, jobs: Sequence[str]) -> Dict[str, SlurmJobState]:
         """Ask Slurm now. Jobs that it does not know are missing, all of them where it does not answer."""
         if not jobs:

@@ -6,8 +6,9 @@ A job is named `ARRAY_INDEX`, as in `squeue --array`: every submission is an arr
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
-from typing import Dict, Iterable, List
+from typing import Dict, Iterable, List, Optional
 
 # "JOB STATE CODES" of squeue(1). A job in any other state, also one that only a newer Slurm knows, is not over.
 TERMINAL_STATES = (
@@ -23,13 +24,14 @@ SCONTROL_CONFIG = ["scontrol", "show", "config"]
 @dataclasses.dataclass(frozen=True)
 class SlurmJobState:
     """`state` is Slurm's name for it; `by` the user who cancelled it, from sacct; `start` when it started or is
-    expected to; `node` where it is."""
+    expected to; `node` where it is; `exit_code` that of an ended job, as a shell gives it."""
 
     state: str
     reason: str = ""
     start: str = ""
     node: str = ""
     by: str = ""
+    exit_code: Optional[int] = None
 
     @property
     def is_over(self) -> bool:
@@ -57,17 +59,27 @@ def squeue_command(arrays: Iterable[str]) -> List[str]:
     """Lists all jobs of these arrays, ended ones too as long as Slurm remembers them. The reason is the only field that
     may contain a `|`, so it comes last."""
     ids = ",".join(sorted(arrays))
-    return ["squeue", "--noheader", "--array", "--states=all", "--jobs=" + ids, "--format=%F|%K|%T|%S|%N|%r"]
+    fields = ("ArrayJobID", "ArrayTaskID", "State", "StartTime", "NodeList", "exit_code", "Reason")
+    return [
+        *("squeue", "--noheader", "--array", "--states=all", "--jobs=" + ids),
+        "--Format=" + ",".join(field + ":|" for field in fields),
+    ]
 
 
 def parse_squeue(text: str) -> Dict[str, SlurmJobState]:
     """{job: its state}"""
     states = {}
     for line in text.splitlines():
-        fields = [field.strip() for field in line.split("|", 5)]
-        if len(fields) == 6:
-            array, index, state, start, node, reason = fields
-            states["%s_%s" % (array, index)] = SlurmJobState(state, _value(reason), _value(start), _value(node))
+        fields = [field.strip() for field in line.split("|", 6)]
+        if len(fields) == 7:
+            array, index, state, start, node, code, reason = fields
+            states["%s_%s" % (array, index)] = SlurmJobState(
+                state,
+                _value(reason.rstrip("|")),
+                _value(start),
+                _value(node),
+                exit_code=_exit_code(code) if state in TERMINAL_STATES else None,
+            )
     return states
 
 
@@ -82,18 +94,19 @@ def arrays_by_name_command(name: str) -> List[str]:
 
 
 def sacct_command(jobs: Iterable[str]) -> List[str]:
-    command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,NodeList"]
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode,NodeList"]
     return [*command, "--jobs=" + ",".join(sorted(jobs))]
 
 
 def parse_sacct(text: str) -> Dict[str, SlurmJobState]:
-    """12_3|CANCELLED by 1000|gpu1"""
+    """12_3|CANCELLED by 1000|0:15|gpu1"""
     states = {}
     for line in text.splitlines():
         fields = line.split("|")
-        if len(fields) == 3:
+        if len(fields) == 4:
             state, _, by = fields[1].partition(" by ")
-            states[fields[0]] = SlurmJobState(state.strip(), node=_value(fields[2]), by=by.strip())
+            code, node = _exit_code(fields[2]), _value(fields[3])
+            states[fields[0]] = SlurmJobState(state.strip(), node=node, by=by.strip(), exit_code=code)
     return states
 
 
@@ -106,7 +119,7 @@ def completion_log(config: str) -> str:
 
 
 def parse_completion_log(text: str) -> Dict[str, SlurmJobState]:
-    """JobId=4 UserId=root(0) … JobState=TIMEOUT … NodeList=gpu1 … ArrayJobId=3 ArrayTaskId=0 …
+    """JobId=4 UserId=root(0) … JobState=TIMEOUT … NodeList=gpu1 … ArrayJobId=3 ArrayTaskId=0 … ExitCode=0:0
 
     A job that was requeued has a line for each time, the last of which counts.
     """
@@ -115,8 +128,18 @@ def parse_completion_log(text: str) -> Dict[str, SlurmJobState]:
         fields: Dict[str, str] = dict(word.partition("=")[::2] for word in line.split())
         if "ArrayJobId" in fields and "ArrayTaskId" in fields and "JobState" in fields:
             job = "%s_%s" % (fields["ArrayJobId"], fields["ArrayTaskId"])
-            states[job] = SlurmJobState(fields["JobState"], node=_value(fields.get("NodeList", "")))
+            node, code = _value(fields.get("NodeList", "")), _exit_code(fields.get("ExitCode", ""))
+            states[job] = SlurmJobState(fields["JobState"], node=node, exit_code=code)
     return states
+
+
+def _exit_code(text: str) -> Optional[int]:
+    """`4:0` is exit code 4, `0:9` the signal 9. squeue may print what wait(2) gives instead: 1024, and 9."""
+    code, _, number = text.partition(":")
+    if not code.isdigit() or not (number or "0").isdigit():
+        return None
+    status = int(code) << 8 | int(number) if number else int(code)
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def show_job_command(job: str) -> List[str]:

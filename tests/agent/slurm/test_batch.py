@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,10 @@ def test_a_job_that_was_requeued_starts_over_on_the_same_record(batch: Any) -> N
     assert [path.name for path in Path(batch.paths.artifacts).iterdir()] == ["2"], "the first attempt's are gone"
 
 
-def test_a_run_that_has_ended_does_not_begin_again(batch: Any) -> None:
+def test_a_run_whose_end_is_recorded_does_not_begin_again(batch: Any) -> None:
     batch.write("echo once\n")
     batch.batch()
+    run_directory.write_record(batch.paths.status, replace(batch.status(), concluded=True))
     assert batch.batch(SLURM_RESTART_COUNT="1").returncode == 1
     assert batch.log() == b"once\n"
 

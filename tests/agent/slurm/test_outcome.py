@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.slurm.outcome import is_final, job_outcome
+from ci_tasks.agent.slurm.outcome import claimed_code, is_final, job_outcome
 from ci_tasks.agent.slurm.states import UNKNOWN, SlurmJobState
 
 WAITS = Status("running", "waiting")
@@ -71,6 +71,30 @@ def test_the_log_says_so_in_one_line(slurm: SlurmJobState, status: Any, line: st
     outcome = job_outcome(slurm, status, "python3: command not found")
     assert outcome is not None
     assert outcome.line == line
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "slurms", "is_claimed"),
+    [
+        ("exit", 0, 0, False),
+        ("exit", 0, 4, True),
+        ("exit", 3, 0, True),
+        ("exit", 125, 4, True),
+        ("exit", 137, 137, False),
+        ("exit", 137, 9, False),  # as sacct has it
+        ("cancelled", None, 130, False),
+        ("cancelled", None, 4, True),
+        ("timeout", None, 124, False),
+        ("error", None, 1, False),
+        ("exit", 0, None, False),
+    ],
+)
+def test_a_status_claims_what_its_batch_script_did_not_exit_with(
+    end: Any, code: int | None, slurms: int | None, is_claimed: bool
+) -> None:
+    status = Status(state="ended", end=end, exit_code=code)
+    state = SlurmJobState("FAILED" if slurms else "COMPLETED", exit_code=slurms)
+    assert (claimed_code(state, status) is not None) is is_claimed
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,9 @@ class Queue(SqueuePoller):
     def seconds_over(self, job: str) -> float:
         return self.over
 
+    def is_missing(self, job: str) -> bool:
+        return self.known is None and self.problem == "missing"
+
 
 NEW = Status()
 RUNNING = Status("running", phase="running", pid=5)
@@ -48,6 +51,10 @@ STATES = {
     "suspended": (RUNNING, Queue(SlurmJobState("SUSPENDED", node="n1")), "Slurm: SUSPENDED on n1"),
     "queued again": (RUNNING, Queue(SlurmJobState("PENDING", "BeginTime")), "Slurm: PENDING (BeginTime)"),
     "interrupted, on its way": (INTERRUPTED, Queue(SlurmJobState("COMPLETING")), "Slurm: COMPLETING"),
+    "ended by its own word, not known yet": (ENDED, Queue(None), None),
+    "ended by its own word, and runs": (ENDED, Queue(SlurmJobState("RUNNING", node="n1")), None),
+    "ended by its own word, on its way": (ENDED, Queue(SlurmJobState("COMPLETING", node="n1")), None),
+    "ended by its own word, no answer": (ENDED, Queue(None, "timeout"), "Slurm does not answer: timeout"),
     "over a moment ago": (RUNNING, Queue(SlurmJobState("FAILED", node="n1"), "", 9.0), "Slurm: FAILED on n1"),
 }
 
@@ -67,15 +74,53 @@ def test_a_run_is_not_over_as_long_as_slurm_may_go_on_with_it(
     seen, is_final = SlurmRunState(run, queue).join(status)
     assert not is_final
     assert seen.slurm == SlurmAllocation("7_0")
-    if waiting is None:
+    if waiting is None and status == ENDED:
+        assert (seen.state, seen.phase, seen.waiting, seen.end) == ("running", "collecting", (), None)
+    elif waiting is None:
         assert seen == replace(status, slurm=seen.slurm)
     else:
         assert (seen.state, seen.phase, seen.waiting) == ("running", "waiting", (waiting,))
         assert (seen.end, seen.exit_code, seen.signalled) == (None, None, False)
 
 
-def test_an_end_of_the_agents_own_needs_no_slurm(run: str) -> None:
-    assert SlurmRunState(run, Queue(None)).join(ENDED) == (ENDED, True)
+def join_ended(run: str, queue: Queue, status: Status = ENDED) -> Status:
+    run_directory.write_record(run_directory.RunDir(run).status, status)
+    seen, is_final = SlurmRunState(run, queue).join(status)
+    assert is_final
+    assert run_directory.read_status(run_directory.RunDir(run)) == seen
+    return seen
+
+
+def test_an_end_that_slurm_confirms_holds_and_nothing_is_written_twice(run: str) -> None:
+    over = Queue(SlurmJobState("COMPLETED", node="n1", exit_code=0))
+    seen = join_ended(run, over)
+    assert (seen.end, seen.exit_code, seen.error) == ("exit", 0, None)
+    assert seen.slurm == SlurmAllocation("7_0", "n1", exit_code=0)
+    assert join_ended(run, over, seen) == seen
+
+
+def test_where_slurm_saw_another_exit_code_than_status_json_has_slurms_counts(run: str) -> None:
+    over = Queue(SlurmJobState("FAILED", node="n1", exit_code=4))
+    seen = join_ended(run, over, replace(ENDED, concluded=True))
+    assert (seen.end, seen.exit_code) == ("exit", 4)
+    assert seen.error == "status.json says that the job ended with 0, Slurm says 4"
+    assert seen.slurm == SlurmAllocation("7_0", "n1", exit_code=4, claimed=0)
+    log = Path(run_directory.RunDir(run).log)
+    assert log.read_text() == f"ci-tasks: {seen.error}\n"
+    assert join_ended(run, over, seen) == seen
+    assert log.read_text().count("\n") == 1
+
+
+def test_a_failure_that_slurm_did_not_see_stays_one_and_is_named(run: str) -> None:
+    seen = join_ended(run, Queue(SlurmJobState("COMPLETED", exit_code=0)), replace(ENDED, exit_code=3))
+    assert (seen.exit_code, seen.slurm) == (3, SlurmAllocation("7_0", exit_code=0, claimed=3))
+
+
+def test_an_end_that_slurm_has_forgotten_holds_unverified(run: str) -> None:
+    """Whatever the file says of that itself. Nobody waits for accounting, which is for jobs that have just ended."""
+    claims = replace(ENDED, slurm=SlurmAllocation("7_0", exit_code=0))
+    seen = join_ended(run, Queue(None, "missing"), claims)
+    assert (seen.exit_code, seen.slurm) == (0, SlurmAllocation("7_0"))
 
 
 def test_a_run_that_is_still_being_submitted_keeps_the_status_of_whoever_submits_it(tmp_path: Path) -> None:

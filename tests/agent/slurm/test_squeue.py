@@ -36,7 +36,7 @@ class Slurm:
 
 def test_all_jobs_of_all_arrays_are_one_question() -> None:
     slurm = Slurm(
-        squeue=output("12|0|RUNNING|N/A|gpu1|None\n12|1|PENDING|N/A||Priority\n13|0|COMPLETED|N/A|gpu2|None\n")
+        squeue=output("12|0|RUNNING|N/A|gpu1|0|None|\n12|1|PENDING|N/A||0|Priority|\n13|0|COMPLETED|N/A|gpu2|0|None|\n")
     )
     states = SqueuePoller(slurm.ask).query(["12_0", "12_1", "13_0"])
     assert {job: state.state for job, state in states.items()} == {
@@ -49,9 +49,9 @@ def test_all_jobs_of_all_arrays_are_one_question() -> None:
 
 
 def test_what_the_queue_has_forgotten_sacct_is_asked_for() -> None:
-    slurm = Slurm(squeue=output("12|0|RUNNING|N/A|gpu1|None\n"), sacct=output("12_1|CANCELLED by 1000|gpu1\n"))
+    slurm = Slurm(squeue=output("12|0|RUNNING|N/A|gpu1|0|None|\n"), sacct=output("12_1|CANCELLED by 1000|0:15|gpu1\n"))
     states = SqueuePoller(slurm.ask).query(["12_0", "12_1"])
-    assert states["12_1"] == SlurmJobState("CANCELLED", node="gpu1", by="1000")
+    assert states["12_1"] == SlurmJobState("CANCELLED", node="gpu1", by="1000", exit_code=143)
     assert "--jobs=12_1" in slurm.commands[1]
 
 
@@ -74,7 +74,7 @@ def wait_for_state(queue: SqueuePoller, job: str, expected: str | None) -> None:
 
 
 def test_a_controller_that_is_away_ends_nothing() -> None:
-    slurm = Slurm(squeue=output("12|0|RUNNING|N/A|gpu1|None\n"), sacct=NO_SACCT, scontrol=output(""))
+    slurm = Slurm(squeue=output("12|0|RUNNING|N/A|gpu1|0|None|\n"), sacct=NO_SACCT, scontrol=output(""))
     queue = SqueuePoller(slurm.ask, interval=0.01, unknown_after=0.0)
     wait_for_state(queue, "12_0", "RUNNING")
     slurm.answers["squeue"] = SILENT
@@ -85,7 +85,7 @@ def test_a_controller_that_is_away_ends_nothing() -> None:
     while len(slurm.commands) < count + 3:
         assert queue.state("12_0") == SlurmJobState("RUNNING", node="gpu1")
     assert "Unable to contact slurm controller" in queue.problem
-    slurm.answers["squeue"] = output("12|0|TIMEOUT|N/A|gpu1|None\n")
+    slurm.answers["squeue"] = output("12|0|TIMEOUT|N/A|gpu1|0|None|\n")
     wait_for_state(queue, "12_0", "TIMEOUT")
     assert queue.problem == ""
 
@@ -96,7 +96,7 @@ def test_a_job_that_nobody_knows_for_long_is_gone() -> None:
 
 
 def test_a_job_that_is_over_is_asked_for_no_more() -> None:
-    slurm = Slurm(squeue=output("12|0|FAILED|N/A|gpu1|None\n"))
+    slurm = Slurm(squeue=output("12|0|FAILED|N/A|gpu1|0|None|\n"))
     queue = SqueuePoller(slurm.ask, interval=0.01)
     wait_for_state(queue, "12_0", "FAILED")
     count = len(slurm.commands)

@@ -8,11 +8,11 @@ from ci_tasks.agent.slurm import states
 from ci_tasks.agent.slurm.states import SlurmJobState
 
 SQUEUE = """\
-12|0|RUNNING|2026-11-21T18:24:47|gpu1|None
-12|1|PENDING|2026-11-21T18:30:00||Resources
-12|2|PENDING|N/A||QOSMaxGRESPerUser
-12|3|PENDING|N/A||Nodes required for job are DOWN, DRAINED or reserved
-12|4|NODE_FAIL|2026-11-21T18:24:47|gpu2|NodeDown
+12|0|RUNNING|2026-11-21T18:24:47|gpu1|0|None|
+12|1|PENDING|2026-11-21T18:30:00||0|Resources|
+12|2|PENDING|N/A||0|QOSMaxGRESPerUser|
+12|3|PENDING|N/A||0|Nodes required for job are DOWN, DRAINED or reserved|
+12|4|NODE_FAIL|2026-11-21T18:24:47|gpu2|256|NodeDown|
 """
 JOBCOMP = """\
 JobId=2 UserId=root(0) Name=x JobState=PENDING Partition=main NodeList=gpu1 ArrayJobId=1 ArrayTaskId=0
@@ -56,12 +56,37 @@ def test_only_known_terminal_states_are_over(state: str, over: bool, on_node: bo
 
 
 def test_sacct_says_who_cancelled() -> None:
-    output = states.parse_sacct("12_0|CANCELLED by 1000|gpu1\n12_1|OUT_OF_MEMORY|gpu2\n12_2|CANCELLED|None assigned\n")
+    output = states.parse_sacct(
+        "12_0|CANCELLED by 1000|0:15|gpu1\n12_1|OUT_OF_MEMORY|0:125|gpu2\n12_2|CANCELLED||None assigned\n"
+    )
     assert output == {
-        "12_0": SlurmJobState("CANCELLED", node="gpu1", by="1000"),
-        "12_1": SlurmJobState("OUT_OF_MEMORY", node="gpu2"),
+        "12_0": SlurmJobState("CANCELLED", node="gpu1", by="1000", exit_code=143),
+        "12_1": SlurmJobState("OUT_OF_MEMORY", node="gpu2", exit_code=253),
         "12_2": SlurmJobState("CANCELLED"),
     }
+
+
+@pytest.mark.parametrize(
+    ("squeue", "others", "code"),
+    [
+        ("0", "0:0", 0),
+        ("1024", "4:0", 4),
+        ("35072", "137:0", 137),
+        ("9", "0:9", 137),
+        ("4:0", "4:0", 4),
+        ("", "", None),
+    ],
+)
+def test_an_exit_code_is_read_as_each_program_prints_it(squeue: str, others: str, code: int | None) -> None:
+    """22.05's squeue prints what wait(2) gave."""
+    queued = states.parse_squeue(f"12|0|FAILED|N/A|gpu1|{squeue}|NonZeroExitCode|\n")["12_0"]
+    logged = states.parse_completion_log(f"JobId=3 JobState=FAILED ArrayJobId=12 ArrayTaskId=0 ExitCode={others} \n")
+    assert queued.exit_code == logged["12_0"].exit_code == code
+    assert states.parse_sacct(f"12_0|FAILED|{others}|gpu1\n")["12_0"].exit_code == code
+
+
+def test_a_job_that_goes_on_has_no_exit_code_yet() -> None:
+    assert states.parse_squeue("12|0|COMPLETING|N/A|gpu1|0|None|\n")["12_0"].exit_code is None
 
 
 def test_of_a_requeued_job_the_completion_log_s_last_line_counts_and_half_a_line_does_not() -> None:
