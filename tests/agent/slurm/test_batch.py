@@ -16,6 +16,7 @@ import pytest
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.records import SlurmAllocation, SlurmJob, SlurmStart, Status
+from ci_tasks.agent.setup_manifest import check_setup
 from ci_tasks.agent.slurm import job_file
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu1", "CUDA_VISIBLE_DEVICES": "2,3", "SLURM_JOB_GPUS": "2,3"}
@@ -59,6 +60,18 @@ def test_too_few_gpus_are_blocked_and_nothing_runs(batch: Any) -> None:
     batch.write("touch ran\n", gpu_locks={**TWO, "count": 4})
     assert batch.batch().returncode == 125
     assert b"blocked: Slurm allocated 2 GPUs to the job (CUDA_VISIBLE_DEVICES=2,3), the row needs 4" in batch.log()
+    assert not batch.has("ran")
+
+
+def test_a_venv_that_changed_while_the_row_was_queued_is_blocked_and_nothing_runs(batch: Any, tmp_path: Path) -> None:
+    module = tmp_path / "setup/venv/module.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("a = 1\n")
+    check_setup(str(tmp_path / "setup"))
+    batch.write("touch ran\n", setup=str(tmp_path / "setup"))
+    module.write_text("a = 2\n")
+    assert batch.batch().returncode == 125
+    assert b"blocked: an earlier row changed what the install steps made: venv/module.py" in batch.log()
     assert not batch.has("ran")
 
 
