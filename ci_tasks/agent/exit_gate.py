@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
-from typing import Any, BinaryIO, Iterator, List, Sequence, TypeVar
+from typing import Any, BinaryIO, Callable, Iterator, List, Sequence, TypeVar
 
 from . import codec
-from .compressed_files import why_unsafe
+from .compressed_files import MAX_UNPACKED, STOPPED, ArchiveSearch
 from .mask import Masker, mask_text
 from .records import LeftOut, LeftOutFile, MaskedFiles
 from .run_directory import SMALL_FILES, RunDir, read_record, write_record
@@ -29,22 +30,31 @@ _FIELD = re.compile(r"[a-z_0-9]+\Z")  # of a record; other keys are names of pac
 T = TypeVar("T")
 
 
-def mask_run(run: RunDir, values: Sequence[str]) -> str:
+StopRequested = Callable[[], bool]
+
+
+def mask_run(run: RunDir, values: Sequence[str], stop_requested: StopRequested = lambda: False) -> str:
     """Mask the run's files. Returns where the old artifacts are, for the caller to remove; "" where there are none.
-    Raises OSError."""
+    Raises OSError, also where a stop is requested: then the artifacts are as they were."""
     if os.path.islink(run.path):
         raise OSError("%s is a link" % run.path)
     for name in SMALL_FILES if values else ():
-        _mask_small_file(os.path.join(run.path, name), values)
+        _mask_small_file(os.path.join(run.path, name), values, stop_requested)
     if os.path.islink(run.artifacts):
         os.unlink(run.artifacts)  # what it leads to is no artifact
     if not values or not os.path.isdir(run.artifacts):
         return ""
-    old = tempfile.mkdtemp(prefix=".unmasked-", dir=run.path)
-    os.rename(run.artifacts, os.path.join(old, "artifacts"))
-    os.mkdir(run.artifacts)
-    _ArtifactMasker(os.path.join(old, "artifacts"), run.artifacts, values).run()
-    return old
+    beside = tempfile.mkdtemp(prefix=".unmasked-", dir=run.path)
+    try:
+        masked = os.path.join(beside, "masked")
+        os.mkdir(masked)
+        _ArtifactMasker(run.artifacts, masked, values, stop_requested).run()
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    os.rename(run.artifacts, os.path.join(beside, "artifacts"))
+    os.rename(masked, run.artifacts)
+    return beside
 
 
 def masked_record(record: T, values: Sequence[str]) -> T:
@@ -73,19 +83,21 @@ def _masked_texts(value: Any, values: Sequence[str]) -> Any:
 
 
 class _ArtifactMasker:
-    def __init__(self, source: str, target: str, values: Sequence[str]) -> None:
-        self._source, self._target, self._values = source, target, values
+    def __init__(self, source: str, target: str, values: Sequence[str], stop_requested: StopRequested) -> None:
+        self._source, self._target, self._values, self._stop_requested = source, target, values, stop_requested
         self._masked: List[str] = []
         self._left_out: List[LeftOutFile] = []
         self._bytes_left = MAX_SEARCHED
 
     def run(self) -> None:
         for path in _plain_files(self._source):
+            _check(self._stop_requested)
             name = os.path.relpath(path, self._source)
             shown = mask_text(self._values, name)
             try:
-                is_masked = self._move(path, os.path.join(self._target, shown)) or shown != name
+                is_masked = self._add(path, os.path.join(self._target, shown)) or shown != name
             except OSError as error:
+                _check(self._stop_requested)
                 self._left_out.append(LeftOutFile("host", shown, None, error.strerror or str(error)))
                 continue
             if is_masked:
@@ -105,7 +117,7 @@ class _ArtifactMasker:
             files = (*before.files, *self._left_out)
             write_record(path, LeftOut(files[:MAX_NAMED], before.more + max(0, len(files) - MAX_NAMED)))
 
-    def _move(self, path: str, target: str) -> bool:
+    def _add(self, path: str, target: str) -> bool:
         """Whether something in the file was masked."""
         os.makedirs(os.path.dirname(target), exist_ok=True)
         target = _unused(target)
@@ -117,36 +129,40 @@ class _ArtifactMasker:
             if info.st_size > self._bytes_left:
                 raise OSError("too large to be searched for secrets")
             self._bytes_left -= info.st_size
-            reason = why_unsafe(source, self._values)
+            search = ArchiveSearch(self._values, min(MAX_UNPACKED, self._bytes_left), self._stop_requested)
+            reason = search.why_unsafe(source)
+            self._bytes_left -= search.bytes_searched
             if reason:
                 raise OSError(reason)
-            source.seek(0)
-            if not _has_secrets(source, self._values):
+            if not _has_secrets(source, self._values, self._stop_requested):
                 try:
-                    os.rename(path, target)
+                    os.link(path, target, follow_symlinks=False)
                     return False
-                except OSError:  # in a directory of another user; it can still be copied
+                except OSError:  # it belongs to another user, or the file system has no links; it can still be copied
                     pass
-            return mask_file(source, target, self._values)
+            return _mask_file(source, target, self._values, self._stop_requested)
 
 
-def mask_file(source: BinaryIO, target: str, values: Sequence[str]) -> bool:
+def _mask_file(source: BinaryIO, target: str, values: Sequence[str], stop_requested: StopRequested) -> bool:
     """Copy `source` to the new file `target`. Returns whether something was masked. In a binary file the mask is as
     long as the secret, so that whatever stands behind it stays where it was."""
     source.seek(0)
     masker = Masker(values, keep_length=b"\0" in source.read(_HEAD))
-    source.seek(0)
     handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(handle, "wb") as out:
-        for chunk in iter(lambda: source.read(_CHUNK), b""):
-            out.write(masker.feed(chunk))
-        out.write(masker.flush())
+    try:
+        with os.fdopen(handle, "wb") as out:
+            for chunk in _chunks(source, stop_requested):
+                out.write(masker.feed(chunk))
+            out.write(masker.flush())
+    except BaseException:
+        os.unlink(target)
+        raise
     return masker.count > 0
 
 
-def _has_secrets(source: BinaryIO, values: Sequence[str]) -> bool:
+def _has_secrets(source: BinaryIO, values: Sequence[str], stop_requested: StopRequested) -> bool:
     masker = Masker(values)
-    for chunk in iter(lambda: source.read(_CHUNK), b""):
+    for chunk in _chunks(source, stop_requested):
         masker.feed(chunk)
         if masker.count:
             return True
@@ -154,7 +170,19 @@ def _has_secrets(source: BinaryIO, values: Sequence[str]) -> bool:
     return masker.count > 0
 
 
-def _mask_small_file(path: str, values: Sequence[str]) -> None:
+def _chunks(source: BinaryIO, stop_requested: StopRequested) -> Iterator[bytes]:
+    source.seek(0)
+    for chunk in iter(lambda: source.read(_CHUNK), b""):
+        _check(stop_requested)
+        yield chunk
+
+
+def _check(stop_requested: StopRequested) -> None:
+    if stop_requested():
+        raise OSError(STOPPED)
+
+
+def _mask_small_file(path: str, values: Sequence[str], stop_requested: StopRequested) -> None:
     """Replace the file by its masked form; a link, or what cannot be read or searched, is removed."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -167,10 +195,10 @@ def _mask_small_file(path: str, values: Sequence[str]) -> None:
         if os.fstat(handle).st_size > MAX_SEARCHED:
             os.unlink(path)
             return
-        if not _has_secrets(source, values):
+        if not _has_secrets(source, values, stop_requested):
             return
         beside = _unused(path + ".masked")
-        mask_file(source, beside, values)
+        _mask_file(source, beside, values, stop_requested)
     os.replace(beside, path)
 
 

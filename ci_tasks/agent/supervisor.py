@@ -71,7 +71,7 @@ class Supervisor:
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
         self.stalled = False
         self.resources = RunResources(plan, paths.path)
-        self.cleanup = RunCleanup(paths, plan)
+        self.cleanup = RunCleanup(paths, plan, lambda: signals.stop_requested)
         self.files, self.lock = OwnFiles(paths), liveness.AgentLock(paths.path)
         self.left: List[int] = []  # processes that could not be killed
         self.daemon = DaemonMonitor(plan, lambda: remove_left_containers(paths.path))
@@ -268,6 +268,7 @@ class Supervisor:
         self._event(Event(_now(), "ended", end=end, exit_code=code))
         self.status = replace(self.status, phase="collecting")
         succeeded = end == run_directory.END_EXIT and code == 0
+        self.signals.stop_requested = False  # it was the job's; another one is ours
         cleaned = (
             call_with_heartbeat(lambda: self.cleanup.finish(succeeded), self._heartbeat, HEARTBEAT_SECONDS)
             or CleanupResult()
@@ -299,8 +300,7 @@ class Supervisor:
     def remove_left_containers(self) -> None:
         """The run has ended, and its daemon did not answer: remove its containers when it does, within some time."""
         deadline = time.monotonic() + RETRY_MINUTES * 60
-        self.signals.stop_requested = False  # it was the job's
-        while self.cleanup.left_containers and time.monotonic() < deadline:
+        while self.cleanup.left_containers and not self.signals.stop_requested and time.monotonic() < deadline:
             select.select([self.signals.fd], [], [], RETRY_SECONDS)
             self.signals.clear()
             if self.signals.stop_requested:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent import exit_gate
 from ci_tasks.agent.exit_gate import mask_run, masked_record
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir
@@ -69,6 +70,29 @@ def test_a_compressed_file_with_a_secret_stays_behind_and_is_named(run: RunDir) 
     assert sorted(got) == ["clean.gz", "left-out.json"]
     (left,) = json.loads(got["left-out.json"])["files"]
     assert (left["path"], left["why"]) == ("log.gz", "there is a secret in it, and it is compressed")
+
+
+def test_what_comes_out_of_all_files_together_has_a_limit(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exit_gate, "MAX_SEARCHED", 1 << 20)
+    for number in range(3):
+        put(run, f"artifacts/{number}.gz", gzip.compress(b"\0" * (1 << 19)))
+    got = masked(run)
+    assert sorted(got) == ["0.gz", "left-out.json"]
+    assert [left["path"] for left in json.loads(got["left-out.json"])["files"]] == ["1.gz", "2.gz"]
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_stop_leaves_everything_as_it_was_for_the_next_pass(run: RunDir, steps: int) -> None:
+    """It is asked for between any two chunks: nothing is lost, and what is fetched later is masked then."""
+    put(run, "agent.log", b"." * (2 << 20))
+    put(run, "artifacts/large", b"." * (3 << 20) + SECRET.encode())
+    put(run, "artifacts/packed.gz", gzip.compress(b"." * (3 << 20)))
+    before, asked = files(run), iter(range(steps))
+    with pytest.raises(OSError, match="asked to end"):
+        mask_run(run, [SECRET], lambda: next(asked, None) is None)
+    assert files(run) == before
+    assert sorted(os.listdir(run.path)) == ["agent.log", "artifacts"]
+    assert sorted(masked(run)) == ["large", "masked.json", "packed.gz"]
 
 
 def test_a_file_that_would_be_searched_for_hours_stays_behind_and_is_named(run: RunDir) -> None:

@@ -39,8 +39,11 @@ class CleanupResult:
 class RunCleanup:
     """What is still to be done for a run when its processes have ended."""
 
-    def __init__(self, paths: run_directory.RunDir, plan: Plan) -> None:
+    def __init__(
+        self, paths: run_directory.RunDir, plan: Plan, stop_requested: Callable[[], bool] = lambda: False
+    ) -> None:
         self.paths, self.plan, self.began = paths, plan, time.time()
+        self._stop_requested = stop_requested
         self.containers = RunContainers(paths.path)
         self.left_containers = False  # some may be left, since the daemon did not answer
         self._problems: List[str] = []
@@ -94,7 +97,7 @@ class RunCleanup:
     def _mask(self, image: Optional[str]) -> bool:
         """Whether everything that is fetched is masked; what is not will be when it is fetched."""
         try:
-            unmasked = mask_run(self.paths, secret_values(self.plan))
+            unmasked = mask_run(self.paths, secret_values(self.plan), self._stop_requested)
         except (OSError, ValueError) as error:
             self._problems.append("secrets are not masked yet: %s" % error)
             return False
