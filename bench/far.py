@@ -204,7 +204,7 @@ class World:
         """Edit, run, and read what it says."""
         mark = self._edit(checkout, job.script)
         self.proxy.longest = [0, 0]
-        seen, said, size = Seen(0.0, 0.0, 0, 0.0), b"", 0
+        seen, received, size = Seen(0.0, 0.0, 0, 0.0), b"", 0
         begun = time.perf_counter()
         process = subprocess.Popen(
             command, cwd=checkout, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
@@ -212,11 +212,11 @@ class World:
         assert process.stdout is not None
         while chunk := os.read(process.stdout.fileno(), 1 << 20):
             if not seen.first:
-                said += chunk
-                if mark not in said:
+                received += chunk
+                if mark not in received:
                     continue
                 seen.first, seen.round_trips = time.perf_counter() - begun, self.proxy.round_trips
-                chunk = said.partition(mark)[2]
+                chunk = received.partition(mark)[2]
             size += len(chunk)
             if not seen.last and size >= job.size:
                 seen.last = time.perf_counter() - begun
@@ -226,7 +226,7 @@ class World:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode, seen.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
         if not seen.last:
-            raise SystemExit(f"{' '.join(command)}: exit {process.returncode}, {size} bytes after\n{said!r}")
+            raise SystemExit(f"{' '.join(command)}: exit {process.returncode}, {size} bytes after\n{received!r}")
         return seen
 
     def _edit(self, checkout: Path, script: str) -> bytes:

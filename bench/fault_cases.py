@@ -133,7 +133,7 @@ def blackhole_long(world: World, phase: str) -> None:
     begun = time.monotonic()
     try:
         until(lambda: "is down (" in world.output(), "the client says that the link is down", NOTICED)
-        world.said.append(f"noticed after {time.monotonic() - begun:.1f} s")
+        world.notes.append(f"noticed after {time.monotonic() - begun:.1f} s")
         time.sleep(world.chance.uniform(0, 3))
     finally:
         world.road.restore()
@@ -199,7 +199,7 @@ def daemon_hang_ctrl_c(world: World, phase: str) -> None:
 def _await_silence(world: World) -> None:
     begun = time.monotonic()
     until(lambda: "docker has not answered for" in world.output(), "the client says that docker does not answer")
-    world.said.append(f"noticed after {time.monotonic() - begun:.0f} s")
+    world.notes.append(f"noticed after {time.monotonic() - begun:.0f} s")
 
 
 def nothing(world: World, phase: str) -> None:

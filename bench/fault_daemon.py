@@ -15,12 +15,12 @@ sys.path.insert(0, str(ROOT))
 
 from tests.parts import dockerd, proxy, registry  # noqa: E402
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 STOP = threading.Event()  # somebody has pressed ^C: every trial comes to its end
 
 
 def until(
-    condition: Callable[[], Any], what: str, seconds: float = PATIENCE, over: Callable[[], Any] = lambda: False
+    condition: Callable[[], Any], what: str, seconds: float = TIMEOUT_SECONDS, over: Callable[[], Any] = lambda: False
 ) -> Any:
     """The first true value of `condition`; not waited for any longer when `over`."""
     deadline, ended = time.monotonic() + seconds, False

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fault_daemon import PATIENCE, ROOT, STOP, Daemon, Unreached, until
+from fault_daemon import ROOT, STOP, TIMEOUT_SECONDS, Daemon, Unreached, until
 
 from tests.parts.clock import HostClock
 from tests.parts.proxy import TcpProxy
@@ -93,7 +93,7 @@ class World:
     daemon: Daemon | None
     code: int = 0
     client: subprocess.Popen[bytes] | None = None
-    said: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     steps_clock: bool = False
     rows: int = 1
     hostile: str = ""  # what the job does before its own work
@@ -198,7 +198,7 @@ class World:
     def finish(self) -> int:
         """The exit code of the client; it gets its time and no more."""
         assert self.client is not None
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline and not STOP.is_set():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self.client.wait(0.2)
@@ -257,7 +257,7 @@ class World:
         return [self.there / f"simulated-gpus/custom_gpu_lock_{gpu}.lock" for gpu in range(GPUS)]
 
     def lock(self, how_many: int) -> None:
-        """Take pretend GPUs, as another run would."""
+        """Take simulated GPUs, as another run would."""
         (self.there / "simulated-gpus").mkdir(exist_ok=True)
         for path in self.lock_paths()[:how_many]:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

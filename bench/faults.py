@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fault_cases import CASES, NOT_APPLICABLE, Case
+from fault_checks import clean, problems_of, wanted, words_of
 from fault_daemon import STOP, Daemon, Unreached, until
-from fault_look import clean, look, wanted, words_of
 from fault_world import World
 
 from ci_tasks.records import EXIT_CODES
@@ -64,27 +64,27 @@ class Line:
 
 
 def main() -> int:
-    words = arguments()
+    options = arguments()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where our caller ignores it: clients inherit that
-    seed = words.seed if words.seed is not None else random.randrange(1 << 30)
-    cases = [case for case in CASES if matches(case, words.only)]
+    seed = options.seed if options.seed is not None else random.randrange(1 << 30)
+    cases = [case for case in CASES if matches(case, options.only)]
     random.Random(0).shuffle(cases)  # those in containers, one at a time, with others between them
     lines = {(case.fault, case.phase): Line(case.fault, case.phase) for case in cases}
-    left_out, daemon = what_is_missing(words)
+    left_out, daemon = what_is_missing(options)
     for case in list(cases):
         if case.inflict.__name__ in left_out or (case.docker and daemon is None):
             lines[case.fault, case.phase].notes.append(left_out.get(case.fault) or left_out["docker"])
             cases.remove(case)
     try:
-        perform(cases, words, seed, daemon, lines)
+        perform(cases, options, seed, daemon, lines)
     finally:
         if daemon is not None:
             daemon.stop()
     for key in sorted(lines):
         line = lines[key]
-        print(json.dumps(told(line)), flush=True)
+        print(json.dumps(summary(line)), flush=True)
     for (fault, phase), why in NOT_APPLICABLE.items():
-        if not words.only or words.only.split(":")[0] == fault:
+        if not options.only or options.only.split(":")[0] == fault:
             print(json.dumps({"fault": fault, "phase": phase, "trials": 0, "why": why}))
     wrong = sum(len(line.wrong) for line in lines.values())
     trials = sum(line.trials for line in lines.values())
@@ -107,12 +107,12 @@ def matches(case: Case, only: str) -> bool:
     return fault in ("", case.fault) and phase in ("", case.phase)
 
 
-def what_is_missing(words: argparse.Namespace) -> tuple[dict[str, str], Daemon | None]:
+def what_is_missing(options: argparse.Namespace) -> tuple[dict[str, str], Daemon | None]:
     """Faults that cannot be done here with the reason, and the daemon, if there can be one."""
     if os.geteuid() != 0:
         sys.exit("needs root: small disks, and a Docker daemon of our own")
     left_out = {} if COMPILER else {"clock_step": "not exercised: no C compiler for the library that steps the clock"}
-    if words.docker is False:
+    if options.docker is False:
         return {**left_out, "docker": "not exercised: --no-docker"}, None
     try:
         daemon = Daemon()
@@ -122,35 +122,35 @@ def what_is_missing(words: argparse.Namespace) -> tuple[dict[str, str], Daemon |
         return {**left_out, "docker": f"not exercised: {problem}"}, None
 
 
-def told(line: Line) -> dict[str, Any]:
-    found: dict[str, Any] = {"fault": line.fault, "phase": line.phase, "trials": line.trials, "right": line.right}
-    found["docker"] = line.docker
+def summary(line: Line) -> dict[str, Any]:
+    row: dict[str, Any] = {"fault": line.fault, "phase": line.phase, "trials": line.trials, "right": line.right}
+    row["docker"] = line.docker
     if line.missed:
-        found["missed"] = line.missed
+        row["missed"] = line.missed
     if line.wrong:
-        found["wrong"] = line.wrong
+        row["wrong"] = line.wrong
     if line.notes:
-        found["notes"] = sorted(set(line.notes))[:6]
-    return found
+        row["notes"] = sorted(set(line.notes))[:6]
+    return row
 
 
 # -- all trials ------------------------------------------------------------------------------------------------------
 
 
 def perform(
-    cases: list[Case], words: argparse.Namespace, seed: int, daemon: Daemon | None, lines: dict[Any, Line]
+    cases: list[Case], options: argparse.Namespace, seed: int, daemon: Daemon | None, lines: dict[Any, Line]
 ) -> None:
     """Two at a time; those in containers one at a time."""
     if not cases:
         return
-    numbers = iter(range(seed, seed + words.trials))
+    numbers = iter(range(seed, seed + options.trials))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         going: set[Future[None]] = set()
         try:
             while True:
                 while len(going) < AT_ONCE and (number := next(numbers, None)) is not None:
-                    case, boxed = choose(cases, number, words, seed, daemon)
-                    going.add(pool.submit(one, case, number, daemon if boxed else None, lines, words.keep))
+                    case, boxed = choose(cases, number, options, seed, daemon)
+                    going.add(pool.submit(one, case, number, daemon if boxed else None, lines, options.keep))
                 if not going:
                     return
                 done, going = wait(going, return_when=FIRST_COMPLETED)
@@ -162,14 +162,14 @@ def perform(
 
 
 def choose(
-    cases: list[Case], number: int, words: argparse.Namespace, seed: int, daemon: Daemon | None
+    cases: list[Case], number: int, options: argparse.Namespace, seed: int, daemon: Daemon | None
 ) -> tuple[Case, bool]:
     """Every case comes again and again in turn; the seed alone says which, and whether in a container."""
     chance = random.Random(number)
     case = cases[number % len(cases)]
     if case.docker is not None:
         return case, case.docker
-    return case, daemon is not None and (words.docker is True or chance.random() < 0.2)
+    return case, daemon is not None and (options.docker is True or chance.random() < 0.2)
 
 
 def one(case: Case, number: int, daemon: Daemon | None, lines: dict[Any, Line], keep: bool) -> None:
@@ -246,7 +246,7 @@ def trial(case: Case, world: World) -> tuple[list[str], list[str]]:
                 raise Missed from None
             problems.append(str(unreached))
         problems += finish(case, world)
-        problems += look(case, world)
+        problems += problems_of(case, world)
         problems += clean(case, world)
         world.road.restore()
         world.ssh.stop()
@@ -255,7 +255,7 @@ def trial(case: Case, world: World) -> tuple[list[str], list[str]]:
         problems += [f"still alive on the box: {words_of(pid)}" for pid in world.processes()]
         if problems:
             (world.path / "problems").write_text("\n".join(problems) + "\n")
-    return problems, world.said
+    return problems, world.notes
 
 
 def finish(case: Case, world: World) -> list[str]:
@@ -269,7 +269,7 @@ def finish(case: Case, world: World) -> list[str]:
         return [*problems, "no run to come back to"]
     if case.home:
         home_words = world.chance.choice(case.home)
-        world.said.append(f"then {home_words}")
+        world.notes.append(f"then {home_words}")
         deadline = time.monotonic() + JOBS_SECONDS
         while not is_home(world) and time.monotonic() < deadline:
             world.ci_tasks(*home_words.split())

@@ -72,7 +72,7 @@ def main() -> int:
         _fill(words.runs - words.files)
         slowest = _commands(words)
         _others(home, words)
-        _questions(words)
+        _queries(words)
         _inserts()
     finally:
         shutil.rmtree(home)
@@ -198,15 +198,15 @@ def scaled(name: str, files: int, words: argparse.Namespace, work: Callable[[], 
     tell(f"beside: {name}", runs=files, seconds=taken, scaled_s=taken * words.runs / files)
 
 
-def _questions(words: argparse.Namespace) -> None:
+def _queries(words: argparse.Namespace) -> None:
     """In a process that has already asked once, as the scheduler does."""
-    asked: dict[str, Callable[[], object]] = {
+    queries: dict[str, Callable[[], object]] = {
         "durations()": lambda: history.durations("ckpt"),
         "latest()": lambda: history.latest("ckpt", "/home/somebody/slime"),
     }
-    for name, ask in asked.items():
-        ask()
-        tell(name, runs=words.runs, seconds=median(timed(ask) for _ in range(words.tries)))
+    for name, query in queries.items():
+        query()
+        tell(name, runs=words.runs, seconds=median(timed(query) for _ in range(words.tries)))
 
 
 def _inserts() -> None:

@@ -1,7 +1,7 @@
 """GPU locks under contention: our fence with the sample's lock script, GPUs that the agent itself takes, and a
-stand-in for CI's script (all or nothing, files opened with a+, random sleeps), for 1, 2, 4 and 8 of eight pretend GPUs
-in a directory of their own, while agents, scripts and stand-ins are killed at random. All times are a hundredth of the
-real ones: the script sleeps up to 0.05 s instead of 5, a reservation starts after 0.6 s instead of 60.
+stand-in for CI's script (all or nothing, files opened with a+, random sleeps), for 1, 2, 4 and 8 of eight simulated
+GPUs in a directory of their own, while agents, scripts and stand-ins are killed at random. All times are a hundredth
+of the real ones: the script sleeps up to 0.05 s instead of 5, a reservation starts after 0.6 s instead of 60.
 
     python bench/locks.py [--acquisitions N] [--seconds S]      one JSON line a figure
     contention: `held_twice` and `leaked` have to be 0. Whoever has a GPU puts its name into a file that must not exist.
@@ -207,12 +207,12 @@ def fenced(arena: Arena, token: str, count: int, timings: LockTimings) -> None:
             },
         )
         assert job.stdout is not None
-        told = False
+        is_reported = False
         while chunk := _output(job.stdout, timings.poll):
             fence.read_output(chunk.strip(b"\0"))
             fence.poll()
-            if fence.is_done and not told:
-                told = True
+            if fence.is_done and not is_reported:
+                is_reported = True
                 arena.tell(f"fence {count}", time.monotonic() - begun)
         fence.close()
         if job.wait() and not arena.is_killed(token):

@@ -160,16 +160,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", default="", help="only this folder of ci_tasks")
     parser.add_argument("--all", action="store_true", help="run the whole suite on what its own tests do not notice")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     killed: Counter[str] = Counter()
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run(f"git archive HEAD | tar -x -C {directory}", shell=True, cwd=ROOT, check=True)
-        for mutation in choose(asked.count, asked.seed, asked.folder):
+        for mutation in choose(options.count, options.seed, options.folder):
             where = mutation.path.relative_to(PACKAGE)
             tests = tests_of(mutation.path)
             by = noticed_by(mutation, tests, Path(directory)) if tests else ""
-            if not by and asked.all:
+            if not by and options.all:
                 by = noticed_by(mutation, ["tests"], Path(directory))
             folder = "/".join(where.parts[:2]) if where.parts[0] == "features" else where.parts[0]
             total[folder] += 1

@@ -87,10 +87,10 @@ def ratios(seeds: int) -> Iterator[dict[str, Any]]:
                 for hosts in (1, 2, 4) if not slow else (2, 4):
                     for seed in range(seeds):
                         one(label, hosts, seed, estimates, slow, over)
-            told = {kind: spread(values) for kind, values in over.items() if values}
+            by_kind = {kind: spread(values) for kind, values in over.items() if values}
             speeds = "fast and slow" if slow else "equal"
-            met = {} if slow else {"met": told["ours"]["mean"] <= goal}
-            yield {"estimates": estimates, "speeds": speeds, "draws": len(over["ours"]), **told, **met}
+            met = {} if slow else {"met": by_kind["ours"]["mean"] <= goal}
+            yield {"estimates": estimates, "speeds": speeds, "draws": len(over["ours"]), **by_kind, **met}
 
 
 def one(label: str, hosts: int, seed: int, estimates: str, slow: bool, over: dict[str, list[float]]) -> None:

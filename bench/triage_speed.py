@@ -1,11 +1,12 @@
 """How fast a triage reads a large log, against `grep -iE` for the same words over the same file, and its memory.
 
-    python bench/triage_speed.py [--size 1G] [--pairs 5] [--seed 1] [--told 2] [--keep FILE]    one JSON line a figure.
-    Exit code 1 where a figure is above its limit.
+    python bench/triage_speed.py [--size 1G] [--pairs 5] [--seed 1] [--matching 2] [--keep FILE]
+
+Prints one JSON line a figure. Exit code 1 where a figure is above its limit.
 
 The log is made like a large job's: requests, batches, metrics, progress bars and warnings, and at its end a failure of
-several ranks. `--told` is the share of its lines, in percent, that have one of the words. Both read it in turn, once
-each per pair, in processes of their own, and the ratio is the median of the pairs' ratios. grep gets the words of
+several ranks. `--matching` is the share of its lines, in percent, that have one of the words. Both read it in turn,
+once each per pair, in processes of their own, and the ratio is the median of the pairs' ratios. grep gets the words of
 rules.yaml and counts the lines that match, since it stops at the first where its output goes nowhere. Times include the
 processes' start.
 """
@@ -60,7 +61,7 @@ QUIET = [
     "(RolloutManager pid={port}) \x1b[36mrollout {byte}\x1b[0m: mean reward 0.{byte}, length {port}, cut 0.0{rank}",
     "iteration {byte}/ 1000 | consumed samples: {port} | time per iteration (ms): {port}.1 | lm loss: 2.{byte}E+00",
 ]
-TOLD = [
+MATCHING = [
     "(MegatronTrainRayActor pid={port}) UserWarning: recompute is not supported for layer {byte}, falling back to full",
     "[2025-03-01 {time}] WARNING: request {id} failed with status 503, retrying in {rank} s",
     "(raylet) [2025-03-01 {time},120 W {port} {port}] memory_monitor.cc:197: heartbeat of worker {id} was late",
@@ -75,13 +76,13 @@ def main() -> int:
     parser.add_argument("--size", type=_size, default=_size("1G"), help="of the log, with K, M or G (default 1G)")
     parser.add_argument("--pairs", type=int, default=5, help="readings of each (default 5)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--told", type=float, default=2.0, help="percent of lines with one of the words (default 2)")
+    parser.add_argument("--matching", type=float, default=2.0, help="percent of lines with such a word (default 2)")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="make the log there, and leave it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         log = options.keep or Path(directory, "log")
         with log.open("wb") as file:
-            for piece in made(options.size, random.Random(options.seed), options.told / 100):
+            for piece in made(options.size, random.Random(options.seed), options.matching / 100):
                 file.write(piece)
         figures = measured(log, options.pairs)
     for figure in figures:
@@ -93,14 +94,14 @@ def _size(text: str) -> int:
     return int(float(text.rstrip("BbKMG")) * UNITS.get(text.rstrip("Bb")[-1:], 1))
 
 
-def made(size: int, dice: random.Random, told: float) -> Iterator[bytes]:
+def made(size: int, dice: random.Random, matching: float) -> Iterator[bytes]:
     """A log of about `size` bytes. Its blocks come again with other digits: drawing each line of a gigabyte anew would
     take longer than all readings."""
-    stock = [_block(dice, told) for _ in range(24)]
+    blocks = [_block(dice, matching) for _ in range(24)]
     end = _end().encode()
     written = 0
     while written < size - len(end):
-        block = stock[dice.randrange(len(stock))].translate(bytes.maketrans(b"0123456789", _shuffled(dice)))
+        block = blocks[dice.randrange(len(blocks))].translate(bytes.maketrans(b"0123456789", _shuffled(dice)))
         written += len(block)
         yield block
     yield end
@@ -110,10 +111,10 @@ def _shuffled(dice: random.Random) -> bytes:
     return bytes(dice.sample(b"0123456789", 10))
 
 
-def _block(dice: random.Random, told: float) -> bytes:
+def _block(dice: random.Random, matching: float) -> bytes:
     rows = []
     for _ in range(10_000):
-        shape = dice.choice(TOLD if dice.random() < told else QUIET)
+        shape = dice.choice(MATCHING if dice.random() < matching else QUIET)
         rows.append(_row(shape, dice))
         if dice.random() < 0.002:
             rows.append(
@@ -155,8 +156,13 @@ def measured(log: Path, pairs: int) -> list[dict[str, Any]]:
     size = log.stat().st_size
     ratio = statistics.median(answer["wall"] / seconds for answer, seconds in zip(answers, times, strict=True))
     wall = statistics.median(answer["wall"] for answer in answers)
-    told = rows[0][1][1] / answers[0]["line_no"]
-    log_is = {"log_mb": round(size / 1e6), "lines": answers[0]["line_no"], "told": round(told, 4), "pairs": pairs}
+    matching = rows[0][1][1] / answers[0]["line_no"]
+    log_is = {
+        "log_mb": round(size / 1e6),
+        "lines": answers[0]["line_no"],
+        "matching": round(matching, 4),
+        "pairs": pairs,
+    }
     return [
         {"figure": "triage", "value": round(wall, 2), "unit": "s", "mb_per_s": round(size / 1e6 / wall), **log_is},
         {"figure": "grep -ciE", "value": round(statistics.median(times), 2), "unit": "s", "times": _spread(times)},

@@ -74,7 +74,7 @@ class Triage:
     failed); `cause` one of the classes of rules.yaml, `unknown` where no rule knows, `pass` where nothing failed.
     `line` has no escape sequences; `text` is the same without timestamp, rank and actor. `signature` is equal for
     two runs of one failure, "" where nothing failed. `confidence` is between 0 and 1. `context` are the lines
-    around, the blamed one among them; `reason` is the rule's explanation; `frames` the innermost calls of its
+    around, the failing one among them; `reason` is the rule's explanation; `frames` the innermost calls of its
     traceback as `file:function`, outermost first. `second` is the next best, where that is not far behind.
     """
 

@@ -31,7 +31,7 @@ SAMPLE = ROOT / "examples/tiny-slime"
 
 warm = Warm()
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 def cannot(reason: str) -> NoReturn:
@@ -101,7 +101,7 @@ def cluster(slurm: Slurm, sshd: Sshd, tmp_path: Path) -> Iterator[Cluster]:
         yield stack.enter_context(login_node(slurm, sshd, tmp_path))
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = TIMEOUT_SECONDS) -> Any:
     """The first true value of `condition`; fails the test when none came in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -33,7 +33,7 @@ _LINK = re.compile(rb"(?:\A|(?<=\0))160000 (?:commit )?([0-9a-f]+)(?: \d)?\t([^\
 
 
 # Settings with which git would miss an edit.
-_LOOK_AT_ALL_FILES = ("core.trustctime=true", "core.checkStat=default", "core.ignoreStat=false")
+_CHECK_ALL_FILES = ("core.trustctime=true", "core.checkStat=default", "core.ignoreStat=false")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Recorder:
         }
         # git-lfs would keep the content of every changed file in the user's .git.
         lfs = f"lfs.storage={place.git_dir.absolute() / 'lfs'}"
-        self.git = Git(source, environment, settings=(lfs, *_LOOK_AT_ALL_FILES))
+        self.git = Git(source, environment, settings=(lfs, *_CHECK_ALL_FILES))
 
     def copy_index(self, real: Path) -> None:
         if real.exists():

@@ -91,7 +91,7 @@ class Executor(Protocol):
         """What the host offers; `gpus` is the highest number that a row needs."""
         ...
 
-    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """Run commands on the host at the same time; their outputs by name. `timeout` is in seconds."""
         ...
 

@@ -65,8 +65,8 @@ class LocalExecutor:
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         return requirements.facts(self.spec, gpus=gpus > 0, container=container, simulates=simulates)
 
-    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-        return LocalQueryRunner(self.spec.env).run_queries(questions, timeout)
+    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+        return LocalQueryRunner(self.spec.env).run_queries(queries, timeout)
 
     def find_python(self, version_spec: str) -> tuple[str, str]:
         return python.find_python(version_spec)

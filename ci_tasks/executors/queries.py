@@ -15,7 +15,7 @@ class QueryRunner(Protocol):
     """A host that can be asked, in the environment that its jobs get. The questions run at the same time, so that a
     program that hangs delays no other."""
 
-    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """The answer to each argv, by the question's name."""
         ...
 
@@ -26,8 +26,8 @@ class LocalQueryRunner:
     def __init__(self, host_env: Mapping[str, str] | None = None) -> None:
         self._host_env = host_env or {}
 
-    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-        return host_queries.ask(questions, timeout, machine_environment(self._host_env))
+    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+        return host_queries.ask(queries, timeout, machine_environment(self._host_env))
 
 
 def python_query(script: str, *args: str) -> list[str]:

@@ -27,7 +27,7 @@ class SlurmExecutor(SSHExecutor):
 
     def __init__(self, spec: HostSpec) -> None:
         super().__init__(spec)
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._time_limit: float | None = None  # minutes
 
     @property
@@ -67,10 +67,10 @@ class SlurmExecutor(SSHExecutor):
         lines, mirrors = super().drain_messages(), [remote_run.mirror for remote_run in self._remote_runs.values()]
         waiting = [text for mirror in mirrors if mirror for text in mirror.status.waiting]
         reasons = Counter(text.rpartition(";")[0] for text in waiting if text.startswith(REJECTED))
-        for why in set(reasons) - self._said:
+        for why in set(reasons) - self._reported:
             many = f"{reasons[why]} row{'' if reasons[why] == 1 else 's'}"
             lines.append(f"{self.spec.name}: {why}; {many} will be offered again, with growing pauses")
-        self._said |= set(reasons)
+        self._reported |= set(reasons)
         return lines
 
     def _begin(self, remote_run: RemoteRun) -> None:

@@ -89,8 +89,8 @@ class SSHExecutor:
         found_gpus = spec.gpus if spec.gpus is not None else cache.gpus
         return HostFacts(gpus=found_gpus or 0, simulates=simulates)
 
-    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-        return self._connection.run_queries(questions, timeout)
+    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+        return self._connection.run_queries(queries, timeout)
 
     def find_python(self, version_spec: str) -> tuple[str, str]:
         pythons = self._connection.cache.pythons

@@ -20,7 +20,7 @@ IMAGE_COST, CODE_COST = 60.0, 5.0
 # How long others are assumed to keep GPUs: as long as two wide rows, for somebody may wait for them already.
 HELD_SECONDS = 2 * prior(8)
 # A row that has waited this much longer than another comes before it; one that has waited twice that is never passed.
-PATIENCE = prior(8)
+OVERTAKE_SECONDS = prior(8)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def place(waiting: Sequence[WaitingRow], loads: Sequence[HostLoad]) -> Decision:
 
 def _order(waiting: Sequence[WaitingRow]) -> list[int]:
     youngest = min((row.waited for row in waiting), default=0.0)
-    keys = [(-int((row.waited - youngest) / PATIENCE), -row.length, -row.gpus) for row in waiting]
+    keys = [(-int((row.waited - youngest) / OVERTAKE_SECONDS), -row.length, -row.gpus) for row in waiting]
     return sorted(range(len(waiting)), key=keys.__getitem__)
 
 
@@ -144,7 +144,7 @@ class _Host:
     def lets_none_pass(self, row: WaitingRow) -> bool:
         """Whether the next row has waited so long that no row may pass it, whatever is expected: estimates may be wrong
         again and again."""
-        return self.next is not None and row.gpus > 0 and self.next.waited - row.waited >= 2 * PATIENCE
+        return self.next is not None and row.gpus > 0 and self.next.waited - row.waited >= 2 * OVERTAKE_SECONDS
 
     def _ends_late(self, row: WaitingRow) -> bool:
         return self.load.seconds(row) > self.next_start + 1e-6

@@ -43,10 +43,10 @@ def _case(suite: ElementTree.Element, record: RunRecord, log: str, element: str 
     if element is not None:
         message = cause_and_reason(record) or record.status
         fault = ElementTree.SubElement(case, element, {"message": _text(message), "type": _text(record.status)})
-        fault.text = _text("\n".join(_said(record, log)))
+        fault.text = _text("\n".join(_fault_lines(record, log)))
 
 
-def _said(record: RunRecord, log: str) -> Iterator[str]:
+def _fault_lines(record: RunRecord, log: str) -> Iterator[str]:
     """What a person needs who has nothing but this file."""
     yield record.reason or record.status
     line = record.triage.line if record.triage else ""

@@ -20,7 +20,7 @@ _SYMBOLS = {"passed": "✅", "failed": "❌", "vacuous": "⚠️", "blocked": "�
 _CELL = 400
 _MOST_CONTEXTS = 50
 # What markdown or HTML takes for more than text: an underscore only at a word's edge, a bracket only where a link ends.
-_TELLING = re.compile(r"[\\`*<>|~&]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|:(?=[\w+-]+:)")
+_SPECIAL = re.compile(r"[\\`*<>|~&]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|:(?=[\w+-]+:)")
 _CALLS = re.compile(
     r"([@#])(?=\w)"
 )  # GitHub makes links of them after it has read entities; a space of no width stops it
@@ -42,7 +42,7 @@ def cell(text: object) -> str:
     """Text on one line that markdown leaves as it is."""
     line = one_line(printable(str(text)))
     line = line if len(line) <= _CELL else line[: _CELL - 1] + "…"
-    return _TELLING.sub(lambda match: f"&#{ord(match[0])};", _CALLS.sub(rf"\1{_NO_WIDTH}", line))
+    return _SPECIAL.sub(lambda match: f"&#{ord(match[0])};", _CALLS.sub(rf"\1{_NO_WIDTH}", line))
 
 
 def fenced(lines: Sequence[str]) -> list[str]:

@@ -31,15 +31,15 @@ class Span:
     ids: frozenset[int] = frozenset()
 
 
-def summary_lines(records: Sequence[RunRecord], sites: Mapping[str, int]) -> list[str]:
-    """The lines below the table of a run of several rows; none where there is nothing to tell. `sites`: host → GPUs."""
+def summary_lines(records: Sequence[RunRecord], gpus_by_host: Mapping[str, int]) -> list[str]:
+    """The lines below the table of a run of several rows; none where there is nothing to tell."""
     all_spans = [*spans(records)]
     if len(records) < 2 or not all_spans:
         return []
     begin, end = min(span.started for span in all_spans), max(span.end for span in all_spans)
     path = critical_path(all_spans)
     lines = [f"Wall time: {duration(end - begin)}", *_path(path, begin)]
-    if busy := _busy(all_spans, sites, end - begin):
+    if busy := _busy(all_spans, gpus_by_host, end - begin):
         lines.append(f"GPUs busy: {busy}")
     return lines
 
@@ -89,10 +89,10 @@ def _overlap(before: Span, span: Span) -> float:
 def _path(path: Sequence[Span], begin: float) -> list[str]:
     """The chain as lines; of a long one its longest rows."""
     long = sorted(span.end - span.begin for span in path)[-_MOST:][0]
-    let_go = [begin, *(span.end for span in path)]
+    released_at = [begin, *(span.end for span in path)]
     body = [
         (f"  {span.host}", span.row, duration(span.end - span.begin), _waited(span.begin - before))
-        for span, before in zip(path, let_go, strict=False)
+        for span, before in zip(path, released_at, strict=False)
         if span.end - span.begin >= long
     ][:_MOST]
     total = sum(span.end - span.begin for span in path)
@@ -105,9 +105,9 @@ def _waited(wait: float) -> str:
     return f"after waiting {duration(wait)}" if wait > _AT_ONCE else ""
 
 
-def _busy(all_spans: Sequence[Span], sites: Mapping[str, int], wall: float) -> str:
+def _busy(all_spans: Sequence[Span], gpus_by_host: Mapping[str, int], wall: float) -> str:
     """`h100a 91 %, h100b 74 %; overall 83 %`: the part of the wall time in which rows of ours held the GPUs."""
-    with_gpus = {host: gpus for host, gpus in sites.items() if gpus > 0}
+    with_gpus = {host: gpus for host, gpus in gpus_by_host.items() if gpus > 0}
     if not with_gpus or wall <= 0:
         return ""
     held = {

@@ -54,8 +54,8 @@ def _context(triage: Triage) -> list[str]:
     return ["", *(_numbered(number, line, triage.line_no) for number, line in lines)]
 
 
-def _numbered(number: int, line: str, blamed: int | None) -> str:
-    return f"{'>' if number == blamed else ' '} {number:>6} | {_cut(line)}"
+def _numbered(number: int, line: str, failing_line: int | None) -> str:
+    return f"{'>' if number == failing_line else ' '} {number:>6} | {_cut(line)}"
 
 
 def _cut(text: str) -> str:

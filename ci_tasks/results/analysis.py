@@ -19,12 +19,12 @@ FailureAnalysis = Callable[[Iterable[bytes], "JobEnd"], Triage]
 
 @dataclass(frozen=True)
 class CiJobLog:
-    """CI's log of one job. `text` are its bytes without CI's prefixes, which can be read again and again; `blamed` is
-    the 1-based line that says why it failed."""
+    """CI's log of one job. `text` are its bytes without CI's prefixes, which can be read again and again;
+    `failing_line` is the 1-based line that says why it failed."""
 
     name: str
     text: Iterable[bytes]
-    blamed: int | None
+    failing_line: int | None
 
 
 CiLogReader = Callable[[str, "str | None"], AbstractContextManager[CiJobLog]]

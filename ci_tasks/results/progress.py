@@ -8,8 +8,8 @@ from ci_tasks.results.log_facts import read_log, shown
 from ci_tasks.results.metric_lines import MetricFormat
 
 _STEP = re.compile(rb"(step|rollout|eval)[ :](\d+)(?=:| -)")
-# What a person asks for first: names by their parts, the most telling ones above. A minimum says less than a mean.
-_TELLING = tuple(re.compile(words) for words in (r"(?i)reward(?!.*(?:max|min|std))", r"(?i)\bacc", r"(?i)score/mean"))
+# What a person asks for first: names by their parts, the most informative ones above. A minimum says less than a mean.
+_HEADLINE = tuple(re.compile(words) for words in (r"(?i)reward(?!.*(?:max|min|std))", r"(?i)\bacc", r"(?i)score/mean"))
 _LOSS = re.compile(r"(?i)(?:^|[/_])(?:pg_)?loss$")
 _IDLE = frozenset({"mean", "avg"})  # the last part of a name that says nothing alone
 _ACTOR = re.compile(r"^\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?")
@@ -34,7 +34,7 @@ def metrics_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:
     if not values:
         return ""
     word = f"{match[1].decode()} {int(match[2])}"
-    name = _telling(values)
+    name = _headline(values)
     return f"{word}, {_short(name)} {values[name]:.4g}" if name else f"{word}, {len(values)} metrics"
 
 
@@ -45,9 +45,9 @@ def _values(line: bytes, formats: tuple[MetricFormat, ...]) -> dict[str, float]:
     return next((match[1] for metric_format in formats if (match := metric_format.read(line))), {})
 
 
-def _telling(values: dict[str, float]) -> str:
+def _headline(values: dict[str, float]) -> str:
     """The name of the value to show, or "" where none stands out."""
-    for pattern in (*_TELLING, _LOSS):
+    for pattern in (*_HEADLINE, _LOSS):
         for name in values:
             if pattern.search(name):
                 return name
@@ -59,5 +59,5 @@ def _short(name: str) -> str:
     if "reward" in name.lower():
         return "reward"
     parts = [part.split("@")[0] for part in name.split("/") if part]
-    telling = [part for part in parts if part.lower() not in _IDLE]
-    return (telling or parts or [name])[-1]
+    specific = [part for part in parts if part.lower() not in _IDLE]
+    return (specific or parts or [name])[-1]

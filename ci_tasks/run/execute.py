@@ -78,7 +78,7 @@ class LabelExecution:
         self.executions = [RowExecution(at, row, expected(row), waiting_since=now) for at, row in enumerate(ready.rows)]
         self.seconds_left: float | None = None
         self._failures = HostFailures()
-        self._blamed: dict[str, tuple[RunDir, RunRecord]] = {}  # by run, as it was judged before a host was blamed
+        self._host_failures: dict[str, tuple[RunDir, RunRecord]] = {}  # by run, as judged before it counted as a host's
         self._set_aside_for: dict[str, RunRecord] = {}  # by host
         self._early: dict[str, RunRecord] = {}  # by host, the last row that failed before its test began
         self._placer = RowPlacer(ready, self.executions, options.jobs, self._failures)
@@ -236,7 +236,7 @@ class LabelExecution:
                 continue
             execution.undecided = None
             if cause == "host":
-                self._blamed[record.id] = prepared.run, record
+                self._host_failures[record.id] = prepared.run, record
                 record = with_status(prepared.run, record, BLOCKED, self._failures.reason(record))
             self._conclude_attempt(execution, record, prepared.run)
 
@@ -255,12 +255,12 @@ class LabelExecution:
                 del self._set_aside_for[session.name]
                 session.unusable_reason = ""
                 self.view.print_message(f"{session.name} is used again: {record.row} failed alike on {record.host}")
-        for id, (run, blamed) in list(self._blamed.items()):
-            if self._failures.cause(blamed) == "row":
-                del self._blamed[id]
-                with_status(run, blamed, blamed.status, blamed.reason)
+        for id, (run, original) in list(self._host_failures.items()):
+            if self._failures.cause(original) == "row":
+                del self._host_failures[id]
+                with_status(run, original, original.status, original.reason)
                 for execution in self.executions:
-                    execution.blame_row(blamed)
+                    execution.count_against_row(original)
 
     def _conclude_attempt(self, execution: RowExecution, record: RunRecord, run: RunDir) -> None:
         """Another attempt follows, or it was the last."""

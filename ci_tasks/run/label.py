@@ -42,8 +42,8 @@ _SIMULATED_SECONDS = 10.0  # seconds
 
 @dataclass(frozen=True)
 class LabelResult:
-    """One run of a label. `records` is in the order of `logs`, and empty where the rows go on without us; `sites` are
-    the hosts that took part, with their GPUs."""
+    """One run of a label. `records` is in the order of `logs`, and empty where the rows go on without us;
+    `gpus_by_host` has the hosts that took part."""
 
     batch: str
     records: list[RunRecord]
@@ -194,12 +194,12 @@ def print_results(
     records: list[RunRecord],
     logs: Sequence[str],
     name: str,
-    sites: Mapping[str, int] | None = None,
+    gpus_by_host: Mapping[str, int] | None = None,
     also: Sequence[str] = (),
 ) -> int:
     """Print the table that ends a run, then what is `also` to be said. Returns its exit code."""
-    counts = any(record.gpus for record in records) or len(sites or {}) > 1
-    times = timeline.summary_lines(records, sites or {}) if counts else []
+    counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
+    times = timeline.summary_lines(records, gpus_by_host or {}) if counts else []
     lines = [
         "",
         *table.results(records, logs),

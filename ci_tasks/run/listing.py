@@ -33,7 +33,7 @@ def list_jobs(
 ) -> list[Row]:
     """Every row of the checkout's workflow, or of one label. With `run_needs`, jobs whose outputs decide a matrix run
     here; otherwise its row says `dynamic`, and nothing of the checkout is executed."""
-    event = _situation(source)
+    event = _event_at_head(source)
     if label is not None and not source.suite.is_changed(label):
         job_of(source.workflow, label)
     listed: list[Row] = []
@@ -70,7 +70,7 @@ def list_hosts(config: Config) -> list[ListedHost]:
     ]
 
 
-def _situation(source: CheckoutSource) -> EventContext:
+def _event_at_head(source: CheckoutSource) -> EventContext:
     event = event_context(source, secrets=source.workflow.secrets)
     head = Git(source.path).text_or_none("rev-parse", "--verify", "--quiet", f"{source.rev or 'HEAD'}^{{commit}}")
     return replace(event, sha=head) if head else event

@@ -42,7 +42,7 @@ class RowPlacer:
         jobs: int | None,
         failures: HostFailures | None = None,
     ) -> None:
-        self._ready, self._courses, self._stations = ready, executions, ready.sessions
+        self._ready, self._executions, self._sessions = ready, executions, ready.sessions
         self._failures = failures or HostFailures()
         self._slots = jobs or (len(ready.rows) if any(row.gpus for row in ready.rows) else os.cpu_count() or 1)
         self._exclusive: dict[tuple[str | None, str, str | None], frozenset[str]] = {}
@@ -55,7 +55,7 @@ class RowPlacer:
         """Whether something happened that may let a row start, or it is time to ask all the same."""
         snapshot = [
             (session.is_ready, session.unusable_reason, session.executor.is_up, session.locked_gpus, session.is_known)
-            for session in self._stations
+            for session in self._sessions
         ]
         if snapshot == self._seen and time.monotonic() < self._planned + _REPLAN_SECONDS:
             return False
@@ -68,19 +68,19 @@ class RowPlacer:
 
     def can_run_nowhere(self, execution: RowExecution) -> bool:
         """Whether no host can ever run the row; of one that did not answer yet nothing is known."""
-        return not any(execution.may_run_on(session) for session in self._stations)
+        return not any(execution.may_run_on(session) for session in self._sessions)
 
     def may_start(self, execution: RowExecution) -> bool:
         """Whether a host may take the waiting row, without a verdict on one that is suspected to be broken."""
         return any(
-            execution.may_run_on(session) and not self._failures.is_suspect(session.name) for session in self._stations
+            execution.may_run_on(session) and not self._failures.is_suspect(session.name) for session in self._sessions
         )
 
     def decide(self, waiting: Sequence[RowExecution]) -> PlacementDecision:
         """What starts now. Nothing, as long as no host is ready."""
         usable = {
             session.name: session
-            for session in self._stations
+            for session in self._sessions
             if session.is_ready and not session.unusable_reason and not self._failures.is_suspect(session.name)
         }
         if not usable or not waiting:
@@ -92,7 +92,7 @@ class RowPlacer:
             if not session.executor.has_scheduler
         }
         there: dict[str, list[RowExecution]] = {}
-        for execution in self._courses:
+        for execution in self._executions:
             if execution.session is not None:
                 there.setdefault(execution.session.name, []).append(execution)
         rows = [self._waiting_row(execution) for execution in waiting]
@@ -117,7 +117,7 @@ class RowPlacer:
     def _hosts_of(self, execution: RowExecution) -> frozenset[str]:
         """Where it may run. Rows that want the same and were nowhere yet are many, and hosts may be."""
         row = execution.row
-        own = row.row if any(session.row_problems for session in self._stations) else ""
+        own = row.row if any(session.row_problems for session in self._sessions) else ""
         key = (
             row.gpus or 0,
             bool(row.image),
@@ -125,7 +125,7 @@ class RowPlacer:
             *((session.host, session.host in execution.retry_hosts) for session in execution.earlier),
         )
         if key not in self._hosts:
-            self._hosts[key] = frozenset(session.name for session in self._stations if execution.may_run_on(session))
+            self._hosts[key] = frozenset(session.name for session in self._sessions if execution.may_run_on(session))
         return self._hosts[key]
 
     def _exclusive_of(self, execution: RowExecution) -> frozenset[str]:
@@ -144,7 +144,7 @@ class RowPlacer:
         """Whether rows are known to get as far as their tests there. On a host where none has today one goes first,
         so that a broken one costs one row's time; with one host there is nowhere else to go."""
         since = max((time.monotonic() - execution.started_at for execution in there), default=0.0)
-        if len(self._stations) == 1 or since > FIRST_ROW_SECONDS or self._failures.has_got_through(session.name):
+        if len(self._sessions) == 1 or since > FIRST_ROW_SECONDS or self._failures.has_got_through(session.name):
             session.is_proven = True
         return session.is_proven
 
@@ -164,7 +164,7 @@ class RowPlacer:
             gpus=session.facts.gpus,
             slots=self._slots if self._is_proven(session, there) else 1,
             held=max(0, len(session.locked_gpus) - ours),
-            up=session.executor.is_up or len(self._stations) == 1,  # with one host, rows wait for it where they are
+            up=session.executor.is_up or len(self._sessions) == 1,  # with one host, rows wait for it where they are
             images=session.images,
             has_code=bool(had),
             started=started,

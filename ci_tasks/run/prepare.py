@@ -110,14 +110,14 @@ def prepare(
         _check_home_outside_checkout(source)
     if source.rev is None:
         announce_large_files(source.path, to_host=any(spec.kind != "local" for spec in specs))
-    sites = [open_executor(spec) for spec in specs]  # connections are being made while the rows are found
+    executors = [open_executor(spec) for spec in specs]  # connections are being made while the rows are found
     try:
         event = event_context(source)
         job_rows = find_rows(source, request.label, event, request.base, run_needs=request.run_needs)
         chosen = _select_rows(job_rows.rows, request)
         batch = journal.batch if journal else store.new_batch(request.label, request.out)
         try:
-            sessions = _open_sessions(sites, source, request, batch)
+            sessions = _open_sessions(executors, source, request, batch)
             code = sessions[0].code
             _check_tests_exist(chosen, code)
             job_rows = replace(job_rows, context=replace(job_rows.context, sha=code.checkout.commit))
@@ -132,20 +132,20 @@ def prepare(
                 shutil.rmtree(batch.path, ignore_errors=True)
             raise
     except BaseException:
-        for site in sites:
-            site.close()
+        for executor in executors:
+            executor.close()
         raise
 
 
 def _open_sessions(
-    sites: Sequence[Executor], source: CheckoutSource, request: RunRequest, batch: Batch
+    executors: Sequence[Executor], source: CheckoutSource, request: RunRequest, batch: Batch
 ) -> tuple[HostSession, ...]:
     """The hosts, with the code that all of them get: one tree, whatever is edited meanwhile."""
     sessions: list[HostSession] = []
-    for site in sites:
+    for executor in executors:
         if sessions:
-            site.reuse_snapshot(sessions[0].code)
-        session = HostSession(site, site.snapshot(batch, source.path, rev=source.rev, base=request.base))
+            executor.reuse_snapshot(sessions[0].code)
+        session = HostSession(executor, executor.snapshot(batch, source.path, rev=source.rev, base=request.base))
         if sessions and session.code.checkout.tree != sessions[0].code.checkout.tree:
             raise CheckoutError(f"{source.path} changed while it was recorded for several hosts", hint="run it again")
         sessions.append(session)

@@ -133,8 +133,8 @@ def _log(id: str, run: RunDir, record: RunRecord) -> Log | None:
     size = _log_size(run)
     if not size:
         return None
-    blamed = record.line_no if record.status != PASSED else None
-    return Log(f"{record.row}: {record.status} ({id})", size, _pieces(run.log, size), blamed)
+    failing_line = record.line_no if record.status != PASSED else None
+    return Log(f"{record.row}: {record.status} ({id})", size, _pieces(run.log, size), failing_line)
 
 
 def _log_size(run: RunDir) -> int:
@@ -175,7 +175,9 @@ def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[Ci | No
         raise UsageError("nothing here reads CI's logs", hint="install ci-tasks with its feature ci_logs")
     with open_ci_log(options.ci_log, options.job) as log:
         size = sum(len(piece) for piece in log.text)
-        yield Ci(rows[0], _read_curves(CI, iter(log.text)), Log(f"CI: {log.name}", size, iter(log.text), log.blamed))
+        yield Ci(
+            rows[0], _read_curves(CI, iter(log.text)), Log(f"CI: {log.name}", size, iter(log.text), log.failing_line)
+        )
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ class RowExecution:
         self.prepared = self.session = None
         return True
 
-    def blame_row(self, record: RunRecord) -> None:
+    def count_against_row(self, record: RunRecord) -> None:
         """An attempt that counted as a host's failure was the row's after all: `record` is how it was judged."""
         attempt = record.attempts[-1]
         self.earlier = [attempt if earlier.id == attempt.id else earlier for earlier in self.earlier]

@@ -42,7 +42,7 @@ class RowPlanner:
 
     def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
         """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""
-        run, site, spec = self.batch.run_dir(number), session.executor, session.spec
+        run, executor, spec = self.batch.run_dir(number), session.executor, session.spec
         drafted = self._make_plan(row, session, number)
         test = session.code.read_file(row.test) if row.test else None
         plan = replace(
@@ -52,13 +52,13 @@ class RowPlanner:
             entry_point=has_entry_point(test or "") if row.test else None,
         )
         os.makedirs(run.path, exist_ok=True)
-        site.write_plan(run, plan)
+        executor.write_plan(run, plan)
         return PreparedRow(
             row=row,
             plan=plan,
             run=run,
             setup=drafted.setup,
-            executor=site,
+            executor=executor,
             missing=session.missing_for(row),
             alternative_hosts=tuple(other_hosts(row, self.config.hosts, spec.name, self.simulates)),
         )
@@ -84,18 +84,18 @@ class RowPlanner:
         return wanted_python(self.source.workflow, self.job_rows.job, row, self.job_rows.context, self.config.overrides)
 
     def _make_plan(self, row: Row, session: HostSession, number: int) -> RowPlan:
-        site, request = session.executor, self.request
+        executor, request = session.executor, self.request
         run: RunDir = self.batch.run_dir(number)
-        directory = site.run_directory(run)
+        directory = executor.run_directory(run)
         event = replace(self.job_rows.context, workspace=f"{directory}/workspace")
         place = RunLocation(
             id=self.batch.run_id(number),
             run_dir=directory,
             workspace=event.workspace,
             checkout=self.checkout(session),
-            python=site.find_python(self.python_version(row)),
-            environments=site.environments_directory(shared=request.shared),
-            lock_dir=site.lock_dir,
+            python=executor.find_python(self.python_version(row)),
+            environments=executor.environments_directory(shared=request.shared),
+            lock_dir=executor.lock_dir,
             starts_ray=self._starts_ray(row, session),
             keep=request.keep,
             image=request.image,

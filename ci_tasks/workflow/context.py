@@ -101,10 +101,10 @@ def _inputs(event: EventContext, workflow: Workflow) -> OpenObject:
     return OpenObject("inputs", inputs, absent=True)
 
 
-def _typed(text: str, described: WorkflowInput) -> Value:
-    if described.type == "boolean":
+def _typed(text: str, definition: WorkflowInput) -> Value:
+    if definition.type == "boolean":
         return text.strip().lower() == "true"
-    if described.type == "number":
+    if definition.type == "number":
         try:
             return float(text)
         except ValueError:

@@ -253,10 +253,10 @@ def _inputs(on: Any) -> dict[str, WorkflowInput]:
     for event in _CALLS:
         declared = on[event].get("inputs") if isinstance(on, Mapping) and isinstance(on.get(event), Mapping) else None
         for name, body in (declared if isinstance(declared, Mapping) else {}).items():
-            described = body if isinstance(body, Mapping) else {}
+            definition = body if isinstance(body, Mapping) else {}
             before = inputs.get(name, WorkflowInput()).default
-            default = described.get("default") if described.get("default") is not None else before
-            inputs[name] = WorkflowInput(str(described.get("type") or "string"), default)
+            default = definition.get("default") if definition.get("default") is not None else before
+            inputs[name] = WorkflowInput(str(definition.get("type") or "string"), default)
     return inputs
 
 

@@ -416,7 +416,7 @@ def test_gpus_that_the_agent_takes_are_the_jobs_until_its_end(run: Run, gpu_host
     (run.path / "go").touch()
     status = run.ended()
     assert status.queue_seconds > 0
-    assert status.gpu_uuids == (), "pretended ones have none"
+    assert status.gpu_uuids == (), "simulated ones have none"
     assert status.sequence > 2
     assert gpu_host.free() == [0, 1, 2, 3, 4, 5, 6, 7]
 

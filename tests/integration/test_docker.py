@@ -137,7 +137,7 @@ def test_cis_flags_run_with_this_hosts_directories_and_the_exit_code_comes_throu
 @pytest.mark.parametrize("engine", ["docker_daemon"], indirect=True)
 def test_docker_passes_gpus_in(adapted: Adapted) -> None:
     code, out, err = adapted.run("run", *CI_FLAGS, "--gpus", "all", "slime:latest", "nvidia-smi")
-    assert (code, out.splitlines(), err) == (0, [f"GPU {gpu}: pretend" for gpu in range(8)], "")
+    assert (code, out.splitlines(), err) == (0, [f"GPU {gpu}: simulated" for gpu in range(8)], "")
 
 
 @pytest.mark.parametrize("engine", ["podman"], indirect=True)

@@ -169,7 +169,7 @@ time.sleep(600)
 
 
 def test_a_row_that_waits_for_gpus_says_who_holds_them(person: Any, tmp_path: Path) -> None:
-    """The lock of a pretend GPU, held by somebody who is no run of ours."""
+    """The lock of a simulated GPU, held by somebody who is no run of ours."""
     locks = person.home / "simulated-gpus/sim"
     locks.mkdir(parents=True)
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(locks)], stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""A label over two pretend hosts of this machine, as a person runs it: one table, one journal, whoever is killed."""
+"""A label over two simulated hosts of this machine, as a person runs it: one table, one journal, whoever is killed."""
 
 from __future__ import annotations
 

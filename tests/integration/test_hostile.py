@@ -161,7 +161,7 @@ def test_a_base_that_is_not_there_is_an_error_that_says_what_to_pass(person: Any
     assert "pass --base REV; branches here: main" in said.err
 
 
-def test_pretend_gpus_are_refused_to_a_checkout_that_would_touch_the_real_locks(person: Any) -> None:
+def test_simulated_gpus_are_refused_to_a_checkout_that_would_touch_the_real_locks(person: Any) -> None:
     person.edit("tests/ci/gpu_lock_exec.py", "CI_TASKS_GPU_LOCK_DIR", "SOMETHING_ELSE")
     said = person.ci_tasks("remote", "--host", "sim", "ckpt")
     assert said.code == 125

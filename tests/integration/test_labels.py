@@ -54,7 +54,7 @@ def test_jobs_lists_every_row_with_the_fields_of_the_contract(person: Any) -> No
     }
 
 
-def test_a_gpu_label_runs_all_its_rows_on_pretend_gpus_several_at_once(person: Any) -> None:
+def test_a_gpu_label_runs_all_its_rows_on_simulated_gpus_several_at_once(person: Any) -> None:
     real_locks = sorted(Path("/dev/shm").glob("custom_gpu_lock_*"))
     before = fingerprint(person.checkout)
     said = person.ci_tasks("remote", "--host", "sim", "ckpt")

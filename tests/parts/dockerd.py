@@ -2,7 +2,7 @@
 
 It works in a container or a small VM as well: no bridge and no iptables (containers use `--network host` or none), and
 an OCI runtime that asks runc only for what this machine may grant, so that CI's exact flags (`--privileged`,
-`--ulimit memlock=-1`, `--gpus all`) start here too. With `--gpus`, a pretend nvidia-smi appears in the container.
+`--ulimit memlock=-1`, `--gpus all`) start here too. With `--gpus`, a fake nvidia-smi appears in the container.
 The one image, IMAGE, is made of this machine's own bash and a few coreutils; nothing is downloaded.
 
 Raises Missing without root or dockerd.
@@ -82,7 +82,7 @@ asked = dict(entry.partition("=")[::2] for entry in spec["process"]["env"]).get(
 gpus = [str(n) for n in range(8)] if asked == "all" else [gpu for gpu in asked.split(",") if gpu]
 path = os.path.join(bundle, spec["root"]["path"], "usr/bin/nvidia-smi")
 with open(path, "w") as out:
-    out.write("#!/bin/sh\\n" + "".join(f"echo 'GPU {{gpu}}: pretend'\\n" for gpu in gpus))
+    out.write("#!/bin/sh\\n" + "".join(f"echo 'GPU {{gpu}}: simulated'\\n" for gpu in gpus))
 os.chmod(path, 0o755)
 """
 

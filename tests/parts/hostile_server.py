@@ -25,7 +25,7 @@ from ci_tasks.executors.link import LinkDied
 from ci_tasks.executors.remote import channel
 
 HOME = "/home/box/.ci-tasks"
-PATIENCE_S = 0.5  # of a reader whose other end says nothing, and asks nothing
+READ_TIMEOUT = 0.5  # of a reader whose other end says nothing, and asks nothing
 Frames = Iterator[bytes]
 
 
@@ -202,7 +202,7 @@ class HostileStream:
         return data[taken:]
 
     def recv(self, n: int) -> bytes:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + READ_TIMEOUT
         with self._change:
             while True:
                 if self._closed:

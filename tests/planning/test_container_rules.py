@@ -29,7 +29,7 @@ def test_the_runner_takes_them_where_no_step_does_and_says_so() -> None:
     assert [deviation.what for deviation in lock_deviation(locks)] == ["GPU locks"]
 
 
-def test_pretend_gpus_have_locks_of_their_own() -> None:
+def test_simulated_gpus_have_locks_of_their_own() -> None:
     locks = gpu_locks(ROW, SIM, "/locks", [LOCKED])
     assert locks is not None
     assert (locks.pattern, locks.simulated) == ("/locks/custom_gpu_lock_{gpu_id}.lock", 8)

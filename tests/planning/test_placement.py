@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow, expected, prior, speed
-from ci_tasks.planning.placement import HELD_SECONDS, PATIENCE, place
+from ci_tasks.planning.placement import HELD_SECONDS, OVERTAKE_SECONDS, place
 
 RAY = frozenset({"ray-host-network"})
 A, B = HostLoad("a", 8, 8), HostLoad("b", 8, 8)
@@ -129,7 +129,7 @@ def test_the_speed_of_a_host_is_that_of_rows_that_ran_there() -> None:
     assert speed({}, {}) == 1
 
 
-OLDER, OLDEST = row("older", 8, waited=PATIENCE), row("oldest", 8, waited=2 * PATIENCE)
+OLDER, OLDEST = row("older", 8, waited=OVERTAKE_SECONDS), row("oldest", 8, waited=2 * OVERTAKE_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ OLDER, OLDEST = row("older", 8, waited=PATIENCE), row("oldest", 8, waited=2 * PA
         # one that has waited longer still is not passed at all: what is expected may be wrong again and again
         ([row("young", 4, 60.0), OLDEST], (HALF, 300), set()),
         # but by one that has waited nearly as long, and by rows without GPUs, which take nothing from it
-        ([row("young", 4, 60.0, waited=PATIENCE), OLDEST, CPU], (HALF, 300), {("young", "a"), ("cpu", "a")}),
+        ([row("young", 4, 60.0, waited=OVERTAKE_SECONDS), OLDEST, CPU], (HALF, 300), {("young", "a"), ("cpu", "a")}),
     ],
 )
 def test_a_row_that_has_waited_much_longer(
@@ -174,7 +174,7 @@ NARROW, LAST = row("narrow", 2, 5000.0), row("last", 2, 4900.0)
 def test_rows_that_may_run_beside_the_next_one(
     next_row: WaitingRow, host: HostLoad, waiting: list[WaitingRow], chosen: set[str]
 ) -> None:
-    started = starts([replace(next_row, waited=PATIENCE), *waiting], [host])
+    started = starts([replace(next_row, waited=OVERTAKE_SECONDS), *waiting], [host])
     assert {name for name, _ in started} == chosen
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow
-from ci_tasks.planning.placement import PATIENCE, Decision, place
+from ci_tasks.planning.placement import OVERTAKE_SECONDS, Decision, place
 
 SECONDS = st.floats(0.1, 5000.0)
 TASK = st.builds(
@@ -20,7 +20,7 @@ TASK = st.builds(
     exclusive=st.sampled_from([frozenset[str](), frozenset({"ray"}), frozenset({"port"}), frozenset({"ray", "port"})]),
     hosts=st.sampled_from([None, None, frozenset({"h0"}), frozenset({"h1", "h2"}), frozenset({"gone"})]),
     image=st.sampled_from([None, "one"]),
-    waited=st.sampled_from([0.0, 0.0, PATIENCE, 3 * PATIENCE]),
+    waited=st.sampled_from([0.0, 0.0, OVERTAKE_SECONDS, 3 * OVERTAKE_SECONDS]),
 )
 MACHINE = st.builds(
     HostLoad,

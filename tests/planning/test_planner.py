@@ -412,7 +412,7 @@ def test_another_image_takes_the_place_of_cis() -> None:
     assert planned.image == "a/b", "what CI runs in stays on record"
 
 
-def test_pretend_gpus_have_locks_of_their_own_inside_and_outside() -> None:
+def test_simulated_gpus_have_locks_of_their_own_inside_and_outside() -> None:
     planned = plan(workflow(MATRIX + STEPS), replace(SIM, env={"A": "b"}))
     assert planned.host_env == {"A": "b", "CI_TASKS_GPU_LOCK_DIR": "/locks"}
     assert planned.container is not None and planned.container.env["CI_TASKS_GPU_LOCK_DIR"] == "/locks"

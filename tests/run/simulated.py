@@ -41,7 +41,7 @@ ENDLESS = float("inf")
 BROKEN = "broken"  # the same, and its log blames the environment
 SET_UP = "set-up"  # it fails before its test begins
 NEVER_REACHED = "cannot be reached"
-_PATIENCE = 20.0  # seconds that a test's command may take
+_TIMEOUT = 20.0  # seconds that a test's command may take
 # status → what the job writes, and its exit code
 _ENDS = {
     PASSED: ("step 0: {'loss': 1.0}\n", 0),
@@ -191,11 +191,11 @@ class Played:
             raise Blocked(f"{self.spec.name} {NEVER_REACHED}")
         return HostFacts(gpus=self.host.gpus)
 
-    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         self.was_queried = True
         while self.host.silent and not self.closed.wait(0.01):
             self.waits = True
-        return {name: QueryAnswer(0, self.host.python) for name in questions if name == "python"}
+        return {name: QueryAnswer(0, self.host.python) for name in queries if name == "python"}
 
     def find_python(self, requested: str) -> tuple[str, str]:
         return "/usr/bin/python3", self.host.python
@@ -276,7 +276,7 @@ class Watcher:
         self.rows: dict[str, RowProgress] = {}
         self.hosts: dict[str, HostProgress] = {}
         self.scenes: list[Scene] = []
-        self.until = time.monotonic() + _PATIENCE
+        self.until = time.monotonic() + _TIMEOUT
 
     def print_message(self, text: str) -> None:
         self.messages.append(text)

@@ -162,29 +162,29 @@ def test_all_hosts_get_one_tree(played: Make) -> None:
     world._open = edited_meanwhile  # type: ignore[method-assign]
     with pytest.raises(CheckoutError, match="changed while it was recorded"):
         world.execute_label()
-    assert all(site.closed.is_set() for site in world.executors)
+    assert all(executor.closed.is_set() for executor in world.executors)
 
 
 def test_every_connection_is_closed_at_the_end(played: Make) -> None:
     world = played({"a": 4, "b": 4}, {"one": 4})
     world.execute_label()
-    assert [site.closed.is_set() for site in world.executors] == [True, True]
+    assert [executor.closed.is_set() for executor in world.executors] == [True, True]
 
 
-class Asked:
-    """As much of a site as is asked."""
+class FakeExecutor:
+    """As much of an executor as is called."""
 
     has_scheduler = False
 
     def __init__(self, spec: HostSpec, answers: dict[str, QueryAnswer]) -> None:
         self.spec, self.answers, self.queried = spec, answers, list[str]()
 
-    def run_queries(self, questions: Any, timeout: float) -> dict[str, QueryAnswer]:
-        self.queried += questions
-        return {name: answer for name, answer in self.answers.items() if name in questions}
+    def run_queries(self, queries: Any, timeout: float) -> dict[str, QueryAnswer]:
+        self.queried += queries
+        return {name: answer for name, answer in self.answers.items() if name in queries}
 
 
-class Docker(Asked):
+class Docker(FakeExecutor):
     """A host with docker, to which nothing of a run comes."""
 
     is_up = True
@@ -205,16 +205,16 @@ def test_a_host_without_the_python_that_ci_asks_for_is_not_used() -> None:
         def find_python(self, requested: str) -> tuple[str, str]:
             raise Blocked(f"no Python {requested}")
 
-    site: Any = OldPython(HostSpec("a", runtime="docker"), {})
+    executor: Any = OldPython(HostSpec("a", runtime="docker"), {})
     needs = HostRequirements(8, True, False, "3.12", {}, setups=lambda session: [])
     with pytest.raises(Blocked, match=r"no Python 3\.12"):
-        module.gather_facts(HostSession(site, code=site), needs)
+        module.gather_facts(HostSession(executor, code=executor), needs)
 
 
 def brought(pull: str | None, answers: dict[str, QueryAnswer]) -> tuple[HostSession, list[str], list[str]]:
     """The station when it is ready, what it was asked, and what was said."""
-    site: Any = Docker(HostSpec("a", runtime="docker", pull=pull, simulate=True), answers)
-    session = HostSession(site, code=simulated.TreeCode(Path("/nowhere"), "t"))
+    executor: Any = Docker(HostSpec("a", runtime="docker", pull=pull, simulate=True), answers)
+    session = HostSession(executor, code=simulated.TreeCode(Path("/nowhere"), "t"))
     images = {"x:1": ("one", "two"), "y:2": ("three",)}
     needs = HostRequirements(
         gpus=8, container=True, simulates=True, python="", images=images, setups=lambda session: []
@@ -222,7 +222,7 @@ def brought(pull: str | None, answers: dict[str, QueryAnswer]) -> tuple[HostSess
     with HostSessions([session], needs, False) as hosts:
         while not session.is_ready:
             time.sleep(0.001)
-        return session, site.queried, hosts.drain_messages()
+        return session, executor.queried, hosts.drain_messages()
 
 
 HERE, ABSENT = QueryAnswer(0, "sha256:1"), QueryAnswer(1, "", "No such image")
@@ -256,7 +256,9 @@ def test_a_host_that_is_not_to_pull_does_not() -> None:
     ],
 )
 def test_a_host_is_asked_for_what_matters_there(spec: HostSpec, queries: list[str], images: set[str]) -> None:
-    site: Any = Asked(spec, {"image x:1": QueryAnswer(0, "sha256:1"), "image y:2": QueryAnswer(1, "", "No such image")})
-    inventory = query_inventory(HostSession(site, code=site), ["x:1", "y:2"])
-    assert site.queried == queries
+    executor: Any = FakeExecutor(
+        spec, {"image x:1": QueryAnswer(0, "sha256:1"), "image y:2": QueryAnswer(1, "", "No such image")}
+    )
+    inventory = query_inventory(HostSession(executor, code=executor), ["x:1", "y:2"])
+    assert executor.queried == queries
     assert inventory.images == images

@@ -36,6 +36,6 @@ def test_of_several_hosts_all_history_counts_and_each_has_its_speed() -> None:
     assert fast > 1 > slow
 
 
-def test_what_nobody_has_seen_yet_takes_seconds_on_pretend_gpus() -> None:
+def test_what_nobody_has_seen_yet_takes_seconds_on_simulated_gpus() -> None:
     assert expected("a", {}, simulates=True)[0] == module._SIMULATED_SECONDS
     assert expected("a", {})[0] > 60

@@ -67,7 +67,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[WaitingRow], list[
     return questions
 
 
-def allotment(
+def placement(
     sessions: list[HostSession], gpus: list[int], jobs: int | None = None
 ) -> tuple[RowPlacer, list[RowExecution]]:
     executions = [RowExecution(at, row(f"r{at}", count), 60.0) for at, count in enumerate(gpus)]
@@ -77,7 +77,7 @@ def allotment(
 
 def test_a_row_is_offered_the_hosts_that_can_run_it_and_have_not_ended_it(calls: Any) -> None:
     hosts = [session("a", 8), session("b", 8), session("narrow", 2)]
-    allotted, executions = allotment(hosts, [4, 4])
+    allotted, executions = placement(hosts, [4, 4])
     executions[1].earlier.append(Attempt("b.01", "a", "blocked"))
     allotted.decide(executions)
     ((waiting, machines),) = calls
@@ -87,7 +87,7 @@ def test_a_row_is_offered_the_hosts_that_can_run_it_and_have_not_ended_it(calls:
 
 def test_gpus_that_others_hold_are_those_which_are_not_our_rows(calls: Any) -> None:
     hosts = [session("a", 8), session("b", 8)]
-    allotted, executions = allotment(hosts, [4, 2])
+    allotted, executions = placement(hosts, [4, 2])
     hosts[0].locked_gpus = frozenset(range(6))
     prepared: Any = object()
     executions[0].prepared, executions[0].session = prepared, hosts[0]
@@ -101,7 +101,7 @@ def test_gpus_that_others_hold_are_those_which_are_not_our_rows(calls: Any) -> N
 def test_a_host_that_is_away_is_told_so_but_for_the_only_one(calls: Any) -> None:
     for hosts in ([session("a", 8), session("b", 8)], [session("a", 8)]):
         hosts[0].executor.host.up = False  # type: ignore[attr-defined]
-        allotted, executions = allotment(hosts, [4])
+        allotted, executions = placement(hosts, [4])
         allotted.decide(executions)
     assert [[machine.up for machine in machines] for _, machines in calls] == [[False, True], [True]]
 
@@ -109,13 +109,13 @@ def test_a_host_that_is_away_is_told_so_but_for_the_only_one(calls: Any) -> None
 def test_the_speed_of_a_host_counts(calls: Any) -> None:
     hosts = [session("a", 8), session("b", 8)]
     hosts[1].speed = 2.0
-    allotted, executions = allotment(hosts, [4])
+    allotted, executions = placement(hosts, [4])
     allotted.decide(executions)
     assert [machine.speed for machine in calls[0][1]] == [1, 2]
 
 
 def test_jobs_bounds_the_rows_on_each_host(calls: Any) -> None:
-    allotted, executions = allotment([session("a", 8), session("b", 8)], [1], jobs=3)
+    allotted, executions = placement([session("a", 8), session("b", 8)], [1], jobs=3)
     allotted.decide(executions)
     assert [machine.slots for machine in calls[0][1]] == [3, 3]
 
@@ -123,7 +123,7 @@ def test_jobs_bounds_the_rows_on_each_host(calls: Any) -> None:
 @pytest.mark.parametrize("change", ["locks", "link", "problem", "a row"])
 def test_the_placement_is_asked_again_when_something_has_happened(change: str) -> None:
     host = session("a", 8)
-    allotted, _ = allotment([host, session("b", 8)], [4])
+    allotted, _ = placement([host, session("b", 8)], [4])
     assert allotted.has_changed()
     assert not allotted.has_changed()
     if change == "locks":
@@ -141,7 +141,7 @@ def test_the_placement_is_asked_again_when_something_has_happened(change: str) -
 def test_a_row_is_hopeless_when_no_host_is_left_and_not_while_one_has_not_answered(calls: Any) -> None:
     late = session("late", 8)
     late.facts = None
-    allotted, executions = allotment([session("a", 2), late], [4])
+    allotted, executions = placement([session("a", 2), late], [4])
     assert not allotted.can_run_nowhere(executions[0])
     late.unusable_reason = "cannot be reached"
     assert allotted.can_run_nowhere(executions[0])
@@ -149,7 +149,7 @@ def test_a_row_is_hopeless_when_no_host_is_left_and_not_while_one_has_not_answer
 
 def test_the_lane_of_a_host_shows_gpus_that_others_hold_and_not_our_own() -> None:
     hosts = [session("a", 8), session("b", 8)]
-    _, executions = allotment(hosts, [4, 2])
+    _, executions = placement(hosts, [4, 2])
     hosts[0].locked_gpus = hosts[1].locked_gpus = frozenset(range(6))
     prepared: Any = object()
     executions[0].prepared, executions[0].session = prepared, hosts[0]

@@ -51,9 +51,9 @@ for found in metadata.distributions():
     try:
         text = found.read_text("direct_url.json")
         if text:
-            said = json.loads(text)
-            vcs = said.get("vcs_info") or {}
-            direct[name] = {"url": str(said["url"]), "vcs": vcs.get("vcs"), "commit_id": vcs.get("commit_id")}
+            origin = json.loads(text)
+            vcs = origin.get("vcs_info") or {}
+            direct[name] = {"url": str(origin["url"]), "vcs": vcs.get("vcs"), "commit_id": vcs.get("commit_id")}
     except Exception:
         pass
 print("\n" + json.dumps({"python": sys.version.split()[0], "packages": packages, "direct": direct}))

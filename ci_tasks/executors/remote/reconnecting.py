@@ -101,11 +101,11 @@ class ReconnectingConnection:
             except RequestRefused as refusal:
                 raise RequestRefused(refusal.code, f"{self.spec.name}: {refusal.message}") from None
 
-    def run_queries(self, questions: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """The answers of programs of the host: see ci_tasks.executors.queries.Asker."""
-        request = RunPrograms({name: tuple(argv) for name, argv in questions.items()}, timeout, self.spec.env)
+        request = RunPrograms({name: tuple(argv) for name, argv in queries.items()}, timeout, self.spec.env)
         outputs = self.request(request).outputs
-        if outputs.keys() != questions.keys():
+        if outputs.keys() != queries.keys():
             raise HostDataError(f"{self.spec.name} answered other questions than it was asked")
         return outputs
 

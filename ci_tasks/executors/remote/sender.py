@@ -23,7 +23,7 @@ class RunSender:
         self._packs = packs
         self._packs_on: Channel | None = None
         self._everything = False  # the host does not have what we thought it had
-        self._unsaid = True  # that the host has the code now
+        self._unreported = True  # that the host has the code now
 
     def send(self, remote_run: RemoteRun, channel: Channel) -> None:
         """The host has begun it when this returns, unless nobody wants it any more. Raises RequestRefused, LinkDied."""
@@ -49,8 +49,8 @@ class RunSender:
     def mark_delivered(self, channel: Channel) -> None:
         """A run has begun, so the code is there."""
         with self._sending:
-            if self._packs_on is channel and self._unsaid:
-                self._unsaid = False
+            if self._packs_on is channel and self._unreported:
+                self._unreported = False
                 for pack in self._packs:
                     pack.mark_sent()
 

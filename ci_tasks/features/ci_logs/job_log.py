@@ -67,8 +67,8 @@ def open_ci_log(path: str, job: str | None) -> Iterator[CiJobLog]:
         raise UsageError("--ci-log reads a file several times", hint="save what is piped in, and name the file")
     with open_log(path) as log:
         selected = _selected(log, job)
-        blamed = _analysed(log.name, selected, RecoveredJob()).triage.line_no
-        yield CiJobLog(log.name, selected, blamed)
+        failing_line = _analysed(log.name, selected, RecoveredJob()).triage.line_no
+        yield CiJobLog(log.name, selected, failing_line)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def checked(recording: Recording, started: Sequence[TrainingLaunch]) -> CheckSum
     first: dict[str, int] = {}
     for training in started:
         first.setdefault(training.entry, training.call)
-    assertions = [_said(check) for check in recording.assertions if _after(check, first, recording)] + [
+    assertions = [_assertion_text(check) for check in recording.assertions if _after(check, first, recording)] + [
         f"`{call.target}`"
         for place, call in enumerate(recording.calls)
         if call.function.startswith("assert_") and place > first.get(call.entry, place)
@@ -84,7 +84,7 @@ def _after(check: AssertionSite, first: Mapping[str, int], recording: Recording)
     return bool(lines) and min(lines) < check.line
 
 
-def _said(check: AssertionSite) -> str:
+def _assertion_text(check: AssertionSite) -> str:
     """The first sentence of what an assertion says, or the assertion itself where it says nothing of its own."""
     message = _HOLE.sub("…", " ".join(check.message.split())).split(". ")[0].split("; ")[0]
     if len(_WORD.findall(message)) < 2 or "=…" in message:

@@ -108,8 +108,8 @@ def of_output(output: str, what: str) -> HubError:
     lines = [line.strip() for line in re.split(r"[\r\n]", _COLOUR.sub("", output))]
     lines = [line for line in lines if line and not _NO_STATUS.search(line)] or ["no output"]
     code = next((code for code, pattern in _PRINTED if re.search(pattern, "\n".join(lines))), TROUBLE)
-    telling = next((line for line in reversed(lines) if re.search(r"\b\w*Error\b", line)), lines[-1])
-    return HubError(code, f"{what}: {telling}"[:500])
+    error_line = next((line for line in reversed(lines) if re.search(r"\b\w*Error\b", line)), lines[-1])
+    return HubError(code, f"{what}: {error_line}"[:500])
 
 
 def refusal(error: HubError, endpoint: str, id: str, kind: str, has_token: bool) -> HubRefusal:

@@ -38,7 +38,7 @@ _CODES = {PASS: 0, FAIL: 1, BLOCKED: 125}
 
 @dataclass(frozen=True)
 class VerlRequest:
-    """Where a wish is to be fulfilled. `data` is a directory of the host with data and models, which the container sees
+    """Where the levels run. `data` is a directory of the host with data and models, which the container sees
     under the same path; `baseline` is the log of another run of level 5; `command` repeats this one."""
 
     request: LevelRequest
@@ -160,7 +160,7 @@ def _trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnd
             image=options.image,
             volumes=volumes,
             minutes=_MINUTES[options.request.level],
-            pretend=spec.simulate,
+            simulated=spec.simulate,
             contained=spec.runtime != "none",
         )
         job = workflow(options.request, planned, environment)

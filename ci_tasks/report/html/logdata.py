@@ -1,7 +1,7 @@
 """A log of any size → compressed blocks of whole lines, as a stream: what the page's viewer unpacks one by one.
 
 Line numbers stay those of the log. Lines are counted at newlines alone, as triage does. Of a log beyond `limit` the
-beginning, the end and the neighbourhood of the blamed line are kept, and each gap says what was left out.
+beginning, the end and the neighbourhood of the failing line are kept, and each gap says what was left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOTAL = 400_000_000  # bytes of all logs of a page
 BLOCK = 1 << 18
 LONGEST = 2 << 20  # bytes of a line; one without an end must not become one block
 _HEAD_SHARE = 4  # a quarter of what is kept is the beginning: failures stand at the end
-_NEAR = 1000  # lines around the blamed one that stay in any case
+_NEAR = 1000  # lines around the failing one that stay in any case
 _SEGMENTS = 20  # of a progress bar, as many as triage looks at
 _LEVEL = 6  # zlib's own choice: 9 takes twice the time for 2 % of size
 _ANSI = re.compile(rb"\x1b\[[0-9;:?]{0,40}[ -/]{0,8}[@-~]|\x1b\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
@@ -43,9 +43,9 @@ def shares(sizes: Iterable[int], each: int = LIMIT, total: int = TOTAL) -> list[
     return granted
 
 
-def script(log: int, pieces: Iterable[bytes], size: int, keep: int, blamed: int | None) -> Iterator[str]:
+def script(log: int, pieces: Iterable[bytes], size: int, keep: int, failing_line: int | None) -> Iterator[str]:
     """The data elements of a log of `size` bytes, number `log` of the page; at most about `keep` bytes of it."""
-    for block in kept(_blocks(_bounded(pieces)), size, keep, blamed):
+    for block in kept(_blocks(_bounded(pieces)), size, keep, failing_line):
         packed = base64.b64encode(zlib.compress(_clean(block.text), _LEVEL)).decode("ascii")
         yield (
             f'<script type="application/x-ci-tasks-log" data-log="{log}" data-first="{block.first}"'
@@ -53,7 +53,7 @@ def script(log: int, pieces: Iterable[bytes], size: int, keep: int, blamed: int 
         )
 
 
-def kept(blocks: Iterable[Block], size: int, keep: int, blamed: int | None) -> Iterator[Block]:
+def kept(blocks: Iterable[Block], size: int, keep: int, failing_line: int | None) -> Iterator[Block]:
     """`blocks`, all of them, or without those in the middle."""
     if size <= keep:
         yield from blocks
@@ -63,7 +63,7 @@ def kept(blocks: Iterable[Block], size: int, keep: int, blamed: int | None) -> I
     at, gap_first, gap_lines, gap_bytes = 0, 0, 0, 0
     for block in blocks:
         begin, at = at, at + len(block.text) + 1
-        if begin < head or at > tail or _around(block, blamed):
+        if begin < head or at > tail or _around(block, failing_line):
             if gap_lines:
                 yield _gap(gap_first, gap_lines, gap_bytes)
                 gap_lines = gap_bytes = 0
@@ -76,8 +76,8 @@ def kept(blocks: Iterable[Block], size: int, keep: int, blamed: int | None) -> I
         yield _gap(gap_first, gap_lines, gap_bytes)
 
 
-def _around(block: Block, blamed: int | None) -> bool:
-    return blamed is not None and block.first - _NEAR <= blamed < block.first + block.lines + _NEAR
+def _around(block: Block, failing_line: int | None) -> bool:
+    return failing_line is not None and block.first - _NEAR <= failing_line < block.first + block.lines + _NEAR
 
 
 def _gap(first: int, lines: int, size: int) -> Block:

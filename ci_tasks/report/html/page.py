@@ -27,13 +27,13 @@ _SCRIPTS = ("page.js", "view.js", "viewer.js")  # in this order: the last uses t
 
 @dataclass(frozen=True)
 class Log:
-    """A log that the page shows: `pieces` are its bytes, cut anywhere and read once, `size` how many; `blamed` is the
-    1-based number of the line to open it at."""
+    """A log that the page shows: `pieces` are its bytes, cut anywhere and read once, `size` how many; `failing_line`
+    is the 1-based number of the line to open it at."""
 
     title: str
     size: int
     pieces: Iterable[bytes]
-    blamed: int | None = None
+    failing_line: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _metrics(runs: Sequence[Run], ci: Ci | None) -> list[tuple[str, Markup]]:
 
 def _data(logs: Sequence[Log]) -> Iterator[Markup]:
     for number, (log, keep) in enumerate(zip(logs, shares(log.size for log in logs), strict=True)):
-        for element in script(number, log.pieces, log.size, keep, log.blamed):
+        for element in script(number, log.pieces, log.size, keep, log.failing_line):
             yield Markup(element)
 
 

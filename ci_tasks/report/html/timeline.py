@@ -94,7 +94,7 @@ def _figure(batch: str, host: str, bars: Sequence[Bar]) -> TimelineFigure:
     step = next((step for step in _STEPS if seconds / step <= _MOST_TICKS), None) or seconds / _MOST_TICKS
     return TimelineFigure(
         title=f"{many} of {batch} on {host}, over {f'{gpus} GPUs' if gpus else 'time'}",
-        description=_described(bars, start),
+        description=_description(bars, start),
         height=_TOP + _LANE * len(by_lane) + 26,
         ticks=[(_GUTTER + at * step * scale, clock(at * step)) for at in range(int(seconds / step) + 1)],
         names=[(_TOP + at * _LANE, name) for at, name in enumerate(by_lane)],
@@ -125,7 +125,7 @@ def _label(row: str, width: int) -> str:
     return name[: width - 1] + "…" if width > 3 else ""
 
 
-def _described(bars: Sequence[Bar], start: float) -> str:
+def _description(bars: Sequence[Bar], start: float) -> str:
     return "; ".join(
         f"{bar.row}: {bar.status}, from {clock(bar.began - start)} to {clock(bar.ended - start)}"
         + (f" on GPU {_list(bar.gpus)}" if bar.gpus else "")

@@ -20,7 +20,7 @@ _TABLES = (
         final INTEGER NOT NULL,      -- whether it has a record.json
         seconds REAL,
         queued REAL,
-        simulated INTEGER NOT NULL,  -- whether its GPUs were pretended
+        simulated INTEGER NOT NULL,  -- whether its GPUs were simulated
         checkout TEXT,
         commit_hash TEXT,
         tree TEXT,

@@ -131,7 +131,7 @@ def test_a_plan_without_container_rules_has_no_environment(run: Run) -> None:
     assert not Path(run.paths.environment).exists()
 
 
-def test_pretend_gpus_are_not_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulated_gpus_are_not_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     programs: list[str] = []
 
     def answer(_: environment_snapshot.EnvironmentSnapshot, argv: list[str]) -> str:

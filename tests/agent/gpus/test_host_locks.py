@@ -69,8 +69,8 @@ def test_a_name_cannot_leave_the_directory(gpu_host: GpuHost, name: str) -> None
 
 
 def test_runs_with_simulated_gpus_have_their_own(gpu_host: GpuHost, tmp_path: Path) -> None:
-    lock, other = HostLocks(["ray"], str(tmp_path / "pretend")), HostLocks(["ray"])
+    lock, other = HostLocks(["ray"], str(tmp_path / "simulated")), HostLocks(["ray"])
     lock.poll()
     other.poll()
     assert lock.is_done and other.is_done
-    assert os.listdir(tmp_path / "pretend") == ["ci-tasks-ray.lock"]
+    assert os.listdir(tmp_path / "simulated") == ["ci-tasks-ray.lock"]

@@ -22,7 +22,7 @@ from ci_tasks.results.record import record_not_started
 from ci_tasks.run.list_runs import parse_time
 from ci_tasks.safe_output import safe_streams
 
-Said = Callable[..., str]
+Output = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def show(capsys: pytest.CaptureFixture[str]) -> Said:
+def show(capsys: pytest.CaptureFixture[str]) -> Output:
     def say(**flags: Any) -> str:
         namespace["runs"](Context(), **flags)
         return capsys.readouterr().out
@@ -97,7 +97,7 @@ def test_dates_are_local_and_until_includes_the_whole_day(values: tuple[str, str
     assert parse_time(*values, NOW) == (meant.timestamp() if isinstance(meant, datetime) else meant)
 
 
-def test_runs_are_listed_newest_first_with_filters(home: Path, show: Said) -> None:
+def test_runs_are_listed_newest_first_with_filters(home: Path, show: Output) -> None:
     _keep(home, 1, "blocked")
     _keep(home, 2, "cancelled", row="two\nlines")
     _keep(home, 3, "blocked", host="")
@@ -112,14 +112,14 @@ def test_runs_are_listed_newest_first_with_filters(home: Path, show: Said) -> No
     assert [line.split()[0][-2:] for line in show(status="blocked", limit="1").splitlines()[1:]] == ["03"]
 
 
-def test_times_are_local_as_in_the_names_of_runs(home: Path, show: Said) -> None:
+def test_times_are_local_as_in_the_names_of_runs(home: Path, show: Output) -> None:
     _keep(home, 1, "blocked")
     record = home / "runs" / "20260101-120000-ckpt" / "01" / "record.json"
     record.write_text(record.read_text().replace('"started_at": null', '"started_at": "2026-01-01T17:00:00.000+00:00"'))
     assert show().splitlines()[1].split()[4:6] == ["2026-01-01", "12:00:00"]
 
 
-def test_json_has_whole_records_also_of_removed_runs(home: Path, show: Said) -> None:
+def test_json_has_whole_records_also_of_removed_runs(home: Path, show: Output) -> None:
     for number in (1, 2):
         _keep(home, number, "blocked")
     shutil.rmtree(home / "runs" / "20260101-120000-ckpt" / "01")
@@ -129,21 +129,21 @@ def test_json_has_whole_records_also_of_removed_runs(home: Path, show: Said) -> 
     assert show().splitlines()[-1].endswith("why of it; its files are gone")
 
 
-def test_json_with_control_characters_is_still_json_behind_the_gate_to_the_terminal(home: Path, show: Said) -> None:
+def test_json_with_control_characters_is_still_json_behind_the_gate_to_the_terminal(home: Path, show: Output) -> None:
     _keep(home, 1, "blocked", row="a\x7fb\x9b2J")
     with safe_streams():
         shown = show(json=True)
     assert [record["row"] for record in json.loads(shown)] == ["a\x7fb\x9b2J"]
 
 
-def test_the_default_limit_is_twenty(home: Path, show: Said) -> None:
+def test_the_default_limit_is_twenty(home: Path, show: Output) -> None:
     for number in range(1, 26):
         _keep(home, number, "blocked")
     assert len(show().splitlines()) == 21
     assert len(json.loads(show(limit="23", json=True))) == 23
 
 
-def test_no_match_lists_the_labels_that_have_runs(home: Path, show: Said) -> None:
+def test_no_match_lists_the_labels_that_have_runs(home: Path, show: Output) -> None:
     assert show() == "no runs yet\n"
     assert show(json=True) == "[]\n"
     _keep(home, 1, "blocked")
@@ -152,7 +152,7 @@ def test_no_match_lists_the_labels_that_have_runs(home: Path, show: Said) -> Non
     assert show(flakes=True, host="nowhere") == "no runs like that\n"
 
 
-def test_flakes_are_counted_by_row_and_host(home: Path, show: Said) -> None:
+def test_flakes_are_counted_by_row_and_host(home: Path, show: Output) -> None:
     for number, status in enumerate(["passed", "failed", "lost", "blocked"], 1):
         _keep(home, number, status, row="r", checkout={"path": "/c", "commit": "c", "tree": "t"})
     head, line = show(flakes=True).splitlines()

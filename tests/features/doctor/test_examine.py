@@ -100,7 +100,7 @@ def test_each_broken_part_costs_only_its_own_lines(
     assert code == 125
 
 
-def test_the_shipped_pretend_host_has_no_fault(program: Program, capsys: Any) -> None:
+def test_the_shipped_simulated_host_has_no_fault(program: Program, capsys: Any) -> None:
     program("nvidia-smi", {})
     program("docker", {})
     text = "hosts: {sim: {runtime: none, gpus: 8, simulate: true}, box: {}}"

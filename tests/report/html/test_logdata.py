@@ -74,15 +74,15 @@ def test_a_line_without_an_end_keeps_its_beginning_and_end_in_bounded_memory() -
     assert last == "last"
 
 
-@pytest.mark.parametrize("blamed", [None, 20_000])
-def test_of_a_log_beyond_the_limit_a_gap_is_named_and_numbers_go_on(blamed: int | None) -> None:
+@pytest.mark.parametrize("failing_line", [None, 20_000])
+def test_of_a_log_beyond_the_limit_a_gap_is_named_and_numbers_go_on(failing_line: int | None) -> None:
     log = b"".join(b"line %07d %s\n" % (number, b"x" * 485) for number in range(1, 40_001))
-    chunks = unpacked(script(0, cut(log, 1 << 17), len(log), 3_000_000, blamed))
+    chunks = unpacked(script(0, cut(log, 1 << 17), len(log), 3_000_000, failing_line))
     gaps = [(first, text) for first, _, text in chunks if "are left out here" in text]
     kept = numbered([chunk for chunk in chunks if "are left out here" not in chunk[2]])
-    assert len(gaps) == (2 if blamed else 1)
+    assert len(gaps) == (2 if failing_line else 1)
     assert all(text.startswith(f"line {number:07d} ") for number, text in kept.items())
-    assert {1, 40_000, blamed or 1} <= set(kept)
+    assert {1, 40_000, failing_line or 1} <= set(kept)
     missing = sum(int(re.findall(r"… ([\d,]+) lines", text)[0].replace(",", "")) for _, text in gaps)
     assert missing == 40_000 - len(kept)
     assert sum(len(text) for text in kept.values()) < 3_000_000 + 6 * BLOCK

@@ -98,10 +98,10 @@ TAKEN: dict[str, tuple[list[tuple[Any, ...]], list[str], tuple[float, int] | Non
     "the newest": ([*[("a", "passed", 99, 0, False)] * 30, *[("a", "passed", 5, 0, False)] * 20], [], (5, 20)),
     "a named host first": ([("a", "passed", 1, 0, False), ("b", "passed", 9, 0, False)], ["b"], (9, 1)),
     "other hosts else": ([("a", "passed", 1, 0, False), ("b", "passed", 9, 0, False)], ["c"], (5, 2)),
-    "real rather than pretended": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], [], (9, 1)),
-    "pretended where none is real": ([("sim", "passed", 1, 0, True)], [], (1, 1)),
-    "pretended where it is named": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], ["sim"], (1, 1)),
-    "pretended says nothing of a real one": ([("sim", "passed", 1, 0, True)], ["a"], None),
+    "real rather than simulated": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], [], (9, 1)),
+    "simulated where none is real": ([("sim", "passed", 1, 0, True)], [], (1, 1)),
+    "simulated where it is named": ([("a", "passed", 9, 0, False), ("sim", "passed", 1, 0, True)], ["sim"], (1, 1)),
+    "simulated says nothing of a real one": ([("sim", "passed", 1, 0, True)], ["a"], None),
 }
 
 

@@ -55,7 +55,7 @@ def _failed(order: list[tuple[float, Candidate]], reader: CandidateReader, exit_
 
 def _triage_of(order: list[tuple[float, Candidate]], candidates: list[Candidate], rules: Rules) -> Triage:
     best, chosen = order[0]
-    if chosen.rule is not None and chosen.rule.name in _MERE_ENDS and (before := _said_before(chosen, rules)):
+    if chosen.rule is not None and chosen.rule.name in _MERE_ENDS and (before := _line_before(chosen, rules)):
         chosen = before
     cause, verdict = cause_of(chosen, candidates, rules)
     name = chosen.type or (chosen.rule.name if chosen.rule else "error")
@@ -85,7 +85,7 @@ def _of_engine(result: Triage, named: dict[str, int]) -> Triage:
     return replace(result, cause=f"{engine}_engine_crash")
 
 
-def _said_before(chosen: Candidate, rules: Rules) -> Candidate | None:
+def _line_before(chosen: Candidate, rules: Rules) -> Candidate | None:
     """What was said last before somebody only noted that it failed: a script's own words, which no rule knows."""
     for back, shown in enumerate(reversed(chosen.before), 1):
         line = read(chosen.line.number - back, shown.encode("utf-8", "replace"))

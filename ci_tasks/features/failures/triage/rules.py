@@ -12,7 +12,7 @@ from ci_tasks import resources
 
 ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS = "root", "symptom", "wrapper", "noise", "success", "progress"
 RANKS = (ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS)
-RAISED, SAID = "raised", "said"
+RAISED, LOGGED = "raised", "logged"
 FILE = "features/failures/triage/rules.yaml"
 
 
@@ -84,7 +84,7 @@ def shipped() -> Rules:
     return compiled(yaml.load(resources.text(FILE), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
-def compiled(described: dict[str, Any]) -> Rules:
+def compiled(data: dict[str, Any]) -> Rules:
     """Rules of a parsed rules.yaml. Raises ValueError for one that has no meaning, naming it."""
     import re2
 
@@ -105,13 +105,13 @@ def compiled(described: dict[str, Any]) -> Rules:
             raise ValueError(f"{where}: {text!r} is no regular expression of RE2") from error
 
     rules = []
-    for order, entry in enumerate(described["rules"]):
+    for order, entry in enumerate(data["rules"]):
         rules.append(_rule(order, entry, expression))
         expression(f"rule {entry['name']}", entry["match"], matcher.Add)
     matcher.Compile()
-    places = tuple(_place(number, entry, expression) for number, entry in enumerate(described["frames"], 1))
+    places = tuple(_place(number, entry, expression) for number, entry in enumerate(data["frames"], 1))
     # YAML folds lines with a space, which is none of the words'. The rest of a line is taken too: one hit a line.
-    keywords = re.sub(r"\|\s+", "|", described["words"])
+    keywords = re.sub(r"\|\s+", "|", data["words"])
     return Rules(re2.compile(f"(?:{keywords})[^\\n]*".encode(), bytewise), tuple(rules), places, matcher)
 
 
@@ -139,8 +139,8 @@ def _rule(order: int, entry: dict[str, Any], expression: Callable[[str, Any], An
     _check_keys(where, entry, _KEYS, ("name", "rank", "match", "reason"))
     if entry["rank"] not in RANKS:
         raise ValueError(f"{where}: rank is one of {', '.join(RANKS)}")
-    if entry.get("only", SAID) not in (RAISED, SAID):
-        raise ValueError(f"{where}: only is {RAISED} or {SAID}")
+    if entry.get("only", LOGGED) not in (RAISED, LOGGED):
+        raise ValueError(f"{where}: only is {RAISED} or {LOGGED}")
     if entry["rank"] not in (NOISE, SUCCESS, PROGRESS) and entry.get("verdict") not in _VERDICTS:
         raise ValueError(f"{where}: verdict is fail or blocked")
     return Rule(

@@ -13,7 +13,7 @@ _FRAME = re.compile(r'^[\s|+-]*File "([^"]{1,500})", line (\d+),? in (.*)|^[\s|]
 _CODE = re.compile(r"^\s|^[\^~]+$|^\.\.\.|^\[Previous line repeated|^[|+] ")
 EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,150}(?:\([\w., ]{1,80}\))?)(?:: ?(?P<message>.*))?$")
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
-_PATIENCE = 60  # lines of others between two of one traceback
+_MAX_GAP = 60  # lines of others between two of one traceback
 _TASK_ERROR = "RayTaskError"
 _GROUP = "ExceptionGroup"
 _TYPE = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|Expired|Failure|Group)$")
@@ -65,7 +65,7 @@ class Tracebacks:
     @property
     def waiting(self) -> bool:
         """Whether a line of one may come."""
-        return any(traceback.quiet < (_PATIENCE if traceback.open else 8) for traceback in self._last.values())
+        return any(traceback.quiet < (_MAX_GAP if traceback.open else 8) for traceback in self._last.values())
 
     def ignore_next(self) -> None:
         """What comes next is said to be ignored."""
@@ -123,7 +123,7 @@ class Tracebacks:
         # The header has a rank or a time, its lines have none.
         if not origin and (traceback is None or not traceback.open) and self._latest is not None and self._latest.open:
             traceback = self._latest
-        return traceback if traceback is not None and traceback.quiet <= _PATIENCE else None
+        return traceback if traceback is not None and traceback.quiet <= _MAX_GAP else None
 
     def _inside(self, current: Traceback, text: str) -> TracebackEnd | bool:
         if match := _FRAME.match(text):

@@ -54,9 +54,9 @@ class _RunLogReader:
         self.preflight: dict[str, PreflightCheck] = {}
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        LogScanner(self._words, self._hungry).read(pieces, self._read_line)
+        LogScanner(self._words, self._needs_next_line).read(pieces, self._read_line)
 
-    def _hungry(self) -> bool:
+    def _needs_next_line(self) -> bool:
         return self._current is not None and self._current.needs_next_line
 
     def _read_line(self, number: int, raw: bytes, _before: bytes) -> bool:

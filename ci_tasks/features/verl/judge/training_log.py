@@ -25,7 +25,7 @@ class TrainingLogParser:
         self._proofs = dict(proofs)
         self._block: PrintedSettings | None = None
         self._resolved: Mapping[str, Any] = {}
-        self._asked: Mapping[str, Any] = {}
+        self._requested: Mapping[str, Any] = {}
         self._metrics: dict[int, dict[str, float]] = {}
         self._first_step: tuple[int, int] | None = None
         self._progress: tuple[int, int] | None = None
@@ -45,8 +45,8 @@ class TrainingLogParser:
         """`telling` says that the line has one of the words of what we look for."""
         origin, text = lines.split(text)
         if lines.TRACE.match(text):  # what the shell was told is no evidence of what happened
-            if _TRACED in text and not self._asked:
-                self._asked = overrides_of_trace(lines.TRACE.sub("", text))
+            if _TRACED in text and not self._requested:
+                self._requested = overrides_of_trace(lines.TRACE.sub("", text))
             return
         self._prove(number, text)
         if self._in_settings(origin, text) or not has_pattern:
@@ -61,7 +61,7 @@ class TrainingLogParser:
 
     def facts(self) -> TrainingFacts:
         """What is known by now."""
-        settings = Settings(self._resolved, True) if self._resolved else Settings(self._asked)
+        settings = Settings(self._resolved, True) if self._resolved else Settings(self._requested)
         return TrainingFacts(
             name=self.name,
             line_no=self.line_no,

@@ -16,20 +16,20 @@ _OPTIONS = "--privileged --network host --gpus all --ipc=host --ulimit memlock=-
 
 @dataclass(frozen=True)
 class LevelJobOptions:
-    """`image` is None where nobody names one; `volumes` are `HOST:CONTAINER` directories of data. `pretend` is for a
+    """`image` is None where nobody names one; `volumes` are `HOST:CONTAINER` directories of data. `simulated` is for a
     host that simulates, `contained` for one that runs the job in a container."""
 
     image: str | None
     volumes: tuple[str, ...]
     minutes: float
-    pretend: bool
+    simulated: bool
     contained: bool
 
 
 def workflow(request: LevelRequest, trainings: Sequence[Training], options: LevelJobOptions) -> Workflow:
     """The workflow of one job that runs the trainings of a level."""
     container = Container(options.image, _OPTIONS, volumes=options.volumes) if options.image else None
-    script = render(request, trainings, pretend=options.pretend, contained=options.contained)
+    script = render(request, trainings, simulated=options.simulated, contained=options.contained)
     job = Job(
         id=LABEL,
         line=1,

@@ -97,7 +97,7 @@ mark ray skipped "no ray stop outside of a container: another's Ray may run here
 fresh_ray() { :; }
 """
 _NO_MODELOPT = """
-mark modelopt skipped "a pretend Bridge needs none"
+mark modelopt skipped "a simulated Bridge needs none"
 """
 
 _IMPORT = r"""
@@ -180,23 +180,24 @@ train() {
 
 
 def render(
-    request: LevelRequest, trainings: Sequence[Training], *, pretend: bool = False, contained: bool = True
+    request: LevelRequest, trainings: Sequence[Training], *, simulated: bool = False, contained: bool = True
 ) -> str:
-    """The text of the step, for bash. A `pretend` run, on a host that simulates, has a home of its own: the sample's
-    models and data are none that anybody wants to keep. One that is not `contained` leaves others' Ray alone."""
+    """The text of the step, for bash. A `simulated` run, on a host that simulates GPUs, has a home of its own: the
+    sample's models and data are none that anybody wants to keep. One that is not `contained` leaves others' Ray
+    alone."""
     tests = (*BRIDGE_TESTS, *request.bridge_tests)
     checks_command = f"uv run python -m pytest -q {' '.join(tests)}"
     first = trainings[0].env
     exports = [f"export {name}={shlex.quote(first[name])}" for name in _OF_PREFLIGHT if name in first]
     parts = [
         _HEAD.format(bridge=BRIDGE, verl=VERL, wrapper=WRAPPER),
-        _HOME if pretend else "",
+        _HOME if simulated else "",
         "".join(f"{line}\n" for line in exports),
         _CHECKS.format(tests=" ".join(map(shlex.quote, tests)), checks_command=shlex.quote(checks_command)),
         _DEVICES,
         _ROOM.format(least=_ROOM_GB if not request.dummy_config else 1),
-        _RAY if contained or pretend else _NOT_OUR_RAY,
-        _NO_MODELOPT if pretend else _MODELOPT,
+        _RAY if contained or simulated else _NOT_OUR_RAY,
+        _NO_MODELOPT if simulated else _MODELOPT,
         _IMPORT,
         _DATA,
         _NO_REWARD if request.no_reward_model else _REWARD,

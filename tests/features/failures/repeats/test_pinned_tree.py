@@ -50,12 +50,12 @@ def source(checkout: Path, rev: str | None = None) -> CheckoutSource:
     return CheckoutSource(checkout, "here", Workflow("pr-test.yml", "PR Test", {}), rev=rev)
 
 
-def opened(sites: list[Path]) -> Callable[[HostSpec], Executor]:
+def opened(sources: list[Path]) -> Callable[[HostSpec], Executor]:
     """Opens this machine, noting from where it takes its trees."""
 
     class Noting(LocalExecutor):
         def snapshot(self, batch: Batch, source: Path, *, rev: str | None, base: str | None):  # type: ignore[no-untyped-def]
-            sites.append(source)
+            sources.append(source)
             return super().snapshot(batch, source, rev=rev, base=base)
 
     return Noting
@@ -83,25 +83,25 @@ def test_what_happens_to_the_checkout_meanwhile_does_not_matter(
 ) -> None:
     with pinned(source(checkout), None) as pin:
         happens(checkout)
-        site = pin.wrap(opened([]))(HOST)
+        executor = pin.wrap(opened([]))(HOST)
         batch = Batch("1", tmp_path / "batch")
-        code = site.snapshot(batch, checkout, rev=None, base=None)
+        code = executor.snapshot(batch, checkout, rev=None, base=None)
         assert code.checkout == pin.checkout
         assert (code.read_file("code.py"), code.read_file("new.py")) == ("as it was\n", None)
         assert (code.checkout.path, code.checkout.dirty) == (str(checkout), ("code.py",))
         assert git(batch.source, "rev-parse", "HEAD^{tree}") == code.checkout.tree
         assert git(batch.source, "show", "origin/main:code.py") == "base"
-        site.close()
+        executor.close()
     assert not pin.directory.exists()
 
 
 def test_an_unchanged_checkout_is_taken_itself(checkout: Path, tmp_path: Path) -> None:
-    sites: list[Path] = []
+    sources: list[Path] = []
     with pinned(source(checkout), None) as pin:
-        site = pin.wrap(opened(sites))(HOST)
-        assert site.snapshot(Batch("1", tmp_path / "batch"), checkout, rev=None, base=None).checkout == pin.checkout
-        assert sites == [checkout]
-        site.close()
+        executor = pin.wrap(opened(sources))(HOST)
+        assert executor.snapshot(Batch("1", tmp_path / "batch"), checkout, rev=None, base=None).checkout == pin.checkout
+        assert sources == [checkout]
+        executor.close()
 
 
 def test_a_branch_that_moves_on_stays_where_it_was(checkout: Path, tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_branch_that_moves_on_stays_where_it_was(checkout: Path, tmp_path: Pat
     _edited(checkout)
     with pinned(source(checkout, "main"), "main~1") as pin:
         commit(checkout)
-        site = pin.wrap(opened([]))(HOST)
-        code = site.snapshot(Batch("1", tmp_path / "batch"), checkout, rev="main", base="main~1")
+        executor = pin.wrap(opened([]))(HOST)
+        code = executor.snapshot(Batch("1", tmp_path / "batch"), checkout, rev="main", base="main~1")
         assert (code.checkout.commit, code.read_file("code.py")) == (before, "as it was\n")
         assert git(tmp_path / "batch/source", "show", "origin/main:code.py") == "committed"
-        site.close()
+        executor.close()

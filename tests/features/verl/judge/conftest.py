@@ -30,14 +30,14 @@ BUILT = (
     "(WorkerDict pid=90) Enabling LORA with rank=4, alpha=4, dropout=0.0",
     "(WorkerDict pid=90)   Adapter parameters:   8,192",
 )
-WISH = LevelRequest(0, model_id="Qwen/Qwen2.5-0.5B", reward_model="/models/rm")
+REQUEST = LevelRequest(0, model_id="Qwen/Qwen2.5-0.5B", reward_model="/models/rm")
 
 
 class Writer:
     """Writes the log of a run, piece by piece."""
 
     root = ROOT
-    wish = WISH
+    request = REQUEST
 
     def preflight(self, **other: str | None) -> str:
         """All checks passed, except for `other`: its status and text, or None for one that was not made."""
@@ -98,7 +98,7 @@ class Writer:
 
     def judged(
         self,
-        wish: LevelRequest,
+        request: LevelRequest,
         log: str,
         ended: RunEnd | None = None,
         *,
@@ -107,9 +107,9 @@ class Writer:
         host: str = "",
     ) -> Summary:
         """The summary of a log; without an `ended`, of a run that ended well."""
-        facts = read_run(lambda: [log.encode()], wish.proofs)
+        facts = read_run(lambda: [log.encode()], request.proofs)
         provenance = Provenance("abc1234", "def5678", "invoke verl", log_path, image=image, host=host, bridge_root=ROOT)
-        return judge(LevelRun(wish, trainings(wish), facts, ended or RunEnd("passed"), provenance))
+        return judge(LevelRun(request, trainings(request), facts, ended or RunEnd("passed"), provenance))
 
 
 def metrics(step: int) -> dict[str, float]:

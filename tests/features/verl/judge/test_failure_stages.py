@@ -72,8 +72,8 @@ CASES = [
 
 @pytest.mark.parametrize(("triaged", "constructed", "stage", "environment"), CASES, ids=lambda value: str(value)[:40])
 def test_a_failure_has_a_stage_and_an_owner(triaged: Triage, constructed: bool, stage: str, environment: bool) -> None:
-    blamed = locate_failure(triaged, constructed)
-    assert (blamed.stage.name, blamed.environment) == (stage, environment)
+    located = locate_failure(triaged, constructed)
+    assert (located.stage.name, located.environment) == (stage, environment)
 
 
 def test_an_error_about_the_reward_models_own_path_is_the_reward_models() -> None:

@@ -24,17 +24,19 @@ CHECKED = "Pass - uv run python -m pytest -q tests/unit_tests/models"
 PACKAGED = "/usr/lib/python3/dist-packages/megatron/bridge/__init__.py"
 
 
-def wished(writer: Writer, level: int, **other: object) -> LevelRequest:
+def request_of(writer: Writer, level: int, **other: object) -> LevelRequest:
     proofs = (r"routing replay layers: \d+",) if level == 4 else ()
     env = {"ROUTING_REPLAY_MODE": "R3"} if level == 4 else {}
     variants = ("dense", "expert") if level == 2 else ("dense",)
-    return replace(writer.wish, level=level, proofs=proofs, env=env, variants=variants, **other)  # type: ignore[arg-type]
+    return replace(writer.request, level=level, proofs=proofs, env=env, variants=variants, **other)  # type: ignore[arg-type]
 
 
-def whole(writer: Writer, wish: LevelRequest) -> str:
+def whole(writer: Writer, request: LevelRequest) -> str:
     """The log of a run in which everything went well."""
     log_lines = ("(WorkerDict pid=90)   Adapter parameters:   8,192", "(WorkerDict pid=90) routing replay layers: 24")
-    return writer.preflight() + "".join(writer.training(training, log_lines=log_lines) for training in trainings(wish))
+    return writer.preflight() + "".join(
+        writer.training(training, log_lines=log_lines) for training in trainings(request)
+    )
 
 
 def lines(summary: Summary) -> dict[str, str]:
@@ -58,9 +60,9 @@ VARIANT = {
 
 @pytest.mark.parametrize("level", [level.number for level in LEVELS])
 def test_each_level_passes_on_its_own_evidence(level: int, writer: Writer) -> None:
-    wish = wished(writer, level)
-    log = whole(writer, wish)
-    summary = writer.judged(wish, log)
+    request = request_of(writer, level)
+    log = whole(writer, request)
+    summary = writer.judged(request, log)
     proof = max(at for at, line in enumerate(log.split("\n"), 1) if "routing replay layers" in line)
     assert summary.result == "Pass"
     assert summary.passed_level == level
@@ -75,14 +77,16 @@ def test_each_level_passes_on_its_own_evidence(level: int, writer: Writer) -> No
 
 
 def test_a_pass_names_its_exact_level_and_never_convergence(writer: Writer) -> None:
-    sentences = [writer.judged(wish, whole(writer, wish)).sentence for wish in (wished(writer, n) for n in range(6))]
+    sentences = [
+        writer.judged(request, whole(writer, request)).sentence for request in (request_of(writer, n) for n in range(6))
+    ]
     assert sentences[:5] == [f"Level {level.number} passed: {level.proves}" for level in LEVELS[:5]]
     assert sentences[5] == "Level 5 learning-signal passed over 20 steps; no claim of benchmark convergence"
 
 
 def test_a_wrong_import_path_in_the_worker_only_stops_the_run(writer: Writer) -> None:
     log = writer.preflight(import_worker=f"fail: {PACKAGED}")
-    summary = writer.judged(wished(writer, 1), log, RunEnd("failed", "the preflight failed"))
+    summary = writer.judged(request_of(writer, 1), log, RunEnd("failed", "the preflight failed"))
     assert (summary.result, summary.sentence) == ("Blocked", f"{IMPORT}: Ray worker: {PACKAGED}{NO_EVIDENCE}")
     stopped = "Skipped - {}: stopped: megatron.bridge is not the local checkout's, so nothing that ran is evidence"
     assert lines(summary) == {
@@ -100,8 +104,8 @@ def test_a_wrong_import_path_in_the_worker_only_stops_the_run(writer: Writer) ->
     [(PACKAGED, "an installed package"), ("/old/Megatron-Bridge/src/megatron/bridge/__init__.py", "another checkout")],
 )
 def test_a_worker_that_says_pass_with_another_path_is_not_believed(path: str, who: str, writer: Writer) -> None:
-    log = writer.preflight(import_worker=f"pass: {path}") + writer.training(trainings(writer.wish)[0])
-    summary = writer.judged(writer.wish, log)
+    log = writer.preflight(import_worker=f"pass: {path}") + writer.training(trainings(writer.request)[0])
+    summary = writer.judged(writer.request, log)
     assert summary.result == "Blocked", who
     assert lines(summary)[IMPORT] == f"Fail - driver: {BRIDGE}; Ray worker: {path} is not under {ROOT}/src"
 
@@ -109,8 +113,8 @@ def test_a_worker_that_says_pass_with_another_path_is_not_believed(path: str, wh
 @pytest.mark.parametrize("exit_code", [0, 1])
 def test_a_ray_cluster_with_a_stale_path_makes_whatever_ran_no_evidence(exit_code: int, writer: Writer) -> None:
     log_lines = ["(WorkerDict pid=90) [Rank 0] actor: megatron.bridge is /old/src/megatron/bridge/__init__.py"]
-    log = writer.preflight() + writer.training(trainings(writer.wish)[0], log_lines=log_lines, exit_code=exit_code)
-    summary = writer.judged(writer.wish, log, RunEnd("passed" if exit_code == 0 else "failed"))
+    log = writer.preflight() + writer.training(trainings(writer.request)[0], log_lines=log_lines, exit_code=exit_code)
+    summary = writer.judged(writer.request, log, RunEnd("passed" if exit_code == 0 else "failed"))
     line = next(at for at, text in enumerate(log.split("\n"), 1) if "/old/src" in text)
     why = f"line {line} of level 0: /old/src/megatron/bridge is not under {ROOT}/src"
     assert (summary.result, summary.sentence) == ("Blocked", f"{IMPORT}: {why}{NO_EVIDENCE}")
@@ -124,24 +128,24 @@ def test_a_worker_without_bridge_is_an_import_that_failed(writer: Writer) -> Non
         '(WorkerDict pid=90)   File "/work/verl/verl/models/mcore/bridge.py", line 17, in <module>',
         "(WorkerDict pid=90) ModuleNotFoundError: No module named 'megatron.bridge'",
     ]
-    log = writer.preflight() + writer.training(trainings(writer.wish)[0], body=body, exit_code=1)
-    summary = writer.judged(writer.wish, log, RunEnd("failed"))
+    log = writer.preflight() + writer.training(trainings(writer.request)[0], body=body, exit_code=1)
+    summary = writer.judged(writer.request, log, RunEnd("failed"))
     assert summary.result == "Blocked"
     assert lines(summary)[IMPORT].endswith("of level 0: ModuleNotFoundError: No module named 'megatron.bridge'")
 
 
 def test_bridges_own_missing_module_is_a_failure_of_the_change(writer: Writer) -> None:
     text = "ModuleNotFoundError: No module named 'megatron.bridge.models.new'"
-    summary = writer.judged(writer.wish, writer.preflight(import_driver=f"fail: {text}"), RunEnd("failed"))
+    summary = writer.judged(writer.request, writer.preflight(import_driver=f"fail: {text}"), RunEnd("failed"))
     assert (summary.result, summary.sentence) == ("Fail", f"{IMPORT}: driver: {text}")
 
 
 def test_a_resume_that_loads_nothing_fails(writer: Writer) -> None:
-    wish = wished(writer, 1)
-    smoke, save, resume = trainings(wish)
+    request = request_of(writer, 1)
+    smoke, save, resume = trainings(request)
     body = ["INFO:2025-01-02 03:04:05,678:Training from scratch", *writer.steps(resume, first=1)]
     log = writer.preflight() + writer.training(smoke) + writer.training(save) + writer.training(resume, body=body)
-    summary = writer.judged(wish, log)
+    summary = writer.judged(request, log)
     line = next(at for at, text in enumerate(log.split("\n"), 1) if "from scratch" in text)
     why = (
         f"it did not resume: 'INFO:2025-01-02 03:04:05,678:Training from scratch' (line {line}); "
@@ -155,11 +159,11 @@ def test_a_resume_that_loads_nothing_fails(writer: Writer) -> None:
 
 
 def test_a_resume_that_says_nothing_of_a_checkpoint_fails(writer: Writer) -> None:
-    wish = wished(writer, 1)
-    smoke, save, resume = trainings(wish)
+    request = request_of(writer, 1)
+    smoke, save, resume = trainings(request)
     steps = [line for line in writer.steps(resume) if "Resuming" not in line]
     log = writer.preflight() + writer.training(smoke) + writer.training(save) + writer.training(resume, body=steps)
-    assert "it did not resume: no line says from which checkpoint" in writer.judged(wish, log).sentence
+    assert "it did not resume: no line says from which checkpoint" in writer.judged(request, log).sentence
 
 
 @pytest.mark.parametrize(
@@ -170,8 +174,8 @@ def test_a_resume_that_says_nothing_of_a_checkpoint_fails(writer: Writer) -> Non
     ],
 )
 def test_vanilla_mbridge_in_the_log_fails(dotted: str, name: str, writer: Writer) -> None:
-    log = writer.preflight() + writer.training(trainings(writer.wish)[0], resolved={dotted: True})
-    summary = writer.judged(writer.wish, log)
+    log = writer.preflight() + writer.training(trainings(writer.request)[0], resolved={dotted: True})
+    summary = writer.judged(writer.request, log)
     why = f"{name}=True in the resolved settings ({dotted}), not False"
     assert (summary.result, summary.sentence) == ("Fail", f"level 0: {why}")
     assert lines(summary)[BACKEND] == f"Fail - LoRA + DDP: {why}"
@@ -180,16 +184,16 @@ def test_vanilla_mbridge_in_the_log_fails(dotted: str, name: str, writer: Writer
 
 
 def test_vanilla_mbridge_fails_even_where_it_was_asked_for(writer: Writer) -> None:
-    wish = replace(writer.wish, env={"VANILLA_MBRIDGE": "True"})
-    assert "not False" in writer.judged(wish, whole(writer, wish)).sentence
+    request = replace(writer.request, env={"VANILLA_MBRIDGE": "True"})
+    assert "not False" in writer.judged(request, whole(writer, request)).sentence
 
 
 def test_a_parallel_size_that_did_not_resolve_as_asked_fails(writer: Writer) -> None:
-    wish = replace(wished(writer, 2), variants=("dense",))
-    smoke, dense = trainings(wish)
+    request = replace(request_of(writer, 2), variants=("dense",))
+    smoke, dense = trainings(request)
     other = {"actor_rollout_ref.actor.megatron.tensor_model_parallel_size": 1}
     log = writer.preflight() + writer.training(smoke) + writer.training(dense, resolved=other)
-    sentence = writer.judged(wish, log).sentence
+    sentence = writer.judged(request, log).sentence
     assert sentence.startswith(
         "level 2: dense: COMMON_TP=1 in the resolved settings (actor_rollout_ref.actor.megatron."
     )
@@ -198,34 +202,34 @@ def test_a_parallel_size_that_did_not_resolve_as_asked_fails(writer: Writer) -> 
 
 def test_level_2_without_parallelism_is_no_evidence(writer: Writer) -> None:
     trivial = {"COMMON_TP": "1", "COMMON_PP": "1", "INFER_TP": "1"}
-    wish = replace(wished(writer, 2), variants=("dense",), env=trivial)
+    request = replace(request_of(writer, 2), variants=("dense",), env=trivial)
     why = "level 2: dense: all parallel sizes resolved to 1: no evidence for distributed behavior; level 0 passed"
-    assert writer.judged(wish, whole(writer, wish)).sentence == why
+    assert writer.judged(request, whole(writer, request)).sentence == why
 
 
 def test_fsdp_with_fused_gradients_fails(writer: Writer) -> None:
-    wish = wished(writer, 3)
-    smoke, fsdp = trainings(wish)
+    request = request_of(writer, 3)
+    smoke, fsdp = trainings(request)
     name = "critic.megatron.override_transformer_config.gradient_accumulation_fusion"
     log = writer.preflight() + writer.training(smoke) + writer.training(fsdp, resolved={name: True})
-    assert writer.judged(wish, log).sentence.startswith(f"level 3: {name}=True in the resolved settings, not False")
+    assert writer.judged(request, log).sentence.startswith(f"level 3: {name}=True in the resolved settings, not False")
 
 
 def test_a_feature_that_was_not_seen_active_fails(writer: Writer) -> None:
-    wish = wished(writer, 4)
-    log = writer.preflight() + "".join(writer.training(training) for training in trainings(wish))
-    summary = writer.judged(wish, log)
+    request = request_of(writer, 4)
+    log = writer.preflight() + "".join(writer.training(training) for training in trainings(request))
+    summary = writer.judged(request, log)
     why = "the feature was not seen active: no line matches 'routing replay layers: \\\\d+'"
     assert summary.result == "Fail"
     assert lines(summary)[VARIANTS] == f"Fail - feature-specific run: {why}"
 
 
 def test_settings_of_the_command_alone_are_not_trusted(writer: Writer) -> None:
-    smoke = trainings(writer.wish)[0]
+    smoke = trainings(writer.request)[0]
     trace = "+ python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.megatron.vanilla_mbridge=False"
     marks = writer.training(smoke, body=[trace, *writer.steps(smoke)]).split("\n")
     log = writer.preflight() + "\n".join(line for line in marks if "TaskRunnerV1" not in line or "step:" in line)
-    summary = writer.judged(writer.wish, log)
+    summary = writer.judged(writer.request, log)
     assert summary.sentence == (
         "level 0: the log does not show verl's resolved settings, and the command alone is not trusted"
     )
@@ -248,7 +252,7 @@ def test_a_preflight_that_does_not_pass_blocks_and_skips_the_run(
 ) -> None:
     reason = text.split(": ", 1)[1]
     name = key.replace("_", "-")
-    summary = writer.judged(wished(writer, 3), writer.preflight(**{key: text}), RunEnd("failed", "exit code 1"))
+    summary = writer.judged(request_of(writer, 3), writer.preflight(**{key: text}), RunEnd("failed", "exit code 1"))
     assert (summary.result, summary.sentence) == ("Blocked", f"{stage} ({name}): {reason}{NO_EVIDENCE}")
     assert lines(summary)[BACKEND] == f"Skipped - LoRA + DDP: not run: {name}: {reason}"
     assert lines(summary)[VARIANTS] == f"Skipped - Megatron-FSDP: not run: {name}: {reason}"
@@ -266,8 +270,8 @@ def test_a_preflight_that_does_not_pass_blocks_and_skips_the_run(
 )
 def test_what_fails_before_construction_blocks(body: list[str], stage: str, writer: Writer) -> None:
     log_lines = ["Traceback (most recent call last):", '  File "/v/x.py", line 1, in f', *body]
-    log = writer.preflight() + writer.training(trainings(writer.wish)[0], body=log_lines, exit_code=1)
-    summary = writer.judged(writer.wish, log, RunEnd("failed", "exit code 1"))
+    log = writer.preflight() + writer.training(trainings(writer.request)[0], body=log_lines, exit_code=1)
+    summary = writer.judged(writer.request, log, RunEnd("failed", "exit code 1"))
     line = next(at for at, text in enumerate(log.split("\n"), 1) if text == body[0])
     assert summary.result == "Blocked"
     assert summary.sentence.startswith(f"level 0: {stage}")
@@ -310,8 +314,8 @@ def test_what_fails_in_construction_or_after_it_fails(
     log_lines: tuple[str, ...], frame: str, text: str, where: str, writer: Writer
 ) -> None:
     body = [*log_lines, "Traceback (most recent call last):", f'  File "{frame}", line 1, in f', text]
-    log = writer.preflight() + writer.training(trainings(writer.wish)[0], body=body, exit_code=1)
-    summary = writer.judged(writer.wish, log, RunEnd("failed", "exit code 1"))
+    log = writer.preflight() + writer.training(trainings(writer.request)[0], body=body, exit_code=1)
+    summary = writer.judged(writer.request, log, RunEnd("failed", "exit code 1"))
     assert summary.result == "Fail"
     assert summary.sentence.startswith(f"level 0: {where}: exit code 1, line ")
     assert summary.sentence.endswith(text)
@@ -320,8 +324,8 @@ def test_what_fails_in_construction_or_after_it_fails(
 
 def test_construction_that_began_after_the_error_does_not_count(writer: Writer) -> None:
     body = ["RuntimeError: nobody knows this one", "(WorkerDict pid=91) TF config: Provider()"]
-    log = writer.preflight() + writer.training(trainings(writer.wish)[0], body=body, exit_code=1)
-    assert writer.judged(writer.wish, log, RunEnd("failed")).result == "Blocked"
+    log = writer.preflight() + writer.training(trainings(writer.request)[0], body=body, exit_code=1)
+    assert writer.judged(writer.request, log, RunEnd("failed")).result == "Blocked"
 
 
 @pytest.mark.parametrize(
@@ -340,10 +344,10 @@ def test_construction_that_began_after_the_error_does_not_count(writer: Writer) 
 def test_metrics_without_a_learning_signal_fail_level_5(
     series: dict[str, list[float]], why: str, writer: Writer
 ) -> None:
-    wish = wished(writer, 5)
-    smoke, long = trainings(wish)
+    request = request_of(writer, 5)
+    smoke, long = trainings(request)
     body = ["(WorkerDict pid=90)   Adapter parameters:   8,192", *writer.steps(long, series)]
-    summary = writer.judged(wish, writer.preflight() + writer.training(smoke) + writer.training(long, body=body))
+    summary = writer.judged(request, writer.preflight() + writer.training(smoke) + writer.training(long, body=body))
     assert (summary.result, summary.passed_level) == ("Fail", 0)
     assert why in summary.sentence
     assert summary.sentence.endswith("; level 0 passed")
@@ -356,7 +360,7 @@ DAEMON = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is
 
 
 def test_a_daemon_that_is_stopped_before_anything_blocks_everything(writer: Writer) -> None:
-    summary = writer.judged(wished(writer, 1), "", RunEnd("blocked", DAEMON), log_path="")
+    summary = writer.judged(request_of(writer, 1), "", RunEnd("blocked", DAEMON), log_path="")
     assert (summary.result, summary.sentence) == ("Blocked", f"the run ended as blocked: {DAEMON}{NO_EVIDENCE}")
     why = f"the run ended as blocked: {DAEMON}"
     assert lines(summary) == {
@@ -378,15 +382,15 @@ def test_a_daemon_that_is_stopped_before_anything_blocks_everything(writer: Writ
     ids=["empty log", "an error in the log"],
 )
 def test_a_run_that_ends_early_without_a_reason_is_explained_by_its_log(log: str, why: str, writer: Writer) -> None:
-    summary = writer.judged(writer.wish, log, RunEnd("failed", ""))
+    summary = writer.judged(writer.request, log, RunEnd("failed", ""))
     assert lines(summary)[BACKEND] == f"Skipped - LoRA + DDP: not run: {why}"
 
 
 def test_a_daemon_that_is_stopped_in_the_middle_keeps_what_had_passed(writer: Writer) -> None:
-    wish = wished(writer, 1)
-    smoke, save, _ = trainings(wish)
+    request = request_of(writer, 1)
+    smoke, save, _ = trainings(request)
     log = writer.preflight() + writer.training(smoke) + writer.training(save, body=[], exit_code=None)
-    summary = writer.judged(wish, log, RunEnd("lost", DAEMON))
+    summary = writer.judged(request, log, RunEnd("lost", DAEMON))
     assert summary.result == "Blocked"
     assert summary.sentence == f"level 1: save: lost: {DAEMON}; level 0 passed{NO_EVIDENCE}"
     assert lines(summary)[BACKEND] == SMOKE_PASSED
@@ -396,17 +400,17 @@ def test_a_daemon_that_is_stopped_in_the_middle_keeps_what_had_passed(writer: Wr
 
 
 def test_an_earlier_failure_wins_over_a_later_block(writer: Writer) -> None:
-    wish = wished(writer, 1)
-    smoke, save, _ = trainings(wish)
+    request = request_of(writer, 1)
+    smoke, save, _ = trainings(request)
     vanilla = {"actor_rollout_ref.actor.megatron.vanilla_mbridge": True}
     log = writer.preflight() + writer.training(smoke, resolved=vanilla)
     log += writer.training(save, body=[], exit_code=None)
-    assert writer.judged(wish, log, RunEnd("lost", DAEMON)).result == "Fail"
+    assert writer.judged(request, log, RunEnd("lost", DAEMON)).result == "Fail"
 
 
 def test_focused_bridge_checks_that_fail_fail_the_run(writer: Writer) -> None:
-    log = whole(writer, writer.wish).replace("bridge-checks: pass: uv run", "bridge-checks: fail: 2 failed, uv run")
-    summary = writer.judged(writer.wish, log)
+    log = whole(writer, writer.request).replace("bridge-checks: pass: uv run", "bridge-checks: fail: 2 failed, uv run")
+    summary = writer.judged(writer.request, log)
     result = "2 failed, uv run python -m pytest -q tests/unit_tests/models"
     assert (summary.result, summary.sentence) == ("Fail", f"focused Bridge checks failed: {result}")
     assert lines(summary)[CHECKS] == f"Fail - {result}"
@@ -415,34 +419,34 @@ def test_focused_bridge_checks_that_fail_fail_the_run(writer: Writer) -> None:
 
 
 def test_skipped_bridge_checks_leave_a_pass_with_a_limitation(writer: Writer) -> None:
-    log = writer.preflight(bridge_checks="skipped: the image has no uv") + writer.training(trainings(writer.wish)[0])
-    summary = writer.judged(writer.wish, log)
+    log = writer.preflight(bridge_checks="skipped: the image has no uv") + writer.training(trainings(writer.request)[0])
+    summary = writer.judged(writer.request, log)
     assert summary.result == "Pass"
     assert lines(summary)[CHECKS] == "Skipped - the image has no uv"
     assert "focused Bridge checks were not run: the image has no uv" in summary.limitations
 
 
 def test_a_worker_that_nobody_looked_at_is_no_pass(writer: Writer) -> None:
-    log = writer.preflight(import_worker=None) + writer.training(trainings(writer.wish)[0])
-    summary = writer.judged(writer.wish, log)
+    log = writer.preflight(import_worker=None) + writer.training(trainings(writer.request)[0])
+    summary = writer.judged(writer.request, log)
     assert summary.result == "Blocked"
     assert lines(summary)[IMPORT] == f"Blocked - driver: {BRIDGE}; Ray worker not checked"
 
 
 def test_shutdown_noise_after_the_last_step_is_a_limitation_and_no_failure(writer: Writer) -> None:
-    smoke = trainings(writer.wish)[0]
+    smoke = trainings(writer.request)[0]
     noise = "RuntimeError: DataLoader worker (pid 77) is killed by signal: Terminated."
     log = writer.preflight() + writer.training(smoke, body=[*writer.steps(smoke), noise])
-    summary = writer.judged(writer.wish, log)
+    summary = writer.judged(writer.request, log)
     assert summary.result == "Pass"
     line = next(at for at, text in enumerate(log.split("\n"), 1) if text == noise)
     assert summary.limitations[-1] == f"known shutdown noise after completion (level 0), such as line {line}: {noise}"
 
 
 def test_all_steps_and_an_exit_code_are_no_pass(writer: Writer) -> None:
-    smoke = trainings(writer.wish)[0]
+    smoke = trainings(writer.request)[0]
     body = ["TF config: Provider()", *writer.steps(smoke), "Fatal Python error: Segmentation fault"]
-    summary = writer.judged(writer.wish, writer.preflight() + writer.training(smoke, body=body, exit_code=139))
+    summary = writer.judged(writer.request, writer.preflight() + writer.training(smoke, body=body, exit_code=139))
     assert summary.result == "Fail"
     assert "all steps are done, but the process did not exit successfully: exit code 139" in summary.sentence
 
@@ -456,37 +460,37 @@ def test_all_steps_and_an_exit_code_are_no_pass(writer: Writer) -> None:
     ],
 )
 def test_exit_code_0_without_steps_is_no_pass(keep: str, missed: str, writer: Writer) -> None:
-    smoke = trainings(writer.wish)[0]
+    smoke = trainings(writer.request)[0]
     body = [line for line in writer.steps(smoke) if keep in line]
-    summary = writer.judged(writer.wish, writer.preflight() + writer.training(smoke, body=body))
+    summary = writer.judged(writer.request, writer.preflight() + writer.training(smoke, body=body))
     assert (summary.result, summary.sentence) == ("Fail", f"level 0: {missed}")
 
 
 def test_a_log_that_is_not_whole_is_no_pass(writer: Writer) -> None:
     ended = RunEnd("passed", log_error="the disk is full")
-    summary = writer.judged(writer.wish, whole(writer, writer.wish), ended)
+    summary = writer.judged(writer.request, whole(writer, writer.request), ended)
     assert (summary.result, summary.passed_level) == ("Blocked", None)
     assert lines(summary)[LOG] == "Fail - /runs/1/log: the disk is full"
 
 
 def test_a_run_that_failed_for_what_no_criterion_sees_is_no_pass(writer: Writer) -> None:
-    summary = writer.judged(writer.wish, whole(writer, writer.wish), RunEnd("failed", "exit code 4"))
+    summary = writer.judged(writer.request, whole(writer, writer.request), RunEnd("failed", "exit code 4"))
     assert (summary.result, summary.sentence) == ("Fail", "the run ended as failed: exit code 4")
 
 
 def test_the_level_below_is_named_where_the_asked_one_was_blocked(writer: Writer) -> None:
-    wish = wished(writer, 3)
-    smoke, fsdp = trainings(wish)
+    request = request_of(writer, 3)
+    smoke, fsdp = trainings(request)
     body = ["OSError: [Errno 28] No space left on device"]
     log = writer.preflight() + writer.training(smoke) + writer.training(fsdp, body=body, exit_code=1)
-    summary = writer.judged(wish, log, RunEnd("failed"))
+    summary = writer.judged(request, log, RunEnd("failed"))
     assert (summary.result, summary.passed_level) == ("Blocked", 0)
     assert summary.sentence.endswith(f"; level 0 passed{NO_EVIDENCE}")
 
 
 def test_reductions_are_limitations_and_the_checkpoint_says_what_it_is(writer: Writer) -> None:
-    wish = replace(writer.wish, dummy_config="/c.json", no_reward_model=True, enforce_eager=True)
-    summary = writer.judged(wish, whole(writer, wish))
+    request = replace(writer.request, dummy_config="/c.json", no_reward_model=True, enforce_eager=True)
+    summary = writer.judged(request, whole(writer, request))
     assert summary.checkpoint == "dummy config /c.json, MODEL_ID=Qwen/Qwen2.5-0.5B, resolved to /models/qwen"
     assert [line.split(":")[0] for line in summary.limitations[:3]] == [
         "dummy config",
@@ -496,7 +500,7 @@ def test_reductions_are_limitations_and_the_checkpoint_says_what_it_is(writer: W
 
 
 def test_evidence_has_commits_dirty_files_and_the_exact_commands(writer: Writer) -> None:
-    summary = writer.judged(writer.wish, whole(writer, writer.wish), image="verlai/verl:vllm", host="h100a")
+    summary = writer.judged(writer.request, whole(writer, writer.request), image="verlai/verl:vllm", host="h100a")
     assert [(item.name, item.lines[:3]) for item in summary.evidence[:3]] == [
         ("Bridge repo", ("abc1234, no dirty files",)),
         ("verl repo", ("def5678, no dirty files",)),

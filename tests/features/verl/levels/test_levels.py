@@ -10,7 +10,7 @@ from ci_tasks.features.verl.levels.levels import LEVELS, MINIMAL, LevelRequest, 
 FUSION = "megatron.override_transformer_config.gradient_accumulation_fusion=False"
 FEATURE = {"overrides": ("a.b=c",), "proofs": ("active",)}
 
-# level, more of the wish: name of the last training, what its environment has beyond level 0's, its overrides, steps
+# level, more of the request: name of the last training, what its environment has beyond level 0's, its overrides, steps
 TABLE = [
     (0, {}, "level 0", {}, (), 1),
     (1, {}, "level 1: resume", {"RESUME_MODE": "auto", "SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2"}, (), 2),
@@ -92,9 +92,9 @@ REDUCED = [
 ]
 
 
-@pytest.mark.parametrize(("wish", "text"), REDUCED, ids=[text for _, text in REDUCED])
-def test_what_a_run_does_not_show_is_a_limitation(wish: LevelRequest, text: str) -> None:
-    assert any(text in sentence for sentence in limitations(wish))
+@pytest.mark.parametrize(("level_request", "text"), REDUCED, ids=[text for _, text in REDUCED])
+def test_what_a_run_does_not_show_is_a_limitation(level_request: LevelRequest, text: str) -> None:
+    assert any(text in sentence for sentence in limitations(level_request))
 
 
 REFUSED = [

@@ -11,16 +11,16 @@ from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
 from ci_tasks.features.verl.levels.script import command, render
 
 FEATURE = {"overrides": ("a.b=c",), "proofs": ("x",)}
-WISHES = [
+REQUESTS = [
     *(LevelRequest(level, **(FEATURE if level == 4 else {})) for level in range(6)),  # type: ignore[arg-type]
     LevelRequest(0, model_path="/m/a 'b'", no_reward_model=True, dummy_config="/c.json", env={"X": "it's"}),
 ]
 
 
-@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: f"level {wish.level} {wish.model_path}")
-@pytest.mark.parametrize("pretend", [False, True], ids=["real", "pretend"])
-def test_the_step_is_bash(wish: LevelRequest, pretend: bool) -> None:
-    text = render(wish, trainings(wish), pretend=pretend)
+@pytest.mark.parametrize("level_request", REQUESTS, ids=lambda it: f"level {it.level} {it.model_path}")
+@pytest.mark.parametrize("simulated", [False, True], ids=["real", "simulated"])
+def test_the_step_is_bash(level_request: LevelRequest, simulated: bool) -> None:
+    text = render(level_request, trainings(level_request), simulated=simulated)
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
@@ -36,8 +36,8 @@ def test_preflight_comes_before_the_trainings_in_the_guides_order() -> None:
 
 
 def test_the_checks_before_see_the_cluster_and_the_directories_of_the_training() -> None:
-    wish = LevelRequest(0, model_path="/m", env={"RAY_ADDRESS": "10.0.0.5:6379"})
-    text = render(wish, trainings(wish))
+    level_request = LevelRequest(0, model_path="/m", env={"RAY_ADDRESS": "10.0.0.5:6379"})
+    text = render(level_request, trainings(level_request))
     head = text[: text.index("# Focused checks")]
     assert "export RAY_ADDRESS=10.0.0.5:6379\n" in head
     assert "export MODEL_PATH=/m\n" in head

@@ -18,11 +18,11 @@ def wanted(case: Case, world: World) -> list[str]:
     return [own if status == OWN else status for status in case.ends]
 
 
-def look(case: Case, world: World) -> list[str]:
+def problems_of(case: Case, world: World) -> list[str]:
     runs = world.runs_here()
     if len(runs) != world.rows or not all((run / "record.json").exists() for run in runs):
         return [f"{len(runs)} runs, not {world.rows} with a record; the client said: {world.output()[-300:]!r}"]
-    problems = [problem for run in runs for problem in look_at_row(case, world, run)]
+    problems = [problem for run in runs for problem in problems_of_row(case, world, run)]
     problems += [f"left here: {path.relative_to(world.home)}" for path in world.home.rglob("*") if is_temporary(path)]
     problems += [f"left on the box: {what}" for what in left(world)] if not case.stays else []
     if not world.precious.exists():
@@ -32,7 +32,7 @@ def look(case: Case, world: World) -> list[str]:
     return problems
 
 
-def look_at_row(case: Case, world: World, run: Path) -> list[str]:
+def problems_of_row(case: Case, world: World, run: Path) -> list[str]:
     record = json.loads((run / "record.json").read_text())
     right, problems = wanted(case, world), []
     if case.names_left and not record["left"]:
