@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ci_tasks.agent.containers.podman import qualified_image
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.executors import gpu_locks
 
 QUERY_TIMEOUT_S = 20.0  # seconds
-PULL_TIMEOUT_S = 2 * 3600.0  # an image of 30 GB over a slow line
 _CONTAINERS = ("docker", "podman")
 _IMAGE = "image "
 
@@ -36,13 +34,6 @@ def inventory_queries(spec: HostSpec, images: Sequence[str]) -> dict[str, Sequen
         for image in images:
             queries[_IMAGE + image] = [spec.runtime, "image", "inspect", "--format", "{{.Id}}", image]
     return queries
-
-
-def pull_commands(spec: HostSpec, absent: Sequence[str]) -> dict[str, Sequence[str]]:
-    """What brings the images that a host lacks, by image; nothing where it is not to pull any."""
-    may = spec.runtime in _CONTAINERS and spec.pull != "never"
-    full_name = qualified_image if spec.runtime == "podman" else str
-    return {image: [spec.runtime, "pull", "--quiet", full_name(image)] for image in absent} if may else {}
 
 
 def parse_inventory(answers: Mapping[str, QueryAnswer]) -> HostInventory:

@@ -164,15 +164,19 @@ class HostSessions:
 
     def _pull(self, session: HostSession) -> None:
         """The images that the host lacks, once for all rows. Rows whose image cannot be had need not go there."""
-        from ci_tasks.executors import inventory as surveys
+        from ci_tasks.executors.pull_images import can_pull, pull_images
 
         absent = [image for image in self._requirements.images if image not in session.images]
-        queries = surveys.pull_commands(session.spec, absent) if not session.executor.has_scheduler else {}
-        if not queries:
+        if not absent or session.executor.has_scheduler or not can_pull(session.spec):
             return
-        session.activity = f"pulling {', '.join(queries)}"
-        self._message_sink(session)(session.activity)
-        answers = session.executor.run_queries(queries, surveys.PULL_TIMEOUT_S)
+        say = self._message_sink(session)
+
+        def note(text: str) -> None:
+            session.activity = text
+
+        note(f"pulling {', '.join(absent)}")
+        say(session.activity)
+        answers = pull_images(session.executor, session.spec, absent, note, say)
         refused = {image: answer.last_line for image, answer in answers.items() if answer.code != 0}
         lost = {
             row: f"image {image}: {error}"

@@ -15,7 +15,7 @@ from .run_containers import RUNTIMES, DockerClient, environment
 QUERY_SECONDS = 15.0  # a daemon that is busy with a pull may take several
 PAUSE_SECONDS = 5.0  # between an answer and the next query
 # It lists no more than one: only whether there is an answer counts.
-_QUERY = ("ps", "--quiet", "--last", "1")
+DAEMON_QUERY = ("ps", "--quiet", "--last", "1")
 
 
 class DaemonMonitor:
@@ -48,7 +48,7 @@ class DaemonMonitor:
         has_answered = False
         while not self._stopped.is_set():
             asked_at = time.monotonic()
-            answer = self._client.run(*_QUERY, timeout=QUERY_SECONDS)
+            answer = self._client.run(*DAEMON_QUERY, timeout=QUERY_SECONDS)
             if answer.timed_out:
                 self._unanswered_since = self._unanswered_since or asked_at
                 continue
