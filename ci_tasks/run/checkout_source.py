@@ -91,10 +91,12 @@ def _check_names(source: CheckoutSource) -> None:
 
 def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = None) -> EventContext:
     """What GitHub would know of this checkout. `secrets` are the names that count as set; by default those that the
-    caller's environment has. Only their names leave this function."""
+    caller's environment has. Their values stay there: a comparison reads them."""
     from ci_tasks.workflow.context import EventContext
 
-    event = EventContext(repository=_repository(source.path), secrets=secrets or (), given=source.given)
+    event = EventContext(
+        repository=_repository(source.path), secrets=secrets or (), read_secret=os.environ.get, given=source.given
+    )
     if secrets is not None:
         return event
     values = {name: os.environ[name] for name in source.workflow.secrets if name in os.environ}

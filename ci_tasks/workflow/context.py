@@ -7,7 +7,7 @@ in `${{ github.event.pull_request.number || 'non-pr' }}`, as outside of a pull r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,12 +26,17 @@ ASSUMED = (
 )
 
 
+def _no_value(_name: str) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class EventContext:
     """What a run's contexts are made of.
 
     `outputs` are those of the jobs that were run for them; `secrets` are names, and so are `empty_secrets`, which
-    somebody set to nothing. `given` is what a person says of what only GitHub knows.
+    somebody set to nothing. `read_secret` gives the value of one for a comparison, None where nobody has it. `given` is
+    what a person says of what only GitHub knows.
     """
 
     sha: str = _UNKNOWN_SHA
@@ -40,6 +45,7 @@ class EventContext:
     base: str = "main"
     secrets: tuple[str, ...] = ()
     empty_secrets: tuple[str, ...] = ()
+    read_secret: Callable[[str], str | None] = field(default=_no_value, repr=False, compare=False)
     outputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     given: GivenValues = NOTHING_GIVEN
 
@@ -60,7 +66,7 @@ def contexts(
         "env": {},
         "matrix": dict(matrix),
         "inputs": inputs,
-        "secrets": _secrets(event),
+        "secrets": secrets.SecretsObject(event.secrets, event.empty_secrets, event.read_secret),
         "needs": {name: {"outputs": _outputs(event, workflow, name), "result": "success"} for name in job.needs},
         "steps": {},
         "runner": OpenObject(
@@ -82,11 +88,6 @@ def _evaluated(raw: Any, values: Mapping[str, Value]) -> Value:
         return interpolate(raw, values) if isinstance(raw, str) else raw
     except ExpressionError:
         return Unknown((raw,))
-
-
-def _secrets(event: EventContext) -> OpenObject:
-    known: dict[str, Value] = {**secrets.marks(event.secrets), **dict.fromkeys(event.empty_secrets, "")}
-    return OpenObject("secrets", known, absent=True)
 
 
 def _inputs(event: EventContext, workflow: Workflow) -> OpenObject:

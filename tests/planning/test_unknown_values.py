@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -112,6 +113,41 @@ def test_a_secret_that_nobody_gave_is_empty_in_a_variable_and_refused_in_a_scrip
 def test_a_secret_set_to_nothing_is_known_to_be_empty() -> None:
     event = EventContext(empty_secrets=("DIR",))
     assert "echo /cache\n" in plan("steps: [{run: 'echo ${{ secrets.DIR }}/cache'}]", event).script
+
+
+MODES = """\
+env: {MODE: '${{ secrets.MODE }}'}
+steps:
+- {name: same, run: x, if: "env.MODE == 'Fast'"}
+- {name: other, run: x, if: "secrets.MODE != 'fast'"}
+- {name: begins, run: x, if: "startsWith(format('x{0}', env.MODE), 'xfa')"}
+- {name: among, run: x, if: "contains(fromJSON('[\\"slow\\", \\"fast\\"]'), env.MODE)"}
+- {name: number, run: x, if: "secrets.MODE > 9"}
+- {name: set, run: x, if: "env.MODE != '' && env.MODE != null"}"""
+
+
+@pytest.mark.parametrize(
+    ("value", "steps"),
+    [
+        ("fast", ["same", "begins", "among", "set"]),
+        ("slow", ["other", "among", "set"]),
+        ("10", ["other", "number", "set"]),
+        ("0", ["other"]),  # which is null to GitHub
+    ],
+)
+def test_a_comparison_is_one_of_a_secrets_value_which_stays_out_of_the_plan(value: str, steps: list[str]) -> None:
+    event = EventContext(secrets=("MODE",), read_secret={"MODE": value}.get)
+    planned = plan(MODES, event)
+    assert re.findall(r"begin (\w+) 1 ", planned.script) == steps
+    assert "<secret MODE>" in repr(planned.env)
+
+
+def test_a_comparison_with_a_secret_that_nobody_has_is_refused_by_name() -> None:
+    """Such as where its name counts as set. Whether it is set is known."""
+    event = EventContext(secrets=("MODE",))
+    with pytest.raises(UnknownValueError, match=r"secrets\.MODE, which is not in your environment"):
+        plan("env: {MODE: '${{ secrets.MODE }}'}\nsteps:\n- {run: x, if: \"env.MODE == 'fast'\"}", event)
+    assert "echo x\n" in plan("steps:\n- {run: echo x, if: \"secrets.MODE != ''\"}", event).script
 
 
 def test_a_workflow_of_pull_requests_has_no_inputs() -> None:

@@ -3,6 +3,8 @@
 What depends on a value that only GitHub knows is Unknown, and names it. What does not, such as the other side of `false
 && …`, has its value.
 
+A secret is a mark for its value, which a comparison needs: it asks the `secrets` context. Only its result leaves.
+
 How `if:` gets its implicit success() is learnt from actions/runner's C# source (`ConvertToIfCondition`).
 """
 
@@ -16,6 +18,7 @@ from .nodes import Binary, Call, Context, ExpressionError, Index, Literal, Node,
 from .syntax import parse
 from .templates import calls_status, condition_expression, split
 from .values import (
+    OpenObject,
     Unknown,
     Value,
     combined,
@@ -114,12 +117,22 @@ class _Evaluation:
 
     def _index(self, of: Node, key: Value) -> Value:
         # The runner's env is the one context that minds case, on Linux (its CaseSensitiveDictionaryContextData).
-        return index(self.value(of), key, exact=of == Context("env"))
+        return index(self.value(of), self._compared(key), exact=of == Context("env"))
+
+    def _compared(self, value: Value, other: Value = False) -> Value:
+        """The value for a comparison with `other`."""
+        secrets = self.contexts.get("secrets")
+        if not (isinstance(secrets, OpenObject) and isinstance(value, str)):
+            return value
+        text = secrets.compared(value)
+        # Whatever its value is, a secret that is set is not empty.
+        return value if isinstance(text, Unknown) and (other is None or other == "") else text
 
     def _binary(self, node: Binary) -> Value:
         if node.op in ("&&", "||"):
             return self._chain(node)
         left, right = settled(self.value(node.left)), settled(self.value(node.right))
+        left, right = self._compared(left, right), self._compared(right, left)
         if isinstance(left, Unknown) or isinstance(right, Unknown):
             return combined([side for side in (left, right) if isinstance(side, Unknown)])
         match node.op:
@@ -165,7 +178,8 @@ class _Evaluation:
         assert function.body is not None, f"{call.name} is evaluated above"
         arguments = [self.value(argument) for argument in call.arguments]
         if function.tests:
-            arguments = [settled(argument) for argument in arguments]
+            arguments = [self._compared(settled(argument)) for argument in arguments]
+            arguments = [list(map(self._compared, item)) if isinstance(item, list) else item for item in arguments]
         if call.name == "contains" and isinstance(arguments[0], list) and not isinstance(arguments[1], Unknown):
             known = [member for member in arguments[0] if not isinstance(member, Unknown)]
             if function.body(known, arguments[1]):

@@ -66,6 +66,10 @@ class OpenObject(dict[str, Value]):
     def member(self, key: str) -> Unknown:
         return Unknown.named_value(f"{self.name}.{key}", absent=self.absent)
 
+    def compared(self, text: str) -> str | Unknown:
+        """What is compared where an expression compares `text`: members may stand for other texts."""
+        return text
+
 
 def unknowns(value: Value) -> Iterator[Unknown]:
     """The unknown values in a value, at any depth."""
