@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 
+from ci_tasks import safe_output
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, RunRecord
 from ci_tasks.report.table import attempts, cause_and_reason, one_line
 
@@ -89,4 +90,5 @@ def _timestamp(records: Sequence[RunRecord]) -> dict[str, str]:
 
 
 def _text(value: str) -> str:
-    return _NO_XML.sub("\ufffd", value)
+    """Its reader may be a terminal: what controls or reorders it is shown as text there too."""
+    return _NO_XML.sub("\ufffd", safe_output.escape(value))

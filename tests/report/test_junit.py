@@ -140,5 +140,10 @@ def test_whatever_rows_and_reasons_contain_it_is_xml(name: str, row: str, reason
     assert junit is not None and (junit.tests, junit.failures) == (1, 1)
 
 
+def test_what_reorders_or_controls_a_text_is_shown_as_text() -> None:
+    failed = record("ppo", "failed", reason="passed\u202egpj.\x9b2J\x1b]52;c;eA==\x07")
+    assert "passed\\u202egpj.\\x9b2J\\x1b]52;c;eA==\\x07" in render("batch", [failed], [""])
+
+
 def test_what_xml_cannot_say_is_marked() -> None:
-    assert case(record("a\x1b[31m\ud800\ufffe\x00\tb")).get("name") == "a\ufffd[31m\ufffd\ufffd\ufffd\tb"
+    assert case(record("a\x1b[31m\ud800\ufffe\x00\tb")).get("name") == "a\ufffd[31m\ufffd\ufffd\\x00\tb"
