@@ -76,7 +76,8 @@ class Unescaper:
         texts = list(texts)
         self._reach = max(map(len, texts), default=0) + 2
         codes = frozenset(b"".join(texts))
-        self._patterns, self._cut = _patterns(codes), _cut_pattern(codes)
+        self._patterns = _patterns(codes)
+        self._cut = _cut_pattern(codes)
 
     def layers(self, text: bytes, is_end: bool) -> List[Layer]:
         """`text` as it stands, and with one layer of escapes undone after the other. Unless `is_end`, an escape that
@@ -100,7 +101,8 @@ class Unescaper:
 
     def _undone(self, below: Layer) -> Optional[Layer]:
         """The text near the escapes of `below`, with these undone; None where there are none."""
-        escapes = sorted(match.span() for pattern in self._patterns for match in pattern.finditer(below.text))
+        patterns = [pattern for first, pattern in self._patterns.items() if first in below.text]
+        escapes = sorted(match.span() for pattern in patterns for match in pattern.finditer(below.text))
         if not escapes:
             return None
         parts: List[bytes] = []
@@ -136,14 +138,14 @@ def undone_in_part(text: bytes) -> List[bytes]:
     """`text` with the escapes of some kinds undone and those of others left, for each choice of kinds: what a layer
     shows of it when it was written with the escapes that are left."""
     texts = [text]
-    for pattern in _patterns(frozenset(range(256)))[:3]:
+    for pattern in list(_patterns(frozenset(range(256))).values())[:3]:
         texts += [pattern.sub(lambda match: _value(match[0]), other) for other in texts]
     return list(dict.fromkeys(texts))
 
 
 @functools.lru_cache(64)
-def _patterns(codes: FrozenSet[int]) -> "List[re.Pattern[bytes]]":
-    """One for each first byte: so the search for it is as fast as one for a byte."""
+def _patterns(codes: FrozenSet[int]) -> "Dict[bytes, re.Pattern[bytes]]":
+    """One for each first byte: few texts have them all, and the search for a byte is fast."""
     has_backslash = ord("\\") in codes
     codes = codes | _STARTS
     is_ascii = max(codes) < 128
@@ -162,17 +164,17 @@ def _patterns(codes: FrozenSet[int]) -> "List[re.Pattern[bytes]]":
     if literal:
         kinds.append(b"[%s]" % re.escape(literal))
     inside = b"[%s]" % re.escape(bytes(sorted(codes - frozenset(b"\r\n"))))
-    patterns = [
-        b"%(?:" + pairs + b")",
-        rb"\\(?:" + b"|".join(kinds) + b")",
-        b"&(?:#(?:" + numbers + b")|" + names + b");",
-        rb"\x1b(?<=" + inside + rb"\x1b)" + _COLOR + rb"(?:\x1b" + _COLOR + b")*(?=" + inside + b")",
-        rb"\n(?<=" + _BASE64 + rb"{60}\n)",
-        rb"\r(?<=" + _BASE64 + rb"{60}\r)\n",
-    ]
+    patterns = {
+        b"%": b"%(?:" + pairs + b")",
+        b"\\": rb"\\(?:" + b"|".join(kinds) + b")",
+        b"&": b"&(?:#(?:" + numbers + b")|" + names + b");",
+        b"\x1b": rb"\x1b(?<=" + inside + rb"\x1b)" + _COLOR + rb"(?:\x1b" + _COLOR + b")*(?=" + inside + b")",
+        b"\n": rb"\n(?<=" + _BASE64 + rb"{60}\n)",
+        b"\r": rb"\r(?<=" + _BASE64 + rb"{60}\r)\n",
+    }
     if ord("'") in codes:
-        patterns.append(rb"""'(?:\\''|"'"')""")
-    return [re.compile(pattern) for pattern in patterns]
+        patterns[b"'"] = rb"""'(?:\\''|"'"')"""
+    return {first: re.compile(pattern) for first, pattern in patterns.items()}
 
 
 def _cut_pattern(codes: FrozenSet[int]) -> "re.Pattern[bytes]":

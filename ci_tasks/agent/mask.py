@@ -86,7 +86,7 @@ def _find(secrets: SecretForms, text: bytes, is_end: bool) -> Tuple[List[Span], 
     until = len(text)
     spans: List[Span] = []
     for layer in secrets.unescaper.layers(text, is_end):
-        for form in secrets.forms:
+        for form in secrets.forms if b"\0" in layer.text else secrets.forms_without_zeros:
             for start, end in _occurrences(layer.text, form):
                 if layer.is_new(start, end):
                     spans.append(layer.span(start, end))

@@ -1,7 +1,8 @@
 """The forms in which a secret may stand in a text, and what of it is searched for. Pure.
 
 Escapes are undone before the search (see `escapes`), so that a form is needed only for what cannot be undone in place:
-base64 and hexadecimal digits. Half of a long value counts as the value: pytest, for one, cuts long lines.
+base64, base32, hexadecimal digits and UTF-16. Half of a long value counts as the value: pytest, for one, cuts long
+lines.
 
 A value that is a word, or short, is masked only where no letter or digit stands beside it, else it would blank out half
 a log. A value shorter than MIN_LENGTH, a small number, or a word that every log is made of is not masked at all:
@@ -45,11 +46,13 @@ class SecretForm:
 
 
 class SecretForms:
-    """What to search for. `prefixes` are all beginnings of all heads, `firsts` their first bytes."""
+    """What to search for. `prefixes` are all beginnings of all heads, `firsts` their first bytes. Few texts have a zero
+    byte: in the others, forms with one need no search."""
 
     def __init__(self, values: Iterable[str]) -> None:
         forms = {form.text: form for value in values for form in _forms(value)}
         self.forms: List[SecretForm] = list(forms.values())
+        self.forms_without_zeros = [form for form in self.forms if b"\0" not in form.head]
         heads = [form.head for form in self.forms]
         self.prefixes: FrozenSet[bytes] = frozenset(head[:end] for head in heads for end in range(1, len(head)))
         self.firsts: FrozenSet[int] = frozenset(head[0] for head in heads)
@@ -78,14 +81,19 @@ def _forms(value: str) -> Iterator[SecretForm]:
     if not is_maskable(value):
         return
     data = os_bytes(value)
-    if _is_word(value):
-        yield from (SecretForm(text, text, is_word=True) for text in _plain(data))
-    else:
-        yield from (form for text in _plain(data) for form in _parts(text))
+    yield from _plain_forms(value)
     if len(value.split()) > 1:  # the lines of a key are printed one by one
         lines = [line.strip() for line in value.splitlines()]
-        yield from (form for line in lines[1:] and lines if not _is_word(line) for form in _parts(os_bytes(line)))
+        yield from (form for line in lines[1:] and lines if is_maskable(line) for form in _plain_forms(line))
     yield from (next(_parts(text)) for text in _encoded(data) if len(text) >= _MIN_ENCODED)
+
+
+def _plain_forms(value: str) -> Iterator[SecretForm]:
+    for text in _plain(os_bytes(value)):
+        if _is_word(value):
+            yield SecretForm(text, text, is_word=True)
+        else:
+            yield from _parts(text)
 
 
 def _is_word(value: str) -> bool:
@@ -108,7 +116,8 @@ def _plain(data: bytes) -> Iterator[bytes]:
         yield data.replace(b" ", b"+")  # a form that is sent by a browser
     if not data.isascii():  # `ascii` of Python escapes the code points below 256 as if they were bytes
         text = data.decode("utf-8", "surrogateescape")
-        yield b"".join(os_bytes(char) if ord(char) > 255 else char.encode("latin-1") for char in text)
+        short = b"".join(os_bytes(char) if ord(char) > 255 else char.encode("latin-1") for char in text)
+        yield from undone_in_part(short)
 
 
 def _encoded(data: bytes) -> Iterator[bytes]:
@@ -118,5 +127,11 @@ def _encoded(data: bytes) -> Iterator[bytes]:
         yield core
         if re.search(rb"[+/]", core):
             yield core.translate(bytes.maketrans(b"+/", b"-_"))
+    for offset in range(5):
+        start = (8 * offset + 4) // 5
+        yield base64.b32encode(b"\0" * offset + data)[start : 8 * (offset + len(data)) // 5]
+    text = data.decode("utf-8", "replace")
+    for encoding in ("utf-16-le", "utf-16-be"):
+        yield text.encode(encoding).strip(b"\0")  # of ASCII, both are the same then
     yield data.hex().encode()
     yield data.hex().upper().encode()

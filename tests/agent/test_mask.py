@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import random
+import re
 import shlex
 import urllib.parse
 from collections.abc import Callable
@@ -31,6 +32,9 @@ CASES = [
     (["abcd1234", "1234cdef"], "abcd1234cdef", "***"),  # one overlaps the other
     ([PEM], f"key: {PEM}!", "key: ***!"),
     ([PEM], "MIIBOgIBAAJB on its own, and xy", "*** on its own, and xy"),  # a line of a secret is one
+    (["hunter\rpass word"], "hunter\r\npass word", "***\r\n***"),  # as a terminal shows it
+    (["first-half\r\nsecond-half"], "first-half\nsecond-half", "******"),
+    (["hunter\npassword12"], "hunters hunter", "hunters ***"),  # a line that is short, or a word: only alone
     (["pässwörd1"], "pässwörd1", "***"),
     (["a.c*d+e?"], "abccd a.c*d+e?", "abccd ***"),  # no pattern
     # half of a long value is the value
@@ -65,6 +69,14 @@ def test_secrets_are_masked_wherever_the_stream_is_cut(secrets: list[str], text:
 
 def _base64(encode: Callable[[bytes], bytes], offset: int) -> Callable[[str], str]:
     return lambda value: encode(b"-" * offset + value.encode() + b"....").decode()
+
+
+def _base32(offset: int) -> Callable[[str], str]:
+    return lambda value: base64.b32encode(b"-" * offset + value.encode() + b"..").decode().rstrip("=")
+
+
+def _undecoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _in_lines(value: str) -> str:
@@ -115,6 +127,12 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
     "repr of bytes": lambda value: repr(value.encode()),
     "hexadecimal digits": lambda value: value.encode().hex(),
     "large hexadecimal digits": lambda value: value.encode().hex().upper(),
+    "base32": lambda value: base64.b32encode(value.encode()).decode(),
+    **{f"base32, {offset} bytes later": _base32(offset) for offset in range(1, 5)},
+    "UTF-16": lambda value: _undecoded(value.encode("utf-16")),
+    "UTF-16 of another machine": lambda value: _undecoded(value.encode("utf-16-be")),
+    "repr of UTF-16": lambda value: repr(value.encode("utf-16-le")),
+    "base32 in lines": lambda value: "\n".join(re.findall(".{1,76}", _base32(3)("." * 90 + value))),
     "a word of a shell": shlex.quote,
     "a word of bash": lambda value: "".join(char if char.isalnum() else "\\" + char for char in value),
     "colors": lambda value: f"\x1b[1m{value[:4]}\x1b[31m{value[4:]}\x1b[0m",
