@@ -21,6 +21,7 @@ from tests import fixtures as support
 
 SIM = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true}}\n"
 SAMPLE = 5
+WANTED = os.environ.get("CI_TASKS_TEST_LINES", "")
 WORKFLOW = """\
 on: pull_request
 jobs:
@@ -115,11 +116,10 @@ def _names(process: Path, mark: bytes) -> bool:
 
 
 def _selected(lines: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    wanted = os.environ.get("CI_TASKS_TEST_LINES", "")
-    if not wanted:
+    if not WANTED:
         return lines[len(lines) // (2 * SAMPLE) :: -(-len(lines) // SAMPLE)]
-    part, _, parts = wanted.partition("/")
-    return lines if wanted == "all" else lines[int(part) - 1 :: int(parts)]
+    part, _, parts = WANTED.partition("/")
+    return lines if WANTED == "all" else lines[int(part) - 1 :: int(parts)]
 
 
 @pytest.fixture
@@ -131,6 +131,7 @@ def start(person: Any, sshd: Any, tmp_path: Path) -> RemoteStart:
     return RemoteStart(person, box, tmp_path)
 
 
+@pytest.mark.timeout(0 if WANTED else 120)
 def test_ctrl_c_at_any_line_of_a_remote_start_ends_the_row_as_cancelled_and_leaves_nothing(start: RemoteStart) -> None:
     """Or nothing had begun, and there is no record either."""
     lines = start.executed_lines()
