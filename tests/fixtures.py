@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +24,7 @@ from tests.parts.engine import Engine
 from tests.parts.podman import Podman
 from tests.parts.slurm import Cluster, Slurm, login_node
 from tests.parts.sshd import Sshd
-from tests.parts.warm import Warm
+from tests.parts.warm import Warm, end_session
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = ROOT / "examples/tiny-slime"
@@ -135,6 +135,7 @@ class Person:
     env: dict[str, str] = field(default_factory=dict)
     first: str = ""  # Python that runs before each command, as to give it less patience
     results: list[CommandResult] = field(default_factory=list)
+    started: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _PERSONS.append(self)
@@ -148,23 +149,34 @@ class Person:
 
     def start(self, *argv: str, stdin: str = "") -> Any:
         """What subprocess.Popen gives for it, or what behaves like that."""
-        environ = self.environment()
         with tempfile.TemporaryFile("w+") as typed:
             typed.write(stdin)
             typed.seek(0)
-            if warm.can(environ):
-                handle = typed.fileno()
-                return warm.start(argv, first=self.first, cwd=self.checkout, env=environ, stdin=handle)
-            return subprocess.Popen(
-                self.command(*argv),
-                cwd=self.checkout,
-                env=environ,
-                stdin=typed,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            )
+            self.started.append(self._start(argv, typed.fileno()))
+        return self.started[-1]
+
+    def _start(self, argv: Sequence[str], stdin: int) -> Any:
+        environ = self.environment()
+        if warm.can(environ):
+            return warm.start(argv, first=self.first, cwd=self.checkout, env=environ, stdin=stdin)
+        return subprocess.Popen(
+            self.command(*argv),
+            cwd=self.checkout,
+            env=environ,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+    def end_commands(self) -> None:
+        """Those that still run: of a test that failed, or gave up waiting."""
+        for command in self.started:
+            if command.poll() is None:
+                end_session(command.pid)
+                command.wait()
 
     def ci_tasks(self, *argv: str) -> CommandResult:
         started = self.start(*argv)
@@ -243,6 +255,13 @@ _PERSONS: list[Person] = []  # those of the test at hand
 
 def pytest_runtest_setup() -> None:
     _PERSONS.clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """Before the hosts of the test go, at which its commands would wait for them to come back."""
+    for person in _PERSONS:
+        person.end_commands()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,8 +1,8 @@
 """Commands that need not load ci-tasks: a Python that has loaded all of it forks for each of them.
 
 Loading is half of what a command costs, and the suite starts hundreds. What is forked is a process like any other, with
-its own standard streams, directory, environment, signals, threads and way out; only its parent is that Python, which
-tells how it ended. tests/test_cli.py starts its commands from nothing.
+its own standard streams, session, directory, environment, signals, threads and way out; only its parent is that Python,
+which tells how it ended, and ends it when the tests are gone. tests/test_cli.py starts its commands from nothing.
 """
 
 from __future__ import annotations
@@ -76,6 +76,12 @@ class Command:
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
+
+
+def end_session(leader: int) -> None:
+    """Kill a command and what it has started, but for what left its process group, as a run's agent does."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 class _Reader:
@@ -182,10 +188,14 @@ def next_command(control: socket.socket) -> dict[str, Any]:
             continue
         data, descriptors, _, _ = socket.recv_fds(control, _ORDER, 4)
         if not data:
+            for pid in running:
+                end_session(pid)
+            _tell_ends(running, 0)
             os._exit(0)
         tells = socket.socket(fileno=descriptors[3])
         pid = os.fork()
         if pid == 0:
+            os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, interrupt)
@@ -203,9 +213,9 @@ def next_command(control: socket.socket) -> dict[str, Any]:
         running[pid] = tells
 
 
-def _tell_ends(running: dict[int, socket.socket]) -> None:
+def _tell_ends(running: dict[int, socket.socket], options: int = os.WNOHANG) -> None:
     for pid, tells in list(running.items()):
-        ended, status = os.waitpid(pid, os.WNOHANG)
+        ended, status = os.waitpid(pid, options)
         if ended:
             with contextlib.suppress(OSError), running.pop(pid):
                 tells.send(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
