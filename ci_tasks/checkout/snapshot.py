@@ -7,6 +7,7 @@ configuration says of line ends and filters, and verified file by file. A host d
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,6 +70,13 @@ class Snapshot:
             names = (above + os.fsdecode(name) for meta, name in entries if not meta.startswith(b"160000"))
             matches += [name for name in names if name.startswith(prefix) and name.endswith(suffix)]
         return sorted(matches)
+
+    def select(self, pathspecs: Sequence[str]) -> list[str]:
+        """Paths that git's pathspecs select in the checkout itself, as `git diff -- PATHSPEC` would if all were new."""
+        part = self.parts[0]
+        git = Git(part.store, neutral=True)
+        empty = git.text("hash-object", "-t", "tree", "/dev/null")
+        return git.null_separated("diff-tree", "-r", "-z", "--name-only", empty, part.tree, "--", *pathspecs)
 
     def _part_of(self, path: str) -> tuple[SnapshotPart, str]:
         around = (part for part in self.parts if not part.path or path.startswith(f"{part.path}/"))

@@ -144,12 +144,13 @@ def _outputs(run: RunDir, step: str) -> dict[str, str]:
 
 def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: Path, why: str) -> JobRows:
     """CI's rule for changed tests, by our own hand."""
-    rule = _rule(source)
+    changed = _changed_tests(source)
+    rule = changed.rule
     names = Git(workspace).null_separated(
-        "diff", "--name-only", "-z", "--diff-filter=AM", f"{BASE}...HEAD", "--", *rule.patterns
+        "diff", "--name-only", "-z", f"--diff-filter={rule.statuses}", f"{BASE}...HEAD", "--", *rule.pathspecs
     )
     files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names}
-    planned = replace(job, id=rule.job, condition=None, needs=(), matrix=rule.matrix(files))
+    planned = replace(job, id=changed.job, condition=None, needs=(), matrix=changed.matrix(files))
     job_rows = rows.rows(source.workflow, planned, event, source.suite.describe)
     note = Deviation("changed tests", "the workflow's own detection", "the same rule, applied by ci-tasks", why)
     return JobRows(planned, job_rows, event, (note,))
@@ -162,10 +163,10 @@ def _template_job(source: CheckoutSource, event: EventContext) -> Job:
             job_rows = rows.rows(source.workflow, job, event, source.suite.describe)
             if job_rows and job_rows[0].test and job_rows[0].gpus:
                 return job
-    return job_of(source.workflow, _rule(source).label)
+    return job_of(source.workflow, _changed_tests(source).label)
 
 
-def _rule(source: CheckoutSource) -> ChangedTests:
+def _changed_tests(source: CheckoutSource) -> ChangedTests:
     assert source.suite.changed is not None  # the label is its own
     return source.suite.changed
 

@@ -6,6 +6,7 @@ workflow: it knows no test files, and of an entry only how many GPUs it asks for
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.naming import Describe, MatrixTest
 
 _GPUS = ("num_gpus", "gpus")
+_NUMBER = re.compile(r"[0-9]+$")
 
 
 def gpu_count(value: Any) -> int | None:
@@ -34,17 +36,41 @@ def describe(combination: Mapping[str, Any]) -> MatrixTest:
 
 
 @dataclass(frozen=True)
+class ChangedRule:
+    """`pathspecs` are git's, in which `*` also crosses `/`; `statuses` the letters of --diff-filter, "" for all.
+    `gpus_line` is a line that gives a file's GPUs, its number last; None where that is not known. A file without one
+    gets `default_gpus`; where that is None and `fails_without` is set, it ends the script with an error."""
+
+    pathspecs: tuple[str, ...]
+    statuses: str = ""
+    gpus_line: re.Pattern[str] | None = None
+    default_gpus: int | None = None
+    fails_without: bool = False
+
+    def gpus_of(self, text: str) -> int | None:
+        """The GPUs of a file, or None where the script gives it none."""
+        number = self.number_in(text)
+        return self.default_gpus if number is None else number
+
+    def number_in(self, text: str) -> int | None:
+        """The number of the file's first line with one. grep sees one line at a time."""
+        matches = (self.gpus_line.search(line) for line in text.split("\n")) if self.gpus_line else ()
+        numbers = (_NUMBER.search(match[0]) for match in matches if match)
+        return next((int(number[0]) for number in numbers if number), None)
+
+
+@dataclass(frozen=True)
 class ChangedTests:
     """The label that runs the tests which a change touches, and CI's rule for them where a workflow has no job for it.
 
-    `job` and `detect_job` are what a workflow calls the job and the one that finds its rows. `patterns` are git's
-    pathspecs, in which `*` also crosses `/`; `matrix` makes the job's matrix of path → text.
+    `job` is what a workflow calls the job, `detect_label` the label of the one that finds its rows. `matrix` makes the
+    job's matrix of path → text.
     """
 
     label: str
     job: str
     detect_label: str
-    patterns: tuple[str, ...]
+    rule: ChangedRule
     matrix: Callable[[Mapping[str, str]], dict[str, Any]]
 
 

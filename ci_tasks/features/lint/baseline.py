@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ci_tasks.errors import UsageError
-from ci_tasks.features.lint.lint_finding import LintFinding
+from ci_tasks.features.lint.lint_finding import RULES, LintFinding
 
 Key = tuple[str, str, str]
 
@@ -39,11 +39,13 @@ def write(entries: Sequence[Key]) -> str:
     return json.dumps({"version": 1, "findings": listed}, indent=1, ensure_ascii=False) + "\n"
 
 
-def compare(findings: Sequence[LintFinding], entries: frozenset[Key]) -> BaselineComparison:
-    """Which findings are new, and which entries are fixed."""
+def compare(
+    findings: Sequence[LintFinding], entries: frozenset[Key], rules: Collection[str] = RULES.keys()
+) -> BaselineComparison:
+    """Which findings are new, and which entries are fixed. An entry of a rule that was not checked is neither."""
     keys = {finding.key for finding in findings}
     return BaselineComparison(
         new=tuple(finding for finding in findings if finding.key not in entries),
         baselined=tuple(finding for finding in findings if finding.key in entries),
-        fixed=tuple(sorted(entries - keys)),
+        fixed=tuple(sorted(key for key in entries - keys if key[0] in rules or key[0] not in RULES)),
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ci_tasks.workflow.changed_tests import ChangedJob
 from ci_tasks.workflow.model import Row, Workflow
 
 
@@ -13,7 +14,8 @@ from ci_tasks.workflow.model import Row, Workflow
 class CheckoutFiles:
     """`text` is the workflow file's own, `template` its template's (None where there is none), both by `workflow.path`
     and that path with .j2. `tests` and `docs` are texts by path; `files` all paths of the checkout. `framework` is the
-    repository's name, such as slime."""
+    repository's name, such as slime. `changed` are the jobs for changed tests with the paths that git says they would
+    select. `other_commands` are the lines of other workflows, and of this one's steps."""
 
     workflow: Workflow
     text: str | None
@@ -23,6 +25,8 @@ class CheckoutFiles:
     docs: Mapping[str, str]
     files: frozenset[str]
     framework: str
+    changed: Sequence[tuple[ChangedJob, frozenset[str]]] = ()
+    other_commands: Sequence[str] = ()
     _lines: dict[str, list[str]] = field(default_factory=dict)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from ci_tasks import __version__
@@ -16,22 +17,26 @@ from ci_tasks.features.lint.rules import lint
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.listing import list_jobs
+from ci_tasks.workflow.changed_tests import changed_jobs
 
 TEXT, JSON, SARIF, GITHUB = FORMATS = ("text", "json", "sarif", "github")
 _DOCS = (".md", ".rst")
+_OTHER_WORKFLOW = re.compile(r"\.github/workflows/[^/]+\.ya?ml(\.j2)?")
 
 
-def run_lint(source: CheckoutSource, form: str, baseline: Path | None, *, shrink: bool, write: bool) -> int:
-    """Print the findings in the format `form`. `baseline` is the file of known findings: `write` makes it, `shrink`
-    removes what is fixed from it.
+def run_lint(
+    source: CheckoutSource, form: str, rules: Collection[str], baseline: Path | None, *, shrink: bool, write: bool
+) -> int:
+    """Print the findings of `rules` in the format `form`. `baseline` is the file of known findings: `write` makes it,
+    `shrink` removes what is fixed from it.
 
     Returns 1 where there are new findings, or fixed ones that are still in the baseline. Raises UsageError.
     """
-    findings = lint(checkout_files(source))
+    findings = [finding for finding in lint(checkout_files(source)) if finding.rule in rules]
     if baseline is not None and write:
         return _write(baseline, [finding.key for finding in findings])
     entries = _entries(baseline)
-    comparison = baselines.compare(findings, entries)
+    comparison = baselines.compare(findings, entries, rules)
     if baseline is not None and shrink and comparison.fixed:
         baseline.write_text(baselines.write(sorted(entries - set(comparison.fixed))), encoding="utf-8")
     if form == JSON:
@@ -51,6 +56,9 @@ def checkout_files(source: CheckoutSource) -> CheckoutFiles:
     snapshot = take_snapshot(source.path, store.home() / "sync" / "lint", rev=source.rev)
     names = snapshot.names()
     path = source.workflow.path.removesuffix(".j2")
+    steps = [step for job in source.workflow.jobs.values() for step in job.steps]
+    others = [name for name in names if _OTHER_WORKFLOW.fullmatch(name) and name.removesuffix(".j2") != path]
+    commands = [*(step.run or "" for step in steps), *(_text(snapshot, name) or "" for name in others)]
     return CheckoutFiles(
         workflow=source.workflow,
         text=_text(snapshot, path),
@@ -60,6 +68,8 @@ def checkout_files(source: CheckoutSource) -> CheckoutFiles:
         docs={name: _text(snapshot, name) or "" for name in names if name.endswith(_DOCS)},
         files=frozenset(names),
         framework=event_context(source, secrets=()).repository.rpartition("/")[2],
+        changed=[(job, frozenset(snapshot.select(job.rule.pathspecs))) for job in changed_jobs(source.workflow)],
+        other_commands=[line for text in commands for line in text.splitlines()],
     )
 
 

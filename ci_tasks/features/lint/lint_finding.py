@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from ci_tasks.errors import UnknownName, UsageError
 
 
 @dataclass(frozen=True)
@@ -30,17 +33,37 @@ RULES = {
         LintRule("missing-file", "a registered test file does not exist", "the row can only fail"),
         LintRule(
             "runs-nothing",
-            "a registered file does nothing when it is run",
+            "a file that CI runs does nothing",
             "CI runs `python FILE`, which defines its tests, calls none of them and ends green",
         ),
         LintRule(
             "gpus-differ",
             "NUM_GPUS of the test is not the matrix's",
-            "the row locks other GPUs than the test uses, and run-ci-changed yet others",
+            "the row locks another number of GPUs than the test says it uses",
         ),
-        LintRule("unregistered", "a test is in no matrix", "it runs only when somebody changes it", is_error=False),
+        LintRule(
+            "no-num-gpus",
+            "a file without NUM_GPUS that the job for changed tests selects",
+            "that job reads from this line how many GPUs the file needs",
+        ),
+        LintRule(
+            "unregistered",
+            "a test is in no matrix, and only the job for changed tests selects it",
+            "no label runs it, except the one for tests that the pull request itself adds or modifies",
+            is_error=False,
+        ),
+        LintRule(
+            "unreachable",
+            "a test that no trigger reaches",
+            "CI never runs it, not even for a pull request that changes it",
+            is_error=False,
+        ),
         LintRule("duplicate-row", "one job runs the same row twice", "the second one costs GPUs and shows nothing"),
-        LintRule("unknown-label", "a label in the docs starts no job", "a contributor adds it and nothing happens"),
+        LintRule(
+            "unknown-label",
+            "a label in the docs starts no job",
+            "a contributor adds it, and no job runs that would not run without it",
+        ),
         LintRule(
             "no-timeout",
             "a job without timeout-minutes",
@@ -60,6 +83,19 @@ RULES = {
         ),
     )
 }
+
+
+def select_rules(names: Sequence[str], severity: str) -> list[str]:
+    """The rules that are named, each item perhaps several with commas, or all; of these, those of at least `severity`.
+    Raises UnknownName."""
+    wanted = [name.strip() for item in names for name in item.split(",") if name.strip()]
+    for name in wanted:
+        if name not in RULES:
+            raise UnknownName("rule", name, RULES)
+    rules = [name for name in wanted or RULES if severity == "warning" or RULES[name].is_error]
+    if not rules:
+        raise UsageError(f"--severity error leaves out {', '.join(wanted)}", hint="warnings need --severity warning")
+    return rules
 
 
 @dataclass(frozen=True, order=True)

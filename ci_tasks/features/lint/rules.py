@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator
 from ci_tasks.features.lint.checkout_files import CheckoutFiles
 from ci_tasks.features.lint.lint_finding import LintFinding
 from ci_tasks.features.lint.template_drift import template_drift
+from ci_tasks.features.lint.trigger_rules import changed_only, no_num_gpus, without_row
 from ci_tasks.planning.entry_point import has_entry_point
 from ci_tasks.workflow.model import Row, Step
 
-_TEST = re.compile(r"tests/(?:.*/)?test_[^/]+\.py")
 _PYTEST = re.compile(r"\bpytest\b|\bpython3? -m (?:pytest|unittest)\b")
 _SHOWN = 5  # names in one message
 
 
 def lint(checkout: CheckoutFiles) -> list[LintFinding]:
-    """All findings, by file and line."""
-    return sorted({finding for rule in _RULES for finding in rule(checkout)})
+    """All findings: errors before warnings, then by file and line."""
+    findings = sorted({finding for rule in _RULES for finding in rule(checkout)})
+    return sorted(findings, key=lambda finding: finding.level)
 
 
 def _missing_file(checkout: CheckoutFiles) -> Iterator[LintFinding]:
@@ -33,13 +34,16 @@ def _missing_file(checkout: CheckoutFiles) -> Iterator[LintFinding]:
 
 
 def _runs_nothing(checkout: CheckoutFiles) -> Iterator[LintFinding]:
-    for test, row in _tests(checkout).items():
+    runs = {test: (row.job, f"{row.job} runs `python {test}`") for test, row in _tests(checkout).items()}
+    for test, job in changed_only(checkout):
+        runs[test] = (job.job, f"{job.name} runs `python {test}` when it changes")
+    for test, (job_id, what) in runs.items():
         source = checkout.tests.get(test)
-        if source is None or not test.endswith(".py") or _by_pytest(checkout, row) or has_entry_point(source):
+        if source is None or not test.endswith(".py") or _by_pytest(checkout, job_id) or has_entry_point(source):
             continue
         yield LintFinding(
             test, max(1, len(source.splitlines())), "runs-nothing",
-            f"{row.job} runs `python {test}`, and the file has no __main__: none of its tests is run",
+            f"{what}, and the file has no __main__: none of its tests is run",
             'end it with: if __name__ == "__main__": raise SystemExit(pytest.main([__file__]))', test,
         )  # fmt: skip
 
@@ -60,16 +64,6 @@ def _gpus_differ(checkout: CheckoutFiles) -> Iterator[LintFinding]:
             f"make both the number of GPUs that the test uses: {constant[0]} or {counts}",
             f"{test} {row.job}",
         )
-
-
-def _unregistered(checkout: CheckoutFiles) -> Iterator[LintFinding]:
-    run_tests = {row.test for row in checkout.rows}
-    for path in sorted(checkout.files):
-        if _TEST.fullmatch(path) and path not in run_tests:
-            yield LintFinding(
-                path, 1, "unregistered", f"{path} is in no job's matrix of {checkout.edited}",
-                f"add it to a job in {checkout.edited}, or move what is no test out of tests/", path,
-            )  # fmt: skip
 
 
 def _duplicate_row(checkout: CheckoutFiles) -> Iterator[LintFinding]:
@@ -164,7 +158,8 @@ _RULES: tuple[Callable[[CheckoutFiles], Iterator[LintFinding]], ...] = (
     _missing_file,
     _runs_nothing,
     _gpus_differ,
-    _unregistered,
+    without_row,
+    no_num_gpus,
     _duplicate_row,
     _unknown_label,
     _no_timeout,
@@ -191,9 +186,9 @@ def _identity(row: Row) -> tuple[object, ...]:
     return row.job, row.test, row.args, row.gpus, row.image, tuple(sorted(row.env.items()))
 
 
-def _by_pytest(checkout: CheckoutFiles, row: Row) -> bool:
+def _by_pytest(checkout: CheckoutFiles, job: str) -> bool:
     """Whether the job hands its files to pytest, which finds tests by itself."""
-    return any(_PYTEST.search(_commands(step)) for step in checkout.workflow.jobs[row.job].steps)
+    return any(_PYTEST.search(_commands(step)) for step in checkout.workflow.jobs[job].steps)
 
 
 def _commands(step: Step) -> str:

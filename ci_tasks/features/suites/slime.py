@@ -46,5 +46,5 @@ SUITE = Suite(
     directory="slime",
     matches=matches,
     describe=describe,
-    changed=ChangedTests("changed", "e2e-test-changed", "changed-detect", changed.PATTERNS, changed.changed_matrix),
+    changed=ChangedTests("changed", "e2e-test-changed", "changed-detect", changed.RULE, changed.changed_matrix),
 )

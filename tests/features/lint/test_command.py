@@ -59,7 +59,7 @@ def test_a_baseline_is_lived_with_and_only_shrinks(checkout: Path, tmp_path: Pat
     )
     (checkout / "tests/test_new.py").write_text("")
     assert (
-        "tests/test_new.py is in no job's matrix"
+        "tests/test_new.py:1: in no job's matrix"
         in lint("--baseline", str(baseline), repo=checkout, home=tmp_path).stdout
     )
     (checkout / "tests/test_new.py").unlink()
@@ -79,6 +79,8 @@ def test_a_baseline_is_lived_with_and_only_shrinks(checkout: Path, tmp_path: Pat
     ("arguments", "hint"),
     [
         (["--format", "xml"], "valid: text, json, sarif, github"),
+        (["--rule", "unreachabel"], "did you mean 'unreachable'?"),
+        (["--severity", "eror"], "valid: error, warning"),
         (["--shrink"], "--shrink needs --baseline"),
         (["--baseline", "none.json"], "--write-baseline"),
         (["--baseline", "a", "--write-baseline", "b"], "cannot be combined"),
@@ -88,3 +90,27 @@ def test_bad_flags_name_the_valid_ones(arguments: list[str], hint: str, checkout
     result = lint(*arguments, repo=checkout, home=tmp_path)
     assert result.returncode == 2
     assert hint in result.stderr
+
+
+def test_git_matches_the_pathspecs_of_the_workflow_with_all_files(checkout: Path, tmp_path: Path) -> None:
+    """`*` crosses `/` in git's pathspecs: a helper in tests/test_agent is selected, a test in tests/utils is not."""
+    for name in ("tests/test_agent/fakes.py", "tests/test_agent/test_new.py", "tests/utils/test_new.py"):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).write_text("")
+    result = lint("--json", "--rule", "unreachable,no-num-gpus", "--rule", "unregistered", repo=checkout, home=tmp_path)
+    assert {(finding["rule"], finding["file"]) for finding in json.loads(result.stdout)} == {
+        ("no-num-gpus", "tests/test_agent/fakes.py"),
+        ("unregistered", "tests/test_agent/test_new.py"),
+        ("unreachable", "tests/utils/test_new.py"),
+    }
+
+
+def test_entries_of_rules_that_are_not_checked_stay_in_the_baseline(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "tests/utils").mkdir()
+    (checkout / "tests/utils/test_new.py").write_text("")
+    baseline = tmp_path / "lint.json"
+    lint("--write-baseline", str(baseline), repo=checkout, home=tmp_path)
+    before = baseline.read_text()
+    options = ("--baseline", str(baseline), "--shrink", "--severity", "error")
+    assert lint(*options, repo=checkout, home=tmp_path).returncode == 0
+    assert baseline.read_text() == before

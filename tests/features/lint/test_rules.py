@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.errors import UsageError
 from ci_tasks.features.lint.checkout_files import CheckoutFiles
-from ci_tasks.features.lint.lint_finding import RULES, LintFinding
+from ci_tasks.features.lint.lint_finding import RULES, LintFinding, select_rules
 from ci_tasks.features.lint.rules import lint
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
@@ -117,7 +118,6 @@ FINDS = {
         having("tests/test_a.py", f"import os\nNUM_GPUS = 8\n{RUNS}"),
         ("tests/test_a.py", 2),
     ),
-    "a test in no matrix": ("unregistered", having("tests/deep/test_c.py", RUNS), ("tests/deep/test_c.py", 1)),
     "one row twice": (
         "duplicate-row",
         changed(
@@ -165,7 +165,6 @@ LEAVES = {
         changed("test_a.py, num_gpus: 4, test_args", "test_a.py, num_gpus: 8, test_args"),
     ),
     "a test that does not say its GPUs": ("gpus-differ", having("tests/test_a.py", RUNS)),
-    "a helper among the tests": ("unregistered", having("tests/utils/helpers.py", "")),
     "rows that differ in their arguments": ("duplicate-row", subject()),
     "a word that begins almost like a label": ("unknown-label", subject(docs={"a.md": "run-cd-x, run-code, run-ci"})),
     "a pattern of labels": ("unknown-label", subject(docs={"a.md": "any run-ci-* or run-ci-<name> label"})),
@@ -204,6 +203,29 @@ def test_the_digest_of_an_image_takes_the_place_of_its_tag(image: str, name: str
     assert finding.fix.startswith(f"pin it: {name}@sha256:")
 
 
+def test_errors_come_before_warnings() -> None:
+    both = replace(without("tests/utils/test_b.py"), files=frozenset({"tests/test_a.py", "tests/test_0.py"}))
+    assert [finding.level for finding in lint(both)] == ["error", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("names", "severity", "rules"),
+    [
+        (["unreachable, missing-file", "no-timeout"], "warning", ["unreachable", "missing-file", "no-timeout"]),
+        (["unreachable,missing-file"], "error", ["missing-file"]),
+        ([], "warning", list(RULES)),
+        ([], "error", [name for name, rule in RULES.items() if rule.level == "error"]),
+    ],
+)
+def test_rules_are_selected_by_name_and_severity(names: list[str], severity: str, rules: list[str]) -> None:
+    assert select_rules(names, severity) == rules
+
+
+def test_a_selection_of_no_rule_is_an_error() -> None:
+    with pytest.raises(UsageError, match="--severity error leaves out unreachable"):
+        select_rules(["unreachable"], "error")
+
+
 def test_every_finding_says_why_it_matters_and_what_to_do() -> None:
     reported: set[str] = set()
     for _, of, _ in FINDS.values():
@@ -211,7 +233,7 @@ def test_every_finding_says_why_it_matters_and_what_to_do() -> None:
             assert finding.fix
             assert finding.why == RULES[finding.rule].why
             reported.add(finding.rule)
-    assert reported == RULES.keys() - {"template-drift"}
+    assert reported == RULES.keys() - {"template-drift", "no-num-gpus", "unregistered", "unreachable"}
 
 
 TEMPLATE = "name: PR Test\njobs:\n<% for job in ['a', 'b'] %>\n  << job >>:\n    timeout-minutes: 1\n    steps: [{run: 'x\n\n      << job >>'}]\n    strategy: {matrix: {info: << [{'test_file': 'test_a.py'}] | tojson >>}}\n<% endfor %>\n"  # noqa: E501

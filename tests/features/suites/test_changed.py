@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.features.suites.changed import changed_matrix, gpus_of
+from ci_tasks.features.suites.changed import RULE, changed_matrix
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from ci_tasks.features.suites.changed import changed_matrix, gpus_of
     ],
 )
 def test_gpus_are_the_first_number_that_grep_would_find(text: str, gpus: int) -> None:
-    assert gpus_of(text) == gpus
+    assert RULE.gpus_of(text) == gpus
 
 
 def test_a_matrix_entry_names_the_file_from_tests_and_its_gpus() -> None:
