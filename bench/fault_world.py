@@ -167,7 +167,11 @@ class World:
             host.update(runtime="none", simulate=True)
         else:
             host.update(runtime="docker", pull="always", env={"DOCKER_HOST": self.daemon.host})
-        (self.checkout / "hosts.yaml").write_text(json.dumps({"hosts": {"box": host}}))
+        (self.path / "hosts.yaml").write_text(json.dumps({"hosts": {"box": host}}))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"CI_TASKS_HOME": str(self.home), "CI_TASKS_HOSTS": str(self.path / "hosts.yaml")}
 
     @property
     def label(self) -> str:
@@ -183,7 +187,7 @@ class World:
             self.client = subprocess.Popen(
                 [sys.executable, "-c", "from ci_tasks.cli.program import main; main()", *words],
                 cwd=self.checkout,
-                env={**kept, **self.ssh.env, "CI_TASKS_HOME": str(self.home), "PYTHONPATH": str(ROOT)},
+                env={**kept, **self.ssh.env, **self.variables, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

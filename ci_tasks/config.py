@@ -1,6 +1,7 @@
-"""hosts.yaml: text → hosts, pools and overrides as records.
+"""hosts.yaml: layers of text → hosts, pools and overrides as records.
 
-An unknown key is an error with its line and the nearest valid key, since an ignored setting would run the wrong thing.
+A later layer adds to the hosts of the earlier ones and changes their keys; it hides none. An unknown key is an error
+with its line and the nearest valid key, since an ignored setting would run the wrong thing.
 No message repeats what is under `secrets`: someone may have written a value there.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -24,17 +25,29 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GRES = re.compile(r"[A-Za-z0-9_.-]+(:(?![0-9]+$)[A-Za-z0-9_.-]+)?")  # a type that is a number would be a count
 _SBATCH_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=[^\n\0]*)?")
+_LOGIN = re.compile(r"://[^/\s]*@")
+BUILT_IN_HOSTS = """\
+hosts:
+  local: {kind: local}
+  sim: {kind: local, runtime: none, gpus: 8, simulate: true}
+"""
+BUILT_IN = "built in"
+PIP_DEFAULT = "default"  # as `pip_index`: the index of pip's own configuration
 
 
 @dataclass(frozen=True)
 class Override:
-    """An entry of hosts.yaml's `overrides`: a step replaced (`run`, `with_`) or skipped."""
+    """An entry of hosts.yaml's `overrides`: a step replaced (`run`, `with_`), skipped, or changed in parts: `pip_index`
+    is the index of its pip commands, `replace` maps parts of its text to others. `source` is file and line."""
 
     job: str
     step: str
     run: str | None = None
     skip: bool = False
     with_: Mapping[str, Any] | None = None
+    pip_index: str | None = None
+    replace: Mapping[str, str] = field(default_factory=dict)
+    source: str = field(default="hosts.yaml", compare=False)
 
 
 @dataclass(frozen=True)
@@ -70,13 +83,16 @@ class HostSpec:
 
 @dataclass(frozen=True)
 class Config:
-    """hosts.yaml as records. `file` is where it was read, for messages."""
+    """All layers as records. `file` names them for messages. `sources` has file and line of each key of a host;
+    `notices` say what does not count. Of two overrides of one step, the first counts."""
 
     hosts: Mapping[str, HostSpec]
     pools: Mapping[str, tuple[str, ...]]
     overrides: tuple[Override, ...]
     file: str = "hosts.yaml"
     given: GivenValues = NOTHING_GIVEN
+    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
+    notices: tuple[str, ...] = field(default=(), compare=False)
 
     def host(self, name: str) -> HostSpec:
         """Raises UnknownName, which lists the hosts."""
@@ -101,28 +117,70 @@ class Config:
         return tuple(self.hosts[member] for member in dict.fromkeys(members))
 
 
+@dataclass(frozen=True)
+class Layer:
+    """A hosts.yaml. `overrides_only`: it comes from a checkout, so its hosts and pools do not count."""
+
+    text: str
+    file: str = "hosts.yaml"
+    overrides_only: bool = False
+
+
+BUILT_IN_LAYER = Layer(BUILT_IN_HOSTS, BUILT_IN)
+
+
 def read(text: str, file: str = "hosts.yaml") -> Config:
-    """The records of a hosts.yaml. Raises ConfigError, which names the line."""
-    try:
-        tree = yaml_lines.load(text)
-    except yaml_lines.YamlError as error:
-        raise ConfigError(f"invalid YAML: {error.message}", file=file, line=error.line, hint=error.text) from None
-    reader = _HostsFileReader(file)
-    top = reader.mapping(tree if tree is not None else Map(1), "the file", 1)
-    reader.check_keys(top, ("hosts", "pools", "overrides"), "")
-    hosts = reader.section(top, "hosts")
+    """The records of one hosts.yaml. Raises ConfigError, which names the line."""
+    return read_layers([Layer(text, file)])
+
+
+def read_layers(layers: Sequence[Layer]) -> Config:
+    """The records of several, the later ones over the earlier. Raises ConfigError, which names file and line."""
+    hosts, pools = Map(), Map()
+    overrides: list[tuple[_HostsFileReader, Any, int]] = []
+    notices: list[str] = []
+    names = [layer.file for layer in layers if layer.file != BUILT_IN]
+    for layer in layers:
+        reader = _HostsFileReader(layer.file)
+        top = reader.top(layer.text)
+        # The later ones first: of two overrides of one step, the first counts.
+        of_layer = [(reader, entry, top.lines.get("overrides", top.line)) for entry in reader.entries(top, "overrides")]
+        overrides = of_layer + overrides
+        if layer.overrides_only:
+            if ignored := " and ".join(key for key in ("hosts", "pools") if top.get(key)):
+                notices.append(f"{layer.file}: its {ignored} do not count, since a checkout gives overrides alone")
+            continue
+        reader.merge_hosts(hosts, reader.section(top, "hosts"))
+        _update(pools, reader.section(top, "pools"))
+    reader = _HostsFileReader(" and ".join(names) or BUILT_IN)
     specs = {name: reader.host(name, hosts[name], hosts.lines[name]) for name in hosts}
-    pools = reader.section(top, "pools")
-    overrides = reader.entries(top, "overrides")
-    line = top.lines.get("overrides", top.line)
-    values = [reader.given(entry) for entry in overrides if reader.gives_values(entry)]
+    values = [reader.given(entry) for reader, entry, _ in reversed(overrides) if reader.gives_values(entry)]
+    changes = [each for each in overrides if not each[0].gives_values(each[1])]
     return Config(
         hosts=specs,
         pools={name: reader.pool(name, pools[name], specs, pools.lines[name]) for name in pools},
-        overrides=tuple(reader.override(entry, line) for entry in overrides if not reader.gives_values(entry)),
-        file=file,
+        overrides=tuple(of_file.override(entry, line) for of_file, entry, line in changes),
+        file=reader.file,
         given=reduce(GivenValues.under, values, NOTHING_GIVEN),
+        sources={name: {key: _place(line) for key, line in hosts[name].lines.items()} for name in hosts},
+        notices=tuple(notices),
     )
+
+
+class _Line(int):
+    """A line of `file`: one of several files that are read as one."""
+
+    file: str = "hosts.yaml"
+
+
+def _place(line: int) -> str:
+    file = getattr(line, "file", "hosts.yaml")
+    return str(file) if file == BUILT_IN else f"{file}:{int(line)}"
+
+
+def _update(below: Map, above: Map) -> None:
+    below.update(above)
+    below.lines.update(above.lines)
 
 
 # key of a host → the type of its value
@@ -147,7 +205,7 @@ _HOST_KEYS: dict[str, tuple[type, ...]] = {
     "qos": (str,),
     "sbatch": (list,),
 }
-_OVERRIDE_KEYS = ("job", "step", "run", "skip", "with")
+_OVERRIDE_KEYS = ("job", "step", "run", "skip", "with", "pip_index", "replace")
 _GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
 _TYPE_NAMES = {
     str: "text",
@@ -174,14 +232,45 @@ _CHOICES = {"kind": KINDS, "runtime": RUNTIMES, "pull": PULLS, "network": (BRIDG
 
 
 class _HostsFileReader:
-    """Reads the parts of one file. All methods raise ConfigError."""
+    """Reads the parts of one file, or of several as one. All methods raise ConfigError."""
 
     def __init__(self, file: str) -> None:
         self.file = file
 
+    def top(self, text: str) -> Map:
+        """The whole file, whose lines know it."""
+        try:
+            tree = yaml_lines.load(text)
+        except yaml_lines.YamlError as error:
+            raise ConfigError(
+                f"invalid YAML: {error.message}", file=self.file, line=error.line, hint=error.text
+            ) from None
+        for node in _nodes(tree):
+            node.line = self._line(node.line)
+            if isinstance(node, Map):
+                node.lines = {key: self._line(line) for key, line in node.lines.items()}
+        top = self.mapping(tree if tree is not None else Map(1), "the file", 1)
+        self.check_keys(top, ("hosts", "pools", "overrides"), "")
+        return top
+
+    def _line(self, number: int) -> _Line:
+        line = _Line(number)
+        line.file = self.file
+        return line
+
+    def merge_hosts(self, below: Map, above: Map) -> None:
+        """Add the keys of each host of `above` to those `below`, or change them."""
+        for name, value in above.items():
+            line = above.lines[name]
+            body = self.mapping(value if value is not None else Map(line), f"host {name}", line)
+            merged = Map(line)
+            _update(merged, below.get(name, Map()))
+            _update(merged, body)
+            below[name], below.lines[name] = merged, line
+
     def host(self, name: str, value: Any, line: int) -> HostSpec:
         self._check_name("host", name, line)
-        body = self.mapping(value if value is not None else Map(line), f"host {name}", line)
+        body = self.mapping(value, f"host {name}", line)
         self.check_keys(body, tuple(_HOST_KEYS), f"host {name}: ")
         for key in body:
             self._check_type(name, body, key)
@@ -324,17 +413,32 @@ class _HostsFileReader:
         for key in ("job", "step"):
             if not isinstance(body.get(key), str) or not body[key]:
                 raise self.error(f"override: missing {key}", body.line)
-        for key, kind, expected in (("run", str, "text"), ("skip", bool, "true"), ("with", Map, "a mapping")):
+        types: dict[str, tuple[type, str]] = {
+            "run": (str, "text"),
+            "skip": (bool, "true"),
+            "with": (Map, "a mapping"),
+            "pip_index": (str, "text"),
+            "replace": (Map, "a mapping"),
+        }
+        for key, (kind, expected) in types.items():
             if body.get(key) is not None and not isinstance(body[key], kind):
                 raise self.error(f"override: {key} must be {expected}, not {body[key]!r}", body.lines[key])
-        if sum(bool(body.get(key)) for key in ("run", "skip", "with")) != 1:
-            raise self.error("override: exactly one of `run`, `with` and `skip: true` is required", body.line)
+        changes = bool(body.get("pip_index") or body.get("replace"))
+        if sum(bool(body.get(key)) for key in ("run", "skip", "with")) + changes != 1:
+            ways = "`run`, `with`, `skip: true`, and `pip_index` or `replace`"
+            raise self.error(f"override: exactly one of {ways} is required", body.line)
+        if _LOGIN.search(body.get("pip_index") or ""):
+            hint = f"put it in pip's own configuration (pip.conf), and use `pip_index: {PIP_DEFAULT}`"
+            raise self.error("override: pip_index must not contain a login", body.lines["pip_index"], hint=hint)
         return Override(
             job=str(body["job"]),
             step=str(body["step"]),
             run=str(body["run"]) if body.get("run") else None,
             skip=bool(body.get("skip")),
             with_=dict(body["with"]) if body.get("with") else None,
+            pip_index=str(body["pip_index"]) if body.get("pip_index") else None,
+            replace=self._texts("replace", self.section(body, "replace")),
+            source=_place(body.line),
         )
 
     def gives_values(self, entry: Any) -> bool:
@@ -350,7 +454,7 @@ class _HostsFileReader:
         names += [f"needs.{job}.outputs.{name}" for job, values in outputs.items() for name in values]
         names += ["github.event"] if sections["event"] else []
         event = merged({}, sections["event"])
-        return GivenValues(variables, inputs, outputs, event, dict.fromkeys(names, f"override in {self.file}"))
+        return GivenValues(variables, inputs, outputs, event, dict.fromkeys(names, f"override in {_place(body.line)}"))
 
     def _texts(self, key: str, values: Map) -> dict[str, str]:
         for name, value in values.items():
@@ -384,7 +488,15 @@ class _HostsFileReader:
                 raise self.error(message, body.lines[key], hint=f"valid: {', '.join(valid)}")
 
     def error(self, message: str, line: int, *, hint: str = "") -> ConfigError:
-        return ConfigError(message, file=self.file, line=line, hint=hint)
+        return ConfigError(message, file=getattr(line, "file", self.file), line=int(line), hint=hint)
+
+
+def _nodes(value: Any) -> Iterator[Any]:
+    """Everything of a document that has a line."""
+    if isinstance(value, Map | yaml_lines.Text):
+        yield value
+    for child in value.values() if isinstance(value, Map) else value if isinstance(value, list) else ():
+        yield from _nodes(child)
 
 
 def _scalar(value: Any) -> str:

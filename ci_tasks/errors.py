@@ -99,12 +99,12 @@ class InternalError(CiTasksError):
     exit_code = EXIT_BUG
 
 
-def nearest(name: str, valid: Iterable[str]) -> str | None:
+def nearest(name: str, valid: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The valid name closest to `name`, upper and lower case aside; None if none is close."""
     import difflib
 
     by_lower = {option.lower(): option for option in valid}
-    matches = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[matches[0]] if matches else None
 
 

@@ -1,5 +1,4 @@
-"""Paths of what ships with the project (the embedded sample, hosts.yaml), in a clone or an installed wheel, and of the
-program's own state."""
+"""Paths of what ships with the project (the sample), in a clone or an installed wheel, and of our own state."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def path(name: str) -> Path:
-    """The path of `name` (`hosts.yaml`, `examples/tiny-slime`): beside the package in a clone, inside it in a wheel."""
+    """The path of `name` (`examples/tiny-slime`): beside the package in a clone, inside it in a wheel."""
     in_clone = _PACKAGE.parent / name
     return in_clone if in_clone.exists() else _PACKAGE / "_shipped" / name
 

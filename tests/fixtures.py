@@ -206,6 +206,13 @@ class Person:
         path.write_text(text)
         return path
 
+    def write_hosts(self, text: str) -> Path:
+        """A hosts.yaml of the person's own, which is no part of the checkout."""
+        path = self.home.with_name("hosts.yaml")
+        path.write_text(text)
+        self.env["CI_TASKS_HOSTS"] = str(path)
+        return path
+
     def edit(self, name: str, before: str, after: str) -> None:
         path = self.checkout / name
         text = path.read_text()

@@ -35,6 +35,7 @@ overrides:
   - job: cpu-unittest
     step: Python
     with: {python-version: "3.11"}
+  - {job: cpu-unittest, step: Torch, pip_index: default, replace: {torch==2.9.1+cu128: torch==2.9.1}}
 """
 
 
@@ -71,7 +72,9 @@ def test_every_key_is_read() -> None:
         Override("cpu-unittest", "Install", run="pip install torch"),
         Override("cpu-unittest", "Lint", skip=True),
         Override("cpu-unittest", "Python", with_={"python-version": "3.11"}),
+        Override("cpu-unittest", "Torch", pip_index="default", replace={"torch==2.9.1+cu128": "torch==2.9.1"}),
     )
+    assert config.overrides[2].source == "hosts.yaml:23"
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "hosts:\npools:\noverrides:\n", "hosts: {}\noverrides: []\n"])
@@ -83,9 +86,16 @@ def test_a_host_without_settings_is_this_machine() -> None:
     assert read("hosts:\n  here:\n").hosts == {"here": HostSpec("here")}
 
 
-def test_the_file_that_ships_is_read() -> None:
-    shipped = Path(__file__).parents[1] / "hosts.yaml"
-    assert list(read(shipped.read_text(encoding="utf-8")).hosts) == ["local", "sim"]
+def test_the_file_of_the_clone_is_read_and_says_nothing() -> None:
+    ours = Path(__file__).parents[1] / "hosts.yaml"
+    assert read(ours.read_text(encoding="utf-8")) == Config({}, {}, ())
+
+
+def test_no_message_repeats_a_login_in_an_index() -> None:
+    with pytest.raises(ConfigError, match="must not contain a login") as caught:
+        read("overrides: [{job: a, step: b, pip_index: 'https://me:verysecret@mirror/simple'}]")
+    assert "verysecret" not in str(caught.value)
+    assert "`pip_index: default`" in caught.value.hint
 
 
 def test_an_unknown_host_suggests_the_nearest_and_names_the_file() -> None:
@@ -187,6 +197,10 @@ ERRORS = [
     ("overrides:\n  - job: a\n    step: b\n    rum: c\n", 4, "override: unknown key 'rum'; did you mean 'run'?"),
     ("overrides:\n  - {vras: {A: b}}\n", 2, "override: unknown key 'vras'; did you mean 'vars'?"),
     ("overrides:\n  - job: a\n    step: b\n    skip: maybe\n", 4, "override: skip must be true, not 'maybe'"),
+    ("overrides:\n  - {job: a, step: b, run: c, pip_index: d}\n", 2, "override: exactly one of"),
+    ("overrides:\n  - {job: a, step: b, pip_index: [c]}\n", 2, "override: pip_index must be text"),
+    ("overrides:\n  - {job: a, step: b, replace: c}\n", 2, "override: replace must be a mapping"),
+    ("overrides:\n  - {job: a, step: b, replace: {c: [d]}}\n", 2, "override: replace: c must be text"),
     ("overrides:\n  - job: a\n    step: b\n    with: x\n", 4, "override: with must be a mapping, not 'x'"),
     ("overrides:\n  - job: a\n    step: b\n    run: [x]\n", 4, "override: run must be text"),
 ]

@@ -142,7 +142,7 @@ def test_secrets_are_masked_in_the_log_and_the_message(case: str, tmp_path: Path
 def test_secrets_of_hosts_yaml_are_masked_whatever_their_names(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text("hosts:\n  box:\n    kind: local\n    secrets: [PLAIN_NAME]\n")
-    code = "from ci_tasks.run.checkout_source import open_config\n"
+    code = "from ci_tasks.run.hosts_files import open_config\n"
     code += "def flow(): open_config(); raise ValueError('it is opensesame')\n"
     env = {"CI_TASKS_HOSTS": str(hosts), "PLAIN_NAME": "opensesame"}
     done = python(f"{START}{code}sys.exit(exit_handler.run(flow))", tmp_path, **env)

@@ -23,6 +23,8 @@ GOOD = [
     "hosts: {a: {runtime: apptainer}, b: {kind: ssh, address: b, runtime: apptainer}}",
     "hosts: {a: {kind: local}, b: {kind: local}}\npools: {both: [a, b]}",
     "overrides: [{job: a, step: b, run: c}, {job: a, step: c, skip: true}, {job: a, step: d, with: {x: 1}}]",
+    "overrides: [{job: a, step: b, pip_index: default}, {job: a, step: c, replace: {x: y}}]",
+    "overrides: [{job: a, step: b, pip_index: 'https://mirror.example/simple', replace: {'torch==2+cu1': torch==2}}]",
     "hosts: {a: {env: {A: 1, B: true, C: text}, timeout_minutes: 1.5, stall_minutes: 0}}",
 ]
 BAD = [
@@ -35,11 +37,10 @@ BAD = [
     "hosts: {a: {simulate: 1}}",
     "hosts: {a: {pull: sometimes}}",
     "hosts: {a: {timeout_minutes: 0}}",
-    "hosts: {a: {address: box}}",
+    "hosts: {a: {kind: local, address: box}}",
     "hosts: {a: {kind: local, partition: h100}}",
     "hosts: {a: {kind: ssh, address: b, gres: gpu}}",
     "hosts: {a: {kind: ssh, address: b, runtime: pyxis}}",
-    "hosts: {a: {runtime: pyxis}}",
     "hosts: {a: {runtime: apptainer, network: bridge}}",
     "hosts: {c: {kind: slurm, address: l, gres: 'gpu:h100:8'}}",
     "hosts: {c: {kind: slurm, address: l, gres: 'gpu:8'}}",
@@ -51,7 +52,17 @@ BAD = [
     "overrides: [{job: a, step: b}]",
     "overrides: [{job: a, step: b, run: c, skip: true}]",
     "overrides: {job: a}",
+    "overrides: [{job: a, step: b, run: c, pip_index: default}]",
+    "overrides: [{job: a, step: b, pip_index: 'https://me:secret@mirror.example/simple'}]",
+    "overrides: [{job: a, step: b, replace: {}}]",
+    "overrides: [{job: a, step: b, replace: [c]}]",
 ]
+# What a layer may say of a host of another one; alone, it is an error.
+LAYERS = [
+    "hosts: {box: {address: other.example.com}}",
+    "hosts: {cluster: {partition: h100, runtime: pyxis}}",
+]
+BELOW = "hosts: {box: {kind: ssh, address: box}, cluster: {kind: slurm, address: login}}"
 
 
 @pytest.mark.parametrize("text", GOOD)
@@ -68,9 +79,23 @@ def test_the_schema_rejects_what_the_reader_rejects(text: str) -> None:
         jsonschema.validate(yaml.safe_load(text), SCHEMA)
 
 
+@pytest.mark.parametrize("text", LAYERS)
+def test_the_schema_accepts_a_layer_that_changes_a_host_below(text: str) -> None:
+    config.read_layers([config.Layer(BELOW), config.Layer(text)])
+    jsonschema.validate(yaml.safe_load(text), SCHEMA)
+    with pytest.raises(ConfigError):
+        config.read(text)
+
+
 def test_the_schema_has_the_keys_of_the_reader() -> None:
     host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]
     assert set(host["properties"]) == set(config._HOST_KEYS)
+
+
+def test_the_schema_has_the_keys_of_the_readers_overrides() -> None:
+    changes, values = SCHEMA["properties"]["overrides"]["items"]["anyOf"]
+    assert set(changes["properties"]) == set(config._OVERRIDE_KEYS)
+    assert set(values["properties"]) == set(config._GIVEN_KEYS)
 
 
 @pytest.mark.parametrize("key", config._CHOICES)

@@ -1,4 +1,4 @@
-"""The wheel, built without network from what is committed: the package, the sample and hosts.yaml, and no more."""
+"""The wheel, built without network from what is committed: the package and the sample, and no more."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 def test_the_wheel_has_exactly_the_package_the_sample_and_metadata(wheel: set[str], tracked: set[str]) -> None:
     package = {name for name in tracked if name.startswith("ci_tasks/") and Path(name).suffix in SUFFIXES}
-    shipped = {f"ci_tasks/_shipped/{name}" for name in tracked if name == "hosts.yaml" or name.startswith("examples/")}
+    shipped = {f"ci_tasks/_shipped/{name}" for name in tracked if name.startswith("examples/")}
     metadata = {name for name in wheel if name.partition("/")[0].endswith(".dist-info")}
     assert wheel - metadata == package | shipped
     assert {name.partition("/")[2] for name in metadata} == METADATA

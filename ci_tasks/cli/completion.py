@@ -146,10 +146,10 @@ def _source(arguments: Given) -> CheckoutSource:
     return open_source(arguments.get("repo"), arguments.get("rev"), arguments.get("workflow"))
 
 
-def hosts(_given: Given, _typed: str) -> Iterable[str]:
-    from ci_tasks.run.checkout_source import open_config
+def hosts(given: Given, _typed: str) -> Iterable[str]:
+    from ci_tasks.run.hosts_files import open_config
 
-    config = open_config()
+    config = open_config(given.get("repo"), quiet=True)
     return [*config.hosts, *config.pools]
 
 

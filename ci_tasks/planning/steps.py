@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ci_tasks.config import Override
-from ci_tasks.errors import ConfigError, WorkflowError
+from ci_tasks.config import PIP_DEFAULT, Override
+from ci_tasks.errors import WorkflowError, did_you_mean, nearest
 from ci_tasks.planning.actions import (
     CHECKOUT,
     PYTHON_VERSION,
@@ -25,11 +25,12 @@ from ci_tasks.planning.actions import (
     used_inputs,
 )
 from ci_tasks.planning.expression_references import depends_on_matrix, expression_texts, referenced_names
+from ci_tasks.planning.pip_commands import uses_pip, with_index
 from ci_tasks.planning.runners import architecture, check_runner
 from ci_tasks.records import Deviation
 from ci_tasks.workflow.expressions import JobStatus, OpenObject, Value
 from ci_tasks.workflow.model import Job, Step
-from ci_tasks.workflow.naming import matches_job
+from ci_tasks.workflow.naming import label_of, matches_job
 from ci_tasks.workflow.resolve import Resolver
 from ci_tasks.workflow.unknown_values import UnknownValueError
 
@@ -41,6 +42,7 @@ _SHELLS = {
 }
 _WITHOUT_EFFECT = ("actions/cache", "actions/upload-artifact")
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_ALMOST = 0.75  # how alike two names are of which one is misspelt
 _FAILED = JobStatus(success=False, failure=True)
 
 
@@ -125,17 +127,37 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
     return PlannedSteps(tuple(planned), python, tuple(deviations), tuple(sources))
 
 
-def check_overrides(overrides: Sequence[Override], jobs: Mapping[str, Job]) -> None:
-    """Every override of a job that this workflow has meets one of its steps. Raises ConfigError."""
+def override_warnings(overrides: Sequence[Override], jobs: Mapping[str, Job]) -> list[str]:
+    """What overrides say in vain. One for a job that this workflow does not have may be for another workflow, unless
+    its name is nearly that of a job here."""
+    warnings: list[str] = []
     for override in overrides:
-        for job in jobs.values():
-            if matches_job(override.job, job.id):
-                steps = [step.name for step in job.steps]
-                if override.step not in steps:
-                    raise ConfigError(
-                        f"the override of job {override.job} meets no step {override.step!r}",
-                        hint=f"its steps: {', '.join(steps)}",
-                    )
+        of_job = [job for job in jobs.values() if matches_job(override.job, job.id)]
+        head = f"{override.source}: this override changes nothing: "
+        if not of_job and (name := nearest(override.job, [each for job in jobs for each in _names(job)], _ALMOST)):
+            warnings.append(f"{head}there is no job {override.job!r}; did you mean {name!r}?")
+        for job in of_job:
+            steps = {step.name: step for step in job.steps}
+            if override.step not in steps:
+                guess = did_you_mean(override.step, steps) or f"; its steps: {', '.join(steps)}"
+                warnings.append(f"{head}job {job.id} has no step {override.step!r}{guess}")
+            elif reason := _without_change(override, steps[override.step]):
+                warnings.append(f"{head}{reason}")
+    return warnings
+
+
+def _names(job: str) -> tuple[str, str]:
+    return job, label_of(job)
+
+
+def _without_change(override: Override, step: Step) -> str:
+    """Which part of the override the step does not have."""
+    script = step.run or ""
+    if missing := next((old for old in override.replace if old not in script), None):
+        return f"step {step.name!r} has no text {missing!r}"
+    if override.pip_index and not uses_pip(script):
+        return f"step {step.name!r} has no pip command"
+    return ""
 
 
 def version_matches(requested: str, version: str) -> bool:
@@ -148,19 +170,37 @@ def _overridden(step: Step, job: Job, overrides: Sequence[Override]) -> tuple[St
     for override in overrides:
         if override.step != step.name or not matches_job(override.job, job.id):
             continue
-        ci = (step.run or step.uses or "").strip()
+        ci, what, why = (step.run or step.uses or "").strip(), f"step {step.name!r}", f"override in {override.source}"
         if override.skip:
-            return None, [Deviation(f"step {step.name!r}", ci, "skipped", "override in hosts.yaml")]
+            return None, [Deviation(what, ci, "skipped", why)]
         if override.run is not None:
             changed = replace(step, run=override.run, uses=None, refused=())
-            return changed, [Deviation(f"step {step.name!r}", ci, override.run.strip(), "override in hosts.yaml")]
+            return changed, [Deviation(what, ci, override.run.strip(), why)]
+        if override.with_ is None:
+            changed, differences = _changed_in_parts(step, override)
+            return changed, [Deviation(what, before, after, why) for before, after in differences]
         merged = {**step.with_, **(override.with_ or {})}
         here = ", ".join(f"{key}: {value}" for key, value in (override.with_ or {}).items())
         before = ", ".join(f"{key}: {step.with_.get(key, 'unset')}" for key in override.with_ or {})
         return replace(step, with_=merged), [
-            Deviation(f"step {step.name!r}", before, here, "override in hosts.yaml"),
+            Deviation(what, before, here, why),
         ]
     return step, []
+
+
+def _changed_in_parts(step: Step, override: Override) -> tuple[Step, list[tuple[str, str]]]:
+    """The step with other parts of its script, and each of them, before and after."""
+    script, index = step.run or "", override.pip_index
+    differences = [(old, new or "nothing") for old, new in override.replace.items() if old in script]
+    for old, new in override.replace.items():
+        script = script.replace(old, new)
+    if index is None or not uses_pip(script):
+        return replace(step, run=script if step.run else None), differences
+    script, indexes = with_index(script, index)
+    if indexes or index == PIP_DEFAULT:
+        return replace(step, run=script), [*differences, *dict.fromkeys(indexes)]
+    env = {**step.env, "PIP_INDEX_URL": index, "UV_DEFAULT_INDEX": index}
+    return replace(step, run=script, env=env), [*differences, ("pip's own index", index)]
 
 
 def _result(step: Step | None, id: str) -> Value:

@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, registry, resources
 from ci_tasks.checkout.git import Git
-from ci_tasks.errors import CheckoutError, ConfigError, UnknownName, printable
+from ci_tasks.errors import CheckoutError, UnknownName, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.naming import label_of
 from ci_tasks.workflow.reader import read as read_workflow
 
 if TYPE_CHECKING:
-    from ci_tasks.config import Config
     from ci_tasks.records import DiskDifference
     from ci_tasks.workflow.context import EventContext
     from ci_tasks.workflow.suite import Suite
 
 REPO_ENV = "CI_TASKS_REPO"
-HOSTS_ENV = "CI_TASKS_HOSTS"
 SAMPLE = "examples/tiny-slime"
 
 
@@ -72,7 +70,7 @@ def open_source(
     given: GivenValues = NOTHING_GIVEN,
 ) -> CheckoutSource:
     """Find the checkout and read its workflow. Raises CheckoutError, WorkflowError, UnknownName."""
-    path, how = _find(repo)
+    path, how = find_checkout(repo)
     sample = path == resources.path(SAMPLE)
     source = CheckoutSource(path, how, _read(path, rev, workflow), sample, rev, given)
     _check_names(source)
@@ -108,41 +106,25 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
     )
 
 
-def open_config() -> Config:
-    """CI_TASKS_HOSTS, else ./hosts.yaml, else the user's, else the one that ships. Raises ConfigError."""
-    from ci_tasks.config import read
-
-    named = os.environ.get(HOSTS_ENV)
-    candidates = (
-        [Path(named).expanduser()] if named else [Path("hosts.yaml"), _users_hosts(), resources.path("hosts.yaml")]
-    )
-    for path in candidates:
-        if path.is_file():
-            config = read(path.read_text(encoding="utf-8"), str(path))
-            known_secrets.add(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
-            return config
-    raise ConfigError("there is no such file", file=str(candidates[0]), hint=f"{HOSTS_ENV} names it")
-
-
-def _users_hosts() -> Path:
-    from platformdirs import user_config_path
-
-    return user_config_path("ci-tasks") / "hosts.yaml"
-
-
-def _find(repo: str | None) -> tuple[Path, str]:
+def find_checkout(repo: str | None) -> tuple[Path, str]:
+    """The directory that is meant, and how it was found. Raises CheckoutError."""
     if repo:
         return _directory(repo, "--repo"), "--repo"
     if named := os.environ.get(REPO_ENV):
         return _directory(named, REPO_ENV), REPO_ENV
+    if directory := current_checkout():
+        return directory, "the current directory"
     here = Path.cwd()
-    for directory in (here, *here.parents):
-        if _has_workflow(directory):
-            return directory, "the current directory"
     for name in (suite.directory for suite in registry.suites() if suite.directory):
         if _has_workflow(here.parent / name):
             return (here.parent / name).resolve(), f"the sibling ../{name}"
     return resources.path(SAMPLE), "no checkout was named and none is here"
+
+
+def current_checkout() -> Path | None:
+    """The checkout that the current directory is, or lies in."""
+    here = Path.cwd()
+    return next((directory for directory in (here, *here.parents) if _has_workflow(directory)), None)
 
 
 def _directory(name: str, what: str) -> Path:

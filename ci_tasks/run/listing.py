@@ -17,7 +17,8 @@ from ci_tasks.workflow.select import job_of
 
 @dataclass(frozen=True)
 class ListedHost:
-    """A host as `hosts --json` shows it: its fields are the keys."""
+    """A host as `hosts --json` shows it: its fields are the keys. `sources` has the file and the line of each key that
+    is set."""
 
     name: str
     kind: str
@@ -26,6 +27,7 @@ class ListedHost:
     gpus: int | None
     simulate: bool
     pools: list[str]
+    sources: dict[str, str]
 
 
 def list_jobs(
@@ -65,6 +67,7 @@ def list_hosts(config: Config) -> list[ListedHost]:
             gpus=host.gpus,
             simulate=host.simulate,
             pools=[pool for pool, members in config.pools.items() if host.name in members],
+            sources=dict(config.sources.get(host.name, {})),
         )
         for host in config.hosts.values()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,11 +11,11 @@ from pathlib import Path
 
 from ci_tasks.checkout.git import Git
 from ci_tasks.config import Config
-from ci_tasks.errors import CheckoutError, UnknownName, UsageError
+from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
 from ci_tasks.executors.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.planning.steps import check_overrides
+from ci_tasks.planning.steps import override_warnings
 from ci_tasks.records import Checkout
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
@@ -105,7 +106,7 @@ def prepare(
     """Find every row that was asked for, or those of an earlier command, and its hosts. Leaves nothing where it
     raises, but for what an earlier command left. When it returns, ^C is deferred until the batch is closed."""
     specs = config.select_hosts(request.host)
-    check_overrides(config.overrides, source.workflow.jobs)
+    print_override_warnings(config, source)
     if request.out is None:
         _check_home_outside_checkout(source)
     if source.rev is None:
@@ -135,6 +136,11 @@ def prepare(
         for executor in executors:
             executor.close()
         raise
+
+
+def print_override_warnings(config: Config, source: CheckoutSource) -> None:
+    for warning in override_warnings(config.overrides, source.workflow.jobs):
+        print(f"ci-tasks: warning: {printable(warning)}", file=sys.stderr, flush=True)
 
 
 def _open_sessions(

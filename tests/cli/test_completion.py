@@ -36,8 +36,8 @@ OFFERED = {
     "ci-tasks jobs --repo examples/tiny-slime prec": ["precision"],
     "ci-tasks run ckpt --only async": ["async-save"],
     "ci-tasks run run-ci-ckpt --only async": ["async-save"],
-    "ci-tasks remote ckpt --host ": ["box-a", "box-b", "boxes", "sim"],
-    "ci-tasks remote ckpt --host box-a,": ["box-a,box-b", "box-a,boxes", "box-a,sim"],
+    "ci-tasks remote ckpt --host ": ["box-a", "box-b", "boxes", "local", "sim"],
+    "ci-tasks remote ckpt --host box-a,": ["box-a,box-b", "box-a,boxes", "box-a,local", "box-a,sim"],
     "ci-tasks remote ckpt --host=box": ["--host=box-a", "--host=box-b", "--host=boxes"],
     "ci-tasks remote ckpt --host = si": ["sim"],  # bash's words for --host=si
     "ci-tasks remote ckpt --re": ["--repeat", "--repo", "--resume", "--retry-failed", "--reuse", "--rev"],

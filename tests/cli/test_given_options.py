@@ -43,10 +43,10 @@ def test_options_count_before_hosts_yaml(tmp_path: Path) -> None:
     assert given.sources == {
         "vars.REGISTRY": "--var",
         "vars.EMPTY": "--var",
-        "vars.KEPT": "override in my.yaml",
+        "vars.KEPT": "override in my.yaml:5",
         "inputs.model": "--input",
         "needs.build.outputs.image": "--output",
-        "needs.build.outputs.tag": "override in my.yaml",
+        "needs.build.outputs.tag": "override in my.yaml:5",
         "github.event": f"--github-event {event}",
     }
 

@@ -78,7 +78,7 @@ def container_person(tmp_path: Path, engine: Engine) -> Iterator[Any]:
 
 def use_host(someone: Any, engine: Engine, **more: Any) -> None:
     host = {"kind": "local", "gpus": 8, "pull": "never", "runtime": engine.runtime, "env": dict(engine.environ), **more}
-    someone.write("hosts.yaml", json.dumps({"hosts": {"box": host}}))
+    someone.write_hosts(json.dumps({"hosts": {"box": host}}))
 
 
 def containers(engine: Engine) -> str:

@@ -134,7 +134,7 @@ def test_logs_follow_shows_every_byte_until_the_end(person: Any, until: Any) -> 
 
 
 def test_a_silent_row_is_said_to_have_stalled_and_goes_on(person: Any, until: Any) -> None:
-    person.write("hosts.yaml", "hosts: {sim: {runtime: none, gpus: 8, simulate: true, stall_minutes: 0.01}}\n")
+    person.write_hosts("hosts: {sim: {runtime: none, gpus: 8, simulate: true, stall_minutes: 0.01}}\n")
     person.edit("tests/test_tiny_ppo.py", 'if __name__ == "__main__":', "import time\ntime.sleep(3)\nif True:")
     several = person.ci_tasks("remote", "--host", "sim", "megatron", "--only", "ppo,dense")
     assert several.code == 0

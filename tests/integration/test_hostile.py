@@ -108,15 +108,10 @@ def test_without_the_yml_the_template_gives_the_same_rows(person: Any) -> None:
         ("hosts:\n  sim: {kind: local, gpu: 8}\n", "hosts.yaml:2: host sim: unknown key 'gpu'; did you mean 'gpus'?"),
         ("hosts:\n  sim: {kind: lokal}\n", "hosts.yaml:2: host sim: unknown kind 'lokal'; did you mean 'local'?"),
         ("hosts: [\n", "invalid YAML"),
-        (
-            "hosts: {sim: {simulate: true, gpus: 8, runtime: none}}\n"
-            "overrides: [{job: ckpt, step: Exekute, skip: true}]\n",
-            "the override of job ckpt meets no step 'Exekute'",
-        ),
     ],
 )
 def test_a_spoilt_hosts_yaml_is_an_error_that_names_the_line(person: Any, text: str, message: str) -> None:
-    person.write("hosts.yaml", text)
+    person.write_hosts(text)
     said = person.ci_tasks("remote", "--host", "sim", "ckpt")
     assert said.code == 2
     assert message in said.err

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from textwrap import dedent, indent
 
 import pytest
 
 from ci_tasks.config import Override
-from ci_tasks.errors import ConfigError, WorkflowError
-from ci_tasks.planning.steps import PlannedSteps, check_overrides, plan_steps, version_matches
+from ci_tasks.errors import WorkflowError
+from ci_tasks.planning.steps import PlannedSteps, override_warnings, plan_steps, version_matches
 from ci_tasks.records import Deviation
 from ci_tasks.workflow.model import Job
 from ci_tasks.workflow.reader import read
@@ -356,12 +357,68 @@ def test_an_override_may_name_the_label() -> None:
     assert len(planned.steps) == 1
 
 
-def test_an_override_that_meets_no_step_names_the_steps() -> None:
-    jobs = {"j": job_of(_TWO)}
-    with pytest.raises(ConfigError, match="the override of job j meets no step 'Instal'") as caught:
-        check_overrides([Override("j", "Instal", skip=True)], jobs)
-    assert caught.value.hint == "its steps: Install, Python, Test"
-    check_overrides([Override("of another workflow", "x", skip=True)], jobs)
+_PIP = """
+- name: Install
+  run: |
+    pip install torch==2.9.1+cu128 --index-url https://download.example/whl/cu128
+    pip install pytest
+- name: Python
+  uses: actions/setup-python@v5
+  with: {python-version: '3.10'}
+- name: Test
+  run: pytest
+"""
+
+
+def test_the_index_of_a_step_is_replaced_and_named() -> None:
+    override = Override("j", "Install", pip_index="https://mirror.example/simple", source="my.yaml:3")
+    planned = plan(_PIP, overrides=(override,))
+    assert planned.steps[0].text == (
+        "pip install torch==2.9.1+cu128 --index-url https://mirror.example/simple\npip install pytest\n"
+    )
+    assert planned.deviations[0] == Deviation(
+        "step 'Install'",
+        "--index-url https://download.example/whl/cu128",
+        "--index-url https://mirror.example/simple",
+        "override in my.yaml:3",
+    )
+
+
+def test_a_step_that_names_no_index_gets_it_as_a_variable() -> None:
+    planned = plan("- {name: A, run: pip install x}\n", overrides=(Override("j", "A", pip_index="https://m/simple"),))
+    assert planned.steps[0].env["PIP_INDEX_URL"] == "https://m/simple"
+    assert planned.deviations[0].here == "https://m/simple"
+
+
+def test_a_part_of_a_step_is_replaced_each_named_by_itself() -> None:
+    override = Override("j", "Install", pip_index="default", replace={"torch==2.9.1+cu128": "torch==2.9.1"})
+    planned = plan(_PIP, overrides=(override,))
+    assert planned.steps[0].text == "pip install torch==2.9.1\npip install pytest\n"
+    assert [(deviation.ci, deviation.here) for deviation in planned.deviations] == [
+        ("torch==2.9.1+cu128", "torch==2.9.1"),
+        ("--index-url https://download.example/whl/cu128", "pip's own index"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "warning"),
+    [
+        (Override("j", "Instal", skip=True), "job j has no step 'Instal'; did you mean 'Install'?"),
+        (Override("j", "zzzz", skip=True), "job j has no step 'zzzz'; its steps: Install, Python, Test"),
+        (Override("unit-test", "Install", skip=True), "there is no job 'unit-test'; did you mean 'unit-tests'?"),
+        (Override("j", "Install", replace={"torch==1": "x"}), "step 'Install' has no text 'torch==1'"),
+        (Override("j", "Test", pip_index="default"), "step 'Test' has no pip command"),
+        (Override("j", "Python", replace={"a": "b"}), "step 'Python' has no text 'a'"),
+        (Override("of another workflow", "x", skip=True), None),
+        (Override("j", "Install", pip_index="default"), None),
+    ],
+)
+def test_an_override_that_changes_nothing_is_a_warning(override: Override, warning: str | None) -> None:
+    """Not an error: the user's own overrides count for every checkout and every revision."""
+    jobs = {"j": job_of(_PIP), "e2e-test-unit-tests": replace(job_of(_TWO), id="e2e-test-unit-tests")}
+    head = "hosts.yaml: this override changes nothing: "
+    assert override_warnings([override], jobs) == ([] if warning is None else [head + warning])
+    assert plan(_PIP, overrides=(override,)).steps
 
 
 # Which leading steps rows share

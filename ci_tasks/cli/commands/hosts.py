@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ci_tasks.cli.options import HOST, JSON, Option, switch
+from ci_tasks.cli.options import HOST, JSON, REPO, Option, switch
 from ci_tasks.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -15,26 +15,42 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class HostsOptions:
     json: bool = JSON.field()
+    trust: bool = switch(
+        "let the overrides of the checkout's own hosts.yaml count, as long as it does not change",
+        excludes=(("json", "it prints the file", ""),),
+    ).field()
+    repo: str | None = REPO.field()
 
 
 def hosts(options: HostsOptions) -> int:
     """
-    ci-tasks hosts                    the file that is read, and its hosts
+    ci-tasks hosts                    the files that are read, and their hosts
+    ci-tasks hosts --json             with file and line of each key
     CI_TASKS_HOSTS=mine.yaml ci-tasks hosts
+    ci-tasks hosts --trust            for a hosts.yaml that is part of the checkout
     """
     from ci_tasks.report.table import columns
-    from ci_tasks.run.checkout_source import open_config
+    from ci_tasks.run.hosts_files import open_config, trust
     from ci_tasks.run.listing import list_hosts
 
-    config = open_config()
+    if options.trust:
+        file, text = trust(options.repo)
+        print(f"{text.rstrip()}\n\ntrusted: {file}, until its content changes; only its overrides count")
+        return 0
+    config = open_config(options.repo)
     listed = list_hosts(config)
     if options.json:
         print_json([asdict(host) for host in listed])
     else:
-        head = ("HOST", "KIND", "ADDRESS", "RUNTIME", "GPUS")
-        body = [(host.name, host.kind, host.address or "-", host.runtime, _gpus(host)) for host in listed]
-        print("\n".join([f"from {config.file}", *columns([head, *body])]))
+        head = ("HOST", "KIND", "ADDRESS", "RUNTIME", "GPUS", "FROM")
+        body = [(host.name, host.kind, host.address or "-", host.runtime, _gpus(host), _files(host)) for host in listed]
+        print("\n".join(columns([head, *body])))
     return 0
+
+
+def _files(host: ListedHost) -> str:
+    """The files that its keys come from; `--json` has each key's line."""
+    return ", ".join(dict.fromkeys(source.rpartition(":")[0] or source for source in host.sources.values()))
 
 
 def _gpus(host: ListedHost) -> str:
@@ -60,7 +76,7 @@ def clean(options: CleanOptions) -> int:
     ci-tasks clean --host h100a           running rows are never touched
     ci-tasks clean --days 30              older run directories on this machine
     """
-    from ci_tasks.run.checkout_source import open_config
     from ci_tasks.run.clean import clean
+    from ci_tasks.run.hosts_files import open_config
 
     return clean(open_config(), options.host, days=options.days, everything=options.all)

@@ -30,11 +30,12 @@ def jobs(options: JobsOptions) -> int:
     --run-needs runs that job's steps here.
     """
     from ci_tasks.report import table
-    from ci_tasks.run.checkout_source import open_config, open_source
+    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.listing import list_jobs
     from ci_tasks.workflow.model import JobRow
 
-    given = with_given(open_config(), options).given
+    given = with_given(open_config(options.repo), options).given
     source = open_source(options.repo, options.rev, options.workflow, given)
     label = source.label_of(options.label) if options.label else None
     rows = list_jobs(source, label, options.base, run_needs=options.run_needs)
@@ -75,11 +76,12 @@ def plan(options: PlanOptions) -> int:
     from pathlib import Path
 
     from ci_tasks.report.plan import describe
-    from ci_tasks.run.checkout_source import open_config, open_source
+    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.label import plan
     from ci_tasks.run.prepare import RunRequest
 
-    config = with_given(open_config(), options)
+    config = with_given(open_config(options.repo), options)
     source = open_source(options.repo, options.rev, options.workflow, config.given)
     out = Path(options.out) if options.out else None
     label = source.label_of(options.label)

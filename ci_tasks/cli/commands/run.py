@@ -140,9 +140,10 @@ def remote(options: RemoteOptions) -> int:
 
 def run_label(options: RunOptions) -> int:
     """Run the rows that the options select. Returns the exit code."""
-    from ci_tasks.run.checkout_source import open_config, open_source
+    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.hosts_files import open_config
 
-    config = with_given(open_config(), options)
+    config = with_given(open_config(options.repo), options)
     if not (options.repeat or options.until_fail):
         return _run_once(options, config)
     repeated_run = registry.hook("repeated_run")

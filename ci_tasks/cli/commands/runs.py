@@ -86,7 +86,7 @@ def attach(options: RunOnHostOptions) -> int:
     ci-tasks attach 20261120-103000-ckpt --host h100a    a colleague's run, from its host
     """
     from ci_tasks.run.attach import attach
-    from ci_tasks.run.checkout_source import open_config
+    from ci_tasks.run.hosts_files import open_config
 
     return attach(options.run, open_config(), options.host)
 
@@ -96,7 +96,7 @@ def fetch(options: RunOnHostOptions) -> int:
     ci-tasks fetch last
     """
     from ci_tasks.run.attach import fetch
-    from ci_tasks.run.checkout_source import open_config
+    from ci_tasks.run.hosts_files import open_config
 
     return fetch(options.run, open_config(), options.host)
 
@@ -106,7 +106,7 @@ def cancel(options: RunOnHostOptions) -> int:
     ci-tasks cancel last
     """
     from ci_tasks.run.attach import cancel
-    from ci_tasks.run.checkout_source import open_config
+    from ci_tasks.run.hosts_files import open_config
 
     ended = cancel(options.run, open_config(), options.host)
     print("\n".join(f"cancelled {id}" for id in ended) or "none of its rows was running")

@@ -21,10 +21,15 @@ def doctor(options: DoctorOptions) -> int:
     """
     from ci_tasks.executors.remote_host import open_query_runner
     from ci_tasks.features.doctor.examine import run_doctor
-    from ci_tasks.run.checkout_source import open_config, open_source
+    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.listing import images
 
     source = open_source(options.repo)
     return run_doctor(
-        open_config(), options.host, as_json=options.json, images=images(source), open_query_runner=open_query_runner
+        open_config(options.repo),
+        options.host,
+        as_json=options.json,
+        images=images(source),
+        open_query_runner=open_query_runner,
     )

@@ -95,13 +95,13 @@ def reproduce(options: ReproduceOptions) -> int:
     """
     from ci_tasks.features.ci_logs import job_log as ci_log
     from ci_tasks.features.failures.reproduction.reproduce import reproduce
-    from ci_tasks.run.checkout_source import open_config
+    from ci_tasks.run.hosts_files import open_config
 
     if not (options.log or options.url):
         raise UsageError(
             "reproduce needs --log FILE, --log - or --url URL", hint="`ci-tasks reproduce --help` has examples"
         )
-    config = with_given(open_config(), options)
+    config = with_given(open_config(options.repo), options)
     config.host(options.host)  # before anything is downloaded
     log = ci_log.from_url(options.url) if options.url else ci_log.from_file(options.log or "-", options.job)
     return reproduce(log, config, options)
@@ -147,9 +147,9 @@ def bisect(options: BisectOptions) -> int:
     if not hosts:
         raise UsageError("--host needs the name of a host", hint=HOST.hint)
     from ci_tasks.features.failures.bisection.bisect import bisect
-    from ci_tasks.run.checkout_source import open_config
+    from ci_tasks.run.hosts_files import open_config
 
-    return bisect(options, hosts, with_given(open_config(), options))
+    return bisect(options, hosts, with_given(open_config(options.repo), options))
 
 
 def repeated_run(

@@ -41,9 +41,10 @@ def prefetch(options: PrefetchOptions) -> int:
     from ci_tasks.executors.open_executor import open_executor
     from ci_tasks.features.prefetch.prefetch import prefetch_label
     from ci_tasks.features.prefetch.progress import ProgressLine
-    from ci_tasks.run.checkout_source import open_config, open_source
+    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.hosts_files import open_config
 
-    config = with_given(open_config(), options)
+    config = with_given(open_config(options.repo), options)
     source = open_source(options.repo, options.rev, options.workflow, config.given)
     print(source.headline, file=sys.stderr)
     options = replace(options, label=source.label_of(options.label))

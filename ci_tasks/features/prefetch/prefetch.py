@@ -27,7 +27,7 @@ from ci_tasks.features.prefetch.requirements import LabelRequirements, RequiredR
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.planning.container_rules import container_rules
 from ci_tasks.planning.host_paths import container_of, environment_of, is_inside
-from ci_tasks.planning.steps import check_overrides, plan_steps
+from ci_tasks.planning.steps import plan_steps
 from ci_tasks.recorder.record import open_recorder
 from ci_tasks.records import Plan
 from ci_tasks.results import store
@@ -35,6 +35,7 @@ from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.job_outputs import JobRows, find_rows
+from ci_tasks.run.prepare import print_override_warnings
 from ci_tasks.run.row_plans import RowPlanner
 from ci_tasks.workflow import rows as workflow_rows
 from ci_tasks.workflow import secrets, select
@@ -64,7 +65,7 @@ def prefetch_label(
 ) -> int:
     """Print how everything stands, and bring what is missing. Returns 125 where a run would be blocked, else 0."""
     spec = _single_host(config, options.host)
-    check_overrides(config.overrides, source.workflow.jobs)
+    print_override_warnings(config, source)
     executor = open_executor(spec)  # connected to while the rows are found
     try:
         event = event_context(source)

@@ -91,10 +91,10 @@ def verl(options: VerlOptions) -> int:
     """
     from ci_tasks.features.verl import run_levels as run_levels
     from ci_tasks.report.plan import describe
-    from ci_tasks.run.checkout_source import open_config
+    from ci_tasks.run.hosts_files import open_config
 
     request = _request_of(options)
-    config = open_config()
+    config = open_config(request.bridge, request.verl)
     if options.plan:
         plans = run_levels.plan(request, config)
         print_json(plans) if options.json else print("\n".join(describe(plans)))

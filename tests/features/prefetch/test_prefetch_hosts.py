@@ -150,7 +150,7 @@ def test_it_downloads_in_the_rows_image_into_the_rows_mounts(tmp_path: Path, doc
             tmp_path / "home", path, {"DOCKER_HOST": docker_host, "HF_ENDPOINT": hub.url, "HF_TOKEN": SECRET}
         )
         host = {"kind": "local", "gpus": 8, "pull": "never", "mounts": {"/mnt/ci": str(tmp_path / "disk")}}
-        person.write("hosts.yaml", json.dumps({"hosts": {"box": host}}))
+        person.write_hosts(json.dumps({"hosts": {"box": host}}))
         result = person.ci_tasks("prefetch", "short", "--host", "box")
     assert result.code == 0, result.out + result.err + _logs(person.home)
     assert (tmp_path / "disk/m/config.json").read_bytes() == b"{}"

@@ -1,0 +1,123 @@
+"""Which hosts.yaml files count: the built-in hosts, the user's file, that of the current directory, CI_TASKS_HOSTS.
+
+A file in the checkout under test comes from whoever wrote the checkout. It counts once the person has trusted its
+content, which our state directory remembers by its hash, and then only its overrides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_tasks import known_secrets, resources
+from ci_tasks.errors import CheckoutError, ConfigError, UsageError, printable
+from ci_tasks.run.checkout_source import current_checkout, find_checkout
+
+if TYPE_CHECKING:
+    from ci_tasks.config import Config
+
+HOSTS_ENV = "CI_TASKS_HOSTS"
+_NAME = "hosts.yaml"
+
+
+def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
+    """All layers as one. `checkouts` are those under test; None is the one that a command without --repo finds.
+    Prints what does not count, unless `quiet`. Raises ConfigError."""
+    from ci_tasks.config import BUILT_IN_LAYER, Layer, read_layers
+
+    layers, notices = [BUILT_IN_LAYER], []
+    for file in _files():
+        content = _read(file)
+        in_checkout = _in_checkout(file, checkouts or (None,))
+        if in_checkout and not _trust_record(content).exists():
+            notices.append(
+                f"{_shown(file)} is part of the checkout and does not count: nobody has trusted its content. "
+                "Read it, then `ci-tasks hosts --trust` makes its overrides count"
+            )
+        else:
+            layers.append(Layer(_text(file, content), _shown(file), overrides_only=in_checkout))
+    config = read_layers(layers)
+    known_secrets.add(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
+    for notice in (*notices, *config.notices) if not quiet else ():
+        print(f"ci-tasks: {printable(notice)}", file=sys.stderr, flush=True)
+    return config
+
+
+def trust(checkout: str | None) -> tuple[str, str]:
+    """Trust the content of the checkout's file from now on. Returns its path and its text. Raises UsageError."""
+    files = [file for file in _files() if _in_checkout(file, (checkout,))]
+    if not files:
+        raise UsageError(
+            "no hosts.yaml of a checkout is used here, so there is nothing to trust",
+            hint="it has to lie in the current directory, and in the checkout; --repo names the checkout",
+        )
+    content = _read(files[0])
+    text = _text(files[0], content)
+    resources.make_home()
+    record = _trust_record(content)
+    record.parent.mkdir(mode=0o700, exist_ok=True)
+    record.write_text(f"{files[0].resolve()}\n", encoding="utf-8", errors="surrogateescape")
+    return _shown(files[0]), text
+
+
+def users_hosts() -> Path:
+    """The user's own file, which need not be there."""
+    from platformdirs import user_config_path
+
+    return user_config_path("ci-tasks") / _NAME
+
+
+def _files() -> Iterator[Path]:
+    """The files that are there, the later ones over the earlier; each once. Raises ConfigError."""
+    named = os.environ.get(HOSTS_ENV)
+    files = [users_hosts(), Path(_NAME), *([Path(named).expanduser()] if named else [])]
+    if named and not files[-1].is_file():
+        raise ConfigError("there is no such file", file=str(files[-1]), hint=f"{HOSTS_ENV} names it")
+    places = {file.resolve(): file for file in files if file.is_file()}  # one that is named twice keeps its first place
+    yield from places.values()
+
+
+def _in_checkout(file: Path, checkouts: Sequence[str | Path | None]) -> bool:
+    """Whether the file, or a link to it, lies in one of the checkouts, or in that of the current directory."""
+    places = (Path(os.path.abspath(file)), file.resolve())
+    return any(place.is_relative_to(directory) for directory in _directories(checkouts) for place in places)
+
+
+def _directories(checkouts: Sequence[str | Path | None]) -> Iterator[Path]:
+    for checkout in checkouts:
+        try:
+            yield checkout.resolve() if isinstance(checkout, Path) else find_checkout(checkout)[0]
+        except CheckoutError:  # it will be an error of its own, or nobody needs one
+            continue
+    if here := current_checkout():
+        yield here
+
+
+def _trust_record(content: bytes) -> Path:
+    return resources.home() / "trusted" / hashlib.sha256(content).hexdigest()
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file=str(file)) from None
+
+
+def _text(file: Path, content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        byte = f"byte 0x{content[error.start]:02x}"
+        raise ConfigError(f"not UTF-8: {byte}", file=str(file), line=line, hint="save it as UTF-8") from None
+
+
+def _shown(file: Path) -> str:
+    """The path as a person would write it."""
+    text, home = str(file), os.path.expanduser("~")
+    return f"~{text.removeprefix(home)}" if home != "/" and text.startswith(f"{home}/") else text

@@ -1,0 +1,171 @@
+"""Which hosts.yaml files count, in which order, and what one in the checkout may say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.errors import ConfigError, UsageError
+from ci_tasks.run.hosts_files import open_config, trust
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that is no checkout, where the person is; `user` and `named` beside it are for the other layers."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CI_TASKS_HOSTS", raising=False)
+    monkeypatch.delenv("CI_TASKS_REPO", raising=False)
+    (tmp_path / "config/ci-tasks").mkdir(parents=True)
+    return here
+
+
+def users(place: Path) -> Path:
+    return place.with_name("config") / "ci-tasks/hosts.yaml"
+
+
+def checkout(place: Path) -> Path:
+    (place / ".github/workflows").mkdir(parents=True)
+    (place / ".github/workflows/pr-test.yml").write_text("on: push\njobs: {}\n")
+    return place
+
+
+def test_without_any_file_there_are_the_built_in_hosts(place: Path) -> None:
+    config = open_config()
+    assert list(config.hosts) == ["local", "sim"]
+    assert config.hosts["sim"].simulate and config.hosts["sim"].gpus == 8
+    assert config.file == "built in"
+
+
+def test_a_file_adds_to_the_hosts_below_it(place: Path) -> None:
+    """The example of the README names one host; `local` and `sim` are still there."""
+    (place / "hosts.yaml").write_text("hosts:\n  h100a: {kind: ssh, address: h100a}\n")
+    assert list(open_config().hosts) == ["local", "sim", "h100a"]
+
+
+def test_overrides_alone_leave_the_hosts(place: Path) -> None:
+    (place / "hosts.yaml").write_text("overrides: [{job: a, step: b, skip: true}]\n")
+    config = open_config()
+    assert "local" in config.hosts
+    assert [override.source for override in config.overrides] == ["hosts.yaml:1"]
+
+
+def test_a_later_layer_changes_keys_of_a_host_and_keeps_the_others(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users(place).write_text("hosts:\n  box: {kind: ssh, address: user, gpus: 1}\n")
+    (place / "hosts.yaml").write_text("hosts:\n  box:\n    address: here\n")
+    (place.with_name("named.yaml")).write_text("hosts:\n  box:\n    gpus: 4\n  sim: {gpus: 2}\npools: {all: [box]}\n")
+    monkeypatch.setenv("CI_TASKS_HOSTS", str(place.with_name("named.yaml")))
+    config = open_config()
+    assert (config.hosts["box"].address, config.hosts["box"].gpus) == ("here", 4)
+    assert (config.hosts["sim"].gpus, config.hosts["sim"].simulate) == (2, True)
+    assert config.pools == {"all": ("box",)}
+    assert config.sources["box"] == {
+        "kind": f"{users(place)}:2",
+        "address": "hosts.yaml:3",
+        "gpus": f"{place.with_name('named.yaml')}:3",
+    }
+    assert config.sources["sim"]["simulate"] == "built in"
+
+
+def test_of_two_overrides_of_a_step_that_of_the_later_layer_counts(place: Path) -> None:
+    users(place).write_text("overrides: [{job: a, step: b, run: user}, {vars: {A: user, B: user}}]\n")
+    (place / "hosts.yaml").write_text("overrides: [{job: a, step: b, run: here}, {vars: {A: here}}]\n")
+    config = open_config()
+    assert config.overrides[0].run == "here"
+    assert config.given.vars == {"A": "here", "B": "user"}
+
+
+@pytest.mark.parametrize(
+    ("user", "here", "message"),
+    [
+        ("hosts: {box: {kind: ssh, address: a}}", "hosts:\n  box:\n    runtime: pyxis\n", "hosts.yaml:3: host box: "),
+        ("hosts: {box: {knid: ssh}}", "", "{user}:1: host box: unknown key 'knid'"),
+        ("hosts: {box: {kind: ssh}}", "", "{user}:1: host box: kind ssh requires an address"),
+        ("", "pools: {p: [bx]}", "hosts.yaml:1: pool p: unknown host 'bx'"),
+    ],
+)
+def test_an_error_names_the_file_of_the_key(place: Path, user: str, here: str, message: str) -> None:
+    users(place).write_text(user)
+    (place / "hosts.yaml").write_text(here)
+    with pytest.raises(ConfigError) as caught:
+        open_config()
+    assert str(caught.value).startswith(message.format(user=users(place)))
+
+
+def test_a_file_that_is_not_utf8_is_an_error_with_its_line(place: Path) -> None:
+    (place / "hosts.yaml").write_bytes(b"# fine\n# caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"hosts.yaml:2: not UTF-8: byte 0xe9"):
+        open_config()
+
+
+def test_a_named_file_that_is_not_there_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOSTS", "gone.yaml")
+    with pytest.raises(ConfigError, match=r"gone.yaml: there is no such file"):
+        open_config()
+
+
+# A hosts.yaml in the checkout under test
+
+OF_CHECKOUT = """
+hosts: {evil: {kind: ssh, address: evil}, local: {env: {LD_PRELOAD: x}, secrets: [HF_TOKEN]}}
+overrides: [{job: a, step: b, skip: true}]
+"""
+
+
+def test_a_file_in_the_checkout_does_not_count_before_it_is_trusted(place: Path, capsys: Any) -> None:
+    (checkout(place) / "hosts.yaml").write_text("not even: [YAML")
+    config = open_config()
+    assert list(config.hosts) == ["local", "sim"] and not config.overrides
+    assert "hosts.yaml is part of the checkout and does not count" in capsys.readouterr().err
+
+
+def test_a_trusted_file_in_the_checkout_gives_its_overrides_alone(place: Path, capsys: Any) -> None:
+    file = checkout(place) / "hosts.yaml"
+    file.write_text(OF_CHECKOUT)
+    assert trust(None) == ("hosts.yaml", OF_CHECKOUT)
+    config = open_config()
+    assert list(config.hosts) == ["local", "sim"]
+    assert not config.hosts["local"].env and not config.hosts["local"].secrets
+    assert [override.step for override in config.overrides] == ["b"]
+    assert "hosts.yaml: its hosts do not count" in capsys.readouterr().err
+
+
+def test_trust_ends_when_the_content_changes(place: Path, capsys: Any) -> None:
+    file = checkout(place) / "hosts.yaml"
+    file.write_text(OF_CHECKOUT)
+    trust(None)
+    file.write_text(OF_CHECKOUT.replace("skip: true", "run: x"))
+    assert not open_config(quiet=True).overrides
+    assert not capsys.readouterr().err, "completion prints nothing"
+
+
+def test_a_link_does_not_lead_out_of_the_checkout(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.yaml").write_text(OF_CHECKOUT)
+    (checkout(place) / "hosts.yaml").symlink_to(tmp_path / "elsewhere.yaml")
+    assert list(open_config().hosts) == ["local", "sim"]
+
+
+def test_a_file_that_an_option_or_a_variable_names_may_lie_in_the_checkout_too(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wrote it is what counts, not who named it."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "hosts.yaml").write_text(OF_CHECKOUT)
+    monkeypatch.setenv("CI_TASKS_HOSTS", str(other / "hosts.yaml"))
+    assert "evil" in open_config().hosts
+    assert "evil" not in open_config(str(other)).hosts
+    assert "evil" not in open_config(other / "..", other).hosts
+
+
+def test_where_the_checkout_has_no_file_there_is_nothing_to_trust(place: Path) -> None:
+    (place / "hosts.yaml").write_text(OF_CHECKOUT)
+    with pytest.raises(UsageError, match="nothing to trust"):
+        trust(None)
