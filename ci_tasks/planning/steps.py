@@ -25,7 +25,7 @@ from ci_tasks.planning.actions import (
     used_inputs,
 )
 from ci_tasks.planning.expression_references import depends_on_matrix, expression_texts, referenced_names
-from ci_tasks.planning.pip_commands import uses_pip, with_index
+from ci_tasks.planning.pip_commands import pip_installs, uses_pip, with_index
 from ci_tasks.planning.runners import architecture, check_runner
 from ci_tasks.records import Deviation
 from ci_tasks.workflow.expressions import JobStatus, OpenObject, Value
@@ -196,11 +196,13 @@ def _changed_in_parts(step: Step, override: Override) -> tuple[Step, list[tuple[
         script = script.replace(old, new)
     if index is None or not uses_pip(script):
         return replace(step, run=script if step.run else None), differences
+    without_index = any(not install.indexes for install in pip_installs(script))
     script, indexes = with_index(script, index)
-    if indexes or index == PIP_DEFAULT:
-        return replace(step, run=script), [*differences, *dict.fromkeys(indexes)]
+    differences += dict.fromkeys(indexes)
+    if index == PIP_DEFAULT:
+        return replace(step, run=script), differences
     env = {**step.env, "PIP_INDEX_URL": index, "UV_DEFAULT_INDEX": index}
-    return replace(step, run=script, env=env), [*differences, ("pip's own index", index)]
+    return replace(step, run=script, env=env), [*differences, *[("pip's own index", index)] * without_index]
 
 
 def _result(step: Step | None, id: str) -> Value:

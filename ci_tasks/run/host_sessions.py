@@ -81,7 +81,7 @@ class HostSession:
 class HostRequirements:
     """What the rows of a command want of a host: see Site.facts. `setups` are the install steps that they share there,
     `images` what they run in, each with the names of its rows. `before_rows` is what features do first; it says which
-    rows would lack something."""
+    rows would lack something. `install_problem` says what would mend install steps that failed."""
 
     gpus: int
     container: bool
@@ -90,6 +90,7 @@ class HostRequirements:
     images: Mapping[str, tuple[str, ...]]
     setups: Callable[[HostSession], Sequence[SharedSetup]]
     before_rows: Callable[[HostSession, Say, Callable[[], bool]], Mapping[str, str]] | None = None
+    install_problem: Callable[[str], str] = str
 
 
 class HostSessions:
@@ -144,7 +145,7 @@ class HostSessions:
                 self._requirements.setups(session), self._reuse, self._message_sink(session), self._is_wanted
             ) as why:
                 if why:
-                    raise CiTasksError(why)
+                    raise CiTasksError(self._requirements.install_problem(why))
                 session.is_ready, session.activity = True, ""
                 self._refresh_until_over(session)
         except KeyboardInterrupt:

@@ -125,6 +125,7 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
         ready.interrupts.allow()
         with session.executor.prepare_environments(ready.setups(), options.reuse, view.print_message) as problem:
             ready.interrupts.defer()
+            problem = ready.planner.install_problem(problem) if problem else None
             if problem and ready.journal is None:
                 return _record_none_started(ready, BLOCKED, problem)
             session.unusable_reason = problem or ""  # rows that an earlier command began go on

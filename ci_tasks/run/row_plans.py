@@ -13,6 +13,7 @@ from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import PreparedRow, Say
 from ci_tasks.planning.capacity import other_hosts
 from ci_tasks.planning.entry_point import has_entry_point
+from ci_tasks.planning.install_problems import entry, mending_override
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.records import Checkout
 from ci_tasks.results.store import Batch
@@ -79,6 +80,11 @@ class RowPlanner:
             return []
         return sorted_setups(self._make_plan(row, session, 1).setup for row in rows if not session.missing_for(row))
 
+    def install_problem(self, problem: str) -> str:
+        """Why install steps failed, with the override that would mend it, where one is known."""
+        override = mending_override(problem, self.job_rows.job, self.config.overrides)
+        return f"{problem}; this override in hosts.yaml would mend it: {entry(override)}" if override else problem
+
     def python_version(self, row: Row) -> str:
         """The Python that CI sets up for the row."""
         return wanted_python(self.source.workflow, self.job_rows.job, row, self.job_rows.context, self.config.overrides)
@@ -130,6 +136,7 @@ def host_requirements(drafts: RowPlanner, rows: Sequence[Row]) -> HostRequiremen
         simulates=drafts.simulates,
         python=drafts.python_version(rows[0]) if rows else "",
         images=_rows_by_image(rows, image),
+        install_problem=drafts.install_problem,
         setups=lambda session: drafts.setups(rows, session),
         before_rows=_before_rows(drafts, rows) if drafts.request.prefetch else None,
     )

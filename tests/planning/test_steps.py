@@ -382,6 +382,8 @@ def test_the_index_of_a_step_is_replaced_and_named() -> None:
         "--index-url https://mirror.example/simple",
         "override in my.yaml:3",
     )
+    assert planned.deviations[1].ci == "pip's own index", "of the command that names none"
+    assert planned.steps[0].env["PIP_INDEX_URL"] == "https://mirror.example/simple"
 
 
 def test_a_step_that_names_no_index_gets_it_as_a_variable() -> None:

@@ -1,0 +1,31 @@
+"""The command `setup`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ci_tasks.cli.options import JSON, REPO, number, switch, text
+
+
+@dataclass(frozen=True)
+class SetupOptions:
+    repo: str | None = REPO.field()
+    label: str | None = text("the label to try (else the one with the most rows that need no GPU)", "LABEL").field()
+    rows: int = number("number of rows to run", "rows", default=5).field()
+    index: str | None = text("a package index to try first, such as a mirror", "URL").field()
+    yes: bool = switch("write the overrides to ~/.config/ci-tasks/hosts.yaml without asking").field()
+    json: bool = JSON.field()
+
+
+def setup(options: SetupOptions) -> int:
+    """
+    ci-tasks setup --repo ~/slime
+    ci-tasks setup --repo ~/slime --index https://mirror.example.com/simple --yes
+
+    Finds the Python that CI names and a package index that this machine reaches, runs CI's install steps and five rows,
+    and writes the overrides that they needed. Exit code 0 if the rows passed, 1 if one failed, 125 if they are blocked.
+    """
+    from ci_tasks.features.setup.setup import SetupRequest, set_up
+
+    request = SetupRequest(options.repo, options.label, options.rows, options.index, yes=options.yes)
+    return set_up(request, as_json=options.json)

@@ -1,0 +1,136 @@
+"""Which index has what the install steps name: pip's answers → overrides. `AnsweringPip` refuses any other question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.config import Override
+from ci_tasks.features.setup.package_index import (
+    find_indexes,
+    mirrors,
+    overrides_of,
+    parse_mirrors,
+    parse_versions,
+    remembered,
+)
+from ci_tasks.workflow.model import Job, Step
+
+CI = "https://download.example/whl"
+MIRROR = "https://mirror.example/simple"
+# As pip 23 prints it.
+VERSIONS = """\
+torch (2.9.1)
+Available versions: 2.9.1, 2.9.0+cpu, 2.8.0
+  INSTALLED: 2.8.0
+"""
+
+
+class AnsweringPip:
+    """`versions` by (package, index options)."""
+
+    def __init__(self, versions: Mapping[tuple[str, ...], str]) -> None:
+        self.versions = versions
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, questions: Mapping[str, Sequence[str]], timeout: float) -> dict[str, QueryAnswer]:
+        return {name: self.answer([*argv]) for name, argv in questions.items()}
+
+    def answer(self, argv: list[str]) -> QueryAnswer:
+        assert argv[:5] == ["/py", "-m", "pip", "index", "versions"], argv
+        words = tuple(argv[argv.index("10") + 1 :])
+        self.asked.append((words[-1], *words[:-1]))
+        listed = self.versions.get(self.asked[-1])
+        if listed is None:
+            return QueryAnswer(1, "", f"ERROR: No matching distribution found for {words[-1]}")
+        return QueryAnswer(0, f"{words[-1]} (9)\nAvailable versions: {listed}\n", "")
+
+
+def job(*scripts: str) -> Job:
+    return Job("cpu", 1, steps=tuple(Step(f"Step {n}", n, run=script) for n, script in enumerate(scripts, 1)))
+
+
+def needed(scripts: Sequence[str], versions: Mapping[tuple[str, ...], str]) -> list[Override]:
+    return overrides_of(find_indexes(job(*scripts), [MIRROR], "/py", AnsweringPip(versions)))
+
+
+TORCH = f"pip install torch==2.9.1+cu128 --index-url {CI}"
+
+
+@pytest.mark.parametrize(
+    ("scripts", "versions", "overrides"),
+    [
+        # As in CI.
+        (["pip install a b"], {("a",): "1"}, []),
+        ([TORCH], {("torch", "--index-url", CI): "2.9.1+cu128"}, []),
+        # CI's index is not reached, and pip's own has it, or a mirror of pip's configuration.
+        (
+            ["pip install a -i https://x"],
+            {("a",): "1"},
+            [Override("cpu", "Step 1", pip_index="default")],
+        ),
+        (["pip install a"], {("a", "--index-url", MIRROR): "1"}, [Override("cpu", "Step 1", pip_index=MIRROR)]),
+        # It is reached, and the version is gone.
+        (
+            [TORCH],
+            {("torch", "--index-url", CI): "2.9.1, 2.8.0"},
+            [Override("cpu", "Step 1", replace={"torch==2.9.1+cu128": "torch==2.9.1"})],
+        ),
+        # Both; and the second step needs nothing.
+        (
+            [TORCH, "pip install a"],
+            {("torch",): "2.9.1", ("a",): "1"},
+            [Override("cpu", "Step 1", pip_index="default", replace={"torch==2.9.1+cu128": "torch==2.9.1"})],
+        ),
+        # Nobody has it: no override is made up.
+        (["pip install a"], {}, []),
+        (["pip install -e . --no-deps"], {}, []),
+    ],
+)
+def test_the_overrides_that_install_steps_need(
+    scripts: Sequence[str], versions: Mapping[tuple[str, ...], str], overrides: list[Override]
+) -> None:
+    assert needed(scripts, versions) == overrides
+
+
+def test_no_question_is_put_twice() -> None:
+    pip = AnsweringPip({("a",): "1"})
+    ask = remembered(pip)
+    for _ in range(2):
+        find_indexes(job("pip install a"), [], "/py", ask)
+    assert pip.asked == [("a",)]
+
+
+def test_a_package_that_no_index_has_is_named_with_what_was_tried() -> None:
+    (finding,) = find_indexes(job("pip install a"), [MIRROR], "/py", AnsweringPip({}))
+    assert finding.problem == f"no index that was tried has a for this Python: pip's own index, {MIRROR}"
+
+
+def test_few_packages_are_asked_for() -> None:
+    """The first of each command, which shows whether the index is reached, and those of one version."""
+    pip = AnsweringPip({("a",): "1", ("c",): "1"})
+    find_indexes(job("pip install a b c==1 d"), [], "/py", pip)
+    assert pip.asked == [("a",), ("c",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("global.extra-index-url='https://m/simple'\n", ["https://m/simple"]),
+        (":env:.extra-index-url='https://m/simple https://n'\n", ["https://m/simple", "https://n"]),
+        ("global.extra-index-url='https://me:secret@m/simple'\n", []),
+        ("global.extra-index-url='file:///opt/simple'\nglobal.timeout='10'\n", []),
+        ("global.extra-index-url='half\n", []),
+        ("", []),
+    ],
+)
+def test_mirrors_of_pips_configuration(text: str, found: list[str]) -> None:
+    assert parse_mirrors(text) == found
+    assert mirrors("/py", lambda questions, _: {name: QueryAnswer(0, text, "") for name in questions}) == found
+
+
+def test_versions_are_those_that_pip_lists() -> None:
+    assert parse_versions(VERSIONS) == ["2.9.1", "2.9.0+cpu", "2.8.0"]
+    assert parse_versions("ERROR: No matching distribution found for torch") == []

@@ -1,0 +1,98 @@
+"""`setup` as a newcomer runs it, with the real pip: CI's index is not reached from here, pip's own is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.config import Override
+from ci_tasks.features.setup.setup import _write
+
+UNREACHED = "pip install pytest --index-url http://127.0.0.1:9/simple"
+OVERRIDE = '{job: cpu-unittest, step: "Install dependencies", pip_index: default}'
+
+
+@pytest.fixture
+def newcomer(person: Any, tmp_path: Path) -> Any:
+    person.edit(".github/workflows/pr-test.yml", "pip install pytest", UNREACHED)
+    person.env.update(XDG_CONFIG_HOME=str(tmp_path / "config"), PIP_RETRIES="0")
+    person.file = tmp_path / "config/ci-tasks/hosts.yaml"
+    return person
+
+
+@pytest.mark.timeout(300)
+def test_a_failed_install_step_names_the_override_that_would_mend_it(newcomer: Any) -> None:
+    failed = newcomer.ci_tasks("run", "cpu-unittest", "--only", "rewards")
+    assert failed.code == 125
+    assert f"this override in hosts.yaml would mend it: {OVERRIDE}" in failed.out
+
+
+@pytest.mark.timeout(300)
+def test_setup_runs_rows_and_writes_the_override_that_they_needed(newcomer: Any) -> None:
+    before = newcomer.git("status", "--porcelain")
+    done = newcomer.ci_tasks("setup", "--rows", "1", "--yes", "--json")
+    assert done.code == 0, done.err
+    assert [row["status"] for row in done.json["rows"]] == ["passed"]
+    assert done.json["overrides"] == [OVERRIDE, OVERRIDE.replace("cpu-unittest", "agent-test")], "the same steps"
+    assert done.json["written"] and done.json["file"] == str(newcomer.file)
+    assert any("ckpt 5" in line for line in done.json["gpu_host"])
+    assert f"  - {OVERRIDE}\n" in newcomer.file.read_text()
+    assert newcomer.git("status", "--porcelain") == before, "nothing is written into the checkout"
+    planned = newcomer.ci_tasks("plan", "cpu-unittest", "--only", "metrics")
+    assert f"override in {newcomer.file}" in planned.out
+
+
+@pytest.mark.timeout(300)
+def test_where_no_index_has_it_the_rows_are_blocked_and_nothing_is_written(newcomer: Any) -> None:
+    newcomer.env.update(PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_CONFIG_FILE="/dev/null", PIP_FIND_LINKS="")
+    done = newcomer.ci_tasks("setup", "--rows", "1", "--yes")
+    assert done.code == 125
+    assert "no index that was tried has pytest for this Python" in done.out
+    assert done.out.count("install steps: running") == 1, "another try could not help"
+    assert "nothing was written" in done.out
+    assert not newcomer.file.exists()
+
+
+@pytest.fixture
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "ci-tasks").mkdir()
+    return tmp_path / "ci-tasks/hosts.yaml"
+
+
+WANTED = [Override("cpu-unittest", "Install dependencies", pip_index="default")]
+
+
+def test_without_a_terminal_nothing_is_asked_and_nothing_written(users: Path, capsys: Any) -> None:
+    assert not _write(WANTED, "for slime", may_ask=False, yes=False)
+    assert not users.exists()
+    out = capsys.readouterr().out
+    assert f"  - {OVERRIDE}\n" in out and f"`--yes` adds these lines to {users}" in out
+
+
+@pytest.mark.parametrize(("answer", "written"), [("", True), ("y", True), ("n", False)])
+def test_at_a_terminal_the_person_decides(
+    users: Path, answer: str, written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda question: answer)
+    assert _write(WANTED, "for slime", may_ask=True, yes=False) is written
+    assert users.exists() is written
+
+
+def test_a_file_that_is_a_link_stays_one_and_keeps_its_mode(users: Path, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles.yaml"
+    real.write_text("# mine\n")
+    real.chmod(0o600)
+    users.symlink_to(real)
+    assert _write(WANTED, "for slime", may_ask=False, yes=True)
+    assert users.is_symlink() and real.stat().st_mode & 0o777 == 0o600
+    assert real.read_text().startswith("# mine\noverrides:\n")
+
+
+def test_a_file_that_cannot_be_added_to_is_left_as_it_is(users: Path, capsys: Any) -> None:
+    users.write_text("{hosts: {}}\n")
+    assert not _write(WANTED, "for slime", may_ask=False, yes=True)
+    assert users.read_text() == "{hosts: {}}\n"
+    assert "paste these lines there" in capsys.readouterr().out
