@@ -270,6 +270,18 @@ def test_a_full_disk_there_is_blocked_and_leaves_nothing(far: Far, small_disk: C
     assert far.left() == []
 
 
+def test_a_disk_there_that_became_read_only_blocks_the_next_run(far: Far, small_disk: Callable[[Path], Path]) -> None:
+    """The agent is there already, so that nothing of the connection itself has to be written."""
+    small_disk(far.there)
+    far.job(LINES)
+    ends(far.start(), 0)
+    subprocess.run(["mount", "-o", "remount,ro", str(far.there)], check=True)
+    ends(far.start(), 125)
+    assert far.record()["status"] == "blocked"
+    assert "Read-only file system" in far.record()["reason"]
+    assert far.left() == []
+
+
 # -- in a container --------------------------------------------------------------------------------------------------
 
 BOXED = """\

@@ -42,7 +42,10 @@ class StoreError(Exception):
 
 
 class DiskFull(StoreError):
-    """There is no room on the host."""
+    """There is no room at `where` on the host."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__("the host's disk is full: %s; free some space there: `ci-tasks clean` removes old runs" % where)
 
 
 class MissingBase(StoreError):
@@ -122,7 +125,7 @@ class HostGit:
 def error_of(command: str, message: str, code: int, directory: str) -> StoreError:
     lines = [line for line in message.splitlines() if line] or ["exit code %d" % code]
     if _FULL.search(message) or _UNWRITTEN.search(message) or free_bytes(directory) < _MIN_FREE_BYTES:
-        return DiskFull("the host's disk is full: %s: git %s: %s" % (directory, command, lines[-1]))
+        return DiskFull("%s: git %s: %s" % (directory, command, lines[-1]))
     if not os.path.isdir(directory):
         return _removed(directory)
     if _BASE.search(message) or _DAMAGED.search(message):

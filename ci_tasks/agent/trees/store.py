@@ -188,7 +188,7 @@ def _store_errors(path: str) -> Iterator[None]:
     except OSError as error:
         message = "%s: %s" % (error.filename or path, error.strerror)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull("the host's disk is full: " + message) from None
+            raise DiskFull(message) from None
         if error.errno in _NOT_AS_EXPECTED:
             raise MissingBase(message) from None
         raise

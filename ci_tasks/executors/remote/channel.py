@@ -101,7 +101,10 @@ if size:
             refuse(error)
 elif not os.path.exists(agent):
     send({asks!r}, "")
-os.utime(agent)
+try:
+    os.utime(agent)  # `clean` keeps what was used lately
+except OSError:  # read-only, say: what cannot be done is refused when it is asked for
+    pass
 code = os.path.join(home, "code", {digest!r})
 try:
     if not os.path.exists(code):
