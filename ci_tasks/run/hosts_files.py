@@ -35,11 +35,11 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
         in_checkout = _in_checkout(file, checkouts or (None,))
         if in_checkout and not _trust_record(content).exists():
             notices.append(
-                f"{_shown(file)} is part of the checkout and does not count: nobody has trusted its content. "
+                f"{shown(file)} is part of the checkout and does not count: nobody has trusted its content. "
                 "Read it, then `ci-tasks hosts --trust` makes its overrides count"
             )
         else:
-            layers.append(Layer(_text(file, content), _shown(file), overrides_only=in_checkout))
+            layers.append(Layer(_text(file, content), shown(file), overrides_only=in_checkout))
     config = read_layers(layers)
     known_secrets.add(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
     for notice in (*notices, *config.notices) if not quiet else ():
@@ -61,7 +61,7 @@ def trust(checkout: str | None) -> tuple[str, str]:
     record = _trust_record(content)
     record.parent.mkdir(mode=0o700, exist_ok=True)
     record.write_text(f"{files[0].resolve()}\n", encoding="utf-8", errors="surrogateescape")
-    return _shown(files[0]), text
+    return shown(files[0]), text
 
 
 def users_hosts() -> Path:
@@ -117,7 +117,7 @@ def _text(file: Path, content: bytes) -> str:
         raise ConfigError(f"not UTF-8: {byte}", file=str(file), line=line, hint="save it as UTF-8") from None
 
 
-def _shown(file: Path) -> str:
+def shown(file: Path) -> str:
     """The path as a person would write it."""
     text, home = str(file), os.path.expanduser("~")
     return f"~{text.removeprefix(home)}" if home != "/" and text.startswith(f"{home}/") else text

@@ -43,8 +43,8 @@ def far_person(person: Any, sshd: Any, box: Any) -> Any:
     hosts: dict[str, Any] = {"local": {}}
     for name in ("box", "right"):
         hosts[name] = {"kind": "ssh", "address": name, "runtime": "none", "gpus": 8, "simulate": True}
-    person.write("hosts.yaml", json.dumps({"hosts": hosts}))
-    person.env.update(sshd.env, CI_TASKS_HOSTS=str(person.checkout / "hosts.yaml"), TINY_STEP_SECONDS="0.2")
+    person.write_hosts(json.dumps({"hosts": hosts}))
+    person.env.update(sshd.env, TINY_STEP_SECONDS="0.2")
     return person
 
 

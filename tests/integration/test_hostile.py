@@ -117,6 +117,32 @@ def test_a_spoilt_hosts_yaml_is_an_error_that_names_the_line(person: Any, text: 
     assert message in said.err
 
 
+def test_a_hosts_yaml_of_the_checkout_counts_once_it_is_trusted(person: Any) -> None:
+    person.write("hosts.yaml", 'overrides: [{job: cpu-unittest, step: "Install", run: echo evil}]\n')
+    plan = ("plan", "cpu-unittest", "--only", "rewards")
+    untrusted = person.ci_tasks(*plan)
+    assert untrusted.code == 0
+    assert "hosts.yaml is part of the checkout and does not count" in untrusted.err
+    assert "echo evil" not in untrusted.out
+    trusted = person.ci_tasks("hosts", "--trust")
+    assert trusted.code == 0 and "echo evil" in trusted.out, "what is trusted is shown"
+    assert "echo evil; override in hosts.yaml:1" in person.ci_tasks(*plan).out
+
+
+def test_a_misspelt_override_is_a_warning_with_the_nearest_name(person: Any) -> None:
+    person.write_hosts("overrides:\n  - {job: cpu-unitest, step: Install, skip: true}\n")
+    planned = person.ci_tasks("plan", "cpu-unittest", "--only", "rewards")
+    assert planned.code == 0
+    assert "hosts.yaml:2: this override changes nothing: there is no job 'cpu-unitest'; did you mean" in planned.err
+
+
+def test_hosts_json_says_where_each_key_comes_from(person: Any) -> None:
+    file = person.write_hosts("hosts:\n  sim:\n    gpus: 4\n")
+    sim = next(host for host in person.ci_tasks("hosts", "--json").json if host["name"] == "sim")
+    assert sim["gpus"] == 4 and sim["simulate"]
+    assert sim["sources"]["gpus"].endswith(f"{file.name}:3") and sim["sources"]["simulate"] == "built in"
+
+
 def test_without_git_the_message_says_so(person: Any, tmp_path: Path) -> None:
     directory = tmp_path / "bin"
     directory.mkdir()

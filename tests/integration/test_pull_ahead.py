@@ -56,7 +56,7 @@ def someone(tmp_path: Path, sshd: Any, docker_daemon: Daemon, road: TcpProxy) ->
     subprocess.run(["git", "init", "--quiet"], cwd=someone.checkout, check=True)
     host = {"kind": "ssh", "runtime": "docker", "pull": "missing", "gpus": 8, "env": docker_daemon.environ}
     hosts = {name: {**host, "address": sshd.start(name).name} for name in ("box1", "box2")}
-    someone.write("hosts.yaml", json.dumps({"hosts": hosts}))
+    someone.write_hosts(json.dumps({"hosts": hosts}))
     yield someone
     docker_daemon.resume()
     road.restore()

@@ -24,7 +24,7 @@ def gpu_host_lines(rows: Sequence[Row], jobs: Mapping[str, Job], file: str) -> l
     needs = [
         *(["docker"] if images else []),
         *([f"{gpus[0]} GPUs" if len(gpus) == 1 else f"{gpus[0]} to {gpus[-1]} GPUs"] if gpus else []),
-        *([f"the image {images[0]}" if len(images) == 1 else f"{len(images)} images"] if images else []),
+        *([f"the image{'' if len(images) == 1 else 's'} {', '.join(images)}"] if images else []),
         *([f"CI's data ({', '.join(top)}, or `mounts`)"] if top else []),
     ]
     counts = ", ".join(f"{label} {count}" for label, count in labels.items())

@@ -26,7 +26,7 @@ from ci_tasks.planning.planner import wanted_python
 from ci_tasks.planning.steps import plan_steps, version_matches
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
-from ci_tasks.run.hosts_files import open_config, users_hosts
+from ci_tasks.run.hosts_files import open_config, shown, users_hosts
 from ci_tasks.run.label import LabelResult, execute_label, print_results
 from ci_tasks.run.listing import list_jobs
 from ci_tasks.run.prepare import RunRequest
@@ -119,8 +119,10 @@ def _set_up(request: SetupRequest, *, may_ask: bool) -> SetupResult:
     elif records and status == BLOCKED:
         print("\nthe install steps need more than another index or version; nothing was written")
     gpu_rows = [row for rows in by_label.values() for row in rows if row.gpus or row.image]
-    gpu_host = gpu_host_lines(gpu_rows, source.workflow.jobs, str(users_hosts()))
+    gpu_host = gpu_host_lines(gpu_rows, source.workflow.jobs, shown(users_hosts()))
     print("\n".join(["", *gpu_host] if gpu_host else []))
+    if installed:
+        print(f"\n`ci-tasks run {label} --reuse` runs all {len(tried.rows)} rows in the venv that is there now")
     return SetupResult(
         checkout=str(source.path),
         label=label,
@@ -212,7 +214,8 @@ def _try_rows(
         for override in overrides:
             print(f"  override: {entry(override)}")
         print("", flush=True)
-        trial = replace(config, overrides=(*overrides, *config.overrides))
+        named = [replace(override, source="ci-tasks setup") for override in overrides]
+        trial = replace(config, overrides=(*named, *config.overrides))
         result = execute_label(source, trial, request)
         if result is None:
             return overrides, None
@@ -243,18 +246,19 @@ def _write(overrides: Sequence[Override], why: str, *, may_ask: bool, yes: bool)
     entries, file = [entry(override) for override in overrides], users_hosts()
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     changed = users_file.with_overrides(text, entries, why)
+    where = shown(file)
     print(f"\n{users_file.block(entries, why)}", flush=True)
     if changed is None:
-        print(f"{file} is not in a form that can be added to: paste these lines there")
+        print(f"{where} is not in a form that can be added to: paste these lines there")
         return False
     if not yes and not may_ask:
-        print(f"not written: `--yes` adds these lines to {file}")
+        print(f"not written: `--yes` adds these lines to {where}")
         return False
-    if not yes and input(f"add these lines to {file}? [Y/n] ").strip().lower() not in ("", "y", "yes"):
-        print(f"not written; {file} is where they belong")
+    if not yes and input(f"add these lines to {where}? [Y/n] ").strip().lower() not in ("", "y", "yes"):
+        print(f"not written; {where} is where they belong")
         return False
     _replace(file, changed)
-    print(f"added to {file}")
+    print(f"added to {where}")
     return True
 
 
