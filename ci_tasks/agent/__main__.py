@@ -1,5 +1,6 @@
-"""`python agent.pyz start RUN_DIR`, `… cancel …`, `… shell …`, `… batch …` as a batch job, and `… docker RUN_DIR --
-WORDS` of `bin/docker`."""
+"""`python agent.pyz start RUN_DIR`, `… cancel …`, `… shell …`, `… batch …` as a batch job, `… docker RUN_DIR --
+WORDS` of `bin/docker`, and what run.sh asks for around install steps: `… venv RUN_DIR DIR`, `… store-packages RUN_DIR
+DIR`, `… row-venv DIR BELOW`."""
 
 from __future__ import annotations
 
@@ -32,6 +33,15 @@ def main(argv: List[str]) -> int:
             return shell.main(run_dir)
         if command == "docker":
             return adapter.main(argv[3:], run_dir)
+        if command in ("venv", "store-packages", "row-venv") and len(argv) == 3:
+            from .environments import command as environments
+
+            by_name = {
+                "venv": environments.make_venv,
+                "store-packages": environments.store_packages,
+                "row-venv": environments.make_row_venv,
+            }
+            return by_name[command](argv[1], argv[2])
     _print_error("usage: {start,cancel,shell,batch} RUN_DIR | docker RUN_DIR -- ARGUMENTS; got %r" % (argv,))
     return 2
 

@@ -113,6 +113,28 @@ class RunDescription:
 
 
 @dataclass(frozen=True)
+class InstallStep:
+    """A step that installs: its text and interpreter, and its directory below the workspace, which stands in none of
+    them by its path."""
+
+    text: str
+    words: Tuple[str, ...] = ()
+    directory: str = ""
+    env: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class InstallSteps:
+    """Steps whose packages are shared with other runs in the directory `store`; with `fresh` none is taken from it.
+    `env` are the variables of all steps."""
+
+    store: str = ""
+    steps: Tuple[InstallStep, ...] = ()
+    env: Tuple[str, ...] = ()
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
 class Plan(RunDescription):
     """Everything that was decided about one row on one host; `script` is the text of run.sh, and stands there only.
 
@@ -128,6 +150,7 @@ class Plan(RunDescription):
     script: str = field(default="", metadata=codec.NOT_STORED)
     host_env: Mapping[str, str] = field(default_factory=dict)
     setup: Optional[str] = None
+    install: InstallSteps = InstallSteps()
     keep: bool = False
     keeps_workspace: bool = False
     exclusive: Tuple[str, ...] = ()
@@ -247,6 +270,7 @@ EventName = Literal[
     "waiting",
     "gpus",
     "step",
+    "packages",
     "pull",
     "container",
     "stalled",
@@ -258,7 +282,7 @@ EventName = Literal[
     "timeout",
     "ended",
 ]
-AGENT_EVENTS: FrozenSet[EventName] = frozenset(get_args(EventName)) - {"step", "pull", "container"}
+AGENT_EVENTS: FrozenSet[EventName] = frozenset(get_args(EventName)) - {"step", "packages", "pull", "container"}
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,20 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from typing import Dict, Iterator, List, Sequence, Tuple
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from .files import replace_file
 
 VENV, WORKSPACE, READY = "venv", "workspace", "ready"
+PREFIX = "prefix"  # of a shared environment
+ENVIRONMENT = "environment"  # a link to the one that the venv is over
 _CHUNK = 1 << 20
 _MAX_SHOWN = 3
+_THREADS = 8
 _CTIME = 3  # its place in a state
-_TICK_NS = 2 * 10**9  # of the coarsest clock of a file system
+CLOCK_SECONDS = 2  # a tick of the coarsest clock of a file system
 
 Manifest = Dict[bytes, Tuple[bytes, bytes]]  # by path: what stat says, and mode and hash of the content
 
@@ -29,6 +34,8 @@ class SetupChanged(Exception):
 def check_setup(directory: str) -> None:
     """Record what rows take over from the directory of install steps, or compare. Raises SetupChanged, OSError."""
     changed = changed_files(directory, (VENV, WORKSPACE, READY))
+    below = os.path.join(directory, ENVIRONMENT)
+    changed += changed_files(os.path.realpath(below), (PREFIX,)) if os.path.islink(below) else []
     if changed:
         more = " and %d more" % (len(changed) - _MAX_SHOWN) if len(changed) > _MAX_SHOWN else ""
         raise SetupChanged(
@@ -58,30 +65,85 @@ def _changed(directory: str, name: str) -> List[bytes]:
         with open(_path(directory, name), "rb") as source:
             recorded = _parse(source.read())
     except FileNotFoundError:
-        _record(_path(directory, name), top, states)
+        write_manifest(directory, name, _hashes(top, states))
         return []
     changed = [file for file in recorded if file not in states and not _is_cache(file)]
-    for file, state in states.items():
-        before = recorded.get(file)
-        if before is not None and (state == before[0] or _content(top + file) == before[1]):
-            continue
-        if _is_cache(file):
-            os.unlink(top + file)
-        elif before is not None or name == VENV:
+    doubtful = [file for file in states if file in recorded and states[file] != recorded[file][0]]
+    hashes = _hashes(top, doubtful)
+    for file in doubtful:
+        if file in hashes and _content(states[file], hashes[file]) == recorded[file][1]:
+            recorded[file] = (states[file], recorded[file][1])
+        elif not _is_removable_cache(top, file):
             changed.append(file)
+    for file in states:
+        if file not in recorded and not _is_removable_cache(top, file) and name in (VENV, PREFIX):
+            changed.append(file)
+    if doubtful and not changed:
+        _write(directory, name, recorded)
     return sorted(changed)
 
 
-def _record(path: str, top: bytes, states: Dict[bytes, bytes]) -> None:
+def write_manifest(directory: str, name: str, hashes: Mapping[bytes, str]) -> None:
+    """Record the part `name` as it is; `hashes` are those of its files, which nobody writes at this moment."""
+    states = _states(os.fsencode(os.path.join(directory, name)))
+    manifest = {file: (state, _content(state, hashes[file])) for file, state in states if file in hashes}
+    _write(directory, name, manifest)
+
+
+def _write(directory: str, name: str, manifest: Manifest) -> None:
     """A file that was written a moment ago could be written again in the same tick of the file system's clock: its
     state is left out, and it is hashed at each check."""
-    changed_at = {file: int(state.split()[_CTIME]) for file, state in states.items()}
-    old = max(changed_at.values(), default=0) - _TICK_NS
+    with tempfile.TemporaryFile(dir=directory) as now:
+        old = os.fstat(now.fileno()).st_mtime_ns - CLOCK_SECONDS * 10**9
     lines = (
-        b"%s\t%s\t%s\0" % (state if changed_at[file] < old else b"", _content(top + file), file)
-        for file, state in states.items()
+        b"%s\t%s\t%s\0" % (state if state and int(state.split()[_CTIME]) < old else b"", content, file)
+        for file, (state, content) in manifest.items()
     )
-    replace_file(path, b"".join(lines))
+    replace_file(_path(directory, name), b"".join(lines))
+
+
+def file_hashes(top: str, files: Iterable[str]) -> Dict[str, str]:
+    """The hashes of files and links below `top`, of those which exist."""
+    hashes = _hashes(os.fsencode(top), [b"/" + os.fsencode(file) for file in files])
+    return {os.fsdecode(file[1:]): digest for file, digest in hashes.items()}
+
+
+def link_equal_files(prefix: str, hashes: Mapping[str, str], others: Sequence[str]) -> None:
+    """Make each file below `prefix` one with its equal in another shared environment, so that its bytes are there
+    once."""
+    wanted: Dict[bytes, List[str]] = {}
+    for file, digest in hashes.items():
+        info = os.lstat(os.path.join(prefix, file))
+        if stat.S_ISREG(info.st_mode) and info.st_size:
+            wanted.setdefault(_content(_state(info), digest), []).append(os.path.join(prefix, file))
+    for other in others:
+        _link_to(other, wanted)
+
+
+def _link_to(other: str, wanted: Dict[bytes, List[str]]) -> None:
+    try:
+        with open(_path(other, PREFIX), "rb") as source:
+            manifest = _parse(source.read())
+    except OSError:
+        return
+    linked = False
+    for file, (state, content) in manifest.items():
+        path = os.path.join(other, PREFIX) + os.fsdecode(file)
+        if content in wanted and state and os.path.lexists(path) and _state(os.lstat(path)) == state:
+            for own in wanted.pop(content):
+                linked = _replace_by_link(path, own) or linked
+            manifest[file] = (_state(os.lstat(path)), content)
+    if linked:
+        _write(other, PREFIX, manifest)
+
+
+def _replace_by_link(path: str, own: str) -> bool:
+    try:
+        os.link(path, own + ".link")
+    except OSError:  # too many, or the file system has none
+        return False
+    os.replace(own + ".link", own)
+    return True
 
 
 def _path(directory: str, name: str) -> str:
@@ -123,8 +185,29 @@ def _is_cache(file: bytes) -> bool:
     return os.path.basename(os.path.dirname(file)) == b"__pycache__"
 
 
-def _content(path: bytes) -> bytes:
-    """The mode, and a hash of a file's content or a link's target; nothing of a file that is gone."""
+def _is_removable_cache(top: bytes, file: bytes) -> bool:
+    """Whether it was byte code, which is gone now."""
+    if not _is_cache(file):
+        return False
+    try:
+        os.unlink(top + file)
+    except OSError:
+        return False
+    return True
+
+
+def _content(state: bytes, digest: str) -> bytes:
+    return b"%o %s" % (int(state.split()[0]), digest.encode("ascii"))
+
+
+def _hashes(top: bytes, files: Iterable[bytes]) -> Dict[bytes, str]:
+    """The hash of each file's content, or of a link's target; none of a file that is gone."""
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+        digests = pool.map(lambda file: (file, _digest(top + file)), files)
+        return {file: digest for file, digest in digests if digest}
+
+
+def _digest(path: bytes) -> str:
     digest = hashlib.sha256()
     try:
         mode = os.lstat(path).st_mode
@@ -135,5 +218,5 @@ def _content(path: bytes) -> bytes:
                 for chunk in iter(lambda: source.read(_CHUNK), b""):
                     digest.update(chunk)
     except FileNotFoundError:
-        return b""
-    return b"%o %s" % (mode, digest.hexdigest().encode("ascii"))
+        return ""
+    return digest.hexdigest()

@@ -148,7 +148,7 @@ JOBS = number(
 RUN_NEEDS = switch("run the jobs of the workflow here whose outputs decide the rows")
 NODES = number("number of Slurm nodes for each row, with its GPUs on each of them", "nodes", nox=True)
 IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
-REUSE = switch("reuse the venv of the last run if the install steps are the same")
+FRESH_ENV = switch("install all packages anew, not those that earlier runs of the same steps have installed", nox=True)
 KEEP = switch("keep the container and the workspace of a row that fails, for `shell`", nox=True)
 REPEAT = number("number of repetitions", "repetitions", hint="for example --repeat 20", nox=True)
 

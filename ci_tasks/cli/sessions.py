@@ -93,11 +93,11 @@ def _add_label(name: str, label: str, row: str | None, description: str) -> None
 def _run(session: nox.Session, label: str, row: str | None) -> int:
     from ci_tasks.cli.commands.run import run_label
 
-    options = parse_posargs(label, row, session.posargs, reuse=_reuses(session))
+    options = parse_posargs(label, row, session.posargs)
     return 0 if options is None else run_label(options)
 
 
-def parse_posargs(label: str, row: str | None, posargs: list[str], *, reuse: bool = False) -> RunOptions | None:
+def parse_posargs(label: str, row: str | None, posargs: list[str]) -> RunOptions | None:
     """The options of a session from what follows nox's `--`: parts of row names, and the options of `remote` that are
     declared for nox. Prints --help and returns None for it. Raises UsageError."""
     from invoke.parser.argument import Argument
@@ -125,14 +125,8 @@ def parse_posargs(label: str, row: str | None, posargs: list[str], *, reuse: boo
             Program().print_columns(columns)
         return None
     only = ",".join(values["rows"]) or row
-    remote_options = {**values, "label": label, "only": only, "host": values["host"] or "local", "reuse": reuse}
+    remote_options = {**values, "label": label, "only": only, "host": values["host"] or "local"}
     return build(RemoteOptions, remote_options, name)
-
-
-def _reuses(session: nox.Session) -> bool:
-    """Whether nox was called with -r or -R. Nox has no public way to ask; a test notices if this one breaks."""
-    config: Any = session._runner.global_config
-    return config.reuse_venv in ("yes", "always")
 
 
 def _exit(session: nox.Session, code: int) -> NoReturn:

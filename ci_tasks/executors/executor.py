@@ -115,8 +115,13 @@ class Executor(Protocol):
         """The path of the run directory on the host."""
         ...
 
-    def environments_directory(self, *, shared: bool) -> str:
-        """The host's directory for the venvs that rows share."""
+    def environments_directory(self) -> str:
+        """The host's directory for the venvs that rows of the batch share."""
+        ...
+
+    @property
+    def environment_store(self) -> str:
+        """The host's directory for the environments that all runs share."""
         ...
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
@@ -128,7 +133,7 @@ class Executor(Protocol):
         ...
 
     def prepare_environments(
-        self, setups: Sequence[SharedSetup], reuse: bool, say: Say, should_continue: Callable[[], bool] = lambda: True
+        self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
     ) -> AbstractContextManager[str | None]:
         """Run the install steps that rows share. Yields why they failed, or None; rows run inside of the block.
 

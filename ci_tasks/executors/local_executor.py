@@ -61,6 +61,7 @@ class LocalExecutor:
         self.lock_dir = str(store.lock_dir() / spec.name)
         self._shared: LocalSnapshot | None = None
         self._never: dict[str, tuple[str, str]] = {}
+        self._keeps_venvs = False  # for rows that go on, or were kept
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         return requirements.facts(self.spec, gpus=gpus > 0, container=container, simulates=simulates)
@@ -89,8 +90,12 @@ class LocalExecutor:
     def run_directory(self, run: RunDir) -> str:
         return run.path
 
-    def environments_directory(self, *, shared: bool) -> str:
-        return str((store.environments() if shared else self._batch.environments) / self.spec.name)
+    def environments_directory(self) -> str:
+        return str(self._batch.environments)
+
+    @property
+    def environment_store(self) -> str:
+        return str(store.environments())
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
         local_runs.write_run_dir(run, plan)
@@ -105,17 +110,21 @@ class LocalExecutor:
 
     @contextmanager
     def prepare_environments(
-        self, setups: Sequence[SharedSetup], reuse: bool, say: Say, should_continue: Callable[[], bool] = lambda: True
+        self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
     ) -> Iterator[str | None]:
         with ExitStack() as stack:
             for setup in setups:
-                stack.enter_context(shared_venvs.lock_venv(setup, say, should_continue))
-                problem = shared_venvs.install(setup, self._code.check_out, self.spec, reuse, say, should_continue)
+                stack.callback(self._remove_venv, setup)
+                problem = shared_venvs.install(setup, self._code.check_out, self.spec, say, should_continue)
                 if problem:
                     break
             else:
                 problem = None
             yield problem
+
+    def _remove_venv(self, setup: SharedSetup) -> None:
+        if not self._keeps_venvs:
+            shared_venvs.remove_venv(setup)
 
     def start(self, row: PreparedRow) -> None:
         try:
@@ -149,11 +158,13 @@ class LocalExecutor:
                 local_runs.request_cancel(row.run)
 
     def release(self, row: PreparedRow) -> None:
-        if row.plan.setup is None and local_runs.read_run_status(row.run).kept is None:
+        if local_runs.read_run_status(row.run).kept is not None:
+            self._keeps_venvs = True
+        elif row.plan.setup is None:
             shutil.rmtree(row.run.workspace, ignore_errors=True)
 
     def detach(self) -> None:
-        pass
+        self._keeps_venvs = True
 
     def drain_messages(self) -> list[str]:
         return []

@@ -1,20 +1,18 @@
-"""The venvs that rows share: made once by CI's own install steps, and used again when a person asks for it."""
+"""The venv that the rows of a command share: made by CI's own install steps, over the packages of earlier runs."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 
 from ci_tasks.agent import archive, create_run_directory, run_directory
+from ci_tasks.agent.cleanup.remove_tree import remove_tree
 from ci_tasks.agent.containers.rules import NONE, ContainerRules
+from ci_tasks.agent.files import open_file
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.agent.setup_manifest import READY, VENV, WORKSPACE, changed_files, check_setup, forget
+from ci_tasks.agent.setup_manifest import VENV, WORKSPACE, check_setup
 from ci_tasks.config import HostSpec
 from ci_tasks.executors import local_runs
 from ci_tasks.executors.last_line import last_line
@@ -27,7 +25,8 @@ Say = Callable[[str], None]
 ShouldContinue = Callable[[], bool]  # whether anybody still waits for it
 CheckOut = Callable[[str], None]  # makes a workspace
 
-_GLANCE = 0.2
+_OURS = b"ci-tasks: "  # what our own program prints among the steps' output
+_LONGEST_LINE = 300
 _MINUTES = 60.0  # that install steps may take
 _REMINDER = 20.0  # seconds after which they say how far they are
 
@@ -36,55 +35,11 @@ def _always() -> bool:
     return True
 
 
-@contextmanager
-def lock_venv(setup: SharedSetup, say: Say, should_continue: ShouldContinue = _always) -> Iterator[None]:
-    """Nobody else uses the environment meanwhile; its checkout is gone afterwards."""
-    os.makedirs(os.path.dirname(setup.directory), exist_ok=True)
-    with open(f"{setup.directory}.lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another run that uses {setup.directory}")
-            _acquire(lock.fileno(), should_continue)
-        try:
-            yield
-        finally:
-            shutil.rmtree(setup.workspace, ignore_errors=True)
-
-
-def _acquire(lock: int, should_continue: ShouldContinue) -> None:
-    while should_continue():
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            time.sleep(_GLANCE)
-    raise KeyboardInterrupt
-
-
 def install(
-    setup: SharedSetup,
-    check_out: CheckOut,
-    host: HostSpec,
-    reuse: bool,
-    say: Say,
-    should_continue: ShouldContinue = _always,
+    setup: SharedSetup, check_out: CheckOut, host: HostSpec, say: Say, should_continue: ShouldContinue = _always
 ) -> str | None:
-    """Run the install steps, unless they are done and `reuse` says that will do. Returns why it failed, or None."""
+    """Run the install steps. Returns why they failed, or None."""
     run = RunDir(setup.directory)
-    stamp = hashlib.sha256(setup.script.encode("utf-8", "surrogateescape")).hexdigest()
-    if reuse and _stamp(run) == stamp:
-        changed = changed_files(setup.directory, (VENV, READY))
-        if not changed:
-            say("install steps: done before, reused")
-            forget(setup.directory, WORKSPACE)
-            check_out(setup.workspace)
-            check_setup(setup.directory)
-            return None
-        say(f"install steps: {changed[0]} was changed since the last run, so they run again")
-    elif reuse and _stamp(run):
-        say("install steps: they changed since the last run, so they run again")
-    shutil.rmtree(setup.directory, ignore_errors=True)
     write(setup, host)
     check_out(setup.workspace)
     say(f"install steps: running, log {run.log}")
@@ -92,9 +47,23 @@ def install(
     problem = _execute(run, say, should_continue)
     if problem is None:
         check_setup(setup.directory)
-        Path(setup.directory, "stamp").write_text(stamp)
-        say(f"install steps: done in {time.monotonic() - begun:.0f} s")
+        say_result(run, time.monotonic() - begun, say)
     return problem
+
+
+def say_result(run: RunDir, seconds: float, say: Say) -> None:
+    """How long the steps took, and what their log says of packages that are shared with other runs."""
+    say(f"install steps: done in {seconds:.0f} s")
+    with suppress(OSError), open_file(run.log) as log:
+        for line in log:
+            if line.startswith(_OURS):
+                say(line[len(_OURS) :][:_LONGEST_LINE].decode("utf-8", "replace").strip())
+
+
+def remove_venv(setup: SharedSetup) -> None:
+    """No row needs the venv and the checkout any more; log and plan stay."""
+    for name in (VENV, WORKSPACE):
+        remove_tree(f"{setup.directory}/{name}", None, "none", {})
 
 
 def write(setup: SharedSetup, host: HostSpec) -> None:
@@ -113,6 +82,7 @@ def setup_plan(setup: SharedSetup, host: HostSpec) -> Plan:
         container=ContainerRules(runtime=NONE),
         script=setup.script,
         keeps_workspace=True,
+        install=setup.install,
     )
 
 
@@ -137,11 +107,3 @@ def _execute(run: RunDir, say: Say, should_continue: ShouldContinue) -> str | No
 
     code = local_runs.complete(run, remind)
     return None if code == 0 else failure_message(run, code)
-
-
-def _stamp(run: RunDir) -> str:
-    """What the environment was made from; empty where it is not ready."""
-    try:
-        return Path(run.path, "stamp").read_text() if Path(run.path, "ready").exists() else ""
-    except OSError:
-        return ""

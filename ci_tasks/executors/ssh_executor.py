@@ -137,8 +137,12 @@ class SSHExecutor:
         below = os.path.relpath(run.path, self._batch.path)
         return f"{self._home()}/runs/{self._batch.id}-{store.client_id()}/{below}"
 
-    def environments_directory(self, *, shared: bool) -> str:
+    def environments_directory(self) -> str:
         return f"{self._home()}/runs/{self._batch.id}-{store.client_id()}/environments"
+
+    @property
+    def environment_store(self) -> str:
+        return f"{self._home()}/environments"
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
         os.makedirs(run.path, exist_ok=True)
@@ -151,10 +155,8 @@ class SSHExecutor:
 
     @contextmanager
     def prepare_environments(
-        self, setups: Sequence[SharedSetup], reuse: bool, say: Say, should_continue: Callable[[], bool] = lambda: True
+        self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
     ) -> Iterator[str | None]:
-        if setups and reuse:
-            say(f"install steps: run anew, since {self.spec.name} keeps no venvs between runs")
         for setup in setups:
             problem = self._run_setup(setup, say, should_continue)
             if problem:
@@ -260,7 +262,7 @@ class SSHExecutor:
 
     def _run_setup(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
         from ci_tasks.executors.last_line import last_line
-        from ci_tasks.executors.shared_venvs import failure_message, setup_plan
+        from ci_tasks.executors.shared_venvs import failure_message, say_result, setup_plan
 
         run = RunDir(str(self._batch.path / "environments" / os.path.basename(setup.directory)))
         os.makedirs(run.path, exist_ok=True)
@@ -297,7 +299,7 @@ class SSHExecutor:
         assert remote_run.mirror is not None
         code = remote_run.mirror.status.exit_code
         if code == 0:
-            say(f"install steps: done in {time.monotonic() - begun:.0f} s")
+            say_result(run, time.monotonic() - begun, say)
             return None
         return failure_message(run, code)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ci_tasks.agent.gpus.request import JOB
+from ci_tasks.agent.records import InstallStep, InstallSteps
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks, lock_deviation
@@ -29,9 +30,10 @@ from ci_tasks.workflow.resolve import Resolver
 class RunLocation:
     """Where a run will be: its id and directory, the workspace, and what the host offers.
 
-    `python` is (path, version) of the interpreter for a venv. `environments` is the directory of the shared venvs.
-    `lock_dir` holds the locks of simulated GPUs. `starts_ray`: the row's test starts Ray. `keep`: a failed run keeps
-    its container and workspace. `image` replaces CI's image. `nodes` is the number of cluster nodes of the row.
+    `python` is (path, version) of the interpreter for a venv. `environments` is the directory of the batch's venvs,
+    `store` that of the packages which all runs share, empty for none; with `fresh` none of them are used. `lock_dir`
+    holds the locks of simulated GPUs. `starts_ray`: the row's test starts Ray. `keep`: a failed run keeps its container
+    and workspace. `image` replaces CI's image. `nodes` is the number of cluster nodes of the row.
     """
 
     id: str
@@ -45,6 +47,8 @@ class RunLocation:
     keep: bool = False
     image: str | None = None
     nodes: int = 1
+    store: str = ""
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class SharedSetup:
     workspace: str
     script: str
     secrets: tuple[str, ...] = ()
+    install: InstallSteps = field(default_factory=InstallSteps)
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,10 @@ def make_plan(
     resolve = rows.row_resolver(workflow, job, row, event)
     setup = _setup(workflow, job, row, planned, location, resolve, directory) if directory else None
     steps = planned.split()[1] if setup else planned.steps
+    install = _install(workflow, job, row, planned, location) if planned.python and not setup else InstallSteps()
     script = _script(workflow, job, row, host, resolve, location, steps, planned.python, setup)
+    if script.venv and install.steps:
+        script = replace(script, venv=replace(script.venv, shares_packages=True, installing=len(install.steps)))
     needed = _secrets(script, host)
     texts = [step.text for step in steps] + [" ".join(script.container)]
     locks = gpu_locks(row, host, location.lock_dir, texts)
@@ -129,6 +137,7 @@ def make_plan(
         container=container_rules(host, location.id, location.run_dir, location.lock_dir, _images(row, location)),
         script=render(replace(script, secrets=needed)),
         setup=setup.directory if setup else None,
+        install=install,
         checkout=location.checkout,
         keep=location.keep,
         exclusive=exclusive(host, texts, starts_ray=location.starts_ray),
@@ -173,7 +182,7 @@ def _shared_directory(job: Job, row: Row, planned: PlannedSteps, location: RunLo
     if not planned.python or row.total < 2 or not shared:
         return None
     own = sorted((name, row.env[name]) for name in job.env if _of_row(job, name) and _mentioned(name, shared))
-    text = repr((location.checkout.path, location.python[1], own))
+    text = repr((location.python[1], own))
     key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
     return f"{location.environments}/{row.label}-{key}"
 
@@ -188,6 +197,7 @@ def _setup(
     directory: str,
 ) -> SharedSetup:
     shared, _ = planned.split()
+    install = _install(workflow, job, row, planned, location)
     script = Script(
         title=f"Install steps of {row.job}",
         commit=location.checkout.commit,
@@ -195,11 +205,45 @@ def _setup(
         env=_setup_env(workflow, job, row, shared),
         steps=shared,
         is_setup=True,
-        venv=Venv(python=location.python[0], path=f"{directory}/venv"),
+        venv=Venv(
+            python=location.python[0],
+            path=f"{directory}/venv",
+            shares_packages=bool(install.steps),
+            installing=len(shared),
+        ),
         github={name: value for name, value in _github(job, row, location, resolve).items() if name != "GITHUB_SHA"},
     )
     needed = _secrets(script, None)
-    return SharedSetup(directory, location.workspace, render(replace(script, secrets=needed)), needed)
+    return SharedSetup(directory, location.workspace, render(replace(script, secrets=needed)), needed, install)
+
+
+def _install(workflow: Workflow, job: Job, row: Row, planned: PlannedSteps, location: RunLocation) -> InstallSteps:
+    """The leading steps, whose packages runs can share, as they are for any workspace."""
+    steps = planned.split()[0] or planned.steps[:-1]
+    if job.container or not location.store or not steps or not _runs_agent(location.python[1]):
+        return InstallSteps()
+
+    def portable(text: str) -> str:
+        return text.replace(location.workspace, "$GITHUB_WORKSPACE")
+
+    return InstallSteps(
+        store=location.store,
+        steps=tuple(
+            InstallStep(
+                portable(step.text),
+                step.words,
+                portable(step.directory).removeprefix("$GITHUB_WORKSPACE").lstrip("/"),
+                tuple(sorted(f"{name}={portable(value)}" for name, value in step.env.items())),
+            )
+            for step in steps
+        ),
+        env=tuple(sorted(f"{name}={portable(value)}" for name, value in _setup_env(workflow, job, row, steps).items())),
+        fresh=location.fresh,
+    )
+
+
+def _runs_agent(version: str) -> bool:
+    return [int(part) for part in version.split(".")[:2]] >= [3, 8]
 
 
 def _setup_env(workflow: Workflow, job: Job, row: Row, shared: Sequence[PlannedStep]) -> Mapping[str, str]:

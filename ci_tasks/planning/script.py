@@ -12,7 +12,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ci_tasks.planning.script_functions import ADAPTER, FUNCTIONS, PYTEST, RESERVED, SETUP_TAIL, TAIL
+from ci_tasks.planning.script_functions import (
+    ADAPTER,
+    FUNCTIONS,
+    NOTE_PACKAGES,
+    PYTEST,
+    RESERVED,
+    ROW_VENV,
+    SETUP_TAIL,
+    STORE_PACKAGES,
+    TAIL,
+)
 from ci_tasks.planning.steps import PlannedStep
 from ci_tasks.workflow import secrets
 
@@ -22,11 +32,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 @dataclass(frozen=True)
 class Venv:
     """A venv for the steps. `layered` puts it over `python`'s own packages and in the run's scratch directory; without
-    a `python` that is the one on PATH, which may be of a venv itself."""
+    a `python` that is the one on PATH, which may be of a venv itself. `shares_packages`: what its first `installing`
+    steps get from an index is shared with other runs."""
 
     python: str = ""
     path: str = ""
     layered: bool = False
+    shares_packages: bool = False
+    installing: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,10 +78,17 @@ def render(script: Script) -> str:
         _setup(script.setup) if script.setup else "",
         _venv(script.venv) if script.venv else "",
         ADAPTER if not script.container else "",
-        *(_step(number, step, script.workspace) for number, step in enumerate(script.steps, 1)),
+        *_steps(script),
         SETUP_TAIL if script.is_setup else TAIL,
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _steps(script: Script) -> list[str]:
+    texts = [_step(number, step, script.workspace) for number, step in enumerate(script.steps, 1)]
+    if script.venv and script.venv.shares_packages:
+        texts.insert(script.venv.installing, STORE_PACKAGES)
+    return texts
 
 
 # Asked for and not written down, so that the same install steps of another commit are the same script.
@@ -114,16 +134,18 @@ def _setup(directory: str) -> str:
     return f"""# The job's leading steps, the same for every row, are done once.
 _setup={home}
 [ -f "$_setup/ready" ] || bash "$_setup/run.sh" || blocked "the install steps failed; see $_setup/log"
-. "$_setup/ready"
+{ROW_VENV}. "$_setup/ready"
 """
 
 
 def _venv(venv: Venv) -> str:
     python = shlex.quote(venv.python) if venv.python else "$(command -v python3)"
     if not venv.layered:
+        make = '-I "$CI_TASKS_RUN_DIR/bin/agent.pyz" venv "$CI_TASKS_RUN_DIR"' if venv.shares_packages else "-m venv"
         return f"""# actions/setup-python
 _venv={shlex.quote(venv.path)} _python={python}
-[ -x "$_venv/bin/python" ] || "$_python" -m venv "$_venv" || blocked "$_python cannot make a venv"
+[ -x "$_venv/bin/python" ] || "$_python" {make} "$_venv" || blocked "$_python cannot make a venv"
+{NOTE_PACKAGES.format(directory="$CI_TASKS_RUN_DIR") if venv.shares_packages else ""}\
 export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
 """
     # A simulated host's rows may need packages of the person's home; those for an image must not see them.

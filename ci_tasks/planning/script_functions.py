@@ -136,12 +136,30 @@ fi
 TAIL = """exit "$_exit_code"
 """
 
-SETUP_TAIL = r"""# What rows take over: the venv, and what the steps left in GITHUB_PATH and GITHUB_ENV.
+# What a job got from an index is kept for the next with the same steps; what the steps themselves take is little then.
+STORE_PACKAGES = r"""if [ "$_status" = success ]; then
+  "$_python" -I "$CI_TASKS_RUN_DIR/bin/agent.pyz" store-packages "$CI_TASKS_RUN_DIR" "$_venv"
+fi
+"""
+
+NOTE_PACKAGES = r"""[ ! -s "{directory}/packages" ] ||
+  event "\"event\": \"packages\", \"name\": \"$(cat "{directory}/packages")\""
+"""
+
+ROW_VENV = rf"""{NOTE_PACKAGES.format(directory="$_setup")}
+# What this row installs goes into a venv of its own, over the shared one.
+_venv=$_tmp/venv
+[ -x "$_venv/bin/python" ] ||
+  "$_setup/venv/bin/python" -I "$CI_TASKS_RUN_DIR/bin/agent.pyz" row-venv "$_venv" "$_setup/venv" ||
+  blocked "cannot make a venv over $_setup/venv"
+export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
+"""
+
+SETUP_TAIL = r"""# What rows take over: what the steps left in GITHUB_PATH and GITHUB_ENV.
 if [ "$_exit_code" = 0 ]; then
   umask 077  # a step may have put a secret there
-  { printf 'export VIRTUAL_ENV=%q\n' "$_venv"; printf 'PATH=%q:$PATH\n' "$_venv/bin"
-    echo 'export PIP_USER=0'; cat "$_tmp/later"
-  } > "$CI_TASKS_RUN_DIR/ready.new" && mv "$CI_TASKS_RUN_DIR/ready.new" "$CI_TASKS_RUN_DIR/ready" || _exit_code=125
+  cat "$_tmp/later" > "$CI_TASKS_RUN_DIR/ready.new" && mv "$CI_TASKS_RUN_DIR/ready.new" "$CI_TASKS_RUN_DIR/ready" ||
+    _exit_code=125
 fi
 exit "$_exit_code"
 """

@@ -87,8 +87,9 @@ def judge_run(run: RunDir) -> RunRecord:
     triage = log_triage(run, ended) if needs_triage(ended) else None
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
-    environment, queued = _environment(run), queue_seconds(events_of(run))
-    record = _record(plan, status, verdict, facts, calls, environment, queued)
+    events = events_of(run)
+    record = _record(plan, status, verdict, facts, calls, _environment(run), queue_seconds(events))
+    record = replace(record, deviations=(*record.deviations, *_packages_used_again(events)))
     return _write_record(run, replace(record, triage=triage if verdict.status != PASSED else None))
 
 
@@ -251,6 +252,13 @@ def _slurm_exit_code(status: Status) -> list[Deviation]:
         why = f"squeue, sacct and the completion log do not know job {slurm.job} any more"
         return [Deviation("exit code", "told by the runner", "not verified by Slurm", why)]
     return []
+
+
+def _packages_used_again(events: Sequence[Event]) -> list[Deviation]:
+    """Packages that an earlier run of the same install steps has installed."""
+    names = dict.fromkeys(event.name for event in events if event.event == "packages" and event.name)
+    why = "shared by runs with the same install steps; --fresh-env installs them anew"
+    return [Deviation("packages", "resolved anew in each run", name, why) for name in names]
 
 
 def log_facts(run: RunDir) -> LogFacts:

@@ -2,7 +2,7 @@
 
 HOME/runs/BATCH/NN/     one row's run directory; its id is BATCH.NN
 HOME/runs/BATCH/source  the tree that every row of the batch gets, gone at its end
-HOME/environments/      venvs that rows of a job share
+HOME/environments/      packages of install steps, see ci_tasks.agent.environments
 HOME/history.db         an index of all runs' records, made again where it is missing
 HOME/logs/              what `ci_tasks.debug_log` writes, a file a process
 HOME/simulated-gpus/    the lock files of simulated GPUs

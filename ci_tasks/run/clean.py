@@ -10,13 +10,16 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from ci_tasks.agent.cleanup.remove_run import end_and_clean, remove_run
 from ci_tasks.agent.cleanup.remove_tree import remove_tree
+from ci_tasks.agent.environments.store import MAX_DAYS, EnvironmentStore
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
 from ci_tasks.agent.serving import list_runs
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
+from ci_tasks.agent.setup_manifest import VENV, WORKSPACE
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_BLOCKED
 from ci_tasks.executors.queries import LocalQueryRunner
@@ -33,7 +36,7 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     """Print what is removed and what stays, with the reason. Returns 125 where something could not be removed."""
     spec = config.host(host)
     if spec.kind == "local":
-        code = _report(_clean_here(days, everything))
+        code = _report(chain(_clean_here(days, everything), _clean_environments(days, everything)))
         print("\n".join(describe_usage(LocalQueryRunner(), str(store.home()))))
         return code
     from ci_tasks.executors.remote_host import open_remote_host
@@ -44,8 +47,10 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     try:
         runs = manager.connection.request(ListRuns()).runs
         code = _report(_clean_there(manager.connection, runs, days, everything))
-        pruned = manager.connection.request(Prune(days)).done
-        print("old objects: removed" if pruned else "old objects: not now, another run uses them")
+        pruned = manager.connection.request(Prune(days, all_environments=everything))
+        print("\n".join([*pruned.environments, *(f"  left: {line}" for line in pruned.left)]))
+        print("old objects: removed" if pruned.done else "old objects: not now, another run uses them")
+        code = EXIT_BLOCKED if pruned.left else code
         print("\n".join(describe_usage(manager.connection, spec.workspace)))
         return code
     finally:
@@ -67,9 +72,14 @@ def _report(lines: Iterator[tuple[str, Sequence[str]]]) -> int:
 def _clean_there(
     line: ReconnectingConnection, runs: Sequence[RunSummary], days: float, everything: bool
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    for run in runs:
+    staying: set[str] = set()
+    for run in sorted(runs, key=lambda run: not run.is_row):
         age = None if run.ended_at is None else time.time() + line.clock_ahead - run.ended_at
-        if why := _stays_there(run, age is not None and age > days * _DAY, everything):
+        why = _stays_there(run, age is not None and age > days * _DAY, everything)
+        if not run.is_row and run.batch in staying:
+            why = "its rows use it"
+        if why:
+            staying.add(run.batch)
             yield f"{_id(run)}: stays, {why}", []
         else:
             yield f"{_id(run)}: removed", line.request(Clear(run.dir)).left
@@ -105,8 +115,14 @@ def _is_home(run: RunSummary) -> bool:
     return remote is not None and remote.complete
 
 
+def _clean_environments(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
+    yield from EnvironmentStore(str(store.environments())).clean(MAX_DAYS if days is None else days, everything)
+
+
 def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
-    for info in list_runs.runs(str(store.home())):
+    runs = list_runs.runs(str(store.home()))
+    in_use = {run.batch for run in runs if run.alive or (run.kept and not everything)}
+    for info in runs:
         run = RunDir(info.dir)
         age = time.time() + clock_ahead(run) - info.ended_at if info.ended_at else 0.0
         is_old = days is not None and age > days * _DAY
@@ -117,14 +133,26 @@ def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Seq
                 _forget_empty(Path(run.path).parent)
         elif info.alive:
             yield f"{info.id}: stays, it runs", []
-        elif is_old:
+        elif is_old and (info.is_row or info.batch not in in_use):
             yield f"{info.id}: removed", remove_run(run.path)
             _forget_empty(Path(run.path).parent)
+            _forget_empty(Path(info.batch_dir))
+        elif not info.is_row:
+            if info.batch not in in_use and (everything or info.state != "planned") and _has_venv(run):
+                yield f"{info.id}: its venv is removed", [*end_and_clean(run.path), *_remove_venv(run)]
         elif info.kept and not everything:
             yield f"{info.id}: stays, it was kept for `shell`; --all removes what was kept", []
         elif info.state != "planned" and _has_left(run):
             load_record(run)  # so that a run whose runner was killed has its record
             yield f"{info.id}: what it left is removed", end_and_clean(run.path)
+
+
+def _has_venv(run: RunDir) -> bool:
+    return any(os.path.lexists(os.path.join(run.path, name)) for name in (VENV, WORKSPACE))
+
+
+def _remove_venv(run: RunDir) -> list[str]:
+    return remove_tree(os.path.join(run.path, VENV), None, "none", {})
 
 
 def _has_left(run: RunDir) -> bool:

@@ -12,6 +12,7 @@ _TIMEOUT_S = 120.0
 _DU = 'd=$1; case $d in "~/"*) d=$HOME/${d#"~/"};; esac; [ ! -e "$d" ] || exec du -ak -d1 -- "$d"'
 _PURPOSE = {
     "runs": "records, logs and artifacts of runs; --days N removes older ones",
+    "environments": "packages that runs with the same install steps share; --all removes them",
     "sync": "objects of checkouts, so that only what changed travels",
     "commits": "commits of CI that `reproduce` fetched",
     "history.db": "index of runs, of removed ones too",

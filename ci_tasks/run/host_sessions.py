@@ -96,10 +96,10 @@ class HostRequirements:
 class HostSessions:
     """The threads of several hosts, until the block ends."""
 
-    def __init__(self, sessions: Sequence[HostSession], needs: HostRequirements, reuse: bool) -> None:
+    def __init__(self, sessions: Sequence[HostSession], needs: HostRequirements) -> None:
         self.sessions = sessions
         self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._requirements, self._reuse = needs, reuse
+        self._requirements = needs
         self._over, self._abandoned = threading.Event(), threading.Event()
         self._threads = [
             threading.Thread(target=self._serve, args=(session,), daemon=True, name=f"ci-tasks {session.name}")
@@ -142,7 +142,7 @@ class HostSessions:
             self._pull(session)
             session.activity, session.holds_resources = "install steps", True
             with session.executor.prepare_environments(
-                self._requirements.setups(session), self._reuse, self._message_sink(session), self._is_wanted
+                self._requirements.setups(session), self._message_sink(session), self._is_wanted
             ) as why:
                 if why:
                     raise CiTasksError(self._requirements.install_problem(why))

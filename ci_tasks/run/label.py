@@ -118,12 +118,12 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
         proven = proven_hosts()
         for session in ready.sessions:
             session.is_proven = session.name in proven
-        with HostSessions(ready.sessions, host_requirements(ready.planner, ready.rows), options.reuse) as hosts:
+        with HostSessions(ready.sessions, host_requirements(ready.planner, ready.rows)) as hosts:
             return _results(run_rows(ready, options, view, expected_seconds, hosts))
     session = ready.sessions[0]
     try:
         ready.interrupts.allow()
-        with session.executor.prepare_environments(ready.setups(), options.reuse, view.print_message) as problem:
+        with session.executor.prepare_environments(ready.setups(), view.print_message) as problem:
             ready.interrupts.defer()
             problem = ready.planner.install_problem(problem) if problem else None
             if problem and ready.journal is None:
@@ -174,7 +174,7 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[Pl
             f"plan is for one host, and {request.host} is several: which row runs where is decided when GPUs are free",
             hint="`invoke remote --explain` says each decision",
         )
-    ready = prepare(source, config, replace(request, shared=False), open_executor)
+    ready = prepare(source, config, request, open_executor)
     ready.interrupts.restore()
     if not ready.rows:
         shutil.rmtree(ready.batch.path, ignore_errors=True)

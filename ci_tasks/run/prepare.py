@@ -33,7 +33,7 @@ from ci_tasks.workflow.select import select
 @dataclass(frozen=True)
 class RunRequest:
     """What a person asked for. `host` names hosts and pools with commas between them. `out` is where `plan` writes,
-    `shared` says that venvs are those of earlier runs too, `keep` that a failed run leaves its container and
+    `fresh_env` says that no packages of earlier runs are used, `keep` that a failed run leaves its container and
     workspace. `image` replaces CI's.
     `rows` are whole names, and count instead of `only` where there are any.
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
@@ -46,7 +46,7 @@ class RunRequest:
     host: str = "local"
     base: str | None = None
     out: Path | None = None
-    shared: bool = True
+    fresh_env: bool = False
     keep: bool = False
     image: str | None = None
     rows: tuple[str, ...] = ()

@@ -25,11 +25,10 @@ class RunPolicy:
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    """How a label's rows are run: `jobs` at once on a host, venvs used again with `reuse`, left to themselves with
-    `detach`. `resume` goes on with the newest command of the label that did not finish."""
+    """How a label's rows are run: `jobs` at once on a host, left to themselves with `detach`. `resume` goes on with the
+    newest command of the label that did not finish."""
 
     jobs: int | None = None
-    reuse: bool = False
     detach: bool = False
     policy: RunPolicy = field(default_factory=RunPolicy)
     resume: bool = False

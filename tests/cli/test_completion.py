@@ -40,8 +40,8 @@ OFFERED = {
     "ci-tasks remote ckpt --host box-a,": ["box-a,box-b", "box-a,boxes", "box-a,local", "box-a,sim"],
     "ci-tasks remote ckpt --host=box": ["--host=box-a", "--host=box-b", "--host=boxes"],
     "ci-tasks remote ckpt --host = si": ["sim"],  # bash's words for --host=si
-    "ci-tasks remote ckpt --re": ["--repeat", "--repo", "--resume", "--retry-failed", "--reuse", "--rev"],
-    "ci-tasks remote ckpt --reuse --host sim --reu": [],
+    "ci-tasks remote ckpt --re": ["--repeat", "--repo", "--resume", "--retry-failed", "--rev"],
+    "ci-tasks remote ckpt --fresh-env --host sim --fre": [],
     "ci-tasks verl --env A=1 --en": ["--enforce-eager", "--env"],
     "ci-tasks verl --level ": ["0", "1", "2", "3", "4", "5"],
     "ci-tasks runs --status failed,l": ["failed,lost"],

@@ -71,9 +71,9 @@ def test_posargs_are_parts_of_row_names_and_options_of_remote(line: str) -> None
     assert parse_posargs("ckpt", None, line.split()) == MEANT[line]
 
 
-def test_a_session_of_one_row_runs_only_it_and_nox_reuse_is_passed_on() -> None:
-    expected = RemoteOptions(label="ckpt", host="local", only="ckpt[a]", reuse=True)
-    assert parse_posargs("ckpt", "ckpt[a]", [], reuse=True) == expected
+def test_a_session_of_one_row_runs_only_it() -> None:
+    expected = RemoteOptions(label="ckpt", host="local", only="ckpt[a]")
+    assert parse_posargs("ckpt", "ckpt[a]", []) == expected
 
 
 @pytest.mark.parametrize(

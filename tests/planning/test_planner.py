@@ -312,7 +312,7 @@ def test_rows_share_the_leading_steps_that_are_the_same() -> None:
         ({}, True),
         ({"run_dir": "/runs/other", "id": "other"}, True),
         ({"checkout": replace(CHECKOUT, commit="0ther", tree="0ther")}, True),
-        ({"checkout": replace(CHECKOUT, path="/src/other")}, False),
+        ({"checkout": replace(CHECKOUT, path="/src/other")}, True),
         ({"python": ("/usr/bin/python3.12", "3.12.1")}, False),
     ],
 )
@@ -324,7 +324,7 @@ def test_a_shared_environment_belongs_to_a_checkout_and_a_python(change: dict[st
 
 
 def test_another_commit_has_the_same_install_steps() -> None:
-    """So that `--reuse` means something after an edit."""
+    """So that runs share their packages after an edit."""
     parsed = workflow("    env: {NAME: '${{ github.sha }}', PIP_INDEX_URL: http://x}\n" + MATRIX + PYTHON)
     place = replace(PLACE, checkout=replace(CHECKOUT, commit="0ther"))
     first, second = draft(parsed).setup, draft(parsed, event=replace(EVENT, sha="0ther"), place=place).setup

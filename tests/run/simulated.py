@@ -213,8 +213,12 @@ class Played:
     def run_directory(self, run: RunDir) -> str:
         return f"/there/{Path(run.path).name}"
 
-    def environments_directory(self, *, shared: bool) -> str:
+    def environments_directory(self) -> str:
         return "/there/environments"
+
+    @property
+    def environment_store(self) -> str:
+        return "/there/store"
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
         write_record(run.plan, plan)
@@ -224,7 +228,7 @@ class Played:
 
     @contextmanager
     def prepare_environments(
-        self, setups: Sequence[SharedSetup], reuse: bool, say: Say, wanted: Callable[[], bool] = lambda: True
+        self, setups: Sequence[SharedSetup], say: Say, wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[str | None]:
         while self.host.installs and wanted():
             time.sleep(0.01)

@@ -219,7 +219,7 @@ def brought(pull: str | None, answers: dict[str, QueryAnswer]) -> tuple[HostSess
     needs = HostRequirements(
         gpus=8, container=True, simulates=True, python="", images=images, setups=lambda session: []
     )
-    with HostSessions([session], needs, False) as hosts:
+    with HostSessions([session], needs) as hosts:
         while not session.is_ready:
             time.sleep(0.001)
         return session, executor.queried, hosts.drain_messages()

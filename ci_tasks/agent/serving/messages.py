@@ -31,8 +31,13 @@ class RunSummary:
         check_absolute_path(self.dir)
 
     @property
+    def batch_dir(self) -> str:
+        above = os.path.dirname(self.dir)
+        return os.path.dirname(above) if os.path.basename(above) == "environments" else above
+
+    @property
     def batch(self) -> str:
-        return os.path.basename(os.path.dirname(self.dir))
+        return os.path.basename(self.batch_dir)
 
     @property
     def number(self) -> str:
@@ -45,7 +50,7 @@ class RunSummary:
 
     @property
     def id(self) -> str:
-        return "%s%s%s" % (self.batch, "." if self.is_row else "/", self.number)
+        return "%s%s%s" % (self.batch, "." if self.is_row else "/environments/", self.number)
 
 
 # -- results ---------------------------------------------------------------------------------------------------------
@@ -84,9 +89,12 @@ class RunList:
 
 @dataclass(frozen=True)
 class Pruned:
-    """`done` is false where another run uses the store."""
+    """`done` is false where another run uses the store of objects. `environments` has a line for each shared one that
+    was removed or is in use, `left` one for what could not be removed of them."""
 
     done: bool = False
+    environments: Tuple[str, ...] = ()
+    left: Tuple[str, ...] = ()
     kind: Literal["pruned"] = "pruned"
 
 
@@ -229,9 +237,11 @@ class ListRuns(RequestFor[RunList]):
 
 @dataclass(frozen=True)
 class Prune(RequestFor[Pruned]):
-    """Remove objects and agents that were not used for `days` days."""
+    """Remove objects, agents and shared environments that were not used for `days` days; with `all_environments` every
+    one that is not in use."""
 
     days: float
+    all_environments: bool = False
     do: Literal["prune"] = "prune"
 
 

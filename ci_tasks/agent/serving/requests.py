@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping
 from .. import create_run_directory, host_queries, run_directory
 from ..cleanup import cancel as cancel_run
 from ..cleanup.remove_run import remove_run
+from ..environments.store import EnvironmentStore
 from ..exit_gate import mask_run
 from ..file_lock import LockTimeout, file_lock
 from ..job_environment import machine_environment
@@ -269,7 +270,10 @@ def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned
         for entry in list(os.scandir(os.path.dirname(used))):
             if entry.path != used and entry.stat().st_mtime < oldest:
                 shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)
-    return Pruned(session.store().prune(request.days) and session.store(SHA256).prune(request.days))
+    done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
+    environments = EnvironmentStore(os.path.join(session.home, "environments"))
+    lines = list(environments.clean(request.days, everything=request.all_environments))
+    return Pruned(done, tuple(line for line, _ in lines), tuple(left for _, found in lines for left in found))
 
 
 @dataclass

@@ -68,7 +68,9 @@ class CleanOptions:
         "N",
         "days",
     ).field()
-    all: bool = switch("also remove what --keep kept, and runs whose results are not fetched").field()
+    all: bool = switch(
+        "also remove what --keep kept, runs whose results are not fetched, and packages that runs share"
+    ).field()
 
 
 def clean(options: CleanOptions) -> int:

@@ -9,6 +9,7 @@ from ci_tasks import registry
 from ci_tasks.cli.given_options import GivenOptions, with_given
 from ci_tasks.cli.options import (
     BASE,
+    FRESH_ENV,
     HOST,
     IMAGE,
     JOBS,
@@ -18,7 +19,6 @@ from ci_tasks.cli.options import (
     ONLY,
     REPEAT,
     REPO,
-    REUSE,
     REV,
     WORKFLOW,
     Option,
@@ -48,7 +48,7 @@ class RunOptions(GivenOptions):
     ).field()
     only: str | None = ONLY.field()
     jobs: int | None = JOBS.field()
-    reuse: bool = REUSE.field()
+    fresh_env: bool = FRESH_ENV.field()
     keep: bool = KEEP.field()
     detach: bool = switch("start the rows and return at once; `attach` fetches the results", nox=True).field()
     image: str | None = IMAGE.field()
@@ -180,6 +180,7 @@ def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
         options.only,
         options.host,
         options.base,
+        fresh_env=options.fresh_env,
         keep=options.keep,
         image=options.image,
         rows=_last_failed(label, source) if options.last_failed else (),
@@ -192,7 +193,7 @@ def _how(options: RunOptions) -> ExecutionOptions:
     from ci_tasks.run.row_execution import ExecutionOptions, RunPolicy
 
     policy = RunPolicy(fail_fast=options.fail_fast, retry_failed=options.retry_failed, explain=options.explain)
-    return ExecutionOptions(options.jobs, options.reuse, options.detach, policy, options.resume)
+    return ExecutionOptions(options.jobs, options.detach, policy, options.resume)
 
 
 def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:

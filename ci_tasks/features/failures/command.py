@@ -15,7 +15,6 @@ from ci_tasks.cli.options import (
     ONLY,
     REPEAT,
     REPO,
-    REUSE,
     REV,
     WORKFLOW,
     positional,
@@ -132,7 +131,6 @@ class BisectOptions(GivenOptions):
     ).field()
     fresh: bool = switch("start again, without the results so far").field()
     image: str | None = IMAGE.field()
-    reuse: bool = REUSE.field()
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
 

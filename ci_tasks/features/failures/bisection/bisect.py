@@ -67,7 +67,6 @@ def bisect(options: BisectOptions, hosts: tuple[str, ...], config: Config) -> in
         config=config,
         signature=options.signature or "",
         image=options.image,
-        reuse=options.reuse,
     )
     commits = (history.good, *history.commits)
     with open_state(subject, [commit.sha for commit in commits], fresh=options.fresh) as state:

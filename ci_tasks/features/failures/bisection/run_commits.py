@@ -19,7 +19,6 @@ from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.interrupts import noticed
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.prepare import RunRequest
-from ci_tasks.run.row_execution import ExecutionOptions
 
 _REMINDER = 60.0  # seconds after which a run says that it still goes on
 # What varies from one run to the next in a reason that has no signature.
@@ -47,7 +46,6 @@ class RowUnderTest:
     config: Config
     signature: str = ""
     image: str | None = None
-    reuse: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,6 @@ def run_commit(
             source,
             work.config,
             request,
-            ExecutionOptions(reuse=work.reuse),
             view=QuietView(name, print_line, interrupts),
         )
     except KeyboardInterrupt:

@@ -137,17 +137,12 @@ def perform_repeatedly(
         again = request
         try:
             while (repetitions.rows_to_run or not repetitions.count) and not repetitions.interrupted:
-                # The venv of the first repetition serves the others; every one has a fresh checkout.
-                done = _perform_once(
-                    repetitions,
-                    request.label,
-                    partial(once, again, replace(how, reuse=how.reuse or repetitions.count > 0)),
-                )
+                done = _perform_once(repetitions, request.label, partial(once, again, how))
                 if done is None:
                     break
                 _add_repetition(repetitions, done)
                 repetitions.interrupted = interrupted()
-                again = replace(request, rows=tuple(repetitions.rows_to_run))
+                again = replace(request, rows=tuple(repetitions.rows_to_run), fresh_env=False)
         except KeyboardInterrupt:
             repetitions.interrupted = True
         except CiTasksError:

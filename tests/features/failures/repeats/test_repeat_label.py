@@ -28,20 +28,20 @@ STATUSES = {".": "passed", "a": "failed", "b": "failed", "B": "blocked", "C": "c
 
 
 class Script:
-    """Performs a label as it is written: row → a letter a repetition. `asked` is which rows were to run, `reused`
-    whether with the venv of before. A function in place of a letter is called, and then the row passes."""
+    """Performs a label as it is written: row → a letter a repetition. `asked` is which rows were to run, `fresh`
+    whether with packages of before. A function in place of a letter is called, and then the row passes."""
 
     def __init__(self, **rows: str | list[str | Callable[[], None]]) -> None:
         self.rows = {row: list(letters) for row, letters in rows.items()}
         self.requested_rows: list[list[str]] = []
-        self.reused: list[bool] = []
+        self.fresh: list[bool] = []
 
     def __call__(
         self, source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions, **more: Any
     ) -> LabelResult | None:
         rows = list(request.rows or self.rows)
         self.requested_rows.append(rows)
-        self.reused.append(options.reuse)
+        self.fresh.append(request.fresh_env)
         more["view"].print_message("told")
         more["view"].update([RowProgress(row, RUNNING) for row in rows])
         more["view"].update([RowProgress(row, "passed", 1.0) for row in rows])
@@ -80,8 +80,8 @@ def the_usual_interrupt() -> Iterator[None]:
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
-def ended(source: CheckoutSource, script: Script, limit: RepeatLimit) -> int:
-    return repeat(source, Config({}, {}, ()), RunRequest("ckpt"), limit, perform=script)
+def ended(source: CheckoutSource, script: Script, limit: RepeatLimit, *, fresh_env: bool = False) -> int:
+    return repeat(source, Config({}, {}, ()), RunRequest("ckpt", fresh_env=fresh_env), limit, perform=script)
 
 
 def press() -> None:
@@ -128,10 +128,10 @@ def test_a_row_that_was_ended_early_says_why_and_no_other_does(
     assert "all done" not in out
 
 
-def test_the_install_steps_run_once(source: CheckoutSource) -> None:
+def test_fresh_packages_are_installed_once_for_all_repetitions(source: CheckoutSource) -> None:
     script = Script(steady="...")
-    ended(source, script, RepeatLimit(3))
-    assert script.reused == [False, True, True]
+    ended(source, script, RepeatLimit(3), fresh_env=True)
+    assert script.fresh == [True, False, False]
 
 
 # rows → goal, repetitions that ran, exit code, the last line

@@ -1,0 +1,237 @@
+"""Install steps with real pip and tiny wheels: what one run got from an index serves the next, nothing else does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent import archive, create_run_directory
+from ci_tasks.agent.environments.layer import site_packages
+from ci_tasks.agent.environments.store import EnvironmentStore
+from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.setup_manifest import CLOCK_SECONDS
+from ci_tasks.planning.script import Script, Venv, render
+from ci_tasks.planning.steps import PlannedStep
+from tests.parts.wheels import write_wheel
+
+BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "{0}")
+INSTALL = "pip install greeting\npip install -e . --no-deps --no-build-isolation\n"
+# A build backend in the checkout, so that nothing but pip is needed.
+BACKEND = """import os, zipfile
+def build_editable(directory, config=None, metadata=None):
+    name = "mine-1-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as wheel:
+        wheel.writestr("mine.pth", os.getcwd())
+        wheel.writestr("mine-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: mine\\nVersion: 1\\n")
+        wheel.writestr("mine-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("mine-1.dist-info/RECORD", "")
+    return name
+"""
+
+
+@dataclass
+class Done:
+    code: int
+    log: str
+    directory: Path
+
+    @property
+    def venv(self) -> Path:
+        return self.directory / "venv"
+
+    def python(self, code: str) -> str:
+        argv = [str(self.venv / "bin/python"), "-c", code]
+        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+    @property
+    def own_packages(self) -> set[str]:
+        return {path.name.split("-")[0] for path in Path(site_packages(str(self.venv))).glob("*.dist-info")}
+
+
+class Machine:
+    """A store, an index, and the runs that use them."""
+
+    def __init__(self, path: Path, index: Path) -> None:
+        self.path, self.index, self.count = path, index, 0
+        self.store = EnvironmentStore(str(path / "environments"))
+
+    def checkout(self, name: str, code: str) -> Path:
+        path = self.path / name
+        path.mkdir()
+        (path / "mine_code.py").write_text(code)
+        (path / "backend.py").write_text(BACKEND)
+        backend = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        (path / "pyproject.toml").write_text(backend)
+        return path
+
+    def run(self, checkout: Path, text: str = INSTALL, *, fresh: bool = False) -> Done:
+        """The install steps `text` of another command."""
+        self.count += 1
+        run = RunDir(str(self.path / f"run {self.count}"))
+        install = InstallSteps(str(self.store.directory), (InstallStep(text, BASH),), fresh=fresh)
+        venv = Venv(sys.executable, f"{run.path}/venv", shares_packages=True, installing=1)
+        steps = (PlannedStep("Install", text, BASH, ""),)
+        script = render(Script("Install", "c", str(checkout), {}, steps, venv=venv, is_setup=True))
+        create_run_directory.write_run_dir(run, Plan(script=script, install=install), archive.build())
+        return self._execute(run)
+
+    def run_row(self, checkout: Path, setup: Done, text: str) -> Done:
+        self.count += 1
+        run = RunDir(str(self.path / f"run {self.count}"))
+        steps = (PlannedStep("Row", text, BASH, ""),)
+        script = render(Script("Row", "c", str(checkout), {}, steps, setup=str(setup.directory)))
+        create_run_directory.write_run_dir(run, Plan(script=script), archive.build())
+        return self._execute(run)
+
+    def _execute(self, run: RunDir) -> Done:
+        home = self.path / "home"
+        home.mkdir(exist_ok=True)
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.index)}
+        ran = subprocess.run(
+            ["bash", run.script], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        return Done(ran.returncode, ran.stdout.decode(), Path(run.path))
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    index = tmp_path_factory.mktemp("index")
+    write_wheel(
+        index,
+        "greeting",
+        "1.0",
+        {"greeting/__init__.py": "def main(): print('hello')\n", "greeting/data.txt": "data\n"},
+        requires=["politeness"],
+        scripts={"greet": "greeting:main"},
+    )
+    write_wheel(index, "politeness", "1.0", {"politeness.py": "please = True\n"})
+    write_wheel(index, "extra", "1.0", {"extra.py": "x = 1\n"})
+    return index
+
+
+@pytest.fixture(scope="module")
+def after_first(tmp_path_factory: pytest.TempPathFactory, index: Path) -> tuple[Machine, Done]:
+    """A machine on which one run has been."""
+    machine = Machine(tmp_path_factory.mktemp("machine"), index)
+    return machine, machine.run(machine.checkout("first", "answer = 1\n"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path, index: Path, after_first: tuple[Machine, Done]) -> Machine:
+    """A machine of one's own, with what that first run has stored."""
+    shutil.copytree(after_first[0].store.directory, tmp_path / "environments", symlinks=True)
+    return Machine(tmp_path, index)
+
+
+def test_the_first_run_stores_what_came_from_the_index_and_keeps_what_came_from_the_checkout(
+    after_first: tuple[Machine, Done],
+) -> None:
+    machine, first = after_first
+    assert first.code == 0, first.log
+    assert "ci-tasks: stored for other runs of these steps: " in first.log
+    (stored,) = machine.store.all()
+    assert {"greeting==1.0", "politeness==1.0"} <= set(stored.record.lock)
+    assert first.own_packages == {"mine"}
+    assert first.python("import greeting; print(greeting.__file__)").startswith(stored.prefix)
+    assert not os.stat(f"{stored.prefix}/bin/greet").st_mode & 0o222
+
+
+def test_the_next_run_installs_nothing_from_the_index_and_has_scripts_of_its_own(machine: Machine) -> None:
+    checkout = machine.checkout("second", "answer = 2\n")
+    second = machine.run(checkout)
+    assert second.code == 0, second.log
+    assert "Requirement already satisfied: greeting" in second.log
+    assert "ci-tasks: uses what earlier runs of these steps installed: " in second.log
+    assert second.own_packages == {"mine"}
+    assert len(machine.store.all()) == 1
+    greet = second.venv / "bin/greet"
+    assert str(second.venv) in greet.read_text().split("\n", 3)[1]
+    assert subprocess.run([greet], capture_output=True, text=True, check=True).stdout == "hello\n"
+
+
+def test_two_checkouts_never_see_each_others_code(machine: Machine) -> None:
+    answers = [machine.run(machine.checkout(f"c{number}", f"answer = {number}\n")) for number in (3, 4)]
+    code = "import greeting, mine_code; print(mine_code.answer)"
+    assert [done.python(code) for done in answers] == ["3", "4"]
+
+
+def test_packages_come_before_the_code_of_an_editable_checkout_as_in_one_venv(machine: Machine) -> None:
+    done = machine.run(machine.checkout("c", "answer = 3\n"))
+    order = done.python("import sys; print([path.rsplit('/', 1)[-1] for path in sys.path[-3:]])")
+    assert order == "['site-packages', 'site-packages', 'c']"
+
+
+def test_steps_that_differ_share_nothing_but_the_bytes_of_equal_files(machine: Machine) -> None:
+    (stored,) = machine.store.all()
+    time.sleep(CLOCK_SECONDS)
+    assert stored.damage() == "", "and its copied files are known to be as they were"
+    done = machine.run(machine.checkout("c", ""), INSTALL + "pip install extra\n")
+    assert "already satisfied: greeting" not in done.log
+    first, second = (Path(site_packages(stored.prefix), "greeting/data.txt") for stored in machine.store.all())
+    assert first.samefile(second)
+
+
+def test_what_a_job_writes_into_shared_packages_is_noticed_and_the_next_run_gets_clean_ones(machine: Machine) -> None:
+    (stored,) = machine.store.all()
+    module = Path(site_packages(stored.prefix), "politeness.py")
+    module.chmod(0o644)
+    module.write_text("please = False\n")
+    done = machine.run(machine.checkout("c", ""))
+    assert "installed again, since a job has changed them: lib/" in done.log and "politeness.py" in done.log
+    assert done.python("import politeness; print(politeness.please)") == "True"
+    assert [environment.damage() for environment in machine.store.all()] == [""]
+
+
+def test_fresh_packages_are_resolved_anew_and_serve_from_then_on(machine: Machine) -> None:
+    newer = write_wheel(machine.index, "politeness", "2.0", {"politeness.py": "please = 2\n"})
+    try:
+        old = machine.run(machine.checkout("b", ""))
+        fresh = machine.run(machine.checkout("c", ""), fresh=True)
+        after = machine.run(machine.checkout("d", ""))
+    finally:
+        newer.unlink()
+    code = "import politeness; print(politeness.please)"
+    assert [done.python(code) for done in (old, fresh, after)] == ["True", "2", "2"]
+
+
+def test_steps_that_fail_or_are_killed_store_nothing(machine: Machine) -> None:
+    for end in ("exit 3\n", "kill -9 $$\n"):
+        done = machine.run(machine.checkout(f"c{machine.count}", ""), f"pip install extra\n{end}")
+        assert done.code != 0
+    assert len(machine.store.all()) == 1
+    assert not [name for name in os.listdir(machine.store.directory) if name.startswith(".")]
+
+
+def test_packages_that_the_steps_change_serve_this_run_alone(machine: Machine) -> None:
+    patch = 'python -c \'import politeness; open(politeness.__file__, "w").write("please = 7")\'\n'
+    done = machine.run(machine.checkout("c", ""), f"pip install greeting\n{patch}")
+    assert "packages are not shared with other runs: the steps change what pip has installed: lib/" in done.log
+    assert done.code == 0 and done.python("import politeness; print(politeness.please)") == "7"
+    assert len(machine.store.all()) == 1
+
+
+def test_a_package_from_a_file_and_what_it_needs_stays_with_the_run(machine: Machine) -> None:
+    done = machine.run(machine.checkout("c", ""), f"pip install {machine.index}/greeting-1.0-py3-none-any.whl extra\n")
+    assert done.own_packages == {"greeting", "politeness"}
+    newest = machine.store.all()[0]
+    assert "extra==1.0" in newest.record.lock and "politeness==1.0" not in newest.record.lock
+
+
+def test_what_a_row_installs_is_gone_with_it(machine: Machine) -> None:
+    checkout = machine.checkout("c", "answer = 5\n")
+    setup = machine.run(checkout)
+    text = "pip install extra\npython -c 'import extra, greeting, mine_code; print(mine_code.answer)'\ngreet\n"
+    row = machine.run_row(checkout, setup, text)
+    assert row.log.splitlines()[-2:] == ["5", "hello"], row.log
+    other = machine.run_row(checkout, setup, "python -c 'import extra'\n")
+    assert other.code != 0 and "No module named 'extra'" in other.log
+    used = '"event": "packages", "name": "'
+    assert used in (row.directory / "events.jsonl").read_text()

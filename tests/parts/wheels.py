@@ -1,0 +1,44 @@
+"""Tiny wheels in a directory that pip takes for an index."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def write_wheel(
+    directory: Path,
+    name: str,
+    version: str,
+    files: Mapping[str, str],
+    *,
+    requires: Sequence[str] = (),
+    scripts: Mapping[str, str] | None = None,
+) -> Path:
+    """`files` by their path in site-packages; `scripts` by name, as module:function."""
+    info = f"{name}-{version}.dist-info"
+    metadata = [
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}",
+        *(f"Requires-Dist: {it}" for it in requires),
+    ]
+    entries = "".join(f"{script} = {target}\n" for script, target in (scripts or {}).items())
+    content = {
+        **files,
+        f"{info}/METADATA": "\n".join(metadata) + "\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": f"[console_scripts]\n{entries}",
+    }
+    record = "".join(f"{path},sha256={_hash(text)},{len(text)}\n" for path, text in content.items())
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for file, text in {**content, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
+            wheel.writestr(file, text)
+    return path
+
+
+def _hash(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
