@@ -150,7 +150,9 @@ def test_a_silent_row_is_said_to_have_stalled_and_goes_on(person: Any, until: An
 def test_ctrl_c_during_the_install_steps_cancels_every_row(person: Any, until: Any) -> None:
     person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", "echo here; sleep 600\n")
     client = person.start("run", "agent-test")
-    until(lambda: any(b"here\n" in log.read_bytes() for log in person.home.glob("environments/*/*/log")), "they run")
+    until(
+        lambda: any(b"here\n" in log.read_bytes() for log in person.home.glob("runs/*/environments/*/log")), "they run"
+    )
     client.send_signal(signal.SIGINT)
     out, err = client.communicate(timeout=60)
     assert client.returncode == 130, out + err

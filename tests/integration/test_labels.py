@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 MODES = ["gpu-load-optimizer-gpu", "gpu-load-optimizer-cpu", "cpu-load-optimizer-cpu", "cpu-load-optimizer-gpu"]
 CKPT = [*(f"tiny_ckpt[save-optimizer-{mode}]" for mode in MODES), "tiny_ckpt[async-save]"]
 
@@ -78,6 +80,7 @@ def _most_gpus_at_once(records: list[dict[str, Any]]) -> int:
     return max(int(sum(gpus for start, end, gpus in spans if start <= moment < end)) for moment, _, _ in spans)
 
 
+@pytest.mark.timeout(600)  # three commands with install steps
 def test_a_cpu_label_runs_in_a_venv_and_names_the_row_that_ran_nothing(person: Any) -> None:
     said = person.ci_tasks("run", "cpu-unittest", "--jobs", "2")
     assert said.code == 1
@@ -93,21 +96,25 @@ def test_a_cpu_label_runs_in_a_venv_and_names_the_row_that_ran_nothing(person: A
     assert found["rewards"]["evidence"]["tests"] == 7
     assert "no __main__ block" in found["batching"]["reason"]
     assert "4 passed, 1 vacuous" in said.out.splitlines()[-1]
-    _reused_then_rebuilt(person)
+    _shared_by_another_label_then_cleaned(person)
 
 
-def _reused_then_rebuilt(person: Any) -> None:
-    """The second run takes the venv of the first; changed install steps are noticed and run again, and where they fail,
-    every row is blocked."""
-    again = person.ci_tasks("run", "cpu-unittest", "--only", "rewards,metrics", "--reuse")
+def _shared_by_another_label_then_cleaned(person: Any) -> None:
+    """A label with the same install steps takes what the first one has installed, and says so; changed steps do not.
+    `clean --all` leaves nothing of it."""
+    again = person.ci_tasks("run", "agent-test")
     assert again.code == 0
-    assert "done before, reused" in again.out
+    assert "uses what earlier runs of these steps installed: " in again.out
+    deviations = {item["what"]: item["here"] for item in person.records()[0]["deviations"]}
+    assert "packages, resolved 20" in deviations["packages"]
     person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", "echo no such wheel >&2; exit 3\n")
-    rebuilt = person.ci_tasks("run", "cpu-unittest", "--only", "rewards,metrics", "--reuse")
-    assert rebuilt.code == 125
-    assert "they changed since the last run" in rebuilt.out
+    changed = person.ci_tasks("run", "cpu-unittest", "--only", "rewards,metrics")
+    assert changed.code == 125
     assert [record["status"] for record in person.records()] == ["blocked"] * 2
-    assert "the install steps ended with 3: no such wheel" in rebuilt.out
+    assert "the install steps ended with 3: no such wheel" in changed.out
+    assert not list(person.home.glob("runs/*/environments/*/venv")), "no venv outlives its command"
+    assert "environment " in person.ci_tasks("clean", "--all").out
+    assert not list(person.home.glob("environments/*/prefix"))
 
 
 def test_a_gpu_label_on_a_machine_without_gpus_is_blocked_and_says_who_could(person: Any, tmp_path: Path) -> None:

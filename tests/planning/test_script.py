@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent import archive
 from ci_tasks.planning.script import Script, Venv, quote, render
 from ci_tasks.planning.steps import PlannedStep
 from ci_tasks.workflow import secrets
@@ -48,6 +49,9 @@ class ScriptRunner:
 
     def execute(self, script: Script, environ: Mapping[str, str] | None = None) -> Ran:
         file = self.directory / "run.sh"
+        if script.setup:
+            (self.directory / "bin").mkdir(exist_ok=True)
+            (self.directory / "bin/agent.pyz").write_bytes(archive.build())
         file.write_text(render(script), encoding="utf-8", errors="surrogateescape")
         clean = {"PATH": os.environ["PATH"], "HOME": str(self.directory)}
         done = subprocess.run(
@@ -477,7 +481,7 @@ def test_rows_take_over_what_the_install_steps_left(script_runner: ScriptRunner,
     for _ in range(2):
         show = step("import os; print([os.environ[n] for n in ('LEFT', 'odd-name', 'VIRTUAL_ENV', 'PATH')])\n")
         ran = script_runner.run(replace(show, words=PYTHON), setup=str(setup.directory))
-        venv = f"{setup.directory}/venv"
+        venv = f"{script_runner.directory}/tmp/venv"
         path = f"/from/setup:{venv}/bin:{os.environ['PATH']}"
         assert ran.log.splitlines()[-1] == repr(["a b\nc", "o d d", venv, path])
         assert "installing" not in ran.log

@@ -45,7 +45,9 @@ class DiskFull(StoreError):
     """There is no room at `where` on the host."""
 
     def __init__(self, where: str) -> None:
-        super().__init__("the host's disk is full: %s; free some space there: `ci-tasks clean` removes old runs" % where)
+        super().__init__(
+            "the host's disk is full: %s; free some space there: `ci-tasks clean` removes old runs" % where
+        )
 
 
 class MissingBase(StoreError):

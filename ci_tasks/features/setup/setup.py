@@ -122,7 +122,7 @@ def _set_up(request: SetupRequest, *, may_ask: bool) -> SetupResult:
     gpu_host = gpu_host_lines(gpu_rows, source.workflow.jobs, shown(users_hosts()))
     print("\n".join(["", *gpu_host] if gpu_host else []))
     if installed:
-        print(f"\n`ci-tasks run {label} --reuse` runs all {len(tried.rows)} rows in the venv that is there now")
+        print(f"\n`ci-tasks run {label}` runs all {len(tried.rows)} rows with the packages that are there now")
     return SetupResult(
         checkout=str(source.path),
         label=label,
