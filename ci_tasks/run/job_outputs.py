@@ -7,9 +7,9 @@ tree and whose `origin/main` is the base, so the script sees uncommitted files t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,12 +24,13 @@ from ci_tasks.planning.planner import RunLocation, make_plan
 from ci_tasks.records import Checkout, Deviation
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.workflow import rows
+from ci_tasks.workflow.changed_tests import changed_jobs, is_test
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
 from ci_tasks.workflow.naming import label_of, matches_job
 from ci_tasks.workflow.outputs import parse_outputs
 from ci_tasks.workflow.select import job_of
-from ci_tasks.workflow.suite import ChangedTests
+from ci_tasks.workflow.suite import ChangedRule, ChangedTests
 from ci_tasks.workflow.unknown_values import UnknownValueError
 
 _HERE = HostSpec(name="local", runtime="none", timeout_minutes=5)
@@ -37,12 +38,14 @@ _HERE = HostSpec(name="local", runtime="none", timeout_minutes=5)
 
 @dataclass(frozen=True)
 class JobRows:
-    """The rows of a job, its job as planned, and what had to be done otherwise than in CI to find them."""
+    """The rows of a job, its job as planned, and what had to be done otherwise than in CI to find them. Of a job for
+    changed tests, `left_out` are the changed tests that are no row of it, with the reason."""
 
     job: Job
     rows: list[Row]
     context: EventContext
     deviations: tuple[Deviation, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_rows(
@@ -59,15 +62,31 @@ def find_rows(
         return JobRows(job, _rows(source, job, event), event)
     with _clone(source, base) as (workspace, checkout):
         if changed_by_rule:
-            return _by_rule(source, job, event, workspace, "the workflow has no job for changed tests")
-        try:
-            for name in missing:
-                outputs = _run_job(source, source.workflow.jobs[name], event, workspace, checkout)
-                event = replace(event, outputs={**event.outputs, name: outputs})
-        except _JobFailed as failure:
-            if not source.suite.is_changed(label_of(job.id)):
-                raise
-            return _by_rule(source, job, event, workspace, failure.message)
+            found = _by_rule(source, job, event, workspace, "the workflow has no job for changed tests")
+        else:
+            found = _by_outputs(source, job, event, workspace, checkout, missing)
+        if source.suite.is_changed(label):
+            return replace(found, left_out=_left_out(source, found, workspace))
+        return found
+
+
+def _by_outputs(
+    source: CheckoutSource,
+    job: Job,
+    event: EventContext,
+    workspace: Path,
+    checkout: Checkout,
+    missing: Sequence[str],
+) -> JobRows:
+    """The job's rows by what the jobs `missing` write when they run here."""
+    try:
+        for name in missing:
+            outputs = _run_job(source, source.workflow.jobs[name], event, workspace, checkout)
+            event = replace(event, outputs={**event.outputs, name: outputs})
+    except _JobFailed as failure:
+        if not source.suite.is_changed(label_of(job.id)):
+            raise
+        return _by_rule(source, job, event, workspace, failure.message)
     if rows.row_resolver(source.workflow, job, _any_row(job), event).decide(job.condition) is False:
         return JobRows(job, [], event)
     return JobRows(job, _rows(source, job, event), event)
@@ -144,16 +163,47 @@ def _outputs(run: RunDir, step: str) -> dict[str, str]:
 
 def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: Path, why: str) -> JobRows:
     """CI's rule for changed tests, by our own hand."""
-    changed = _changed_tests(source)
-    rule = changed.rule
-    names = Git(workspace).null_separated(
-        "diff", "--name-only", "-z", f"--diff-filter={rule.statuses}", f"{BASE}...HEAD", "--", *rule.pathspecs
-    )
+    changed, rule = _changed_tests(source), _rule(source)
+    names = _diff(workspace, "--name-only", f"--diff-filter={rule.statuses}", pathspecs=rule.pathspecs)
     files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names}
+    if without := [name for name, text in files.items() if rule.fails_without and rule.number_in(text) is None]:
+        why = (
+            f"CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in {', '.join(without)}"
+        )
     planned = replace(job, id=changed.job, condition=None, needs=(), matrix=changed.matrix(files))
     job_rows = rows.rows(source.workflow, planned, event, source.suite.describe)
     note = Deviation("changed tests", "the workflow's own detection", "the same rule, applied by ci-tasks", why)
     return JobRows(planned, job_rows, event, (note,))
+
+
+def _left_out(source: CheckoutSource, found: JobRows, workspace: Path) -> dict[str, str]:
+    """Changed tests that are no rows, and why."""
+    rule, rows_by_test = _rule(source), {row.test for row in found.rows}
+    tests = [path for path in _diff(workspace, "--name-only", "--no-renames", "--diff-filter=d") if is_test(path)]
+    selected = _diff(workspace, "--name-only", "--no-renames", "--diff-filter=d", pathspecs=rule.pathspecs)
+    entries = iter(_diff(workspace, "--name-status", "--diff-filter=R", pathspecs=rule.pathspecs))
+    renamed = {new: old for _, old, new in zip(entries, entries, entries, strict=True)}
+    reasons = {}
+    for path in tests:
+        if path in rows_by_test:
+            continue
+        if path not in selected:
+            reasons[path] = f"no pathspec selects it ({' '.join(rule.pathspecs)})"
+        elif path in renamed and "R" not in rule.statuses:
+            reasons[path] = f"it is {renamed[path]}, renamed (--diff-filter={rule.statuses})"
+        else:
+            reasons[path] = "its script does not list it"
+    return reasons
+
+
+def _diff(workspace: Path, *options: str, pathspecs: Sequence[str] = ()) -> list[str]:
+    """What `git diff` says of the change, as CI's script would ask."""
+    return Git(workspace).null_separated("diff", "-z", *options, f"{BASE}...HEAD", "--", *pathspecs)
+
+
+def _rule(source: CheckoutSource) -> ChangedRule:
+    """That of the workflow's own script, as far as it can be read, else the suite's."""
+    return next((job.rule for job in changed_jobs(source.workflow)), _changed_tests(source).rule)
 
 
 def _template_job(source: CheckoutSource, event: EventContext) -> Job:

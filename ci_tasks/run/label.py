@@ -71,7 +71,7 @@ def run(
     if options.detach and not result.records:
         print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
         return 0
-    also = [f"JUnit of all rows: {_write_junit(result)}"] if len(result.records) > 1 else []
+    also = [f"JUnit of all rows: {write_junit(result)}"] if len(result.records) > 1 else []
     return print_results(result.records, result.logs, result.batch, result.host_gpus, also)
 
 
@@ -216,7 +216,7 @@ def print_results(
     return EXIT_CODES[overall(statuses(records))]
 
 
-def _write_junit(result: LabelResult) -> str:
+def write_junit(result: LabelResult) -> str:
     """Returns where it is, or why there is none: a full disk changes no result."""
     path = store.home() / "runs" / result.batch / "junit.xml"
     try:

@@ -15,6 +15,7 @@ from ci_tasks.workflow.model import Job, Step, Workflow
 from ci_tasks.workflow.rows import trigger_of
 from ci_tasks.workflow.suite import ChangedRule
 
+_TEST = re.compile(r"tests/(?:.*/)?test_[^/]+\.py")
 _CAPTURED = re.compile(r"(\w+)=\$\(…\)")  # NAME=$(…), as shell.commands gives it
 _CLASSES = {"[[:space:]]": r"\s", "[[:blank:]]": r"[ \t]", "[[:digit:]]": r"\d", r"\K": ""}
 
@@ -40,6 +41,11 @@ def changed_jobs(workflow: Workflow) -> Iterator[ChangedJob]:
         rules = (read_rule(step.run or "", _shell(step, other)) for other in needed for step in other.steps)
         if rule := next(filter(None, rules), None):
             yield ChangedJob(job.id, trigger_of(workflow, job), rule)
+
+
+def is_test(path: str) -> bool:
+    """Whether a path of a checkout is a test by its name."""
+    return _TEST.fullmatch(path) is not None
 
 
 def read_rule(script: str, shell_name: str | None) -> ChangedRule | None:

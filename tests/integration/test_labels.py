@@ -219,6 +219,29 @@ def test_changed_runs_new_and_modified_tests_with_their_gpus_committed_or_not(pe
     assert (said.code, person.records()[0]["status"]) == (0, "passed")
 
 
+def test_changed_runs_cpu_tests_here_as_their_labels_rows_and_names_what_ci_leaves_out(person: Any) -> None:
+    person.edit("tests/test_rewards.py", "NUM_GPUS = 0\n", "NUM_GPUS = 0  # edited\n")
+    person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")
+    person.write("tests/utils/test_deep.py", "")
+    said = person.ci_tasks("remote", "--host", "sim", "changed")
+    assert said.code == 0, said.out + said.err
+    assert "tests/utils/test_deep.py  CI leaves it out: no pathspec selects it" in said.out
+    assert said.out.splitlines()[-1] == "changed: 2 passed"
+    files = (person.home / "runs").glob("*/*/record.json")
+    records = {
+        record["row"]: (record["label"], record["host"]) for record in (json.loads(file.read_text()) for file in files)
+    }
+    assert records == {"rewards": ("cpu-unittest", "local"), "tiny_dense_grpo": ("changed", "sim")}
+
+
+def test_changed_says_which_command_runs_on_a_host_what_this_machine_cannot_run(person: Any, tmp_path: Path) -> None:
+    person.env["PATH"] = _path_without(tmp_path, "nvidia-smi", "docker")
+    person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")
+    said = person.ci_tasks("run", "changed")
+    assert said.code == 125
+    assert "ci-tasks remote --host HOST changed --only tiny_dense_grpo" in said.out
+
+
 def test_changed_without_a_change_says_that_nothing_ran(person: Any) -> None:
     said = person.ci_tasks("remote", "--host", "sim", "changed")
     assert said.code == 1

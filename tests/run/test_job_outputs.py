@@ -64,3 +64,78 @@ def test_a_job_with_containers_is_not_run_here(tmp_path: Path, find: str, more: 
     with pytest.raises(WorkflowError, match="its output decides the rows, and it cannot be run here") as caught:
         find_rows(source(tmp_path, find, more), "unit", EventContext(), "HEAD")
     assert caught.value.job == "detect"
+
+
+CHANGED = """\
+on: pull_request
+jobs:
+  e2e-test-changed-detect:
+    runs-on: ubuntu-latest
+    outputs: {matrix: "${{ steps.find.outputs.matrix }}"}
+    steps:
+      - id: find
+        shell: bash
+        run: |
+          ROWS=""
+          for file in $(git diff --name-only --diff-filter=AM origin/main...HEAD -- 'tests/test_*.py'); do
+            GPUS=$(grep -oP '^NUM_GPUS = \\K[0-9]+' "$file" | head -1)
+            ROWS+="${ROWS:+,}{\\"test_file\\":\\"$file\\",\\"num_gpus\\":${GPUS:-8}}"
+          done
+          echo "matrix={\\"info\\":[$ROWS]}" >> "$GITHUB_OUTPUT"
+  e2e-test-changed:
+    needs: e2e-test-changed-detect
+    runs-on: self-hosted
+    strategy: {matrix: "${{ fromJSON(needs.e2e-test-changed-detect.outputs.matrix) }}"}
+    steps: [{run: "python ${{ matrix.info.test_file }}"}]
+"""
+TEXT = "NUM_GPUS = 2\n" + "# a line\n" * 20
+
+
+def changed_source(path: Path, before: list[str], now: dict[str, str | None]) -> CheckoutSource:
+    """A checkout with the files `before` committed, and with `now` on disk; None removes a file."""
+    argv = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*argv, "init", "-q"], cwd=path, check=True)
+    for name, text in [*((name, TEXT) for name in before), ("", None), *now.items()]:
+        if not name:
+            subprocess.run([*argv, "add", "-A"], cwd=path, check=True)
+            subprocess.run([*argv, "commit", "-q", "--allow-empty", "-m", "1"], cwd=path, check=True)
+        elif text is None:
+            (path / name).unlink()
+        else:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text(text)
+    return CheckoutSource(path, "given", read(CHANGED, ".github/workflows/pr-test.yml"))
+
+
+def test_changed_tests_that_cis_detection_leaves_out_are_named_with_the_reason(tmp_path: Path) -> None:
+    source = changed_source(
+        tmp_path,
+        ["tests/test_old.py", "tests/test_gone.py", "tests/test_same.py"],
+        {
+            "tests/test_new.py": TEXT,
+            "tests/test_moved.py": TEXT,
+            "tests/test_old.py": None,
+            "tests/test_gone.py": None,
+            "tests/utils/test_deep.py": TEXT + "#",
+            "tests/utils/helper.py": TEXT + "##",
+        },
+    )
+    (tmp_path / "tests/test_new.py").write_text("NUM_GPUS = 1\n")
+    found = find_rows(source, "changed", EventContext(), "HEAD")
+    assert [(row.test, row.gpus) for row in found.rows] == [("tests/test_new.py", 1)]
+    left_out = dict(found.left_out)
+    moved = left_out.pop("tests/test_moved.py")
+    assert "renamed (--diff-filter=AM)" in moved
+    assert left_out == {"tests/utils/test_deep.py": "no pathspec selects it (tests/test_*.py)"}
+
+
+def test_a_file_at_which_cis_detection_ends_with_an_error_is_named(tmp_path: Path) -> None:
+    """With pipefail, as `shell: bash` sets it, a grep without a match ends the script before its default counts."""
+    source = changed_source(tmp_path, [], {"tests/test_a.py": "", "tests/test_b.py": TEXT})
+    found = find_rows(source, "changed", EventContext(), "HEAD")
+    assert [(row.test, row.gpus) for row in found.rows] == [("tests/test_a.py", 8), ("tests/test_b.py", 2)]
+    (note,) = found.deviations
+    assert (
+        note.why
+        == "CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in tests/test_a.py"
+    )

@@ -122,6 +122,7 @@ def run(options: RunOptions) -> int:
     ci-tasks run cpu-unittest --only metrics,rewards --jobs 4
     ci-tasks run cpu-unittest --last-failed
     ci-tasks run cpu-unittest --only metrics --repeat 20
+    ci-tasks run changed                                   tests that you added or modified, as far as they run here
     """
     return run_label(options)
 
@@ -133,6 +134,7 @@ def remote(options: RemoteOptions) -> int:
     ci-tasks remote --host h100a,h100b image               on whichever has free GPUs
     ci-tasks remote --host h100a,h100b image --resume      after the laptop was closed
     ci-tasks remote --host h100a image --detach
+    ci-tasks remote --host h100a changed                   CPU tests here, the others there
     ci-tasks remote --host h100a ckpt --only async --until-fail --keep
     """
     return run_label(options)
@@ -165,10 +167,18 @@ def _run_once(options: RunOptions, config: Config) -> int:
         executors = {spec.name: stack.enter_context(closing(open_executor(spec))) for spec in specs}
         source = open_source(options.repo, options.rev, options.workflow, config.given)
         next(iter(executors.values())).start_snapshot(source.path, rev=source.rev, base=options.base)
-        from ci_tasks.run.label import run
-
         request = replace(_request(options, source), slots=(options.jobs or _DETACHED_ROWS) if options.detach else 0)
-        return run(source, config, request, _how(options), open_executor=lambda spec: executors[spec.name])
+        if source.suite.is_changed(request.label) and not (options.resume or options.last_failed):
+            from ci_tasks.run.changed_label import run_changed as run  # several batches, each with executors of its own
+        else:
+            from ci_tasks.run.label import run
+        return run(
+            source,
+            config,
+            request,
+            _how(options),
+            open_executor=lambda spec: executors.pop(spec.name, None) or open_executor(spec),
+        )
 
 
 def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:

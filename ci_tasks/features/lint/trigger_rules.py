@@ -8,9 +8,7 @@ from collections.abc import Iterator
 
 from ci_tasks.features.lint.checkout_files import CheckoutFiles
 from ci_tasks.features.lint.lint_finding import LintFinding
-from ci_tasks.workflow.changed_tests import ChangedJob
-
-_TEST = re.compile(r"tests/(?:.*/)?test_[^/]+\.py")
+from ci_tasks.workflow.changed_tests import ChangedJob, is_test
 
 
 def without_row(checkout: CheckoutFiles) -> Iterator[LintFinding]:
@@ -18,7 +16,7 @@ def without_row(checkout: CheckoutFiles) -> Iterator[LintFinding]:
     registered = {row.test for row in checkout.rows}
     launched = _launched(checkout, registered)
     for path in sorted(checkout.files):
-        if not _TEST.fullmatch(path) or path in registered or path.rpartition("/")[2] in launched:
+        if not is_test(path) or path in registered or path.rpartition("/")[2] in launched:
             continue
         if any(_runs(line, path) for line in checkout.other_commands):
             continue
@@ -42,19 +40,19 @@ def no_num_gpus(checkout: CheckoutFiles) -> Iterator[LintFinding]:
         for path in sorted(paths & checkout.tests.keys()):
             if job.rule.gpus_line is None or job.rule.number_in(checkout.tests[path]) is not None:
                 continue
-            default, is_test = job.rule.default_gpus, _TEST.fullmatch(path) is not None
+            default, named_test = job.rule.default_gpus, is_test(path)
             matrix = sorted({row.gpus for row in checkout.rows if row.test == path and row.gpus is not None})
             counts = " or ".join(map(str, matrix))
             if job.rule.fails_without:
                 effect = "ends with an error when a pull request changes this file, and runs no changed test at all"
-            elif default is not None and not is_test:
+            elif default is not None and not named_test:
                 effect = f"runs this file as a test on {default} GPUs when a pull request changes it"
             elif default is not None and matrix and default not in matrix:
                 effect = f"runs this file on {default} GPUs when a pull request changes it; its row has {counts}"
             else:
                 continue
             fix = f"add a line NUM_GPUS = {counts or 'n'}"
-            if not is_test:
+            if not named_test:
                 fix = f"it is no test: move it to where {job.name} does not select it ({_pathspecs(job)})"
             yield LintFinding(path, 1, "no-num-gpus", f"{job.name} {effect}", fix, f"{path} {job.job}")
 
@@ -66,7 +64,7 @@ def changed_only(checkout: CheckoutFiles) -> Iterator[tuple[str, ChangedJob]]:
         for path in sorted(paths - registered):
             text = checkout.tests.get(path)
             failing = job.rule.fails_without and job.rule.number_in(text or "") is None
-            if text is not None and _TEST.fullmatch(path) and not failing:
+            if text is not None and is_test(path) and not failing:
                 yield path, job
 
 

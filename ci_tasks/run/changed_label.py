@@ -1,0 +1,145 @@
+"""`run changed`: tests that a change touches, each where it can run.
+
+A test that a CPU label has too runs on this machine as that label's row. The others are rows of the job for changed
+tests, as in CI, and run on the host that was asked for. What CI's own detection leaves out is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ci_tasks.checkout.revision import BASE
+from ci_tasks.config import Config
+from ci_tasks.executors.executor import OpenExecutor
+from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, VACUOUS, RunRecord
+from ci_tasks.report import table
+from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.run.job_outputs import JobRows, find_rows
+from ci_tasks.run.label import LabelResult, execute_label, print_results, write_junit
+from ci_tasks.run.listing import list_jobs
+from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.row_execution import ExecutionOptions, statuses
+from ci_tasks.workflow.changed_tests import is_test
+from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.select import select
+
+_LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class ChangedTests:
+    """`cpu_rows` are those of CPU labels, `rows` those of the job for changed tests that are left. `left_out` is what
+    CI's detection leaves out, and `not_run` what is not run here: path → reason. `problem` says why CI's detection was
+    not used."""
+
+    cpu_rows: Sequence[Row]
+    rows: Sequence[Row]
+    left_out: Mapping[str, str]
+    not_run: Mapping[str, str]
+    problem: str = ""
+
+    def only(self, text: str | None, label: str) -> ChangedTests:
+        """Those whose row's name has a part of `text` in it. Raises UnknownName."""
+        if not text:
+            return self
+        chosen = select([*self.cpu_rows, *self.rows], text, label)
+        cpu_rows, rows = ([row for row in rows if row in chosen] for rows in (self.cpu_rows, self.rows))
+        return replace(self, cpu_rows=cpu_rows, rows=rows)
+
+
+def run_changed(
+    source: CheckoutSource,
+    config: Config,
+    request: RunRequest,
+    options: ExecutionOptions,
+    *,
+    open_executor: OpenExecutor,
+) -> int:
+    """Run the changed tests and end with one table. Returns the exit code of design's statuses."""
+    print(source.headline, flush=True)
+    found = find_rows(source, request.label, event_context(source), request.base)
+    changed = divide(found, list_jobs(source)).only(request.only, request.label)
+    print("\n".join(_overview(changed, request)), flush=True)
+    results: list[LabelResult] = []
+    for part in parts(changed, request):
+        result = execute_label(source, config, part, options, open_executor=open_executor)
+        results += [result] if result else []
+        if options.policy.fail_fast and any(FAILED in statuses(result.records) for result in results):
+            break
+    if not results:
+        what = "no changed test is run here" if changed.not_run else "no test file is new or modified"
+        print(f"{VACUOUS}: {what} since {request.base or BASE}; nothing ran, so nothing is shown")
+        return EXIT_CODES[VACUOUS]
+    return _end(results, request, config)
+
+
+def divide(found: JobRows, rows: Sequence[Row]) -> ChangedTests:
+    """`found` are the rows of CI's job for changed tests, `rows` those of all labels."""
+    tests = {row.test: row for row in found.rows if row.test}
+    cpu_rows = [row for row in rows if (row.test in tests or row.test in found.left_out) and is_on_cpu(row)]
+    on_cpu = {row.test for row in cpu_rows}
+    not_run = {path: "no test by its name, though CI's detection selects it" for path in tests if not is_test(path)}
+    for path in found.left_out.keys() - on_cpu:
+        labels = ", ".join(dict.fromkeys(row.label for row in rows if row.test == path))
+        not_run[path] = f"CI leaves it out: {found.left_out[path]}{f'; label {labels} runs it' if labels else ''}"
+    left = [row for row in found.rows if row.test not in on_cpu and row.test not in not_run]
+    problem = "; ".join(deviation.why for deviation in found.deviations)
+    return ChangedTests(cpu_rows, left, found.left_out, not_run, problem)
+
+
+def is_on_cpu(row: Row) -> bool:
+    """Whether any machine can run it: no GPU, and no container."""
+    return row.gpus == 0 and row.image is None
+
+
+def parts(changed: ChangedTests, request: RunRequest) -> Iterator[RunRequest]:
+    """A run for each CPU label on this machine, then one of the job for changed tests on the host of `request`."""
+    for label in dict.fromkeys(row.label for row in changed.cpu_rows):
+        names = tuple(row.row for row in changed.cpu_rows if row.label == label)
+        yield replace(request, label=label, rows=names, only=None, host=_LOCAL, image=None, nodes=1, prefetch=False)
+    if changed.rows:
+        yield replace(request, rows=tuple(row.row for row in changed.rows), only=None)
+
+
+def _overview(changed: ChangedTests, request: RunRequest) -> list[str]:
+    """Every changed test with where it runs, or why it does not."""
+    running = [
+        *((row, f"row {row.row} of {row.label}, here") for row in changed.cpu_rows),
+        *((row, f"row {row.row} of {row.label}, {_gpus(row)}, on {request.host}") for row in changed.rows),
+    ]
+    left_out = {path: f"; CI's {request.label} leaves it out: {why}" for path, why in changed.left_out.items()}
+    lines = [(f"  {row.test}", f"{where}{left_out.get(row.test or '', '')}") for row, where in running]
+    not_run = [(f"  {path}", why) for path, why in sorted(changed.not_run.items())]
+    return [
+        *([f"Changed since {request.base or BASE}:", *table.columns(lines)] if lines else []),
+        *(["Changed, and not run:", *table.columns(not_run)] if not_run else []),
+        *([f"Otherwise than in CI: {changed.problem}"] if changed.problem else []),
+    ]
+
+
+def _gpus(row: Row) -> str:
+    return "GPUs unknown" if row.gpus is None else f"{row.gpus} GPU{'' if row.gpus == 1 else 's'}"
+
+
+def _end(results: Sequence[LabelResult], request: RunRequest, config: Config) -> int:
+    """Print one table of all parts."""
+    for result in results:
+        if not result.records:
+            print(f"{result.batch}: the rows continue; `ci-tasks attach {result.batch}` follows them")
+    records = [record for result in results for record in result.records]
+    if not records:
+        return 0
+    logs = [log for result in results if result.records for log in result.logs]
+    also = [f"JUnit of {result.batch}: {write_junit(result)}" for result in results if len(result.records) > 1]
+    gpus = {host: count for result in results for host, count in result.host_gpus.items()}
+    return print_results(records, logs, request.label, gpus, [*also, *_offer(records, request, config)])
+
+
+def _offer(records: Sequence[RunRecord], request: RunRequest, config: Config) -> list[str]:
+    """The command for what this machine cannot run."""
+    names = [record.row for record in records if record.label == request.label and record.status == BLOCKED]
+    if not names or request.host != _LOCAL:
+        return []
+    host = next((name for name, spec in config.hosts.items() if spec.kind != "local"), "HOST")
+    return [f"on a host with GPUs: ci-tasks remote --host {host} {request.label} --only {','.join(names)}"]

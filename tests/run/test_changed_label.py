@@ -1,0 +1,86 @@
+"""Which changed test runs where, and what is said of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ci_tasks.errors import UnknownName
+from ci_tasks.records import Deviation
+from ci_tasks.run.changed_label import ChangedTests, divide, parts
+from ci_tasks.run.job_outputs import JobRows
+from ci_tasks.run.prepare import RunRequest
+from ci_tasks.workflow.context import EventContext
+from ci_tasks.workflow.model import Job, Row
+
+REQUEST = RunRequest("changed", host="h100a", image="a/b", nodes=2, prefetch=True)
+
+
+def row(label: str, name: str, gpus: int, image: str | None = None, test: str | None = None) -> Row:
+    path = test or f"tests/test_{name}.py"
+    return Row(label, label, None, name, path, "", gpus, image, {}, "self-hosted", None)
+
+
+CPU = [row("cpu-unittest", "rewards", 0), row("cpu-unittest", "metrics", 0), row("agent-test", "tools", 0)]
+ALL = [*CPU, row("megatron", "ppo", 8, "a/b"), row("image", "rewards", 0, "a/b")]
+
+
+def divided(*rows: Row, left_out: dict[str, str] | None = None, why: str = "") -> ChangedTests:
+    notes = (Deviation("changed tests", "theirs", "ours", why),) if why else ()
+    return divide(JobRows(Job("changed", 1), list(rows), EventContext(), notes, left_out or {}), ALL)
+
+
+def changed(name: str, gpus: int = 8, test: str | None = None) -> Row:
+    return row("changed", name, gpus, "a/b", test)
+
+
+def test_a_test_of_a_cpu_label_runs_as_that_row_and_the_others_as_rows_of_cis_job() -> None:
+    found = divided(changed("rewards", 0), changed("ppo"), changed("new", 0))
+    assert [row.row for row in found.cpu_rows] == ["rewards"]
+    assert found.cpu_rows[0].label == "cpu-unittest", "image has it too, in a container"
+    assert [row.row for row in found.rows] == ["ppo", "new"]
+    assert not found.not_run
+
+
+def test_every_cpu_label_is_one_run_on_this_machine_and_the_rest_one_on_the_host_that_was_asked_for() -> None:
+    here, agent, there = parts(divided(changed("rewards"), changed("tools"), changed("ppo")), REQUEST)
+    assert here == replace(
+        REQUEST, label="cpu-unittest", rows=("rewards",), host="local", image=None, nodes=1, prefetch=False
+    )
+    assert (agent.label, agent.rows, agent.host) == ("agent-test", ("tools",), "local")
+    assert there == replace(REQUEST, rows=("ppo",))
+
+
+def test_a_cpu_test_that_ci_leaves_out_runs_here_all_the_same() -> None:
+    found = divided(left_out={"tests/test_metrics.py": "no pathspec selects it"})
+    assert [row.row for row in found.cpu_rows] == ["metrics"]
+    assert (found.rows, found.not_run) == ([], {})
+
+
+def test_what_ci_leaves_out_and_no_cpu_label_has_is_not_run_and_says_why() -> None:
+    found = divided(left_out={"tests/test_ppo.py": "it was renamed", "tests/utils/test_x.py": "no pathspec selects it"})
+    assert found.not_run == {
+        "tests/test_ppo.py": "CI leaves it out: it was renamed; label megatron runs it",
+        "tests/utils/test_x.py": "CI leaves it out: no pathspec selects it",
+    }
+
+
+def test_a_helper_that_ci_would_run_as_a_test_is_not_run() -> None:
+    found = divided(changed("_fakes", test="tests/test_agent/_fakes.py"))
+    assert found.rows == []
+    assert found.not_run == {"tests/test_agent/_fakes.py": "no test by its name, though CI's detection selects it"}
+
+
+def test_only_selects_among_both_and_names_what_there_is() -> None:
+    found = divided(changed("rewards"), changed("ppo"))
+    assert [[row.row for row in rows] for rows in (found.only("ppo", "").cpu_rows, found.only("ppo", "").rows)] == [
+        [],
+        ["ppo"],
+    ]
+    with pytest.raises(UnknownName, match="unknown row 'pppo' in label changed"):
+        found.only("pppo", "changed")
+
+
+def test_a_detection_that_failed_is_said() -> None:
+    assert divided(changed("ppo"), why="it ends with an error").problem == "it ends with an error"
