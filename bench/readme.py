@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--match", default="", help="only lines with this text")
     parser.add_argument("--skip", default="", help="no lines with this text, such as one that takes long")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what `nohup` or `&` ignores, the commands would too
     with tempfile.TemporaryDirectory() as state:
         env = {
             "CI_TASKS_HOME": state,

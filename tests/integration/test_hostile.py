@@ -124,9 +124,11 @@ def test_a_hosts_yaml_of_the_checkout_counts_once_it_is_trusted(person: Any) -> 
     assert untrusted.code == 0
     assert "hosts.yaml is part of the checkout and does not count" in untrusted.err
     assert "echo evil" not in untrusted.out
+    assert "Install" not in person.ci_tasks("hosts").out
     trusted = person.ci_tasks("hosts", "--trust")
     assert trusted.code == 0 and "echo evil" in trusted.out, "what is trusted is shown"
     assert "echo evil; override in hosts.yaml:1" in person.ci_tasks(*plan).out
+    assert "cpu-unittest     Install  run      hosts.yaml:1\n" in person.ci_tasks("hosts").out
 
 
 def test_a_misspelt_override_is_a_warning_with_the_nearest_name(person: Any) -> None:

@@ -13,6 +13,7 @@ JOB = Job(
     1,
     steps=(
         Step("Torch", 1, run="pip install torch==2.9.1+cu128 --index-url https://download.example/whl"),
+        Step("Old", 3, run="pip install numpy==0.1 --index-url https://download.example/whl"),
         Step("Others", 2, run="pip install pytest ray==2.40.0\n"),
     ),
 )
@@ -29,6 +30,7 @@ CASES: list[tuple[str, Override | None]] = [
         Override("cpu", "Torch", replace={"torch==2.9.1+cu128": "torch==2.9.1"}),
     ),
     (SOME.format("ray==2.40.0"), None),  # no version of that series
+    (SOME.format("numpy==0.1"), None),  # and another index is not known to help
     # Nothing that is known to help.
     (NONE.format("pytest"), None),
     (NONE.format("of-a-package-that-no-step-names"), None),

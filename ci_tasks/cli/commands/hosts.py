@@ -9,6 +9,9 @@ from ci_tasks.cli.options import HOST, JSON, REPO, Option, switch
 from ci_tasks.cli.output import print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ci_tasks.config import Override
     from ci_tasks.run.listing import ListedHost
 
 
@@ -24,7 +27,7 @@ class HostsOptions:
 
 def hosts(options: HostsOptions) -> int:
     """
-    ci-tasks hosts                    the files that are read, and their hosts
+    ci-tasks hosts                    hosts and overrides, and the files that they come from
     ci-tasks hosts --json             with file and line of each key
     CI_TASKS_HOSTS=mine.yaml ci-tasks hosts
     ci-tasks hosts --trust            for a hosts.yaml that is part of the checkout
@@ -44,8 +47,19 @@ def hosts(options: HostsOptions) -> int:
     else:
         head = ("HOST", "KIND", "ADDRESS", "RUNTIME", "GPUS", "FROM")
         body = [(host.name, host.kind, host.address or "-", host.runtime, _gpus(host), _files(host)) for host in listed]
-        print("\n".join(columns([head, *body])))
+        print("\n".join([*columns([head, *body]), *_overrides(config.overrides)]))
     return 0
+
+
+def _overrides(overrides: Sequence[Override]) -> list[str]:
+    from ci_tasks.report.table import columns
+
+    keys = ("run", "skip", "with_", "pip_index", "replace")
+    body = [
+        (each.job, each.step, ", ".join(key.rstrip("_") for key in keys if getattr(each, key)), each.source)
+        for each in overrides
+    ]
+    return ["", *columns([("OVERRIDE OF JOB", "STEP", "CHANGES", "FROM"), *body])] if body else []
 
 
 def _files(host: ListedHost) -> str:
