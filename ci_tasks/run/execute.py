@@ -186,11 +186,16 @@ class LabelExecution:
                 if state.aborted:
                     record = record_not_started(prepared.run, *self._why_aborted(*state.aborted))
                 else:
-                    record = judge_run(prepared.run)
+                    record = self._with_mending(judge_run(prepared.run), prepared.run)
                     prepared.executor.release(prepared)
                 self._record_attempt(execution, record, prepared.run)
             if time.monotonic() > deadline:
                 break
+
+    def _with_mending(self, record: RunRecord, run: RunDir) -> RunRecord:
+        """The record; where the row's own install steps failed, with the override that would mend it."""
+        reason = self.ready.planner.install_problem(record.reason) if record.status == BLOCKED else record.reason
+        return record if reason == record.reason else with_status(run, record, BLOCKED, reason)
 
     def _why_aborted(self, status: str, reason: str) -> tuple[str, str]:
         """A terminal sends ^C to the programs of a start too, such as git: that they failed is not the host's fault."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ci_tasks.cli.options import JSON, REPO, number, switch, text
+from ci_tasks.cli.options import JSON, REPO, WORKFLOW, number, switch, text
 
 
 @dataclass(frozen=True)
 class SetupOptions:
     repo: str | None = REPO.field()
+    workflow: str | None = WORKFLOW.field()
     label: str | None = text("the label to try (else the one with the most rows that need no GPU)", "LABEL").field()
     rows: int = number("number of rows to run", "rows", default=5).field()
     index: str | None = text("a package index to try first, such as a mirror", "URL").field()
@@ -27,5 +28,5 @@ def setup(options: SetupOptions) -> int:
     """
     from ci_tasks.features.setup.setup import SetupRequest, set_up
 
-    request = SetupRequest(options.repo, options.label, options.rows, options.index, yes=options.yes)
+    request = SetupRequest(options.repo, options.workflow, options.label, options.rows, options.index, yes=options.yes)
     return set_up(request, as_json=options.json)

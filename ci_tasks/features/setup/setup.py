@@ -40,6 +40,7 @@ _HOST = "local"
 @dataclass(frozen=True)
 class SetupRequest:
     repo: str | None
+    workflow: str | None = None
     label: str | None = None
     rows: int = 5
     index: str | None = None
@@ -99,7 +100,7 @@ def set_up(request: SetupRequest, *, as_json: bool) -> int:
 
 
 def _set_up(request: SetupRequest, *, may_ask: bool) -> SetupResult:
-    source, config = open_source(request.repo), open_config(request.repo)
+    source, config = open_source(request.repo, workflow=request.workflow), open_config(request.repo)
     print(source.headline, flush=True)
     by_label = _rows_by_label(source)
     labels = _cpu_labels(source, by_label)
