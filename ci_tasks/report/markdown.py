@@ -7,12 +7,12 @@ failures go, then rows that passed.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 
 from ci_tasks.errors import printable
-from ci_tasks.records import EXIT_CODES, PASSED, RunRecord
-from ci_tasks.report.table import duration_of, evidence_of, one_line, reason_with_attempts
+from ci_tasks.records import PASSED, RunRecord
+from ci_tasks.report.outcome import verdict
+from ci_tasks.report.table import duration_of, evidence_of, one_line, reason_with_attempts, rows_by_deviation
 from ci_tasks.report.triage import describe
 
 MOST = 900_000  # bytes
@@ -29,7 +29,7 @@ _NO_WIDTH = "\u200b"
 
 def render(name: str, records: Sequence[RunRecord]) -> str:
     """The summary of the runs that `name` stands for; ends with a newline."""
-    head = [f"## {cell(name)}: {_counts(records)}", "", *_code(records)]
+    head = [f"## {cell(verdict(records))}", "", f"{cell(name)}. {_code(records)}".rstrip(), ""]
     table, differences = _table(records), _deviations(records)
     for failed in (_failures(records, context=True), _failures(records, context=False), []):
         text = "\n".join([*head, *table, *failed, *differences]) + "\n"
@@ -52,21 +52,14 @@ def fenced(lines: Sequence[str]) -> list[str]:
     return [f"{fence}text", *(printable(line) for line in lines), fence]
 
 
-def _counts(records: Sequence[RunRecord]) -> str:
-    counts = Counter(record.status for record in records)
-    order = [*EXIT_CODES, *(word for word in counts if word not in EXIT_CODES)]
-    return ", ".join(f"{counts[word]} {word}" for word in order if counts[word]) or "no row ran"
-
-
-def _code(records: Sequence[RunRecord]) -> list[str]:
+def _code(records: Sequence[RunRecord]) -> str:
     checkouts = {
         (checkout.commit, checkout.tree, len(checkout.dirty)) for checkout in (r.checkout for r in records) if checkout
     }
-    lines = [
+    return " ".join(
         f"Commit `{commit[:12]}`{f', {dirty} uncommitted' if dirty else ''}, tree `{tree[:12]}`."
         for commit, tree, dirty in sorted(checkouts)
-    ]
-    return [*lines, ""] if lines else []
+    )
 
 
 def _table(records: Sequence[RunRecord]) -> list[str]:
@@ -99,19 +92,16 @@ def _failures(records: Sequence[RunRecord], context: bool) -> list[str]:
 
 
 def _deviations(records: Sequence[RunRecord]) -> list[str]:
-    rows_by_deviation: dict[tuple[str, ...], dict[str, None]] = {}
-    for record in records:
-        for item in record.deviations:
-            key = (item.what, item.ci, item.here, item.why)
-            rows_by_deviation.setdefault(key, {})[record.row] = None
-    if not rows_by_deviation:
+    rows = rows_by_deviation(records)
+    if not rows:
         return []
     every = len({record.row for record in records})
     body = [
-        f"| {' | '.join(map(cell, key))} | {'all' if len(rows) == every else f'{len(rows)} of {every}'} |"
-        for key, rows in rows_by_deviation.items()
+        f"| {' | '.join(map(cell, (item.what, item.ci, item.here, item.why)))}"
+        f" | {'all' if len(names) == every else f'{len(names)} of {every}'} |"
+        for item, names in rows.items()
     ]
-    summary = f"<details><summary>Different from CI: {len(rows_by_deviation)}</summary>"
+    summary = f"<details><summary>Different from CI: {len(rows)}</summary>"
     return [summary, "", "| what | CI | here | why | rows |", "|---|---|---|---|---|", *body, "", "</details>", ""]
 
 

@@ -5,7 +5,7 @@ Plain text serves a terminal, a log and a pasted comment alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from rich.cells import cell_len
@@ -129,19 +129,27 @@ def summary(records: Sequence[RunRecord]) -> str:
 
 def deviations(records: Sequence[Deviating]) -> list[str]:
     """What differs from CI, a line each: differences that all rows share once, others with their rows."""
-    rows_by_deviation: dict[tuple[str, str, str, str], dict[str, None]] = {}  # difference → rows, in order
-    for record in records:
-        for item in record.deviations:
-            key = (item.what, item.ci, item.here, item.why)
-            rows_by_deviation.setdefault(key, {})[record.row] = None
-    if not rows_by_deviation:
+    rows = rows_by_deviation(records)
+    if not rows:
         return []
     all_rows = len({record.row for record in records})
     body = [
-        (f"{_short(what)}:", f"{_short(ci)} → {_short(here)}; {one_line(reason)}{_of(rows, all_rows)}")
-        for (what, ci, here, reason), rows in rows_by_deviation.items()
+        (
+            f"{_short(item.what)}:",
+            f"{_short(item.ci)} → {_short(item.here)}; {one_line(item.why)}{_of(names, all_rows)}",
+        )
+        for item, names in rows.items()
     ]
     return ["Different from CI (CI → here; why):", *(f"  {line}" for line in columns(body))]
+
+
+def rows_by_deviation(records: Sequence[Deviating]) -> dict[Deviation, list[str]]:
+    """What differs from CI, in order, with the rows that have it."""
+    rows: dict[Deviation, dict[str, None]] = {}
+    for record in records:
+        for item in record.deviations:
+            rows.setdefault(item, {})[record.row] = None
+    return {item: [*names] for item, names in rows.items()}
 
 
 def jobs(rows: Sequence[Row]) -> list[str]:
@@ -197,9 +205,9 @@ def _short(text: str) -> str:
     return line if len(line) <= _MAX_CELL else line[: _MAX_CELL - 1] + "…"
 
 
-def _of(rows: Mapping[str, None], all_rows: int) -> str:
+def _of(rows: Sequence[str], all_rows: int) -> str:
     """Which rows a difference is about, unless it is about all."""
-    return "" if len(rows) == all_rows else f" [{some([*rows])}]"
+    return "" if len(rows) == all_rows else f" [{some(rows)}]"
 
 
 def some(names: Sequence[str]) -> str:

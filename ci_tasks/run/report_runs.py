@@ -16,10 +16,11 @@ from ci_tasks.agent.files import open_file
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.records import PASSED, RunRecord
-from ci_tasks.registry import metric_formats
+from ci_tasks.registry import features, metric_formats
 from ci_tasks.report.html.curves import CI, Curve
 from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar, phases
+from ci_tasks.report.outcome import NextStep, next_steps
 from ci_tasks.results import store
 from ci_tasks.results.clock import local_status
 from ci_tasks.results.metrics import read_series
@@ -54,7 +55,7 @@ def report(names: Sequence[str], options: ReportOutputs) -> int:
         raise UsageError("--ci-log draws CI's metrics beside the run's", hint="add --html FILE")
     if options.html is not None:
         with _ci(options, runs) as ci:
-            _write(options.html, page(title, _runs(runs), ci, _generator_line()))
+            _write(options.html, page(title, _runs(runs), ci, _generator_line(), _next_steps(runs)))
     if options.junit is not None:
         from ci_tasks.report import junit
 
@@ -82,6 +83,13 @@ def _title(ids: Sequence[str]) -> str:
     return (
         ids[0] if len(ids) == 1 else ", ".join(batches[:3]) + (f" and {len(batches) - 3} more" if batches[3:] else "")
     )
+
+
+def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
+    ids = [id for id, _, _ in runs]
+    names = ids if len(ids) == 1 else list(dict.fromkeys(map(store.batch_of, ids)))
+    commands = {command.name for feature in features() for command in feature.commands}
+    return next_steps(names, [record for _, _, record in runs], commands)
 
 
 def _generator_line() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -14,14 +13,10 @@ from typing import Any
 
 from ci_tasks.agent.run_directory import RunDir, write_json
 from tests import fixtures as support
+from tests.parts import browser as parts_browser
 
 until = support.until
-_spec = importlib.util.spec_from_file_location("ci_tasks_tests_browser", Path(__file__).with_name("browser.py"))
-assert _spec is not None
-assert _spec.loader is not None
-_module = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_module)
-browser = _module.browser
+browser = parts_browser.browser
 
 BATCH = "20260101-120000-ppo"
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u202e\x07"
@@ -162,7 +157,7 @@ def test_a_person_reads_a_log_of_100_mb_in_one_page_without_network(person: Any,
 
 
 def shows_what_ran(page: Page) -> None:
-    assert [one.text for one in page.all(".results tbody .badge")] == ["✗ failed", "✓ passed"]
+    assert [one.text for one in page.all("#rows tbody .badge")] == ["✗ failed", "✓ passed"]
     assert len(page.all(".timeline rect.bar")) == 2
     assert len(page.all(".chart polyline")) == 2
     assert "code" in page.find("#deviations").text
@@ -221,7 +216,7 @@ def survives_what_logs_and_people_write(page: Page) -> None:
     page.shows("2plain")
     page.shows("1</script><script>document.title='taken'</script><img")
     page.shows("'taken'\">\ufffd\ufffd2plain")
-    assert page.browser.title == BATCH
+    assert page.browser.title.endswith(BATCH)
     assert not page.all("img")
 
 
@@ -241,6 +236,52 @@ def follows_the_theme(page: Page) -> None:
     assert ground() == "rgb(255, 255, 255)", "a person's choice goes before the system's"
 
 
+LONG = "torch.OutOfMemoryError: CUDA out of memory. " + "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True," * 9
+
+
+def keep_all_kinds(person: Any) -> None:
+    """Rows of two hosts: passed, failed alike, blocked, and cancelled before they began."""
+    oom = {
+        "cause": "cuda_oom",
+        "verdict": "fail",
+        "line_no": 2,
+        "signature": "oom#1",
+        "confidence": 0.9,
+        **dict.fromkeys(("line", "text"), LONG),
+        "reason": "a GPU's memory did not hold what the job put there",
+        "context": ["before", LONG],
+        "frames": ["train.py:step"],
+        "second": {"cause": "x", "verdict": "fail", "line_no": 1, "line": LONG, "rule": ""},
+    }
+    many = [f"--a-flag-of-the-container-{number}={'x' * number}" for number in range(30)]
+    own = {"what": "container flags", "ci": " ".join(many), "here": "/a/long/path" * 9, "why": "no container"}
+    keep(person, 1, "tiny_ckpt[save-optimizer-gpu-load-optimizer-gpu]", "failed", b"a\nb\n", triage=oom, reason=LONG)
+    keep(person, 2, "tiny_ckpt[async-save]", "failed", b"a\nb\n", triage=oom, reason=LONG, host="h100b")
+    keep(person, 3, "disk", "blocked", b"", reason=LONG, started_at=None, timings={"seconds": None}, deviations=[own])
+    keep(person, 4, "never", "cancelled", b"", host=None, started_at=None, timings={"seconds": None})
+    keep(person, 5, "ppo", "passed", STEPS, host="h100b")
+
+
+def test_the_page_is_readable_on_a_phone_in_the_dark_by_ear_and_on_paper(
+    person: Any, browser: Any, tmp_path: Path
+) -> None:
+    """axe-core, with all of its rules, finds nothing; nothing is cut off."""
+    keep_all_kinds(person)
+    path = tmp_path / "report.html"
+    assert person.ci_tasks("report", BATCH, "--html", str(path)).code == 0
+    parts_browser.assert_readable_by_all(browser, path)
+    parts_browser.show(browser, path, parts_browser.PHONE, "light")
+    page = Page(browser, path)
+    (first, *_) = page.all("#rows tbody tr")
+    assert first.size["width"] <= 390, "a row is a card"
+    assert "Status" in page.script("return getComputedStyle(document.querySelector('#rows td'), '::before').content")
+    assert page.find("h1").text.endswith("2 of 5 rows failed, 1 was blocked, 1 was cancelled, 1 passed")
+    assert page.find(".causes li").location["y"] < 844, "the first cause is on a phone's first screen"
+    assert len(page.all("article mark")) == 1, "what two rows share stands once"
+    page.find(".causes a").click()
+    assert page.script("return document.activeElement.id") == "failure-1"
+
+
 def test_other_programs_and_the_terminal_get_the_same_runs(person: Any, tmp_path: Path) -> None:
     keep(person, 1, "ppo", "passed", STEPS)
     keep(person, 2, "never", "blocked", b"", reason="no GPU", started_at=None, timings={"seconds": None})
@@ -251,7 +292,7 @@ def test_other_programs_and_the_terminal_get_the_same_runs(person: Any, tmp_path
     junit = tmp_path / "out.xml"
     said = person.ci_tasks("report", "last", "--markdown", "--junit", str(junit))
     assert said.code == 0, said.err
-    assert said.out.startswith(f"## {BATCH}: 1 passed, 1 blocked\n")
+    assert said.out.startswith(f"## 1 of 2 rows was blocked, 1 passed\n\n{BATCH}. Commit ")
     assert said.err.startswith(f"{junit}: "), "what is no markdown stays out of it"
     assert len(list(ElementTree.parse(junit).iter("testcase"))) == 2
 

@@ -44,12 +44,12 @@ def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
     return decode(RunRecord, fields, where="a test")
 
 
-def test_a_summary_has_counts_table_failures_and_differences() -> None:
+def test_a_summary_has_the_verdict_table_failures_and_differences() -> None:
     failed = record("ppo[a]", "failed", triage=TRIAGE, reason="OutOfMemoryError: no room")
     assert render("my run", [record("ok"), failed]).splitlines() == [
-        "## my run: 1 passed, 1 failed",
+        "## 1 of 2 rows failed, 1 passed",
         "",
-        "Commit `cccccccccccc`, 1 uncommitted, tree `dddddddddddd`.",
+        "my run. Commit `cccccccccccc`, 1 uncommitted, tree `dddddddddddd`.",
         "",
         "| status | row | host | time | evidence | reason |",
         "|---|---|---|--:|---|---|",
@@ -117,4 +117,4 @@ def test_a_summary_stays_below_what_github_takes(records: list[RunRecord], kept:
 
 
 def test_no_row_at_all() -> None:
-    assert render("t", []).splitlines()[0] == "## t: no row ran"
+    assert render("t", []).splitlines()[0] == "## No row ran"

@@ -1,28 +1,30 @@
-"""The page as a stream of text: its parts in order, the logs' data last but for the scripts that read them.
-
-One file, which asks for nothing: the policy in its head forbids every request, and lets run no script but those of
-our own, by their digests. So a log that says `<script>` is text twice over.
-"""
+"""The report as a stream of text: its parts in order, the logs' data last but for the scripts that read them."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from ci_tasks import resources
-from ci_tasks.records import RunRecord, overall
+from ci_tasks.records import PLANNED, RUNNING, RunRecord, overall
 from ci_tasks.report.html import sections
 from ci_tasks.report.html.curves import Curve, figures
 from ci_tasks.report.html.logdata import script, shares
-from ci_tasks.report.html.templates import template
+from ci_tasks.report.html.templates import asset, assets, template
 from ci_tasks.report.html.timeline import Bar, timeline
+from ci_tasks.report.outcome import NextStep, verdict
 
-_SCRIPTS = ("page.js", "view.js", "viewer.js")  # in this order: the last uses the one before
+_SCRIPTS = ("report/html/view.js", "report/html/viewer.js")  # in this order: the last uses the one before
+_SECTIONS = {
+    "timeline": "Timeline",
+    "deviations": "Different from CI",
+    "failures": "Failures",
+    "rows": "Rows",
+    "metrics": "Metrics",
+    "environment": "Environment",
+    "logs": "Logs",
+}
 
 
 @dataclass(frozen=True)
@@ -55,45 +57,51 @@ class Ci:
     log: Log
 
 
-def page(title: str, runs: Sequence[Run], ci: Ci | None = None, made: str = "") -> Iterator[str]:
-    """The page's text. `made` says when and by what, at its foot. Reads each log once, when its turn comes."""
+def page(
+    title: str, runs: Sequence[Run], ci: Ci | None = None, made: str = "", steps: Sequence[NextStep] = ()
+) -> Iterator[str]:
+    """The page's text. `title` names the runs, `made` says at its foot when and by what, `steps` are the commands that
+    come next. Reads each log once, when its turn comes."""
     logs = [run.log for run in runs if run.log is not None] + ([ci.log] if ci else [])
     records = [run.record for run in runs]
-    counts = Counter(record.status for record in records)
-    style, scripts = _asset("page.css"), [_asset(name) for name in _SCRIPTS]
-    return template("page.html.j2").generate(
+    numbers = _log_numbers(runs)
+    causes = sections.page_causes(records, numbers)
+    bars = [run.bar for run in runs if run.bar is not None]
+    shared, own = sections.deviations(records)
+    metrics = _metrics(runs, ci)
+    absent = {"timeline": not bars, "failures": not causes, "metrics": not metrics}
+    return template("report.html.j2").generate(
+        assets=assets(*_SCRIPTS),
+        sections=[(name, words) for name, words in _SECTIONS.items() if not absent.get(name)],
         title=title,
-        policy=_policy(style, scripts),
-        style=Markup(style),
-        counts=counts,
+        verdict=verdict(records),
         overall=overall([record.counted_status for record in records]),
+        unfinished=any(record.status in (RUNNING, PLANNED) for record in records),
+        labels=sections.names([record.label for record in records]),
+        hosts=sections.names([record.host for record in records if record.host]),
+        checkouts=sections.checkouts(records),
         first_start=sections.first_start(records),
-        checkouts=list(dict.fromkeys(record.checkout for record in records if record.checkout)),
-        rows=[sections.PageRow(*pair) for pair in zip(records, _places(runs), strict=True)],
-        deviations=sections.deviations(records),
-        timeline=Markup(timeline([run.bar for run in runs if run.bar is not None])),
-        metrics=_metrics(runs, ci),
+        duration=sections.durations(bars),
+        causes=causes,
+        steps=steps,
+        timeline=Markup(timeline(bars)) if bars else None,
+        shared_deviations=shared,
+        own_deviations=own,
+        rows=sections.page_rows(records, numbers, causes),
+        metrics=metrics,
         environments=sections.environments(records),
         gpus=sections.gpus,
         logs=logs,
         data=_data(logs),
         made=made,
-        worker=Markup(_asset("worker.js")),
-        scripts=[Markup(script) for script in scripts],
+        worker=Markup(asset("worker.js")),
     )
 
 
-def _places(runs: Sequence[Run]) -> list[int | None]:
+def _log_numbers(runs: Sequence[Run]) -> list[int | None]:
     """The number of each run's log in the page."""
     numbers = iter(range(len(runs)))
     return [None if run.log is None else next(numbers) for run in runs]
-
-
-def _policy(style: str, scripts: Sequence[str]) -> str:
-    return (
-        f"default-src 'none'; script-src {' '.join(map(_digest, scripts))}; worker-src blob:; img-src data:;"
-        f" style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
-    )
 
 
 def _metrics(runs: Sequence[Run], ci: Ci | None) -> list[tuple[str, Markup]]:
@@ -114,12 +122,3 @@ def _data(logs: Sequence[Log]) -> Iterator[Markup]:
     for number, (log, keep) in enumerate(zip(logs, shares(log.size for log in logs), strict=True)):
         for element in script(number, log.pieces, log.size, keep, log.failing_line):
             yield Markup(element)
-
-
-def _asset(name: str) -> str:
-    return resources.text(f"report/html/{name}")
-
-
-def _digest(text: str) -> str:
-    """How a policy names an inline script or style."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

@@ -1,25 +1,28 @@
-"""What the page says of records: each row, what differs from CI, and the environments that rows share."""
+"""What the page says of records: what ran, the rows and how they failed, what differs from CI, and the environments."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
-from ci_tasks.records import EXIT_CODES, PASSED, Deviation, RunEnvironment, RunRecord, Triage
+from ci_tasks.records import Checkout, Deviation, RunEnvironment, RunRecord, Triage
+from ci_tasks.report.html.timeline import Bar
 from ci_tasks.report.html.words import clock
-from ci_tasks.report.table import evidence_of, reason_with_attempts
+from ci_tasks.report.outcome import Cause, Failure, causes
+from ci_tasks.report.table import attempts, evidence_of, rows_by_deviation
 from ci_tasks.report.triage import describe, numbered_context
-
-_LONG = 300  # characters of a reason in the table; the whole stands below
 
 
 @dataclass(frozen=True)
 class PageRow:
-    """A row's run, and the number of its log in the page."""
+    """A row's run, the number of its log in the page, and that of its failure."""
 
     record: RunRecord
     log: int | None
+    failure: int | None = None
+    cause: str = ""
 
     @property
     def took(self) -> str:
@@ -35,17 +38,21 @@ class PageRow:
         return evidence_of(self.record)
 
     @property
-    def reason(self) -> str:
-        text = reason_with_attempts(self.record)
-        return text if len(text) <= _LONG else text[:_LONG] + "…"
+    def attempts(self) -> str:
+        return attempts(self.record)
 
-    @property
-    def failed(self) -> bool:
-        return self.record.status in EXIT_CODES and self.record.status != PASSED
+
+@dataclass(frozen=True)
+class PageFailure:
+    """A failure, with the rows that have it. `number` is its place in the page."""
+
+    number: int
+    failure: Failure
+    rows: tuple[PageRow, ...]
 
     @property
     def triage(self) -> Triage | None:
-        return self.record.triage
+        return self.failure.triage
 
     @property
     def verdict(self) -> str:
@@ -53,8 +60,54 @@ class PageRow:
 
     @property
     def context(self) -> list[tuple[int, str]]:
-        """The lines around the blamed one, numbered."""
+        """The lines around the blamed one in the first row's log, numbered."""
         return numbered_context(self.triage) if self.triage else []
+
+
+@dataclass(frozen=True)
+class PageCause:
+    """A cause, with its failures; `rows` are all that it hit."""
+
+    cause: Cause
+    failures: tuple[PageFailure, ...]
+
+    @property
+    def rows(self) -> list[PageRow]:
+        return [row for failure in self.failures for row in failure.rows]
+
+
+def page_causes(records: Sequence[RunRecord], logs: Sequence[int | None]) -> list[PageCause]:
+    """What made rows fail; `logs` are the numbers of the records' logs in the page."""
+    log_of = {id(record): log for record, log in zip(records, logs, strict=True)}
+    numbers = count(1)
+
+    def shown(failure: Failure, cause: Cause) -> PageFailure:
+        number = next(numbers)
+        name = cause.name or cause.explanation
+        rows = (PageRow(record, log_of[id(record)], number, name) for record in failure.records)
+        return PageFailure(number, failure, tuple(rows))
+
+    return [PageCause(cause, tuple(shown(failure, cause) for failure in cause.failures)) for cause in causes(records)]
+
+
+def page_rows(records: Sequence[RunRecord], logs: Sequence[int | None], found: Sequence[PageCause]) -> list[PageRow]:
+    """Every row in the order of `records`."""
+    failed = {id(row.record): row for cause in found for row in cause.rows}
+    return [failed.get(id(record), PageRow(record, log)) for record, log in zip(records, logs, strict=True)]
+
+
+def names(values: Sequence[str]) -> list[tuple[str, int]]:
+    """Each of `values` once, and how often it is there."""
+    return [*Counter(values).items()]
+
+
+def durations(bars: Sequence[Bar]) -> str:
+    """From the first row's start to the last one's end, for each batch."""
+    batches: dict[str, list[Bar]] = {}
+    for bar in bars:
+        batches.setdefault(bar.batch, []).append(bar)
+    spans = [max(bar.ended for bar in several) - min(bar.began for bar in several) for several in batches.values()]
+    return ", ".join(map(clock, spans))
 
 
 def first_start(records: Sequence[RunRecord]) -> str:
@@ -62,14 +115,24 @@ def first_start(records: Sequence[RunRecord]) -> str:
     return min(starts)[:19].replace("T", " ") + " UTC" if starts else ""
 
 
-def deviations(records: Sequence[RunRecord]) -> list[tuple[Deviation, str]]:
-    """What differs from CI, with the rows; a difference that several rows share stands once."""
-    rows_by_deviation: dict[Deviation, dict[str, None]] = {}
+def checkouts(records: Sequence[RunRecord]) -> list[Checkout]:
+    return list(dict.fromkeys(record.checkout for record in records if record.checkout))
+
+
+def deviations(records: Sequence[RunRecord]) -> tuple[list[tuple[Deviation, str]], list[tuple[Deviation, str]]]:
+    """What differs from CI in every row, and what does so in some; each with a text that names the rows."""
+    hosts: dict[str, set[str]] = {}
     for record in records:
-        for item in record.deviations:
-            rows_by_deviation.setdefault(item, {})[record.row] = None
-    every = len({record.row for record in records})
-    return [(item, "all" if len(rows) == every else _names([*rows])) for item, rows in rows_by_deviation.items()]
+        hosts.setdefault(record.host or "", set()).add(record.row)
+    every = {record.row for record in records}
+    shared, own = [], []
+    for item, rows in rows_by_deviation(records).items():
+        if set(rows) == every:
+            shared.append((item, "all"))
+        else:
+            host = next((host for host, of_host in hosts.items() if host and of_host == set(rows)), None)
+            own.append((item, f"all {len(rows)} on {host}" if host and len(rows) > 1 else _some(rows)))
+    return shared, own
 
 
 def environments(records: Sequence[RunRecord]) -> list[tuple[str, RunEnvironment]]:
@@ -82,14 +145,14 @@ def environments(records: Sequence[RunRecord]) -> list[tuple[str, RunEnvironment
             groups.append((lasting, [record]))
         else:
             group.append(record)
-    return [(_names([record.row for record in several]), several[0].environment) for _, several in groups]
+    return [(_some([record.row for record in several]), several[0].environment) for _, several in groups]
 
 
 def gpus(environment: RunEnvironment) -> str:
     return ", ".join(f"{count} × {name}" for name, count in Counter(gpu.name for gpu in environment.gpus).items())
 
 
-def _names(rows: Sequence[str]) -> str:
+def _some(rows: Sequence[str]) -> str:
     return ", ".join(rows[:3]) + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 

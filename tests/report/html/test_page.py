@@ -17,6 +17,7 @@ from ci_tasks.records import RunRecord
 from ci_tasks.report.html.curves import CI, Curve
 from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar
+from ci_tasks.report.outcome import NextStep
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u202e\x1b[31m"
 EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
@@ -101,27 +102,50 @@ def failed_and_passed() -> tuple[str, Reader]:
         ),
         Run(record("never", "blocked", started_at=None, timings={"seconds": None}, gpu_ids=[], reason="no GPU")),
         Run(record("ok"), log=Log("ok", 3, [b"ok\n"])),
+        Run(record("ppo[b]", "failed", triage=TRIAGE), log=Log("ppo[b]", 12, [b"one\nOutOfMemoryError: no room\n"], 2)),
     ]
-    text = "".join(page("my run", runs, made="Made today."))
+    steps = [NextStep("ci-tasks doctor --host h100a", "Check what the host lacks.")]
+    text = "".join(page("my run", runs, made="Made today.", steps=steps))
     return text, Reader(text)
 
 
-def test_the_page_has_every_section_under_a_heading_and_every_log_as_data() -> None:
+def test_the_page_answers_first_and_has_every_log_as_data() -> None:
     text, reader = failed_and_passed()
-    assert reader.texts_of("h1") == ["my run"]
+    assert "".join(reader.texts_of("h1")).strip() == "2 of 4 rows failed, 1 was blocked, 1 passed"
+    assert reader.texts_of("title")[:1] == ["2 of 4 rows failed, 1 was blocked, 1 passed – my run"]
     assert reader.texts_of("h2") == [
-        *("Results", "What failed", "Different from CI", "Timeline", "Metrics over steps", "Environment", "Logs")
+        *("Causes", "Next", "Timeline", "Different from CI", "Failures", "Rows", "Metrics over steps"),
+        *("Environment", "Logs"),
     ]
-    assert [element["data-log"] for element in reader.of("script") if element.get("data-log")] == [
-        "0",
-        "1",
-    ]
-    assert [element["data-blamed"] for element in reader.of("option")] == ["2", ""]
-    assert {"#log-0:2", "#log-1"} <= {element["href"] for element in reader.of("a")}
-    assert "cuda_oom: too little memory" in reader.texts_of("dd")
+    assert "ci-tasks doctor --host h100a" in reader.texts_of("code")
+    assert [element["data-log"] for element in reader.of("script") if element.get("data-log")] == ["0", "1", "2"]
+    assert [element["data-blamed"] for element in reader.of("option")] == ["2", "", "2"]
+    assert {"#log-0:2", "#log-1", "#log-2:2"} <= {element["href"] for element in reader.of("a")}
     assert "      2 " in text and "<mark>" in text
     assert len([element for element in reader.of("svg") if element.get("role") == "img"]) == 2
     assert "Made today." in reader.texts_of("footer")
+
+
+def test_a_failure_of_several_rows_stands_once_and_all_of_them_lead_to_it() -> None:
+    text, reader = failed_and_passed()
+    assert reader.texts_of("dd").count("cuda_oom: too little memory") == 1
+    assert text.count("<mark>") == 1
+    assert [element["id"] for element in reader.of("article")] == ["failure-1", "failure-2"]
+    assert [element["href"] for element in reader.of("a") if str(element["href"]).startswith("#failure-")] == [
+        *("#failure-1", "#failure-1", "#failure-2"),  # the causes
+        *("#failure-1", "#failure-2", "#failure-1"),  # the rows
+    ]
+
+
+def test_what_differs_everywhere_is_said_once_and_apart_from_what_does_so_on_one_host() -> None:
+    def differing(row: str, host: str) -> Run:
+        both, own = ({"what": what, "ci": "a", "here": "b", "why": "c"} for what in ("code", f"GPUs of {host}"))
+        return Run(record(row, host=host, deviations=[both, own]))
+
+    text = "".join(page("t", [differing("one", "h1"), differing("two", "h1"), differing("three", "h2")]))
+    some, every = text.index("What differs in some rows"), text.index("What differs in every row")
+    assert some < text.index("GPUs of h1") < text.index("all 2 on h1") < text.index("GPUs of h2") < every
+    assert text.count(">code<") == 1 and text.index(">code<") > every
 
 
 def test_links_and_labels_lead_to_elements_that_are_there_once() -> None:
@@ -147,7 +171,9 @@ def test_links_and_labels_lead_to_elements_that_are_there_once() -> None:
 
 def test_a_row_that_goes_on_has_not_failed() -> None:
     going = record("a", "running", timings={"seconds": None})
-    assert "Nothing failed." in Reader("".join(page("t", [Run(going)]))).texts_of("p")
+    reader = Reader("".join(page("t", [Run(going)])))
+    assert "".join(reader.texts_of("h1")).strip() == "a is running"
+    assert not {"Causes", "Failures"} & {*reader.texts_of("h2")}
 
 
 def test_hostile_words_anywhere_stay_words() -> None:
