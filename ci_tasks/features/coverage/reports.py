@@ -4,16 +4,17 @@ The texts are in templates."""
 from __future__ import annotations
 
 import functools
-import html
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from ci_tasks import resources
 from ci_tasks.features.coverage.coverage import BackendCoverage, CheckoutCoverage, CoveredTest, summary
 from ci_tasks.features.coverage.describe import main_coverage
 from ci_tasks.features.coverage.diff import CoverageDiff
+from ci_tasks.features.coverage.matrix import matrix
 from ci_tasks.recorder.records import RECORDED
+from ci_tasks.report.html.templates import assets, harmless
+from ci_tasks.report.html.templates import environment as html_environment
 
 MARKDOWN, HTML = "md", "html"
 _FOLDED = 12  # items of a gap from which on they are folded away
@@ -23,13 +24,19 @@ def coverage_report(coverage: CheckoutCoverage, format: str) -> str:
     """`format` is MARKDOWN or HTML."""
     template = _templates(format).get_template(f"coverage.{format}.j2")
     return template.render(
-        coverage=coverage, backends=summary(coverage), origin=_origin(coverage), folded=_FOLDED
+        coverage=coverage,
+        matrix=matrix(coverage),
+        backends=summary(coverage),
+        origin=_origin(coverage),
+        folded=_FOLDED,
+        sections=[("matrix", "Features by label"), ("gaps", "Gaps"), ("tests", "Tests"), ("backends", "Backends")],
+        assets=assets("features/coverage/coverage.js"),
     ).rstrip()
 
 
 def diff_report(changed: CoverageDiff, format: str) -> str:
     """What is lost comes first: that is what a reviewer has to see."""
-    sections = {
+    changes = {
         "No longer exercised by any row": changed.lost,
         "Exercised for the first time": changed.gained,
         "Rows removed": changed.removed,
@@ -41,18 +48,16 @@ def diff_report(changed: CoverageDiff, format: str) -> str:
         "Gaps opened": changed.opened,
         "Gaps closed": changed.closed,
     }
-    return _templates(format).get_template(f"diff.{format}.j2").render(changed=changed, sections=sections).rstrip()
+    template = _templates(format).get_template(f"diff.{format}.j2")
+    sections = [(f"change-{at}", title) for at, title in enumerate(filter(changes.get, changes), 1)]
+    return template.render(changed=changed, changes=changes, sections=sections, assets=assets()).rstrip()
 
 
 @functools.cache
 def _templates(format: str) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: resources.text(f"features/coverage/{name}")),
-        autoescape=format == HTML,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = html_environment("features/coverage")
+    if format == MARKDOWN:
+        environment = environment.overlay(autoescape=False, finalize=str)
     environment.filters |= {"cell": escaped_markdown, "text": html_text}
     environment.filters |= {"main_coverage": main_coverage, "gpus": _gpus, "modes": _modes, "facts": _backend_facts}
     return environment
@@ -67,9 +72,10 @@ def escaped_markdown(text: object) -> str:
 
 def html_text(value: str) -> Markup:
     """What others wrote, as text of a page; `code` in backticks stands as code."""
-    parts = html.escape(value).split("`")
+    escaped = str(escape(harmless(value)))
+    parts = escaped.split("`")
     if len(parts) % 2 == 0:
-        return Markup(html.escape(value))
+        return Markup(escaped)
     return Markup("".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts)))
 
 

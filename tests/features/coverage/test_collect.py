@@ -87,7 +87,7 @@ def test_static_executes_nothing_and_says_so(repository: Path, rev: str | None) 
 def test_every_format_is_printed_alone(form: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     namespace["coverage"](Context(), repo=str(repository), format=form)
     out, err = capsys.readouterr()
-    begins = {"md": "# CI coverage", "json": "{", "html": "<!doctype html>"}[form]
+    begins = {"md": "# CI coverage", "json": "{", "html": "<!DOCTYPE html>"}[form]
     assert out.startswith(begins) and "checkout: " in err
     namespace["coverage"](Context(), repo=str(repository), format=form, diff="HEAD")
     output = capsys.readouterr().out

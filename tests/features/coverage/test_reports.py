@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,9 @@ from ci_tasks.features.coverage.reports import HTML, MARKDOWN, coverage_report, 
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.recorder.record import LaunchRecorder
 from ci_tasks.workflow.model import Row
+from tests.parts import browser as parts_browser
+
+browser = parts_browser.browser
 
 SOURCE = """
 import slime.utils.external_utils.command_utils as U
@@ -22,7 +27,7 @@ U.execute_train("--ci-test --colocate", 8, None)
 assert U.done(), "nothing <i>was</i> | written at all"
 """
 FILES = {"tests/test_a.py": SOURCE}
-VOID = {"meta", "input", "br"}
+VOID = {"meta", "input", "br", "link"}
 
 
 def covered(*args: str) -> CheckoutCoverage:
@@ -67,7 +72,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.fetched += [str(value) for name, value in attrs if name in ("src", "href")]
+        addresses = [str(value) for name, value in attrs if name in ("src", "href")]
+        self.fetched += [address for address in addresses if not address.startswith(("#", "data:"))]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -84,7 +90,42 @@ def test_the_page_is_whole_and_fetches_nothing(kind: str) -> None:
     page.feed(text)
     assert page.open == [] and page.fetched == []
     assert "b" not in page.tags and "i" not in page.tags, "a test's words are text"
-    assert "prefers-color-scheme: dark" in text
+    assert "default-src &#39;none&#39;" in text
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The words of each cell, row by row, of each table."""
+    rows = [re.findall(r"<tr.*?</tr>", table, re.DOTALL) for table in re.findall(r"<table.*?</table>", text, re.DOTALL)]
+    cells = [[re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in table] for table in rows]
+    return [[[" ".join(re.sub("<[^>]*>", "", cell).split()) for cell in row] for row in table] for table in cells]
+
+
+def test_the_page_begins_with_features_by_label_and_leads_from_them_to_the_gaps() -> None:
+    text = coverage_report(covered("", "--x"), HTML)
+    (head, *rows), *_ = tables(text)
+    assert head == ["Feature", "a", "Gap"]
+    assert rows[:2] == [["Algorithms"], ["GRPO", "● 2 of a with GRPO: asserts", ""]]
+    assert ["multi-node training", "·none", "no row with multi-node training"] in rows
+    assert '<a href="#gap-backends">no row' in text and '<details id="gap-backends"' in text
+    assert "<h1>5 features in 1 label, 0 of them by smoke tests only; 4 in no row</h1>" in text
+
+
+def test_the_page_is_readable_by_all_and_its_matrix_by_keyboard(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "coverage.html"
+    path.write_text(coverage_report(covered("", "--x"), HTML), encoding="utf-8")
+    parts_browser.assert_readable_by_all(browser, path)
+    parts_browser.show(browser, path, parts_browser.WIDE, "light")
+
+    def focused() -> str:
+        return " ".join(str(browser.execute_script("return document.activeElement.textContent")).split())
+
+    browser.find_element("css selector", ".matrix thead a").send_keys("\ue015")  # down
+    assert focused() == "● 2 of a with GRPO: asserts"
+    browser.switch_to.active_element.send_keys("\ue015\ue015\ue013\ue013\ue013")  # down, down, up, up, up
+    assert focused() == "a"
+    browser.find_element("css selector", "#filter").send_keys("nothing has these words")
+    assert not browser.find_element("css selector", "div.label").is_displayed()
+    assert browser.get_log("browser") == []
 
 
 def test_a_change_begins_with_what_is_lost() -> None:
