@@ -105,9 +105,9 @@ def causes(records: Sequence[RunRecord]) -> list[Cause]:
         name = _cause_name(failure.triage)
         explanation = (failure.triage.reason if failure.triage else "") if name else _first_line(failure.reason)
         grouped.setdefault((failure.status, name, explanation), []).append(failure)
-    found = [Cause(*key, tuple(failures)) for key, failures in grouped.items()]
+    all_causes = [Cause(*key, tuple(failures)) for key, failures in grouped.items()]
     order = list(_PHRASES)
-    return sorted(found, key=lambda cause: (order.index(cause.status), -len(cause.records)))
+    return sorted(all_causes, key=lambda cause: (order.index(cause.status), -len(cause.records)))
 
 
 def next_steps(names: Sequence[str], records: Sequence[RunRecord], commands: Collection[str]) -> list[NextStep]:

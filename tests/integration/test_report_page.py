@@ -20,7 +20,7 @@ browser = parts_browser.browser
 
 BATCH = "20260101-120000-ppo"
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u202e\x07"
-BLAMED = 620_001
+FAILING = 620_001
 STEPS = b"".join(
     b"(Actor pid=7) step %d: {'train/loss': %f, 'train/kl_loss': 0.0}\n" % (s, 1 / (s + 1)) for s in range(9)
 )
@@ -68,7 +68,7 @@ def keep_large(person: Any) -> None:
         **dict.fromkeys(("line", "text"), "AssertionError: the needle"),
         "cause": "test_assertion",
         "verdict": "fail",
-        "line_no": BLAMED,
+        "line_no": FAILING,
         "signature": "AssertionError#1",
         "confidence": 0.9,
         "context": ["before", "AssertionError: the needle"],
@@ -165,15 +165,15 @@ def shows_what_ran(page: Page) -> None:
 
 
 def finds_its_way_in_the_large_log(page: Page) -> None:
-    page.says(f"line {BLAMED:,} explains the failure; 650,011 lines")
-    page.shows(f"{BLAMED}AssertionError: the needle")
+    page.says(f"line {FAILING:,} explains the failure; 650,011 lines")
+    page.shows(f"{FAILING}AssertionError: the needle")
     page.find("body").send_keys("/")
     assert page.script("return document.activeElement.id") == "query"
     page.search("NEEDLE")
     page.says(r"^hit 1 of 2 matching lines; searched in [\d.]+ s$")
     page.press("n")
     page.says("^hit 2 of 2")
-    page.stands_at(BLAMED + 10)
+    page.stands_at(FAILING + 10)
     page.shows(" needle at the end of a long line… all 1,000,033 characters")
     page.press("\ue007")  # Enter: the whole line
     until(lambda: page.find("#whole-says").text.endswith("1 to 100,000 of 1,000,033"), "the line's beginning")
@@ -184,18 +184,18 @@ def finds_its_way_in_the_large_log(page: Page) -> None:
     page.press("\ue011")  # Home
     page.shows("1(Engine pid=0) ---")
     page.press("b")
-    page.stands_at(BLAMED)
+    page.stands_at(FAILING)
     page.search("train/loss")
     page.says("^hit 1 of 9 ")
     page.press("nn")
-    page.stands_at(BLAMED + 3)
+    page.stands_at(FAILING + 3)
     page.script("const view = document.getElementById('view'); view.scrollTop = view.scrollHeight / 2")
     first = "return Number(document.querySelector('#pane .no').textContent)"
     until(lambda: 320_000 < page.script(first) < 330_000, "the middle of the log")
     page.find("#regex").click()
     page.search(r"^Assertion\w+: the n.{5}$")
     page.says("^hit 1 of 1 ")
-    page.stands_at(BLAMED)
+    page.stands_at(FAILING)
 
 
 def survives_what_logs_and_people_write(page: Page) -> None:

@@ -10,7 +10,8 @@ from itertools import count
 from ci_tasks.records import Checkout, Deviation, RunEnvironment, RunRecord, Triage
 from ci_tasks.report.html.timeline import Bar
 from ci_tasks.report.html.words import clock
-from ci_tasks.report.outcome import Cause, Failure, causes
+from ci_tasks.report.outcome import Cause, Failure
+from ci_tasks.report.outcome import causes as causes_of
 from ci_tasks.report.table import attempts, evidence_of, rows_by_deviation
 from ci_tasks.report.triage import describe, numbered_context
 
@@ -60,7 +61,7 @@ class PageFailure:
 
     @property
     def context(self) -> list[tuple[int, str]]:
-        """The lines around the blamed one in the first row's log, numbered."""
+        """The lines around the failing one in the first row's log, numbered."""
         return numbered_context(self.triage) if self.triage else []
 
 
@@ -87,12 +88,14 @@ def page_causes(records: Sequence[RunRecord], logs: Sequence[int | None]) -> lis
         rows = (PageRow(record, log_of[id(record)], number, name) for record in failure.records)
         return PageFailure(number, failure, tuple(rows))
 
-    return [PageCause(cause, tuple(shown(failure, cause) for failure in cause.failures)) for cause in causes(records)]
+    return [
+        PageCause(cause, tuple(shown(failure, cause) for failure in cause.failures)) for cause in causes_of(records)
+    ]
 
 
-def page_rows(records: Sequence[RunRecord], logs: Sequence[int | None], found: Sequence[PageCause]) -> list[PageRow]:
+def page_rows(records: Sequence[RunRecord], logs: Sequence[int | None], causes: Sequence[PageCause]) -> list[PageRow]:
     """Every row in the order of `records`."""
-    failed = {id(row.record): row for cause in found for row in cause.rows}
+    failed = {id(row.record): row for cause in causes for row in cause.rows}
     return [failed.get(id(record), PageRow(record, log)) for record, log in zip(records, logs, strict=True)]
 
 

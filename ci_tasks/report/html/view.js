@@ -15,7 +15,7 @@ class LogView {
 
   blocks = [];
   total = 0; // lines
-  blamed = null; // its number in the log; all else counts lines from 0, as they are in the page
+  failing = null; // its number in the log; all else counts lines from 0, as they are in the page
   current = -1;
   top = 0;
   query = null; // what is marked
@@ -36,8 +36,8 @@ class LogView {
     new ResizeObserver(() => requestAnimationFrame(() => this.total && this.#measure())).observe(view);
   }
 
-  open(log, blamed) {
-    Object.assign(this, { blocks: [], total: 0, blamed, current: -1, query: null });
+  open(log, failing) {
+    Object.assign(this, { blocks: [], total: 0, failing, current: -1, query: null });
     for (const one of document.querySelectorAll(`script[data-log="${log}"]`)) {
       const [first, lines] = [Number(one.dataset.first), Number(one.dataset.lines)];
       this.blocks.push({ first, lines, index: this.total, data: one.textContent });
@@ -192,7 +192,7 @@ class LogView {
       whole.dataset.index = index;
       line.append(whole);
     }
-    if (row.number === this.blamed) line.classList.add("blamed");
+    if (row.number === this.failing) line.classList.add("failing");
     if (index === this.current) {
       line.classList.add("current");
       line.setAttribute("aria-current", "true");

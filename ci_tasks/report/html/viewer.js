@@ -25,18 +25,18 @@
       const option = which.selectedOptions[0];
       search = null;
       progress.hidden = byId("stop").hidden = byId("whole").hidden = true;
-      view.open(log, Number(option.dataset.blamed) || null);
-      byId("blamed").disabled = !view.blamed;
+      view.open(log, Number(option.dataset.failing) || null);
+      byId("failing").disabled = !view.failing;
       view.view.setAttribute("aria-label", `${option.textContent}, ${many(view.total)} lines`);
       say(view.total ? `${many(view.total)} lines` : "The log is empty.");
     }
-    goTo(number ?? view.blamed);
+    goTo(number ?? view.failing);
   };
 
   const goTo = (number) => {
     if (!number || !view.total) return;
     view.arrive(view.indexOf(number));
-    const why = number === view.blamed ? " explains the failure" : "";
+    const why = number === view.failing ? " explains the failure" : "";
     say(`line ${many(number)}${why}; ${many(view.total)} lines`);
   };
 
@@ -174,7 +174,7 @@
     n: () => step(1),
     p: () => step(-1),
     N: () => step(-1),
-    b: () => goTo(view.blamed),
+    b: () => goTo(view.failing),
     Enter: () => view.current >= 0 && askPart(view.current, 0),
   };
   const plain = (event) => !event.ctrlKey && !event.altKey && !event.metaKey;
@@ -197,7 +197,7 @@
   });
   on("previous", "click", () => step(-1));
   on("stop", "click", stop);
-  on("blamed", "click", () => goTo(view.blamed));
+  on("failing", "click", () => goTo(view.failing));
   on("line", "keydown", (event) => {
     if (event.key !== "Enter") return;
     event.preventDefault();
@@ -252,6 +252,6 @@
   if (typeof DecompressionStream === "undefined" || typeof Worker === "undefined") {
     say("This browser cannot unpack the log: it needs Chrome 80, Firefox 113, Safari 16.4, or one that is newer.");
   } else if (!follow()) {
-    open(Math.max(0, [...which.options].findIndex((one) => one.dataset.blamed)));
+    open(Math.max(0, [...which.options].findIndex((one) => one.dataset.failing)));
   }
 })();

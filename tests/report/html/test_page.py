@@ -119,7 +119,7 @@ def test_the_page_answers_first_and_has_every_log_as_data() -> None:
     ]
     assert "ci-tasks doctor --host h100a" in reader.texts_of("code")
     assert [element["data-log"] for element in reader.of("script") if element.get("data-log")] == ["0", "1", "2"]
-    assert [element["data-blamed"] for element in reader.of("option")] == ["2", "", "2"]
+    assert [element["data-failing"] for element in reader.of("option")] == ["2", "", "2"]
     assert {"#log-0:2", "#log-1", "#log-2:2"} <= {element["href"] for element in reader.of("a")}
     assert "      2 " in text and "<mark>" in text
     assert len([element for element in reader.of("svg") if element.get("role") == "img"]) == 2
