@@ -31,9 +31,12 @@ NEEDS = {
     r"failed\.log|gh run|github\.com|GH_TOKEN": "a log of CI",
     r"\bverl\b|BRIDGE_REPO": "Megatron-Bridge and verl",
     r"mirror\.example": "a mirror",
+    r"^invoke shell": "a failed row that was kept",
     r"python3 -m venv|pytest|activate|uv tool|pipx": "an installation of its own",
     r"^export CI_TASKS_REPO|^eval|^\. ": "a shell of its own",
 }
+
+_NEWEST_RUN = '"$(ls -t "$CI_TASKS_HOME/runs" | head -1).01"'
 
 
 def blocks() -> Iterator[tuple[str, int, str, str]]:
@@ -99,7 +102,7 @@ def main() -> None:
                     continue
                 if options.skip and options.skip in command:
                     continue
-                command = re.sub(r"\bRUN\b", "last", command)
+                command = re.sub(r"\bRUN\b", _NEWEST_RUN, command)
                 why = next((reason for pattern, reason in NEEDS.items() if re.search(pattern, command)), "")
                 result = {"skipped": f"needs {why}"} if why else run(command, env, options.timeout)
                 print(json.dumps({"block": heading, "line": number, "command": command, **result}), flush=True)
