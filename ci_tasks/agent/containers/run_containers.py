@@ -20,9 +20,11 @@ from ..codec import RecordError
 from ..records import DockerInvocation, DockerInvocations, Plan
 
 TIMEOUT = 30.0  # seconds for the daemons to find, stop or remove all containers of a run
-SHORT_TIMEOUT = 5.0  # seconds, once one of them did not answer
+SHORT_TIMEOUT = 10.0  # seconds, once one of them did not answer
 GRACE = "1"  # seconds for a container that nobody asked to stop yet: a detached one
 ATTEMPTS = 3  # removing a container fails while it is being created
+_IN_PROGRESS = "is already in progress"  # docker, of a removal that somebody else has begun: the run's agent, say
+_POLL_SECONDS = 0.2
 RUNTIMES = ("docker", "podman")
 LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so on the host
 _LEFT = "container %s: %s"
@@ -146,13 +148,20 @@ class RunContainers:
         """Remove all. Returns what is left and why."""
         self._set_deadline()
         left: List[str] = []
-        for _ in range(ATTEMPTS):
+        attempts = 0
+        while attempts < ATTEMPTS:
             containers = list(self._find())
             results = [client.run("rm", "--force", "--volumes", "--", *ids) for client, ids in _by_client(containers)]
             problem = next((result.problem for result in results if result.code != 0), "")
             left = [_LEFT % (container.name, problem) for container in containers if problem]
             if not left:
                 break
+            attempts += 1
+            if _IN_PROGRESS in problem:
+                if time.monotonic() + 2 * _POLL_SECONDS > min(client.deadline for client in self._clients.values()):
+                    break
+                attempts = 0
+                time.sleep(_POLL_SECONDS)
         return self.problems + left
 
     def expect_no_answer(self) -> None:

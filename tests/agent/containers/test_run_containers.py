@@ -120,6 +120,26 @@ def test_what_could_not_be_removed_is_said_with_its_reason(run: Run, fake: Fake)
     assert run_containers.remove(str(run.path)) == ["container a: Error response from daemon: device or resource busy"]
 
 
+def test_a_removal_that_another_process_has_begun_is_waited_for(run: Run, fake: Fake) -> None:
+    """Such as that of the run's agent, when `clean` comes at the same time."""
+    fake.has("a", **_own(run))
+    fake.be("removing")
+    _started(run, _entry("a"))
+    assert run_containers.remove(str(run.path)) == []
+    assert fake.left("docker") == []
+
+
+def test_a_removal_that_never_ends_is_left_at_the_time_limit(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_containers, "_POLL_SECONDS", run_containers.TIMEOUT)  # no time is left for another look
+    fake.has("a", **_own(run))
+    fake.be("removing")
+    _started(run, _entry("a"))
+    (left,) = run_containers.remove(str(run.path))
+    assert left.endswith("removal of container id-a is already in progress")
+
+
 def test_a_dead_daemon_is_said_and_asked_no_more_than_once_a_question(run: Run, fake: Fake) -> None:
     fake.be("dead")
     _started(run, _entry("a"), _entry("b"))
