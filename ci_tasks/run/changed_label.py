@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from ci_tasks.checkout.revision import BASE
 from ci_tasks.config import Config
+from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import OpenExecutor
-from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, VACUOUS, RunRecord
+from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, RunRecord
 from ci_tasks.report import table
+from ci_tasks.results.history import latest
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.job_outputs import JobRows, find_rows
 from ci_tasks.run.label import LabelResult, execute_label, print_results, write_junit
@@ -55,23 +57,42 @@ def run_changed(
     options: ExecutionOptions,
     *,
     open_executor: OpenExecutor,
+    last_failed: bool = False,
 ) -> int:
     """Run the changed tests and end with one table. Returns the exit code of design's statuses."""
+    results: list[LabelResult] = []
+    for part in changed_runs(source, request, last_failed=last_failed):
+        if options.policy.fail_fast and any(FAILED in statuses(result.records) for result in results):
+            print(f"--fail-fast: not started: {', '.join(part.rows)}")
+            continue
+        result = execute_label(source, config, part, options, open_executor=open_executor)
+        results += [result] if result else []
+    return _end(results, request, config) if results else EXIT_CODES[VACUOUS]
+
+
+def changed_runs(source: CheckoutSource, request: RunRequest, *, last_failed: bool = False) -> list[RunRequest]:
+    """Print which changed test runs where, and which does not. Returns what is to be run: with `last_failed` only rows
+    that did not pass in the last run of their label. Raises UsageError where that leaves none."""
     print(source.headline, flush=True)
     found = find_rows(source, request.label, event_context(source), request.base)
     changed = divide(found, list_jobs(source)).only(request.only, request.label)
-    print("\n".join(_overview(changed, request)), flush=True)
-    results: list[LabelResult] = []
-    for part in parts(changed, request):
-        result = execute_label(source, config, part, options, open_executor=open_executor)
-        results += [result] if result else []
-        if options.policy.fail_fast and any(FAILED in statuses(result.records) for result in results):
-            break
-    if not results:
+    for line in _overview(changed, request):
+        print(line, flush=True)
+    runs = [*parts(changed, request)]
+    if not runs:
         what = "no changed test is run here" if changed.not_run else "no test file is new or modified"
         print(f"{VACUOUS}: {what} since {request.base or BASE}; nothing ran, so nothing is shown")
-        return EXIT_CODES[VACUOUS]
-    return _end(results, request, config)
+    if not last_failed or not runs:
+        return runs
+    runs = [run for run in (_not_passed(run, source) for run in runs) if run.rows]
+    if not runs:
+        raise UsageError("every changed test passed in the last run of its label", hint="run it without --last-failed")
+    return runs
+
+
+def _not_passed(run: RunRequest, source: CheckoutSource) -> RunRequest:
+    passed = {last.row for last in latest(run.label, str(source.path)) if last.status == PASSED}
+    return replace(run, rows=tuple(name for name in run.rows if name not in passed))
 
 
 def divide(found: JobRows, rows: Sequence[Row]) -> ChangedTests:

@@ -219,6 +219,7 @@ def test_changed_runs_new_and_modified_tests_with_their_gpus_committed_or_not(pe
     assert (said.code, person.records()[0]["status"]) == (0, "passed")
 
 
+@pytest.mark.timeout(300)  # with install steps
 def test_changed_runs_cpu_tests_here_as_their_labels_rows_and_names_what_ci_leaves_out(person: Any) -> None:
     person.edit("tests/test_rewards.py", "NUM_GPUS = 0\n", "NUM_GPUS = 0  # edited\n")
     person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")

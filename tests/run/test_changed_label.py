@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ci_tasks.errors import UnknownName
-from ci_tasks.records import Deviation
-from ci_tasks.run.changed_label import ChangedTests, divide, parts
+from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.records import FAILED, PASSED, Deviation
+from ci_tasks.results.history import LastRun
+from ci_tasks.run import changed_label
+from ci_tasks.run.changed_label import ChangedTests, changed_runs, divide, parts
 from ci_tasks.run.job_outputs import JobRows
 from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.row_execution import ExecutionOptions, RunPolicy
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
 
@@ -84,3 +89,65 @@ def test_only_selects_among_both_and_names_what_there_is() -> None:
 
 def test_a_detection_that_failed_is_said() -> None:
     assert divided(changed("ppo"), why="it ends with an error").problem == "it ends with an error"
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A checkout whose change touches a CPU test and a GPU test; the CPU test passed in its label's last run."""
+    found = JobRows(Job("changed", 1), [changed("rewards"), changed("ppo")], EventContext())
+    last = {"cpu-unittest": [LastRun("rewards", PASSED, "1", "1.01", "local")], "changed": []}
+    monkeypatch.setattr(changed_label, "find_rows", lambda *_: found)
+    monkeypatch.setattr(changed_label, "list_jobs", lambda _: ALL)
+    monkeypatch.setattr(changed_label, "event_context", lambda _: EventContext())
+    monkeypatch.setattr(changed_label, "latest", lambda label, _: last[label])
+    return SimpleNamespace(headline="checkout: here", path="/here")
+
+
+def test_every_changed_test_is_listed_with_where_it_runs(source: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [run.rows for run in changed_runs(source, REQUEST)] == [("rewards",), ("ppo",)]
+    assert capsys.readouterr().out.splitlines() == [
+        "checkout: here",
+        "Changed since origin/main:",
+        "  tests/test_rewards.py  row rewards of cpu-unittest, here",
+        "  tests/test_ppo.py      row ppo of changed, 8 GPUs, on h100a",
+    ]
+
+
+def test_last_failed_leaves_what_passed_in_the_last_run_of_its_own_label(source: Any) -> None:
+    assert [run.rows for run in changed_runs(source, REQUEST, last_failed=True)] == [("ppo",)]
+
+
+def test_last_failed_with_nothing_left_is_an_error(source: Any) -> None:
+    with pytest.raises(UsageError, match="every changed test passed"):
+        changed_runs(source, replace(REQUEST, only="rewards"), last_failed=True)
+
+
+def started(monkeypatch: pytest.MonkeyPatch, policy: RunPolicy) -> list[str]:
+    """The labels of the runs that start where the first one fails."""
+    labels: list[str] = []
+
+    def execute(_source: object, _config: object, run: RunRequest, *_: object, **__: object) -> object:
+        labels.append(run.label)
+        return SimpleNamespace(records=[SimpleNamespace(status=FAILED, counted_status=FAILED, stopped="")])
+
+    runs = [RunRequest("cpu-unittest", rows=("rewards",)), RunRequest("changed", rows=("ppo",))]
+    monkeypatch.setattr(changed_label, "changed_runs", lambda *_, **__: runs)
+    monkeypatch.setattr(changed_label, "execute_label", execute)
+    monkeypatch.setattr(changed_label, "_end", lambda results, *_: len(results))
+    source: Any = None
+    config: Any = None
+    opener: Any = None
+    options = ExecutionOptions(policy=policy)
+    assert changed_label.run_changed(source, config, REQUEST, options, open_executor=opener) == len(labels)
+    return labels
+
+
+def test_a_failed_cpu_test_does_not_keep_the_others_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert started(monkeypatch, RunPolicy()) == ["cpu-unittest", "changed"]
+
+
+def test_with_fail_fast_it_does_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert started(monkeypatch, RunPolicy(fail_fast=True)) == ["cpu-unittest"]
+    assert capsys.readouterr().out == "--fail-fast: not started: ppo\n"

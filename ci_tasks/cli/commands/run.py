@@ -26,7 +26,8 @@ from ci_tasks.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from ci_tasks.config import Config
+    from ci_tasks.config import Config, HostSpec
+    from ci_tasks.executors.executor import Executor
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.prepare import RunRequest
     from ci_tasks.run.row_execution import ExecutionOptions
@@ -142,6 +143,7 @@ def remote(options: RemoteOptions) -> int:
 
 def run_label(options: RunOptions) -> int:
     """Run the rows that the options select. Returns the exit code."""
+    from ci_tasks.records import EXIT_CODES, VACUOUS
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
 
@@ -151,8 +153,13 @@ def run_label(options: RunOptions) -> int:
     repeated_run = registry.hook("repeated_run")
     source = open_source(options.repo, options.rev, options.workflow, config.given)
     request, how = _request(options, source), _how(options)
-    code: int = repeated_run(source, config, request, how, options)
-    return code
+    requests = [request]
+    if source.suite.is_changed(request.label):
+        from ci_tasks.run.changed_label import changed_runs
+
+        requests = changed_runs(source, request, last_failed=options.last_failed)
+    codes = [repeated_run(source, config, request, how, options) for request in requests]
+    return next(filter(None, codes), 0 if codes else EXIT_CODES[VACUOUS])
 
 
 def _run_once(options: RunOptions, config: Config) -> int:
@@ -168,17 +175,17 @@ def _run_once(options: RunOptions, config: Config) -> int:
         source = open_source(options.repo, options.rev, options.workflow, config.given)
         next(iter(executors.values())).start_snapshot(source.path, rev=source.rev, base=options.base)
         request = replace(_request(options, source), slots=(options.jobs or _DETACHED_ROWS) if options.detach else 0)
-        if source.suite.is_changed(request.label) and not (options.resume or options.last_failed):
-            from ci_tasks.run.changed_label import run_changed as run  # several batches, each with executors of its own
-        else:
-            from ci_tasks.run.label import run
-        return run(
-            source,
-            config,
-            request,
-            _how(options),
-            open_executor=lambda spec: executors.pop(spec.name, None) or open_executor(spec),
-        )
+        if source.suite.is_changed(request.label) and not options.resume:
+            from ci_tasks.run.changed_label import run_changed
+
+            def take_or_open(spec: HostSpec) -> Executor:  # it is several batches, each with executors of its own
+                return executors.pop(spec.name, None) or open_executor(spec)
+
+            how, last_failed = _how(options), options.last_failed
+            return run_changed(source, config, request, how, open_executor=take_or_open, last_failed=last_failed)
+        from ci_tasks.run.label import run
+
+        return run(source, config, request, _how(options), open_executor=lambda spec: executors[spec.name])
 
 
 def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
@@ -193,7 +200,7 @@ def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
         fresh_env=options.fresh_env,
         keep=options.keep,
         image=options.image,
-        rows=_last_failed(label, source) if options.last_failed else (),
+        rows=_last_failed(label, source) if options.last_failed and not source.suite.is_changed(label) else (),
         nodes=options.nodes or 1,
         prefetch=options.prefetch,
     )

@@ -21,7 +21,7 @@ _VISION = re.compile(r"(?i)(?:^|[-_.])vl(?:[-_.]|$)|vision|multimodal")
 _TITLES = {
     "backends": ("Backends and machines with no row", "no training of any row has it"),
     "options": ("Values of options that no row passes", f"choices that {options.ARGUMENTS} declares"),
-    "unregistered": ("Tests in no matrix", "no label runs them, but for the one for changed files"),
+    "unregistered": ("Tests in no matrix", "no label has a row for them; at most the one for changed tests runs them"),
     "vacuous": ("Registered, and runs nothing", "no `__main__` block: `python FILE` defines things and ends"),
     "missing": ("Registered, and not in the checkout", "the matrix names a file that does not exist"),
     "smoke": ("Smoke only", "nothing is asserted after the run, and nothing beyond `--ci-test` in it"),

@@ -10,9 +10,12 @@ import pytest
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from ci_tasks.cli.commands.run import RemoteOptions, RunOptions
+from ci_tasks import registry
+from ci_tasks.cli.commands.run import RemoteOptions, RunOptions, run_label
 from ci_tasks.cli.options import options_of
 from ci_tasks.cli.program import namespace
+from ci_tasks.run import changed_label
+from ci_tasks.run.prepare import RunRequest
 
 ROOT = Path(__file__).resolve().parents[3]
 Refused = Any
@@ -79,3 +82,19 @@ def test_run_has_the_options_of_remote_except_host() -> None:
     run, remote = options_of(RunOptions), options_of(RemoteOptions)
     assert list(run) == list(remote)
     assert [name for name in run if run[name] != remote[name]] == ["host"]
+
+
+def test_repetitions_of_changed_tests_are_of_each_run_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed CPU test is repeated as its label's row, here."""
+    requests = [RunRequest("cpu-unittest", rows=("rewards",)), RunRequest("changed", host="sim", rows=("ppo",))]
+    repeated: list[RunRequest] = []
+
+    def repeat(_source: object, _config: object, request: RunRequest, *_: object) -> int:
+        repeated.append(request)
+        return 3 if request.label == "changed" else 0
+
+    monkeypatch.setenv("CI_TASKS_REPO", str(ROOT / "examples/tiny-slime"))
+    monkeypatch.setattr(changed_label, "changed_runs", lambda *_, **__: requests)
+    monkeypatch.setattr(registry, "hook", lambda _: repeat)
+    assert run_label(RunOptions(label="changed", repeat=2)) == 3
+    assert repeated == requests
