@@ -11,8 +11,9 @@ from ci_tasks.workflow.model import Job, Row
 _MOUNT = re.compile(r"\s-v\s+(/[^:\s]+):")
 
 
-def gpu_host_lines(rows: Sequence[Row], jobs: Mapping[str, Job], file: str) -> list[str]:
-    """The rows that it could run, what they need, and how to name it; nothing where there are none."""
+def gpu_host_lines(rows: Sequence[Row], jobs: Mapping[str, Job], file: str, hosts: Sequence[str]) -> list[str]:
+    """The rows that it could run, what they need, and how to name it in `file`, unless `hosts` are named already;
+    nothing where there are no such rows."""
     if not rows:
         return []
     labels = Counter(row.label for row in rows)
@@ -28,10 +29,18 @@ def gpu_host_lines(rows: Sequence[Row], jobs: Mapping[str, Job], file: str) -> l
         *([f"CI's data ({', '.join(top)}, or `mounts`)"] if top else []),
     ]
     counts = ", ".join(f"{label} {count}" for label, count in labels.items())
+    name = hosts[0] if hosts else "h100a"
+    how = f"`ci-tasks doctor --host {name}` says what it lacks"
     return [
         f"A GPU host would add {len(rows)} rows: {counts}.",
         f"It needs {', '.join(needs)}." if needs else "It needs nothing more.",
-        f"Name it in {file}, then `ci-tasks doctor --host h100a` says what it lacks:",
-        "  hosts:",
-        "    h100a: {kind: ssh, address: h100a.example.com}",
+        *(
+            [f"{how}."]
+            if hosts
+            else [
+                f"Name it in {file}, then {how}:",
+                "  hosts:",
+                f"    {name}: {{kind: ssh, address: h100a.example.com}}",
+            ]
+        ),
     ]

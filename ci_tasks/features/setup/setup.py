@@ -120,8 +120,10 @@ def _set_up(request: SetupRequest, *, may_ask: bool) -> SetupResult:
     elif records and status == BLOCKED:
         print("\nthe install steps need more than another index or version; nothing was written")
     gpu_rows = [row for rows in by_label.values() for row in rows if row.gpus or row.image]
-    gpu_host = gpu_host_lines(gpu_rows, source.workflow.jobs, shown(users_hosts()))
-    print("\n".join(["", *gpu_host] if gpu_host else []))
+    hosts = [name for name, spec in config.hosts.items() if spec.kind != "local"]
+    gpu_host = gpu_host_lines(gpu_rows, source.workflow.jobs, shown(users_hosts()), hosts)
+    if gpu_host and status != CANCELLED:
+        print("\n".join(["", *gpu_host]))
     if installed:
         print(f"\n`ci-tasks run {label}` runs all {len(tried.rows)} rows with the packages that are there now")
     return SetupResult(

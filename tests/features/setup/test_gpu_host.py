@@ -13,7 +13,7 @@ def row(label: str, gpus: int | None, image: str | None = "slime:latest") -> Row
 def test_rows_needs_and_the_next_step_are_named() -> None:
     script = "docker run -v $GITHUB_WORKSPACE:/w -v /mnt/ci:/data \\\n  -v /mnt/ci/models:/root/models slime:latest x"
     jobs = {f"e2e-{label}": Job(f"e2e-{label}", 1, steps=(Step("Execute", 1, run=script),)) for label in ("a", "b")}
-    lines = gpu_host_lines([row("a", 4), row("a", 8), row("b", 8)], jobs, "~/hosts.yaml")
+    lines = gpu_host_lines([row("a", 4), row("a", 8), row("b", 8)], jobs, "~/hosts.yaml", [])
     assert lines[:3] == [
         "A GPU host would add 3 rows: a 2, b 1.",
         "It needs docker, 4 to 8 GPUs, the image slime:latest, CI's data (/mnt/ci, or `mounts`).",
@@ -21,5 +21,11 @@ def test_rows_needs_and_the_next_step_are_named() -> None:
     ]
 
 
+def test_a_host_that_is_named_already_is_examined() -> None:
+    jobs = {"e2e-a": Job("e2e-a", 1)}
+    lines = gpu_host_lines([row("a", 8, None)], jobs, "~/hosts.yaml", ["big"])
+    assert lines[1:] == ["It needs 8 GPUs.", "`ci-tasks doctor --host big` says what it lacks."]
+
+
 def test_where_every_row_runs_here_nothing_is_said() -> None:
-    assert gpu_host_lines([], {}, "~/hosts.yaml") == []
+    assert gpu_host_lines([], {}, "~/hosts.yaml", []) == []

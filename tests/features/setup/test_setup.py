@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from ci_tasks.config import Override
 from ci_tasks.features.setup.setup import _write
+from tests.fixtures import until
 
 UNREACHED = "pip install pytest --index-url http://127.0.0.1:9/simple"
 OVERRIDE = '{job: cpu-unittest, step: "Install dependencies", pip_index: default}'
@@ -75,6 +77,17 @@ def test_where_no_index_has_it_the_rows_are_blocked_and_nothing_is_written(newco
     assert done.out.count("install steps: running") == 1, "another try could not help"
     assert "nothing was written" in done.out
     assert not newcomer.file.exists()
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_during_the_install_steps_ends_it_and_writes_nothing(newcomer: Any) -> None:
+    started = newcomer.start("setup", "--rows", "1", "--yes")
+    until(lambda: [*newcomer.home.glob("**/environments/**/log")], "the install steps have begun")
+    started.send_signal(signal.SIGINT)
+    out, _ = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "1 cancelled" in out and "A GPU host" not in out
+    assert not newcomer.file.exists() and not newcomer.processes()
 
 
 @pytest.fixture
