@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.setup_manifest import VENV, WORKSPACE, SetupChanged, changed_files, check_setup, forget
+from ci_tasks.agent import setup_manifest
+from ci_tasks.agent.setup_manifest import (
+    PREFIX,
+    VENV,
+    WORKSPACE,
+    SetupChanged,
+    changed_files,
+    check_setup,
+    file_hashes,
+    write_manifest,
+)
 
 
 @pytest.fixture
@@ -78,10 +89,31 @@ def test_byte_code_that_a_row_cached_is_removed(setup: Path, name: str) -> None:
     assert not (setup / "venv/lib/__pycache__" / name).exists()
 
 
-def test_a_checkout_that_is_made_anew_is_recorded_anew(setup: Path) -> None:
-    (setup / "workspace/test.py").write_text("another commit\n")
-    forget(str(setup), WORKSPACE)
+def test_a_file_that_was_read_again_and_is_the_same_need_not_be_read_the_next_time(
+    setup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup_manifest, "CLOCK_SECONDS", 0)
+    (setup / "venv/lib/module.py").write_text("honest\n")
+    time.sleep(0.02)
     check_setup(str(setup))
-    (setup / "workspace/test.py").write_text("forged\n")
-    with pytest.raises(SetupChanged):
+    monkeypatch.setattr(setup_manifest, "_digest", lambda path: pytest.fail(f"read again: {path!r}"))
+    check_setup(str(setup))
+
+
+def test_a_file_of_a_moment_ago_is_read_again_since_its_time_may_not_change_with_the_next_write(setup: Path) -> None:
+    for _ in range(2):
+        check_setup(str(setup))
+        assert (setup / "venv.manifest").read_bytes().startswith(b"\t"), "no state is recorded"
+
+
+def test_the_environment_below_the_venv_is_checked_too(setup: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    below = tmp_path_factory.mktemp("environment")
+    (below / "prefix").mkdir()
+    (below / "prefix/package.py").write_text("honest\n")
+    (digest,) = file_hashes(str(below / "prefix"), ["package.py"]).values()
+    write_manifest(str(below), PREFIX, {b"/package.py": digest})
+    (setup / "environment").symlink_to(below)
+    check_setup(str(setup))
+    (below / "prefix/package.py").write_text("forged\n")
+    with pytest.raises(SetupChanged, match=r"prefix/package\.py"):
         check_setup(str(setup))

@@ -102,12 +102,20 @@ def test_a_second_run_sends_what_changed_and_to_a_host_that_forgot_everything_al
     assert "from nothing" in running_log(far_person).decode()
 
 
+@pytest.mark.timeout(600)  # two commands with install steps
 def test_a_label_with_install_steps_shares_one_venv_there(far_person: Any, box: Any) -> None:
     """The next row begins when the one before is being cleared away, or is gone."""
     said = far_person.ci_tasks("remote", "--host", "box", "agent-test", "--jobs", "1")
     assert "install steps: done" in said.out, said.out + said.err
     assert [record["status"] for record in far_person.records()] == ["passed"] * 2
     assert left(box) == []
+    said = far_person.ci_tasks("remote", "--host", "box", "agent-test", "--only", "tool_calls")
+    assert "uses what earlier runs of these steps installed: " in said.out, said.out + said.err
+    assert "packages" in [item["what"] for item in far_person.records()[0]["deviations"]]
+    stored = [*box.home.glob(".ci-tasks/environments/*/prefix")]
+    cleaned = far_person.ci_tasks("clean", "--host", "box", "--all")
+    assert f"environment {stored[0].parent.name}: removed" in cleaned.out, cleaned.out + cleaned.err
+    assert not stored[0].exists()
 
 
 def test_detach_and_attach(far_person: Any, box: Any) -> None:

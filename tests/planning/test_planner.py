@@ -316,7 +316,7 @@ def test_rows_share_the_leading_steps_that_are_the_same() -> None:
         ({"python": ("/usr/bin/python3.12", "3.12.1")}, False),
     ],
 )
-def test_a_shared_environment_belongs_to_a_checkout_and_a_python(change: dict[str, object], same: bool) -> None:
+def test_rows_of_one_python_share_a_venv(change: dict[str, object], same: bool) -> None:
     parsed = workflow(MATRIX + PYTHON)
     other = draft(parsed, place=replace(PLACE, **change)).setup  # type: ignore[arg-type]
     setup = draft(parsed).setup
@@ -330,6 +330,40 @@ def test_another_commit_has_the_same_install_steps() -> None:
     first, second = draft(parsed).setup, draft(parsed, event=replace(EVENT, sha="0ther"), place=place).setup
     assert first and second and first.script == second.script
     assert "export PIP_INDEX_URL=http://x" in first.script and "export NAME" not in first.script
+
+
+def test_install_steps_are_told_apart_by_what_they_do_not_by_where_they_run() -> None:
+    install = PYTHON.replace("pip install x", "pip install -e ${{ github.workspace }}/sub")
+    install = install.replace("name: Install", "name: Install\n        working-directory: ${{ github.workspace }}/deep")
+    parsed = workflow("    env: {CUDA: '1', NAME: '${{ github.sha }}'}\n" + MATRIX + install)
+    place = replace(PLACE, store="/store", fresh=True)
+    setup = draft(parsed, place=place).setup
+    assert setup is not None
+    (step,) = setup.install.steps
+    assert (step.text, step.directory) == ("pip install -e $GITHUB_WORKSPACE/sub", "deep")
+    assert (setup.install.store, setup.install.env, setup.install.fresh) == ("/store", ("CUDA=1",), True)
+    elsewhere = draft(parsed, place=replace(place, environments="/other")).setup
+    assert elsewhere and elsewhere.install == setup.install
+
+
+def test_a_job_of_one_row_shares_the_packages_of_all_steps_but_the_last() -> None:
+    parsed = workflow(PYTHON.replace("${{ matrix.info.test_file }}", "a.py"))
+    planned = plan(parsed, place=replace(PLACE, store="/store"))
+    assert [step.text for step in planned.install.steps] == ["pip install x"]
+    stored = planned.script.index("store-packages")
+    assert planned.script.index("pip install x") < stored < planned.script.index("python a.py")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"store": ""}, {"python": ("/usr/bin/python3.7", "3.7.17")}],
+)
+def test_nothing_is_shared_without_a_store_or_with_a_python_that_the_agent_does_not_run_on(
+    change: dict[str, object],
+) -> None:
+    planned = draft(workflow(MATRIX + PYTHON), place=replace(replace(PLACE, store="/store"), **change))  # type: ignore[arg-type]
+    assert planned.setup and not planned.setup.install.steps
+    assert "agent.pyz" not in planned.setup.script and "-m venv" in planned.setup.script
 
 
 def test_rows_whose_install_steps_see_another_variable_get_another_environment() -> None:

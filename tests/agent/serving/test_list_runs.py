@@ -20,7 +20,7 @@ def test_a_run_that_was_half_removed_is_still_listed(tmp_path: Path) -> None:
     assert runs == {
         str(tmp_path / "runs/batch/01"): ("batch.01", True, "planned"),
         str(tmp_path / "runs/batch/02"): ("batch.02", True, "planned"),
-        str(tmp_path / "runs/batch/environments/abc"): ("environments/abc", False, "planned"),
+        str(tmp_path / "runs/batch/environments/abc"): ("batch/environments/abc", False, "planned"),
     }
 
 
