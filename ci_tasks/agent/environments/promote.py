@@ -144,13 +144,13 @@ def _that_can_leave(distributions: Iterable[Distribution]) -> List[Distribution]
 
 def _changed_by_steps(distributions: Iterable[Distribution], hashes: Mapping[str, str]) -> str:
     """A file that is not as pip has installed it; empty where all are. Where two distributions have one file, it is the
-    later one's."""
+    later one's. Byte code that a wheel brings is replaced by pip's own."""
     expected: Dict[str, Set[str]] = {}
     for each in distributions:
         for file, digest in each.hashes.items() if each.from_index else ():
             expected.setdefault(file, set()).add(digest)
     for file, digests in expected.items():
-        if file not in hashes or _as_in_record(hashes[file]) not in digests:
+        if not file.endswith(".pyc") and (file not in hashes or _as_in_record(hashes[file]) not in digests):
             return file
     return ""
 

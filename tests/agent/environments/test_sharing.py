@@ -22,6 +22,8 @@ from ci_tasks.planning.script import Script, Venv, render
 from ci_tasks.planning.steps import PlannedStep
 from tests.parts.wheels import write_wheel
 
+# A wheel may bring byte code, which pip replaces.
+_BYTE_CODE = f"greeting/__pycache__/__init__.cpython-{sys.version_info[0]}{sys.version_info[1]}.pyc"
 BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "{0}")
 INSTALL = "pip install greeting\npip install -e . --no-deps --no-build-isolation\n"
 # A build backend in the checkout, so that nothing but pip is needed.
@@ -108,7 +110,11 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
         index,
         "greeting",
         "1.0",
-        {"greeting/__init__.py": "def main(): print('hello')\n", "greeting/data.txt": "data\n"},
+        {
+            "greeting/__init__.py": "def main(): print('hello')\n",
+            "greeting/data.txt": "data\n",
+            _BYTE_CODE: "of its maker\n",
+        },
         requires=["politeness"],
         scripts={"greet": "greeting:main"},
     )
