@@ -41,9 +41,8 @@ class Distribution:
 
 
 def promote(venv: str, store: EnvironmentStore, key: str, now: float) -> Optional[StoredEnvironment]:
-    """Store what pip got from an index, and put the venv over it. None where there is nothing of the kind.
-
-    The files have two names until the environment is complete, so that whoever is killed leaves the venv as it was."""
+    """Store what pip got from an index, and put the venv over it. None where there is nothing of the kind. Whoever is
+    killed has stored nothing; where it fails, the venv is as it was."""
     distributions = list(read_distributions(venv))
     hashes = file_hashes(venv, {file for each in distributions if each.from_index for file in each.files})
     changed = _changed_by_steps(distributions, hashes)
@@ -52,26 +51,38 @@ def promote(venv: str, store: EnvironmentStore, key: str, now: float) -> Optiona
     chosen = _that_can_leave(distributions)
     if not chosen:
         return None
-    files = sorted({file for each in chosen for file in each.files if file in hashes})
+    hashes = {file: hashes[file] for each in chosen for file in each.files if file in hashes}
+    lock = tuple(sorted("%s==%s" % (each.name, each.version) for each in chosen))
+    size = sum(os.lstat(os.path.join(venv, file)).st_size for file in hashes)
     staging = store.new_directory()
+    prefix = os.path.join(staging, PREFIX)
     try:
-        prefix = os.path.join(staging, PREFIX)
-        for file in files:
-            _link(os.path.join(venv, file), os.path.join(prefix, file))
-        os.makedirs(site_packages(prefix), exist_ok=True)
-        link_equal_files(prefix, {file: hashes[file] for file in files}, [each.path for each in store.all()])
-        _make_read_only(prefix)
+        _copy(venv, prefix, hashes, store)
+        # Before the list is written: a file changes its state (ctime) when one of its names is removed.
+        _take_out(venv, hashes)
         time.sleep(CLOCK_SECONDS)  # else each check would read every file again
-        write_manifest(staging, PREFIX, {os.fsencode("/" + file): hashes[file] for file in files})
-        lock = tuple(sorted("%s==%s" % (each.name, each.version) for each in chosen))
-        size = sum(os.lstat(os.path.join(prefix, file)).st_size for file in files)
-        record = EnvironmentRecord(key, lock, now, os.path.abspath(venv), size)
-        environment = store.add(staging, record, venv)
+        write_manifest(staging, PREFIX, {os.fsencode("/" + file): digest for file, digest in hashes.items()})
+        environment = store.add(staging, EnvironmentRecord(key, lock, now, os.path.abspath(venv), size), venv)
+    except BaseException:
+        for file in hashes:
+            if os.path.lexists(os.path.join(prefix, file)) and not os.path.lexists(os.path.join(venv, file)):
+                _link(os.path.join(prefix, file), os.path.join(venv, file))
+        raise
     finally:
         _remove_staging(staging)
-    _take_out(venv, files)
     put_over(venv, environment.prefix, environment.record.scripts_of)
     return environment
+
+
+def _copy(venv: str, prefix: str, hashes: Mapping[str, str], store: EnvironmentStore) -> None:
+    """The files of the venv below `prefix`, read-only; one with those of other environments where they are equal."""
+    os.makedirs(site_packages(prefix))
+    for file in hashes:
+        _link(os.path.join(venv, file), os.path.join(prefix, file))
+        _make_read_only(os.path.join(prefix, file))
+    link_equal_files(prefix, hashes, [each.path for each in store.all()])
+    for directory, _, _ in os.walk(prefix, topdown=False):
+        _make_read_only(directory)
 
 
 def read_distributions(venv: str) -> Iterator[Distribution]:
@@ -170,14 +181,10 @@ def _link(source: str, target: str) -> None:
     shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _make_read_only(prefix: str) -> None:
-    for directory, _, files in os.walk(prefix, topdown=False):
-        for name in files:
-            path = os.path.join(directory, name)
-            mode = os.lstat(path).st_mode
-            if not stat.S_ISLNK(mode) and mode & 0o222:
-                os.chmod(path, stat.S_IMODE(mode) & ~0o222)
-        os.chmod(directory, stat.S_IMODE(os.stat(directory).st_mode) & ~0o222)
+def _make_read_only(path: str) -> None:
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISLNK(mode):
+        os.chmod(path, stat.S_IMODE(mode) & ~0o222)
 
 
 def _take_out(venv: str, files: Iterable[str]) -> None:

@@ -216,6 +216,16 @@ def test_steps_that_fail_or_are_killed_store_nothing(machine: Machine) -> None:
     assert not [name for name in os.listdir(machine.store.directory) if name.startswith(".")]
 
 
+def test_packages_that_cannot_be_stored_stay_where_they_are(machine: Machine) -> None:
+    lock = Path(machine.store.directory, "lock")
+    lock.unlink()
+    done = machine.run(machine.checkout("c", ""), f"pip install extra\nrm -f {lock}\nmkdir {lock}\n")
+    assert "ci-tasks: packages are not shared with other runs: " in done.log
+    assert done.code == 0 and done.python("import extra; print(extra.x)") == "1"
+    lock.rmdir()
+    assert len(machine.store.all()) == 1
+
+
 def test_packages_that_the_steps_change_serve_this_run_alone(machine: Machine) -> None:
     patch = 'python -c \'import politeness; open(politeness.__file__, "w").write("please = 7")\'\n'
     done = machine.run(machine.checkout("c", ""), f"pip install greeting\n{patch}")
