@@ -27,8 +27,9 @@ def create_venv(directory: str, over: Optional[str], scripts_of: str = "") -> No
 
 def put_over(directory: str, below: str, scripts_of: str) -> None:
     """Put the venv over the prefix `below`. Its scripts were made for the Python of the venv `scripts_of`."""
-    packages = site_packages(below)
-    with open(os.path.join(site_packages(directory), _PTH), "w", encoding="utf-8", errors="surrogateescape") as out:
+    packages, own = site_packages(below), site_packages(directory)
+    os.makedirs(own, exist_ok=True)  # all that was there may be below now
+    with open(os.path.join(own, _PTH), "w", encoding="utf-8", errors="surrogateescape") as out:
         out.write(_LINE % packages)
     for path in _files(below, packages):
         target = os.path.join(directory, os.path.relpath(path, below))
