@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -93,6 +94,17 @@ def safe_streams() -> Iterator[None]:
     finally:
         if (sys.stdout, sys.stderr) == wrapped:
             sys.stdout, sys.stderr = before
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal that standard output is, or COLUMNS; None of a file or a pipe."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def terminal_of(stream: TextIO) -> TextIO:

@@ -81,6 +81,14 @@ class Checkout:
     rev: Optional[str] = None
     unlike_disk: Tuple[DiskDifference, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """`b92105e + 4 changed files`. A `commit` that was made for changed files is in no repository."""
+        count = len(self.dirty)
+        changed = f"{count} changed file{'' if count == 1 else 's'}" if count else ""
+        head = self.head or ("" if count else self.commit)
+        return " + ".join(filter(None, [head[:7] or "no commit", changed]))
+
 
 @dataclass(frozen=True)
 class RunDescription:

@@ -56,11 +56,8 @@ def deviations(
 
 
 def _code(checkout: Checkout) -> Iterator[Deviation]:
-    count = len(checkout.dirty)
-    dirty = f" with {count} uncommitted file{'' if count == 1 else 's'}" if count else ""
-    here = f"{checkout.commit[:12]}{dirty}"
     why = f"{checkout.rev} is what is tested" if checkout.rev else "your working tree is what is tested"
-    yield Deviation("code", "the pull request's merge commit", here, why)
+    yield Deviation("code", "the pull request's merge commit", checkout.title, why)
     for difference in checkout.unlike_disk:
         more = difference.count - len(difference.files)
         files = ", ".join(difference.files) + (f" and {more} more" if more else "")

@@ -77,14 +77,22 @@ def prior(gpus: int) -> float:
     return 300.0 + 75.0 * gpus if gpus > 0 else 30.0
 
 
-def expected(row: str, durations: Mapping[str, float], gpus: int) -> float:
-    """Expected seconds of `row`, by those of rows that ran. A mode of a test that never ran (`test[mode]`) is taken to
-    last as long as the other modes did."""
+@dataclass(frozen=True)
+class ExpectedTime:
+    """How many seconds a row is expected to take. A guess places rows; only what is `from_history` is shown."""
+
+    seconds: float
+    from_history: bool = False
+
+
+def expected(row: str, durations: Mapping[str, float], gpus: int) -> ExpectedTime:
+    """How long `row` is expected to take, by those of rows that ran. A mode of a test that never ran (`test[mode]`) is
+    taken to last as long as the other modes did."""
     if row in durations:
-        return durations[row]
+        return ExpectedTime(durations[row], from_history=True)
     test = row.partition("[")[0]
     siblings = [seconds for name, seconds in durations.items() if name.partition("[")[0] == test]
-    return median(siblings) if siblings else prior(gpus)
+    return ExpectedTime(median(siblings) if siblings else prior(gpus))
 
 
 def speed(everywhere: Mapping[str, float], here: Mapping[str, float]) -> float:

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ci_tasks.records import BLOCKED, FAILED, PASSED, RowTally, RunRecord
-from ci_tasks.report.table import cause_and_reason, columns
+from ci_tasks.report.layout import columns
+from ci_tasks.report.table import cause_and_reason, reasons_once
 
 _SHOWN = (PASSED, FAILED, BLOCKED)
 
 
-def listed(records: Sequence[RunRecord], started: Sequence[str]) -> list[str]:
+def listed(records: Sequence[RunRecord], started: Sequence[str], width: int | None = None) -> list[str]:
     """One line a run; `started` is when each did, in words."""
-    head = ("RUN", "STATUS", "ROW", "HOST", "STARTED", "REASON")
-    body = [(r.id, r.status, r.row, r.host, at, _reason(r)) for r, at in zip(records, started, strict=True)]
-    return columns([head, *([_word(cell) for cell in line] for line in body)])
+    head = ("RUN", "STATUS", "HOST", "STARTED", "ROW", "REASON")
+    body = [(r.id, r.status, r.host, at, r.row, _reason(r)) for r, at in zip(records, started, strict=True)]
+    return columns(reasons_once([tuple(map(_word, line)) for line in body]), width, head=head, names=[4])
 
 
-def tallied(tallies: Sequence[RowTally]) -> list[str]:
+def tallied(tallies: Sequence[RowTally], width: int | None = None) -> list[str]:
     """One line for a row on a host. Ends without a column of their own are in OTHER; TOOK and WAITED are
     medians."""
     head = ("LABEL", "ROW", "HOST", "RUNS", "PASSED", "FAILED", "BLOCKED", "OTHER", "TOOK", "WAITED", "")
-    return columns([head, *map(_tally, tallies)])
+    return columns([*map(_tally, tallies)], width, head=head, names=[0, 1])
 
 
 def _reason(record: RunRecord) -> str:

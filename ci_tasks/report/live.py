@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from rich.cells import cell_len
 
 from ci_tasks.errors import printable
 from ci_tasks.report.fleet import FREE, OTHERS, Holder, cells, share
+from ci_tasks.report.layout import GAP, narrowest, without_middle
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -20,30 +23,36 @@ if TYPE_CHECKING:
 
 # How a row stands that has no status yet. A stalled one runs, and has written nothing for its stall_minutes.
 RUNNING, STALLED, WAITING = "running", "stalled", "waiting"
+# Colours of the 256 that terminals do not redefine, all of middle lightness: they can be read on black and on white.
+_QUIET = "color(244)"
 _STYLES = {
-    "passed": "green",
-    "failed": "bold red",
-    "vacuous": "bold yellow",
-    "blocked": "magenta",
-    "cancelled": "dim",
-    "lost": "bold magenta",
-    RUNNING: "cyan",
-    STALLED: "bold yellow",
-    WAITING: "dim",
+    "passed": "color(28)",
+    "failed": "bold color(160)",
+    "vacuous": "bold color(136)",
+    "blocked": "color(163)",
+    "cancelled": _QUIET,
+    "lost": "bold color(163)",
+    RUNNING: "color(31)",
+    STALLED: "bold color(136)",
+    WAITING: _QUIET,
 }
 _ORDER = ("failed", "vacuous", "blocked", "lost", STALLED, RUNNING, "cancelled", WAITING, "passed")
 _URGENCY = {state: at for at, state in enumerate(_ORDER)}
-_COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
+_COLOURS = tuple(f"color({number})" for number in (31, 28, 136, 33, 163, 166, 99, 65))
 _STARTED = (RUNNING, STALLED)
 _HOSTS_PART = 3  # of a low terminal's lines, hosts take one in so many
+_HOST_WIDTH = 16
+_NOTE_WIDTH = 32  # columns for the last line of a row, where names are so long that they lose their middles
+_ECHO = "^C^C"
 _WIDE_COLUMNS = 100  # columns from which on there is room for what the hosts' lanes say too
 
 
 @dataclass(frozen=True)
 class RowProgress:
     """A row as it stands: `seconds` since its start, and its last line or the reason of its end. `host` is empty while
-    it waits for one; `gpus` is how many it wants, `gpu_ids` which it has, as soon as that is known. `left` is how many
-    seconds it should still take, negative where it runs longer than expected. `log` is the path of this attempt's."""
+    it waits for one; `gpus` is how many it wants, `gpu_ids` which it has, as soon as that is known. `seconds_left`
+    is how many it should still take, negative where it runs longer than expected; `first_run`: no earlier run says how
+    long it takes. `log` is the path of this attempt's."""
 
     row: str
     state: str
@@ -55,6 +64,7 @@ class RowProgress:
     seconds_left: float | None = None
     attempt: int = 1
     log: str = ""
+    first_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,14 +91,12 @@ def progress_table(
 ) -> RenderableType:
     """The table for a terminal of `height` lines: what runs and what went wrong first, what does not fit as a count.
     With more than one host a lane each is above it. `left` is how many seconds all of it should still take."""
-    head = title if left is None else f"{title}: {remaining(left)}"
-    if len(hosts) < 2:
-        return _rows(rows, max(3, height - 6), title=head)
-    return _Fleet(head, tuple(rows), tuple(hosts), height)
+    until = expected_end(rows, left)
+    return _Screen(f"{title}: {until}" if until else title, tuple(rows), tuple(hosts) if len(hosts) > 1 else (), height)
 
 
 @dataclass(frozen=True)
-class _Fleet:
+class _Screen:
     """Hosts above rows: how much of a row is said depends on the terminal's width, which is known when it is drawn."""
 
     head: str
@@ -99,10 +107,25 @@ class _Fleet:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        above = _hosts(self.rows, self.hosts, max(2, (self.height - 6) // _HOSTS_PART))
-        yield Text(self.head, "italic", no_wrap=True, overflow="ellipsis")
-        yield above
-        yield _rows(self.rows, max(3, self.height - 7 - above.row_count), width=options.max_width)
+        width, above = options.max_width, 0
+        yield Text(without_middle(self.head, width), "italic")
+        if self.hosts:
+            lanes = _hosts(self.rows, self.hosts, max(2, (self.height - 6) // _HOSTS_PART))
+            yield lanes
+            above = 1 + lanes.row_count
+        yield _rows(self.rows, max(3, self.height - 6 - above), width, several_hosts=bool(self.hosts))
+        # A terminal echoes ^C at the end of the last line. It must not wrap: one line of the table would be left.
+        yield Text(without_middle(_counts(self.rows), max(width - len(_ECHO), 1)), "italic")
+
+
+def expected_end(rows: Sequence[RowProgress], left: float | None) -> str:
+    """How long all of it should still take, by earlier runs of all rows that have not ended; "" where that is not
+    known yet."""
+    unfinished = [progress for progress in rows if progress.state in (RUNNING, STALLED, WAITING)]
+    first = sum(progress.first_run for progress in unfinished)
+    if first:
+        return "no earlier run" if first == len(unfinished) else f"no earlier run of {first} of {len(rows)} rows"
+    return "" if left is None else remaining(left)
 
 
 def remaining(left: float) -> str:
@@ -118,59 +141,49 @@ def span(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d}"
 
 
-def _rows(rows: Sequence[RowProgress], max_rows: int, title: str | None = None, width: int = 0) -> Table:
-    """`max_rows` rows at most, with expected ends where one is known. `width` is the terminal's where there are several
-    hosts; then rows have numbers, long names keep their ends, and a narrow terminal sees only above who is where."""
+def _rows(rows: Sequence[RowProgress], max_rows: int, width: int, *, several_hosts: bool) -> Table:
+    """`max_rows` rows at most, with expected ends where one is known. Where there are several hosts, rows have numbers,
+    and a narrow terminal sees only above who is where."""
     from rich.table import Table
     from rich.text import Text
 
-    many, placed, timed = (
-        width > 0,
-        width >= _WIDE_COLUMNS,
-        any(progress.seconds_left is not None for progress in rows),
-    )
-    names = min(max((len(progress.row) for progress in rows), default=0), width // (3 if placed else 4))
-    names = max(names, len("and 999 more"))
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
-    if many:
-        table.add_column("NO", no_wrap=True)
-    table.add_column("STATUS", width=9)
-    table.add_column("ROW", no_wrap=True, width=names if many else None, ratio=None if many else 2)
-    if placed:
-        table.add_column("HOST", no_wrap=True, max_width=16)
-    table.add_column("TIME", justify="right", no_wrap=many, width=None if many else 8)
-    if timed:
-        table.add_column("LEFT", justify="right", no_wrap=True)
-    table.add_column("LAST", no_wrap=True, ratio=3)
+    placed, timed = several_hosts and width >= _WIDE_COLUMNS, any(row.seconds_left is not None for row in rows)
     chosen = sorted(sorted(range(len(rows)), key=lambda at: _urgency(rows[at]))[:max_rows])
-    for at in chosen:
+    hidden = f"and {len(rows) - len(chosen)} more" if len(chosen) < len(rows) else ""
+    cells: dict[str, list[str]] = {
+        **({"NO": [_label(at, rows) for at in chosen]} if several_hosts else {}),
+        "STATUS": [rows[at].state for at in chosen],
+        "ROW": [printable(rows[at].row) for at in chosen],
+        **({"HOST": [without_middle(rows[at].host, _HOST_WIDTH) for at in chosen]} if placed else {}),
+        "TIME": [_taken(rows[at]) for at in chosen],
+        **({"LEFT": [_left(rows[at]) for at in chosen]} if timed else {}),
+    }
+    widths = {head: max(map(cell_len, [head, *column])) for head, column in cells.items()}
+    widths["STATUS"] = max(map(len, _STYLES))  # so that the table stays as it is when states change
+    room = width - sum(widths.values()) + widths["ROW"] - len(GAP) * len(cells)
+    limit = max(room - min(_NOTE_WIDTH, room // 2), len(hidden), 1)
+    if widths["ROW"] > limit:
+        cells["ROW"] = narrowest(cells["ROW"], limit)
+    widths["ROW"] = max(map(cell_len, ["ROW", hidden, *cells["ROW"]]))
+    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0))
+    for head, column_width in widths.items():
+        justify: Literal["left", "right"] = "right" if head in ("TIME", "LEFT") else "left"
+        table.add_column(head, no_wrap=True, width=column_width, justify=justify)
+    table.add_column("LAST", no_wrap=True)
+    for number, at in enumerate(chosen):
         progress = rows[at]
-        tried = f"attempt {progress.attempt}: " if many and progress.attempt > 1 else ""
+        tried = f"attempt {progress.attempt}: " if several_hosts and progress.attempt > 1 else ""
+        styles = {
+            "NO": _colour(at) if progress.state in _STARTED else _QUIET,
+            "STATUS": style(progress.state),
+        }
         table.add_row(
-            *([Text(_label(at, rows), _colour(at) if progress.state in _STARTED else "dim")] if many else []),
-            Text(progress.state, style(progress.state)),
-            Text(_cut(progress.row, names) if many else progress.row),
-            *([Text(progress.host)] if placed else []),
-            _taken(progress, short=many),
-            *([_left(progress)] if timed else []),
-            Text(
-                tried + " ".join(printable(progress.note).split()), "dim"
-            ),  # several lines would break the table's height
+            *(Text(column[number], styles.get(head, "")) for head, column in cells.items()),
+            Text(without_middle(_one_line(tried + progress.note), max(room - widths["ROW"], 1)), _QUIET),
         )
-    hidden = len(rows) - len(chosen)
-    if hidden > 0:
-        table.add_row(*([""] if many else []), "", Text(f"and {hidden} more", "dim"))
-    table.caption = _counts(rows)
-    table.caption_justify = "left"
+    if hidden:
+        table.add_row(*(Text(hidden if head == "ROW" else "", _QUIET) for head in cells))
     return table
-
-
-def _cut(name: str, width: int) -> str:
-    """Names of rows that begin alike differ at their ends."""
-    if len(name) <= width:
-        return name
-    tail = (width - 1) * 2 // 3
-    return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"
 
 
 def _hosts(rows: Sequence[RowProgress], hosts: Sequence[HostProgress], max_rows: int) -> Table:
@@ -184,7 +197,7 @@ def _hosts(rows: Sequence[RowProgress], hosts: Sequence[HostProgress], max_rows:
             ours[progress.host].append(at)
     drawn = {host.name: _cells(host, ours[host.name], rows) for host in hosts}
     table = Table(box=None, pad_edge=False, expand=True)
-    table.add_column("HOST", no_wrap=True, max_width=16)
+    table.add_column("HOST", no_wrap=True)
     table.add_column(f"GPUS ({OTHERS} others', {FREE} free)", no_wrap=True)
     table.add_column("", no_wrap=True, ratio=1)
     shown = len(hosts) if len(hosts) <= max_rows else max_rows - 1
@@ -192,13 +205,13 @@ def _hosts(rows: Sequence[RowProgress], hosts: Sequence[HostProgress], max_rows:
     for at in sorted(first[:shown]):
         host = hosts[at]
         table.add_row(
-            Text(host.name, "" if host.up else "bold red"),
+            Text(without_middle(printable(host.name), _HOST_WIDTH), "" if host.up else _STYLES["failed"]),
             _drawing(drawn[host.name], ours[host.name], rows),
-            Text(_standing(host, drawn[host.name], len(ours[host.name])), "dim" if host.up else "bold red"),
+            Text(_standing(host, drawn[host.name], len(ours[host.name])), _QUIET if host.up else _STYLES["failed"]),
         )
     if hidden := [hosts[at] for at in first[shown:]]:
         together = share([cell for host in hidden for cell in drawn[host.name]])
-        table.add_row("", Text(f"and {len(hidden)} more hosts", "dim"), Text(together, "dim"))
+        table.add_row("", Text(f"and {len(hidden)} more hosts", _QUIET), Text(together, _QUIET))
     return table
 
 
@@ -216,7 +229,7 @@ def _drawing(drawn: Sequence[str], ours: Sequence[int], rows: Sequence[RowProgre
     for cell in drawn:
         if text:
             text.append(" ")
-        text.append(cell if cell in colours else cell * width, colours.get(cell, "dim"))
+        text.append(cell if cell in colours else cell * width, colours.get(cell, _QUIET))
     return text
 
 
@@ -228,10 +241,8 @@ def _standing(host: HostProgress, drawn: Sequence[str], rows: int) -> str:
     return "; ".join(word for word in parts if word)
 
 
-def _taken(progress: RowProgress, *, short: bool) -> str:
-    if progress.seconds is None:
-        return ""
-    return span(progress.seconds) if short else f"{progress.seconds:.0f} s"
+def _taken(progress: RowProgress) -> str:
+    return "" if progress.seconds is None else span(progress.seconds)
 
 
 def _left(progress: RowProgress) -> str:

@@ -53,13 +53,8 @@ def fenced(lines: Sequence[str]) -> list[str]:
 
 
 def _code(records: Sequence[RunRecord]) -> str:
-    checkouts = {
-        (checkout.commit, checkout.tree, len(checkout.dirty)) for checkout in (r.checkout for r in records) if checkout
-    }
-    return " ".join(
-        f"Commit `{commit[:12]}`{f', {dirty} uncommitted' if dirty else ''}, tree `{tree[:12]}`."
-        for commit, tree, dirty in sorted(checkouts)
-    )
+    checkouts = {(checkout.title, checkout.tree) for checkout in (r.checkout for r in records) if checkout}
+    return " ".join(f"Commit `{title}`, tree `{tree[:12]}`." for title, tree in sorted(checkouts))
 
 
 def _table(records: Sequence[RunRecord]) -> list[str]:

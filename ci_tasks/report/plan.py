@@ -6,23 +6,27 @@ import shlex
 from collections.abc import Sequence
 
 from ci_tasks.records import PlannedRun
-from ci_tasks.report.table import columns, deviations, some
+from ci_tasks.report.layout import columns, paragraph
+from ci_tasks.report.table import deviations, some
 
 
-def describe(plans: Sequence[PlannedRun]) -> list[str]:
+def describe(plans: Sequence[PlannedRun], width: int | None = None) -> list[str]:
     """One line a plan, then what is missing on the host, then the deviations."""
     if not plans:
         return ["no row to plan"]
     head = ("ROW", "GPUS", "RUN BY HAND")
-    body = [(p.plan.row, str(p.plan.gpus), f"bash {shlex.quote(p.run_dir + '/run.sh')}") for p in plans]
+    directory = plans[0].run_dir.rpartition("/")[0]
+    body = [
+        (p.plan.row, str(p.plan.gpus), f"bash {shlex.quote(p.run_dir.rpartition('/')[2] + '/run.sh')}") for p in plans
+    ]
     lacking = _lacking(plans)
     secrets = sorted({name for p in plans for name in p.plan.secrets})
-    lines = columns([head, *body])
+    lines = [f"cd {shlex.quote(directory)}", "", *columns(body, width, head=head, names=[0])]
     if secrets:
         lines += ["", f"Secrets, from the environment: {', '.join(secrets)}"]
     if lacking:
-        lines += ["", "Cannot run here:", *(f"  {line}" for line in lacking)]
-    return [*lines, "", *deviations([p.plan for p in plans])]
+        lines += ["", "Cannot run here:", *(part for line in lacking for part in paragraph(line, width, "  "))]
+    return [*lines, "", *deviations([p.plan for p in plans], width)]
 
 
 def _lacking(plans: Sequence[PlannedRun]) -> list[str]:
@@ -31,4 +35,7 @@ def _lacking(plans: Sequence[PlannedRun]) -> list[str]:
     for p in plans:
         if p.lacks:
             rows_by_problem.setdefault(f"{p.plan.host} lacks {'; '.join(p.lacks)}", []).append(p.plan.row)
-    return [f"{some(rows)}: {what}" for what, rows in rows_by_problem.items()]
+    return [
+        f"{some(rows) if len(rows) < len(plans) or len(rows) == 1 else 'all rows'}: {what}"
+        for what, rows in rows_by_problem.items()
+    ]

@@ -1,17 +1,16 @@
-"""The table that ends a run, the table of jobs, and the deviations from CI, as plain text with aligned columns.
+"""The table that ends a run, the tables of jobs, and the deviations from CI, as plain text with aligned columns.
 
 Plain text serves a terminal, a log and a pasted comment alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rich.cells import cell_len
-
-from ci_tasks.errors import printable, shortened
+from ci_tasks.errors import shortened
 from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Deviation, Evidence, RunRecord
+from ci_tasks.report.layout import columns, without_middle
 from ci_tasks.workflow.model import Row
 
 _MAX_CELL = 58
@@ -28,21 +27,7 @@ class Deviating(Protocol):
     def deviations(self) -> Sequence[Deviation]: ...
 
 
-def columns(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of cells as text with aligned columns, two spaces between them; the last column is not padded."""
-    lines = [[printable(cell) for cell in line] for line in lines]
-    widths = [
-        max(cell_len(line[at]) for line in lines if at < len(line)) for at in range(max(map(len, lines), default=0))
-    ]
-    return [
-        "  ".join(
-            cell + " " * (widths[at] - cell_len(cell)) if at < len(line) - 1 else cell for at, cell in enumerate(line)
-        ).rstrip()
-        for line in lines
-    ]
-
-
-def results(records: Sequence[RunRecord], logs: Sequence[str]) -> list[str]:
+def results(records: Sequence[RunRecord], logs: Sequence[str], width: int | None = None) -> list[str]:
     """One line a row: status, row, where there are several its host, time, evidence, reason and what became of earlier
     attempts; then the log of each row that did not pass."""
     hosts = len({record.host for record in records}) > 1
@@ -51,15 +36,15 @@ def results(records: Sequence[RunRecord], logs: Sequence[str]) -> list[str]:
         (r.status, r.row, *((r.host or "-",) if hosts else ()), duration_of(r), evidence_of(r), reason_with_attempts(r))
         for r in records
     ]
-    lines = columns([head, *_reasons_once(body)])
+    lines = columns(reasons_once(body), width, head=head, names=[1])
     shown = [(r, log) for r, log in zip(records, logs, strict=True) if r.status != PASSED and r.started_at]
     if shown:
-        lines += ["", *columns([(f"log of {r.row}:", f"{log}{_at(r)}") for r, log in shown])]
-    left = left_on_hosts(records)
+        lines += ["", *columns([(f"log of {r.row}:", f"{log}{_at(r)}") for r, log in shown], width)]
+    left = left_on_hosts(records, width)
     return [*lines, "", *left] if left else lines
 
 
-def left_on_hosts(records: Sequence[RunRecord]) -> list[str]:
+def left_on_hosts(records: Sequence[RunRecord], width: int | None = None) -> list[str]:
     """What could not be removed or collected at the end of a run, with its host and row."""
     attempts = [(record, attempt) for record in records for attempt in record.attempts if attempt.left]
     body = [
@@ -71,7 +56,7 @@ def left_on_hosts(records: Sequence[RunRecord]) -> list[str]:
         return []
     hosts = list(dict.fromkeys(attempt.host or "local" for _, attempt in attempts))
     commands = ", ".join(f"`ci-tasks clean --host {host}`" for host in hosts)
-    return [f"Left at the end ({commands}):", *columns(body)]
+    return [f"Left at the end ({commands}):", *columns(body, width)]
 
 
 def cause_and_reason(record: RunRecord) -> str:
@@ -111,7 +96,7 @@ def evidence_of(record: RunRecord) -> str:
     return "-" if weak else evidence(record.evidence)
 
 
-def _reasons_once(body: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def reasons_once(body: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """A long reason that the row above has too, such as what a machine lacks, is not said again."""
     above = ["", *(line[-1] for line in body)]
     return [
@@ -127,7 +112,7 @@ def summary(records: Sequence[RunRecord]) -> str:
     return text or "no row ran"
 
 
-def deviations(records: Sequence[Deviating]) -> list[str]:
+def deviations(records: Sequence[Deviating], width: int | None = None) -> list[str]:
     """What differs from CI, a line each: differences that all rows share once, others with their rows."""
     rows = rows_by_deviation(records)
     if not rows:
@@ -135,12 +120,12 @@ def deviations(records: Sequence[Deviating]) -> list[str]:
     all_rows = len({record.row for record in records})
     body = [
         (
-            f"{_short(item.what)}:",
+            f"  {_short(item.what)}:",
             f"{_short(item.ci)} → {_short(item.here)}; {one_line(item.why)}{_of(names, all_rows)}",
         )
         for item, names in rows.items()
     ]
-    return ["Different from CI (CI → here; why):", *(f"  {line}" for line in columns(body))]
+    return ["Different from CI (CI → here; why):", *columns(body, width)]
 
 
 def rows_by_deviation(records: Sequence[Deviating]) -> dict[Deviation, list[str]]:
@@ -152,21 +137,50 @@ def rows_by_deviation(records: Sequence[Deviating]) -> dict[Deviation, list[str]
     return {item: [*names] for item, names in rows.items()}
 
 
-def jobs(rows: Sequence[Row]) -> list[str]:
-    """The rows of a workflow, one line each."""
-    head = ("LABEL", "ROW", "GPUS", "TRIGGER", "RUNNER", "IMAGE")
-    body = [
-        (
-            row.label,
-            row.row if row.dynamic is None else f"(decided by {row.dynamic})",
-            "-" if row.gpus is None else str(row.gpus),
-            row.trigger or "always",
-            row.runner,
-            row.image or "-",
-        )
-        for row in rows
+def jobs(rows: Sequence[Row], width: int | None = None) -> list[str]:
+    """A summary line for each label, then each row; what is equal in all rows of a label is in its summary."""
+    by_label: dict[str, list[Row]] = {}
+    for row in rows:
+        by_label.setdefault(row.label, []).append(row)
+    summary_head = ("LABEL", "ROWS", "GPUS", "PR LABEL", "IMAGE")
+    summaries = [_label_summary(label, of_label) for label, of_label in by_label.items()]
+    lines = columns(summaries, width, head=summary_head, names=[3, 4])
+    varying = [
+        (name, cell)
+        for name, cell in _JOB_CELLS.items()
+        if any(len({cell(row) for row in of_label}) > 1 for of_label in by_label.values())
     ]
-    return columns([head, *body])
+    body = [(row.label, _row_name(row), _gpus(row), *(cell(row) for _, cell in varying)) for row in rows]
+    head = ("LABEL", "ROW", "GPUS", *(name for name, _ in varying))
+    return [*lines, "", *columns(body, width, head=head, names=[1, *range(3, len(head))])]
+
+
+def _label_summary(label: str, rows: Sequence[Row]) -> tuple[str, ...]:
+    count = "?" if any(row.dynamic is not None for row in rows) else str(len(rows))
+    gpus = sorted({row.gpus for row in rows if row.gpus is not None})
+    several = f"{gpus[0]}-{gpus[-1]}" if gpus else "-"
+    each = (_several([cell(row) for row in rows]) for cell in (_JOB_CELLS[name] for name in ("PR LABEL", "IMAGE")))
+    return (label, count, several if len(gpus) > 1 else "".join(map(str, gpus)) or "-", *each)
+
+
+def _several(values: Sequence[str]) -> str:
+    distinct = list(dict.fromkeys(values))
+    return distinct[0] if len(distinct) == 1 else f"{len(distinct)} different"
+
+
+_JOB_CELLS: dict[str, Callable[[Row], str]] = {
+    "PR LABEL": lambda row: row.trigger or "always",
+    "RUNNER": lambda row: row.runner,
+    "IMAGE": lambda row: row.image or "-",
+}
+
+
+def _row_name(row: Row) -> str:
+    return row.row if row.dynamic is None else f"(decided by {row.dynamic})"
+
+
+def _gpus(row: Row) -> str:
+    return "-" if row.gpus is None else str(row.gpus)
 
 
 def evidence(counts: Evidence) -> str:
@@ -201,8 +215,7 @@ def one_line(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    line = one_line(text)
-    return line if len(line) <= _MAX_CELL else line[: _MAX_CELL - 1] + "…"
+    return without_middle(one_line(text), _MAX_CELL)
 
 
 def _of(rows: Sequence[str], all_rows: int) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from ci_tasks.records import RunRecord
-from ci_tasks.report.table import columns
+from ci_tasks.report.layout import columns
 
 _AT_ONCE = 2.0  # seconds within which one thing follows another without a wait
 _ROUNDED = 0.01  # seconds: one clock says when a row of a host ended and the next one began, to the millisecond
@@ -31,14 +31,14 @@ class Span:
     ids: frozenset[int] = frozenset()
 
 
-def summary_lines(records: Sequence[RunRecord], gpus_by_host: Mapping[str, int]) -> list[str]:
+def summary_lines(records: Sequence[RunRecord], gpus_by_host: Mapping[str, int], width: int | None = None) -> list[str]:
     """The lines below the table of a run of several rows; none where there is nothing to tell."""
     all_spans = [*spans(records)]
     if len(records) < 2 or not all_spans:
         return []
     begin, end = min(span.started for span in all_spans), max(span.end for span in all_spans)
     path = critical_path(all_spans)
-    lines = [f"Wall time: {duration(end - begin)}", *_path(path, begin)]
+    lines = [f"Wall time: {duration(end - begin)}", *_path(path, begin, width)]
     if busy := _busy(all_spans, gpus_by_host, end - begin):
         lines.append(f"GPUs busy: {busy}")
     return lines
@@ -86,7 +86,7 @@ def _overlap(before: Span, span: Span) -> float:
     return _AT_ONCE if before.host != span.host or span.begin > span.started else _ROUNDED
 
 
-def _path(path: Sequence[Span], begin: float) -> list[str]:
+def _path(path: Sequence[Span], begin: float, width: int | None) -> list[str]:
     """The chain as lines; of a long one its longest rows."""
     long = sorted(span.end - span.begin for span in path)[-_MOST:][0]
     released_at = [begin, *(span.end for span in path)]
@@ -98,7 +98,7 @@ def _path(path: Sequence[Span], begin: float) -> list[str]:
     total = sum(span.end - span.begin for span in path)
     many = f"{len(path)} row{'' if len(path) == 1 else 's'}"
     more = [f"  and {len(path) - len(body)} shorter"] if len(body) < len(path) else []
-    return [f"Critical path: {many}, {duration(total)}", *columns(body), *more]
+    return [f"Critical path: {many}, {duration(total)}", *columns(body, width, names=[1]), *more]
 
 
 def _waited(wait: float) -> str:

@@ -14,7 +14,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import OpenExecutor
 from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, RunRecord
-from ci_tasks.report import table
+from ci_tasks.report.layout import columns
 from ci_tasks.results.history import latest
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.job_outputs import JobRows, find_rows
@@ -22,6 +22,7 @@ from ci_tasks.run.label import LabelResult, execute_label, print_results, write_
 from ci_tasks.run.listing import list_jobs
 from ci_tasks.run.prepare import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions, statuses
+from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.changed_tests import is_test
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.select import select
@@ -133,8 +134,8 @@ def _overview(changed: ChangedTests, request: RunRequest) -> list[str]:
     lines = [(f"  {row.test}", f"{where}{left_out.get(row.test or '', '')}") for row, where in running]
     not_run = [(f"  {path}", why) for path, why in sorted(changed.not_run.items())]
     return [
-        *([f"Changed since {request.base or BASE}:", *table.columns(lines)] if lines else []),
-        *(["Changed, and not run:", *table.columns(not_run)] if not_run else []),
+        *([f"Changed since {request.base or BASE}:", *columns(lines, terminal_width())] if lines else []),
+        *(["Changed, and not run:", *columns(not_run, terminal_width())] if not_run else []),
         *([f"Otherwise than in CI: {changed.problem}"] if changed.problem else []),
     ]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.errors import CiTasksError
 from ci_tasks.executors.executor import PreparedRow, RunState
+from ci_tasks.planning.load import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, VACUOUS, Plan, RunRecord
 from ci_tasks.results.record import judge_run, record_not_started, with_status
 from ci_tasks.run import journal as journals
@@ -28,7 +29,7 @@ _POLL_SECONDS = 0.05  # seconds between two looks at the rows, where no event co
 _DISPLAY_SECONDS = 0.2  # seconds between two pictures of many rows
 _MANY_ROWS = 20
 _WORK_SECONDS = 0.2  # seconds of beginning or judging rows, after which those that run are looked at again
-Expected = Callable[[Row], float]  # seconds that a row is expected to take
+Expected = Callable[[Row], ExpectedTime]
 
 
 def run_rows(

@@ -19,7 +19,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import OpenExecutor
 from ci_tasks.executors.open_executor import open_executor
-from ci_tasks.planning.load import expected, speed
+from ci_tasks.planning.load import ExpectedTime, expected, speed
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, PlannedRun, RunRecord, overall
 from ci_tasks.report import junit, table, timeline
 from ci_tasks.results import store
@@ -35,6 +35,7 @@ from ci_tasks.run.progress_view import ProgressView, open_view
 from ci_tasks.run.resume import check_same_tree
 from ci_tasks.run.row_execution import ExecutionOptions, RowExecution, statuses
 from ci_tasks.run.row_plans import host_requirements
+from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.model import Row
 
 _SIMULATED_SECONDS = 10.0  # seconds
@@ -113,13 +114,13 @@ def execute_label(
 
 def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView) -> tuple[list[RunRecord], list[str]]:
     """The rows' records and logs; no records for rows that go on detached."""
-    expected_seconds = _expected_seconds(ready)
+    expected_times = _expected_times(ready)
     if len(ready.sessions) > 1:
         proven = proven_hosts()
         for session in ready.sessions:
             session.is_proven = session.name in proven
         with HostSessions(ready.sessions, host_requirements(ready.planner, ready.rows)) as hosts:
-            return _results(run_rows(ready, options, view, expected_seconds, hosts))
+            return _results(run_rows(ready, options, view, expected_times, hosts))
     session = ready.sessions[0]
     try:
         ready.interrupts.allow()
@@ -131,7 +132,7 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
             session.unusable_reason = problem or ""  # rows that an earlier command began go on
             if options.detach:
                 return start_detached(ready, view), [row.run.log for row in ready.planned_rows.values()]
-            return _results(run_rows(ready, options, view, expected_seconds))
+            return _results(run_rows(ready, options, view, expected_times))
     except KeyboardInterrupt:
         ready.interrupts.defer()
         if ready.journal:
@@ -151,14 +152,16 @@ def _record_none_started(ready: PreparedBatch, status: str, reason: str) -> tupl
     return [record_not_started(row.run, status, reason) for row in rows], [row.run.log for row in rows]
 
 
-def _expected_seconds(ready: PreparedBatch) -> Callable[[Row], float]:
+def _expected_times(ready: PreparedBatch) -> Callable[[Row], ExpectedTime]:
     """How long rows are expected to take, by their history; of several hosts, each one's speed is set."""
     label, hosts = ready.rows[0].label, [session.name for session in ready.sessions]
     history = durations(label, hosts if len(hosts) == 1 else ())
     for session in ready.sessions if len(hosts) > 1 and history else ():
         session.speed = speed(history, durations(label, [session.name]))
     if not history and all(session.spec.simulate for session in ready.sessions):
-        return lambda row: _SIMULATED_SECONDS  # what nobody has seen yet trains for seconds on simulated GPUs
+        return lambda row: ExpectedTime(
+            _SIMULATED_SECONDS
+        )  # what nobody has seen yet trains for seconds on simulated GPUs
     return lambda row: expected(row.row, history, row.gpus or 0)
 
 
@@ -172,7 +175,7 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[Pl
     if len(config.select_hosts(request.host)) > 1:
         raise UsageError(
             f"plan is for one host, and {request.host} is several: which row runs where is decided when GPUs are free",
-            hint="`invoke remote --explain` says each decision",
+            hint="`ci-tasks remote --explain` says each decision",
         )
     ready = prepare(source, config, request, open_executor)
     ready.interrupts.restore()
@@ -185,10 +188,8 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[Pl
 
 def _headline(ready: PreparedBatch) -> str:
     checkout = ready.checkout
-    many = "" if len(checkout.dirty) == 1 else "s"
-    dirty = f", {len(checkout.dirty)} uncommitted file{many}" if checkout.dirty else ""
     count = f"{len(ready.rows)} row{'' if len(ready.rows) == 1 else 's'}"
-    return f"run {ready.batch.id}: {count} of commit {checkout.commit[:12]}{dirty}, tree {checkout.tree[:12]}"
+    return f"run {ready.batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}"
 
 
 def print_results(
@@ -200,12 +201,13 @@ def print_results(
 ) -> int:
     """Print the table that ends a run, then what is `also` to be said. Returns its exit code."""
     counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
-    times = timeline.summary_lines(records, gpus_by_host or {}) if counts else []
+    width = terminal_width()
+    times = timeline.summary_lines(records, gpus_by_host or {}, width) if counts else []
     lines = [
         "",
-        *table.results(records, logs),
+        *table.results(records, logs, width),
         "",
-        *table.deviations(records),
+        *table.deviations(records, width),
         "",
         *times,
         *([""] if times else []),

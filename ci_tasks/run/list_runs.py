@@ -15,7 +15,7 @@ from ci_tasks.records import STATUSES, RowTally, RunRecord
 from ci_tasks.report import history as tables
 from ci_tasks.results import history
 from ci_tasks.results.history import RunQuery
-from ci_tasks.safe_output import json_document
+from ci_tasks.safe_output import json_document, terminal_width
 
 _AGO = re.compile(r"([0-9]{1,6})(m|h|d|w)")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -47,7 +47,9 @@ def show_runs(options: RunFilterOptions, *, json: bool) -> int:
     if json:
         _print_json(records)
     elif records:
-        print("\n".join(tables.listed(records, [_local_time(record.started_at) for record in records])))
+        print(
+            "\n".join(tables.listed(records, [_local_time(record.started_at) for record in records], terminal_width()))
+        )
     else:
         print(_no_runs_message(options))
     return 0
@@ -59,7 +61,7 @@ def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
     if json:
         _print_json(tallies)
     elif tallies:
-        print("\n".join(tables.tallied(tallies)))
+        print("\n".join(tables.tallied(tallies, terminal_width())))
     else:
         print(_no_runs_message(options))
     return 0

@@ -26,7 +26,7 @@ def host_progress(sessions: Sequence[HostSession], executions: Sequence[RowExecu
 
 
 def _row_progress(execution: RowExecution) -> RowProgress:
-    name, gpus = execution.row.row, execution.row.gpus or 0
+    name, gpus, first = execution.row.row, execution.row.gpus or 0, not execution.expected.from_history
     if execution.record is not None:
         record = execution.record
         return RowProgress(
@@ -40,9 +40,11 @@ def _row_progress(execution: RowExecution) -> RowProgress:
         )
     if execution.undecided is not None:
         reason = f"failed before its test began: the host or the row? {execution.undecided.reason}"
-        return RowProgress(name, WAITING, None, reason, host=execution.undecided.host or "", gpus=gpus)
+        return RowProgress(name, WAITING, None, reason, host=execution.undecided.host or "", gpus=gpus, first_run=first)
     if execution.prepared is None or execution.session is None:
-        return RowProgress(name, WAITING, None, execution.wait_reason, gpus=gpus, attempt=execution.attempt)
+        return RowProgress(
+            name, WAITING, None, execution.wait_reason, gpus=gpus, attempt=execution.attempt, first_run=first
+        )
     seconds = time.monotonic() - execution.started_at
     note = execution.session.executor.poll(execution.prepared).note
     return running_row_progress(
@@ -52,7 +54,8 @@ def _row_progress(execution: RowExecution) -> RowProgress:
         note,
         host=execution.session.name,
         gpus=gpus,
-        left=execution.expected_seconds - seconds,
+        left=None if first else execution.expected.seconds - seconds,
+        first_run=first,
         attempt=execution.attempt,
     )
 

@@ -107,7 +107,7 @@ class RowPlacer:
         return WaitingRow(
             name=execution.row.row,
             gpus=execution.row.gpus or 0,
-            seconds=execution.expected_seconds,
+            seconds=execution.expected.seconds,
             exclusive=self._exclusive_of(execution),
             hosts=self._hosts_of(execution),
             image=self._ready.planner.request.image or execution.row.image,

@@ -14,7 +14,7 @@ from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
 from ci_tasks.errors import shortened
 from ci_tasks.executors.last_line import last_line
-from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, remaining
+from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end, remaining
 from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ class PlainView:
         waiting = [progress for progress in rows if progress.state == WAITING]
         if running:
             names = [f"{progress.row}{_host_and_attempt(progress) if several else ''}" for progress in running]
-            self.print_message(f"still running: {_names_in_short(names)}; {len(waiting)} waiting{_expected_end(left)}")
+            self.print_message(
+                f"still running: {_names_in_short(names)}; {len(waiting)} waiting{_expected_end(rows, left)}"
+            )
         noted = [progress for progress in rows if progress.state in (WAITING, STALLED) and progress.note]
         for progress in noted[:_MAX_REMINDED]:
             self.print_message(f"still {progress.state}: {progress.row}: {progress.note}")
@@ -132,12 +134,12 @@ def _names_in_short(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_REMINDED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _expected_end(left: float | None) -> str:
+def _expected_end(rows: Sequence[RowProgress], left: float | None) -> str:
     """When all of it should have ended, by the clock on the wall where that is still to come."""
-    if left is None:
-        return ""
-    at = f", until {time.strftime('%H:%M', time.localtime(time.time() + left))}" if left >= 0 else ""
-    return f"; {remaining(left)}{at}"
+    text = expected_end(rows, left)
+    is_known = left is not None and left >= 0 and text == remaining(left)
+    at = time.strftime(", until %H:%M", time.localtime(time.time() + (left or 0.0))) if is_known else ""
+    return f"; {text}{at}" if text else ""
 
 
 class LiveView:
@@ -245,6 +247,7 @@ def running_row_progress(
     host: str = "",
     gpus: int = 0,
     left: float | None = None,
+    first_run: bool = False,
     attempt: int = 1,
 ) -> RowProgress:
     """How a started row stands: it waits for what others hold, it is silent, or it runs and this is its last line.
@@ -262,7 +265,7 @@ def running_row_progress(
     elif not note:
         message = "collecting what it leaves" if status.phase == "collecting" else _LAST.of(run)
     ids = status.gpu_ids or ()
-    return RowProgress(row, state, seconds, message, host, gpus, ids, left, attempt, run.log)
+    return RowProgress(row, state, seconds, message, host, gpus, ids, left, attempt, run.log, first_run)
 
 
 def _roughly(seconds: float) -> str:

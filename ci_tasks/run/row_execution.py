@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ci_tasks.agent.run_directory import END_CANCELLED, RunDir, read_remote, read_status
 from ci_tasks.executors.executor import PreparedRow, RunState
+from ci_tasks.planning.load import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Attempt, RunRecord
 from ci_tasks.results.record import with_attempts
 from ci_tasks.run.host_sessions import HostSession
@@ -44,7 +45,7 @@ class RowExecution:
 
     position: int
     row: Row
-    expected_seconds: float
+    expected: ExpectedTime
     prepared: PreparedRow | None = None
     session: HostSession | None = None
     started_at: float = 0.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow, expected, prior, speed
+from ci_tasks.planning.load import ExpectedTime, HostLoad, StartedRow, WaitingRow, expected, prior, speed
 from ci_tasks.planning.placement import HELD_SECONDS, OVERTAKE_SECONDS, place
 
 RAY = frozenset({"ray-host-network"})
@@ -281,6 +281,6 @@ def test_what_is_left_is_what_no_order_of_the_rows_can_beat(
 
 def test_seconds_expected_of_a_row() -> None:
     durations = {"ppo": 50.0, "ckpt[sync]": 100.0, "ckpt[async]": 300.0}
-    assert expected("ppo", durations, 8) == 50
-    assert expected("ckpt[gpu]", durations, 8) == 200  # as its other modes
-    assert expected("new", durations, 8) == prior(8) > prior(4) > prior(0) > 0
+    assert expected("ppo", durations, 8) == ExpectedTime(50, from_history=True)
+    assert expected("ckpt[gpu]", durations, 8) == ExpectedTime(200)  # as its other modes
+    assert expected("new", durations, 8).seconds == prior(8) > prior(4) > prior(0) > 0

@@ -20,7 +20,7 @@ from ci_tasks.workflow.model import Row, Workflow
 from ci_tasks.workflow.naming import MatrixTest
 from ci_tasks.workflow.reader import read
 
-CHECKOUT = Checkout("/src/slime", "c0ffee0123456789", "7ree", ("a.py", "b.py"))
+CHECKOUT = Checkout("/src/slime", "c0ffee0123456789", "7ree", ("a.py", "b.py"), head="c0ffee0123456789")
 PLACE = RunLocation(
     "id-1", "/runs/id 1", "/runs/id 1/workspace", CHECKOUT, ("/usr/bin/python3.10", "3.10.4"), "/envs", "/locks"
 )
@@ -89,9 +89,9 @@ def deviation(planned: Plan, what: str) -> Deviation:
 @pytest.mark.parametrize(
     ("dirty", "here"),
     [
-        ((), "c0ffee012345"),
-        (("a",), "c0ffee012345 with 1 uncommitted file"),
-        (("a", "b"), "c0ffee012345 with 2 uncommitted files"),
+        ((), "c0ffee0"),
+        (("a",), "c0ffee0 + 1 changed file"),
+        (("a", "b"), "c0ffee0 + 2 changed files"),
     ],
 )
 def test_the_code_is_named(dirty: tuple[str, ...], here: str) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
+from rich.live import Live
+from rich.style import Style
 from rich.text import Text
 
 from ci_tasks.records import EXIT_CODES
-from ci_tasks.report.live import HostProgress, RowProgress, progress_table, span, style
+from ci_tasks.report.live import _COLOURS, _QUIET, _STYLES, HostProgress, RowProgress, progress_table, span, style
 
 
 def shown(
@@ -37,16 +40,16 @@ def test_the_whole_table() -> None:
     ]
     assert shown(lanes) == [
         "ppo on local",
-        "STATUS     ROW                 TIME  LAST",
-        "passed     first               61 s  2 tests",
-        "running    second               3 s  step 1 [loss=2] of 2",
+        "STATUS     ROW     TIME  LAST",
+        "passed     first   61 s  2 tests",
+        "running    second   3 s  step 1 [loss=2] of 2",
         "waiting    third",
         "1 passed, 1 running, 1 waiting",
     ]
 
 
 def test_no_row() -> None:
-    assert shown([])[:2] == ["ppo on local", "STATUS     ROW                 TIME  LAST"]
+    assert shown([])[:2] == ["ppo on local", "STATUS     ROW  TIME  LAST"]
 
 
 def test_of_many_rows_those_that_went_wrong_and_those_that_run_are_shown() -> None:
@@ -74,7 +77,7 @@ def test_rows_that_look_alike_are_each_shown_once() -> None:
 
 def test_long_and_wide_text_stays_on_its_line() -> None:
     lines = shown([RowProgress("日本" * 40, "running", 5.0, "x" * 300)])
-    assert len(lines) == 4 and lines[2].startswith("running    日本日本")
+    assert len(lines) == 4 and lines[2].startswith("running    日本日…本日本")
 
 
 @pytest.mark.parametrize("state", [*EXIT_CODES, "running", "waiting"])
@@ -93,8 +96,8 @@ def test_of_one_host_nothing_more_is_said_than_when_it_is_expected_to_end() -> N
     ]
     assert shown(lanes, hosts=[HostProgress("h100a", 8)], left=1530.0) == [
         "ppo on local: about 26 min left",
-        "STATUS     ROW               TIME   LEFT  LAST",
-        "running    a                 61 s  2 min  step 1",
+        "STATUS     ROW  TIME   LEFT  LAST",
+        "running    a    61 s  2 min  step 1",
         "waiting    b",
         "1 running, 1 waiting",
     ]
@@ -125,14 +128,14 @@ def test_several_hosts_have_a_lane_each_above_the_rows() -> None:
         "h100b  03 03 03 03 03 03 03 03   away; the link is down for 12 s; 8 ours; 1 row",
         "h100c                            connecting; GPUs not known",
         "cpu                              no GPU; 1 row",
-        "NO  STATUS     ROW             TIME        LEFT  LAST",
-        "01  running    ppo           12 min  2 min over  step 12, reward 0.43",
-        "02  stalled    ckpt            60 s              attempt 2: no output",
-        "03  running    gspo             5 s        95 s",
-        "04  running    unit             5 s",
-        "05  waiting    held up          5 s              GPU 3 of h100a",
+        "NO  STATUS     ROW        TIME        LEFT  LAST",
+        "01  running    ppo      12 min  2 min over  step 12, reward 0.43",
+        "02  stalled    ckpt       60 s              attempt 2: no output",
+        "03  running    gspo        5 s        95 s",
+        "04  running    unit        5 s",
+        "05  waiting    held up     5 s              GPU 3 of h100a",
         "06  waiting    later",
-        "07  passed     done            65 s",
+        "07  passed     done       65 s",
         "1 passed, 3 running, 1 stalled, 2 waiting",
     ]
 
@@ -146,7 +149,7 @@ def test_a_wide_terminal_says_at_each_row_where_it_is() -> None:
 def test_a_narrow_terminal_keeps_the_ends_of_names_that_begin_alike() -> None:
     names = [f"test_qwen3_4B_ckpt_megatron[{mode}]" for mode in ("save", "async-save")]
     lines = shown([RowProgress(name, "running", 1.0) for name in names], hosts=FLEET, width=80)
-    assert [line.split()[2] for line in lines[-3:-1]] == ["test_qw…gatron[save]", "test_qw…[async-save]"]
+    assert [line.split()[2] for line in lines[-3:-1]] == ["test_…ckpt_megatron[save]", "test_…async-save]"]
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 12)])
@@ -185,3 +188,62 @@ def test_nothing_is_said_by_colour_alone() -> None:
 )
 def test_lengths_of_time_take_little_room(seconds: float, expected: str) -> None:
     assert span(seconds) == expected
+
+
+def test_without_an_earlier_run_of_all_rows_no_end_is_estimated() -> None:
+    new = RowProgress("a", "running", 5.0, first_run=True)
+    assert shown([new], left=900.0)[0] == "ppo on local: no earlier run"
+    known = RowProgress("b", "running", 5.0, seconds_left=30.0)
+    assert shown([new, known], left=900.0)[0] == "ppo on local: no earlier run of 1 of 2 rows"
+    assert (
+        shown([RowProgress("a", "passed", 5.0, first_run=True), known], left=30.0)[0] == "ppo on local: about 30 s left"
+    )
+
+
+@pytest.mark.parametrize("colour", sorted({*_STYLES.values(), *_COLOURS, _QUIET}))
+@pytest.mark.parametrize("background", [(0, 0, 0), (255, 255, 255)], ids=["dark", "light"])
+def test_a_colour_can_be_read_on_dark_and_on_light(colour: str, background: tuple[int, int, int]) -> None:
+    """WCAG asks for a contrast of 3 of large or bold text, and of parts of a user interface."""
+    foreground = Style.parse(colour).color
+    assert foreground is not None and foreground.number is not None
+    assert foreground.number >= 16, "the first 16 are what the terminal's theme makes of them"
+    darker, lighter = sorted(map(_luminance, (foreground.get_truecolor(), background)))
+    assert (lighter + 0.05) / (darker + 0.05) >= 3
+
+
+def _luminance(colour: Sequence[int]) -> float:
+    red, green, blue = (c / 12.92 if (c := part / 255) <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for part in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("width", [30, 40, 80])
+def test_nothing_is_left_on_the_screen_though_the_terminal_echoes_ctrl_c(width: int) -> None:
+    """The echo stands where the cursor is: at the end of the last line. If it wrapped, a line would be left."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, height=24, force_terminal=True, _environ={"TERM": "xterm"})
+    states = ["running", "passed", "failed", "waiting", "blocked", "vacuous", "cancelled", "lost"]
+    table = progress_table("ppo on local", [RowProgress(f"row-{state}", state, 1.0, "x" * 90) for state in states], 24)
+    with Live(table, console=console, auto_refresh=False, transient=True) as live:
+        out.write("^C")
+        live.refresh()
+        out.write("^C")
+    assert [line for line in _screen(out.getvalue(), width) if line.strip()] == []
+
+
+def _screen(written: str, width: int) -> list[str]:
+    """What a terminal shows that knows the few sequences of a table that changes in place."""
+    lines, row, column = [""], 0, 0
+    for token in re.findall(r"\x1b\[[?0-9;]*[a-zA-Z]|.|[\r\n]", written):
+        if token == "\r":
+            column = 0
+        elif token == "\n" or (not token.startswith("\x1b") and column == width):
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        if token.startswith("\x1b"):
+            count = int(token[2:-1] or 1) if token[2:-1].isdecimal() or token[2:-1] == "" else 0
+            row = max(row - count, 0) if token.endswith("A") else row
+            lines[row] = "" if token.endswith("K") else lines[row]
+        elif token not in "\r\n":
+            lines[row] = lines[row].ljust(column)[:column] + token + lines[row][column + 1 :]
+            column += 1
+    return lines

@@ -37,7 +37,7 @@ def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
         "started_at": "2026-01-01T00:00:00.000+00:00",
         "timings": {"seconds": 4.0},
         "evidence": EVIDENCE,
-        "checkout": {"path": "/c", "commit": "c" * 40, "tree": "d" * 40, "dirty": ["a.py"]},
+        "checkout": {"path": "/c", "head": "h" * 40, "commit": "c" * 40, "tree": "d" * 40, "dirty": ["a.py"]},
         "deviations": [{"what": "image", "ci": "a:latest", "here": "a@sha256:1", "why": "pinned"}],
         **more,
     }
@@ -49,7 +49,7 @@ def test_a_summary_has_the_verdict_table_failures_and_differences() -> None:
     assert render("my run", [record("ok"), failed]).splitlines() == [
         "## 1 of 2 rows failed, 1 passed",
         "",
-        "my run. Commit `cccccccccccc`, 1 uncommitted, tree `dddddddddddd`.",
+        "my run. Commit `hhhhhhh + 1 changed file`, tree `dddddddddddd`.",
         "",
         "| status | row | host | time | evidence | reason |",
         "|---|---|---|--:|---|---|",

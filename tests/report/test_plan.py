@@ -40,10 +40,12 @@ def test_no_plan_is_said() -> None:
 
 
 def test_each_plan_is_a_line_that_can_be_pasted() -> None:
-    assert describe([plan("a"), plan("b", gpus=8, run_dir="/runs/it's b")]) == [
+    assert describe([plan("a", run_dir="/the runs/a"), plan("b", gpus=8, run_dir="/the runs/it's b")]) == [
+        "cd '/the runs'",
+        "",
         "ROW  GPUS  RUN BY HAND",
-        "a    0     bash /runs/a/run.sh",
-        "b    8     bash '/runs/it'\"'\"'s b/run.sh'",
+        "a    0     bash a/run.sh",
+        "b    8     bash 'it'\"'\"'s b/run.sh'",
         "",
     ]
 
@@ -54,7 +56,7 @@ def test_what_is_missing_and_what_differs_follow() -> None:
         plan("a", secrets=("B", "A"), missing=("4 GPUs (found 0)", "docker"), deviations=(differs,)),
         plan("b", secrets=("A",), deviations=(differs,)),
     ]
-    assert describe(plans)[3:] == [
+    assert describe(plans)[5:] == [
         "",
         "Secrets, from the environment: A, B",
         "",

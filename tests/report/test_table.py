@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import Evidence, RunRecord
-from ci_tasks.report.table import columns, deviations, evidence, jobs, results, summary
+from ci_tasks.report.table import deviations, evidence, jobs, results, summary
 from ci_tasks.workflow.model import Row
 
 NOTHING = {"kind": "none", "tests": 0, "failures": 0, "skipped": 0, "steps": 0}
@@ -26,25 +27,6 @@ LAST = {"id": "b.01", "host": None, "status": "passed"}
 
 def differs(what: str = "code", ci: str = "merge", here: str = "tree", why: str = "yours") -> dict[str, str]:
     return {"what": what, "ci": ci, "here": here, "why": why}
-
-
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        ([], []),
-        ([[]], [""]),
-        ([["a"]], ["a"]),
-        ([["a", "b"], ["long", "c"]], ["a     b", "long  c"]),
-        # The last cell of a line is not padded, and a short line needs no empty cells.
-        ([["a"], ["bb", "c", "d"]], ["a", "bb  c  d"]),
-        ([["a", ""], ["b", "c"]], ["a", "b  c"]),
-        # East Asian characters take two cells, accents that join a letter none.
-        ([["日本", "x"], ["abcde", "x"]], ["日本   x", "abcde  x"]),
-        ([["e\u0301", "x"], ["ab", "x"]], ["e\u0301   x", "ab  x"]),
-    ],
-)
-def test_columns_are_aligned(lines: list[list[str]], text: list[str]) -> None:
-    assert columns(lines) == text
 
 
 def test_results_have_a_line_a_row_and_the_log_of_what_did_not_pass() -> None:
@@ -154,8 +136,8 @@ def test_long_scripts_and_messages_of_several_lines_take_one_line() -> None:
     script = "set -e\n" + "pip install something  \\\n" * 10
     lines = deviations([record("a", deviations=[differs("step\n'x'", script, script + "y", "one\ntwo")])])
     assert len(lines) == 2
-    short = "set -e pip install something \\ pip install something \\ pi…"
-    assert lines[1] == f"  step 'x':  {short} → {short}; one two"
+    short = "set -e pip install …something \\ pip install something \\"
+    assert lines[1] == f"  step 'x':  {short} → {short} y; one two"
 
 
 def test_two_differences_that_begin_alike_stay_two() -> None:
@@ -164,18 +146,31 @@ def test_two_differences_that_begin_alike_stay_two() -> None:
     assert [line[-5:] for line in deviations(records)[1:]] == ["s [a]", "s [b]"]
 
 
-def test_the_table_of_jobs() -> None:
+def test_jobs_begin_with_a_line_for_each_label() -> None:
     row = Row("ppo", "e2e-test-ppo", "run-ci-ppo", "qwen3", None, "", 8, "a/b:c", {}, "self-hosted", None)
     dynamic = Row("changed", "j", None, "changed", None, "", None, None, {}, "github-hosted", None, dynamic="${{ x }}")
-    assert jobs([row, dynamic]) == [
-        "LABEL    ROW                    GPUS  TRIGGER     RUNNER         IMAGE",
-        "ppo      qwen3                  8     run-ci-ppo  self-hosted    a/b:c",
-        "changed  (decided by ${{ x }})  -     always      github-hosted  -",
+    assert jobs([row, replace(row, row="moe", gpus=2), dynamic]) == [
+        "LABEL    ROWS  GPUS  PR LABEL    IMAGE",
+        "ppo      2     2-8   run-ci-ppo  a/b:c",
+        "changed  ?     -     always      -",
+        "",
+        "LABEL    ROW                    GPUS",
+        "ppo      qwen3                  8",
+        "ppo      moe                    2",
+        "changed  (decided by ${{ x }})  -",
     ]
 
 
-def test_a_cell_has_no_control_characters() -> None:
-    assert columns([["a", "\x1b[31mimage"]]) == ["a  �[31mimage"]
+def test_what_differs_within_a_label_has_a_column_of_its_own() -> None:
+    row = Row("ppo", "e2e-test-ppo", "run-ci-ppo", "a", None, "", 8, "x:1", {}, "self-hosted", None)
+    assert jobs([row, replace(row, row="b", image="x:2")]) == [
+        "LABEL  ROWS  GPUS  PR LABEL    IMAGE",
+        "ppo    2     8     run-ci-ppo  2 different",
+        "",
+        "LABEL  ROW  GPUS  IMAGE",
+        "ppo    a    8     x:1",
+        "ppo    b    8     x:2",
+    ]
 
 
 def test_rows_of_several_hosts_say_which() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.run import label as module
-from ci_tasks.run.label import _expected_seconds
+from ci_tasks.run.label import _expected_times
 
 ALL = {"ppo": 100.0, "ckpt": 200.0}
 HISTORY = {(): ALL, ("a",): {"ppo": 50.0, "ckpt": 100.0}, ("b",): {"ppo": 400.0, "ckpt": 800.0}}
@@ -22,7 +22,7 @@ def expected(names: str, history: Any, simulates: bool = False) -> tuple[float, 
         patch.setattr(module, "durations", lambda label, hosts: history.get(tuple(hosts), {}))
         ready: Any = SimpleNamespace(rows=[row], sessions=sessions)
         asked: Any = row
-        return _expected_seconds(ready)(asked), [session.speed for session in sessions]
+        return _expected_times(ready)(asked).seconds, [session.speed for session in sessions]
 
 
 def test_on_one_host_its_own_history_counts() -> None:

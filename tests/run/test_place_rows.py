@@ -11,7 +11,7 @@ import pytest
 
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.capacity import HostFacts
-from ci_tasks.planning.load import HostLoad, WaitingRow
+from ci_tasks.planning.load import ExpectedTime, HostLoad, WaitingRow
 from ci_tasks.planning.placement import Decision
 from ci_tasks.records import Attempt
 from ci_tasks.run import place_rows
@@ -70,7 +70,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[WaitingRow], list[
 def placement(
     sessions: list[HostSession], gpus: list[int], jobs: int | None = None
 ) -> tuple[RowPlacer, list[RowExecution]]:
-    executions = [RowExecution(at, row(f"r{at}", count), 60.0) for at, count in enumerate(gpus)]
+    executions = [RowExecution(at, row(f"r{at}", count), ExpectedTime(60.0)) for at, count in enumerate(gpus)]
     batch: Any = Given([execution.row for execution in executions], sessions)
     return RowPlacer(batch, executions, jobs), executions
 

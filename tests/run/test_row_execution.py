@@ -10,6 +10,7 @@ import pytest
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.executor import Executor
 from ci_tasks.planning.capacity import HostFacts
+from ci_tasks.planning.load import ExpectedTime
 from ci_tasks.records import Attempt, RunRecord
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.row_execution import RowExecution, RunPolicy, statuses
@@ -68,7 +69,7 @@ def test_a_row_is_tried_again_only_for_the_environments_sake(
     policy: RunPolicy, attempts: list[str], again: bool
 ) -> None:
     hosts = [session("a"), session("b")]
-    execution = RowExecution(0, ROW, 60.0)
+    execution = RowExecution(0, ROW, ExpectedTime(60.0))
     for host, status in zip(hosts, attempts, strict=False):
         tried = execution.retry(ended(host.name, status), hosts, policy)
     assert tried is again
@@ -76,13 +77,13 @@ def test_a_row_is_tried_again_only_for_the_environments_sake(
 
 
 def test_a_failed_row_may_be_asked_once_more_on_its_only_host() -> None:
-    execution = RowExecution(0, ROW, 60.0)
+    execution = RowExecution(0, ROW, ExpectedTime(60.0))
     assert execution.retry(ended("a", "failed"), [session("a")], RunPolicy(retry_failed=True))
     assert execution.may_run_on(session("a"))
 
 
 def test_a_blocked_row_does_not_go_back_to_where_it_was_blocked() -> None:
-    execution = RowExecution(0, ROW, 60.0)
+    execution = RowExecution(0, ROW, ExpectedTime(60.0))
     assert execution.retry(ended("a", "blocked"), [session("a"), session("b")], RunPolicy())
     assert not execution.may_run_on(session("a"))
     assert execution.may_run_on(session("b"))
@@ -90,7 +91,7 @@ def test_a_blocked_row_does_not_go_back_to_where_it_was_blocked() -> None:
 
 @pytest.mark.parametrize("other", [session("b", gpus=2), session("b", problem="cannot be reached")])
 def test_a_host_that_cannot_run_the_row_is_no_second_chance(other: HostSession) -> None:
-    assert not RowExecution(0, ROW, 60.0).retry(ended("a", "blocked"), [session("a"), other], RunPolicy())
+    assert not RowExecution(0, ROW, ExpectedTime(60.0)).retry(ended("a", "blocked"), [session("a"), other], RunPolicy())
 
 
 def test_rows_that_another_ones_failure_ended_say_nothing_of_their_own() -> None:

@@ -32,9 +32,10 @@ def hosts(options: HostsOptions) -> int:
     CI_TASKS_HOSTS=mine.yaml ci-tasks hosts
     ci-tasks hosts --trust            for a hosts.yaml that is part of the checkout
     """
-    from ci_tasks.report.table import columns
+    from ci_tasks.report.layout import columns
     from ci_tasks.run.hosts_files import open_config, trust
     from ci_tasks.run.listing import list_hosts
+    from ci_tasks.safe_output import terminal_width
 
     if options.trust:
         file, text = trust(options.repo)
@@ -47,19 +48,21 @@ def hosts(options: HostsOptions) -> int:
     else:
         head = ("HOST", "KIND", "ADDRESS", "RUNTIME", "GPUS", "FROM")
         body = [(host.name, host.kind, host.address or "-", host.runtime, _gpus(host), _files(host)) for host in listed]
-        print("\n".join([*columns([head, *body]), *_overrides(config.overrides)]))
+        print("\n".join([*columns(body, terminal_width(), head=head, names=[2, 5]), *_overrides(config.overrides)]))
     return 0
 
 
 def _overrides(overrides: Sequence[Override]) -> list[str]:
-    from ci_tasks.report.table import columns
+    from ci_tasks.report.layout import columns
+    from ci_tasks.safe_output import terminal_width
 
     keys = ("run", "skip", "with_", "pip_index", "replace")
     body = [
         (each.job, each.step, ", ".join(key.rstrip("_") for key in keys if getattr(each, key)), each.source)
         for each in overrides
     ]
-    return ["", *columns([("OVERRIDE OF JOB", "STEP", "CHANGES", "FROM"), *body])] if body else []
+    head = ("OVERRIDE OF JOB", "STEP", "CHANGES", "FROM")
+    return ["", *columns(body, terminal_width(), head=head, names=[3])] if body else []
 
 
 def _files(host: ListedHost) -> str:

@@ -33,6 +33,7 @@ def jobs(options: JobsOptions) -> int:
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.listing import list_jobs
+    from ci_tasks.safe_output import terminal_width
     from ci_tasks.workflow.model import JobRow
 
     given = with_given(open_config(options.repo), options).given
@@ -43,7 +44,7 @@ def jobs(options: JobsOptions) -> int:
         print_json([JobRow.of(row).public() for row in rows])
     else:
         print(source.headline)
-        print("\n".join(table.jobs(rows)))
+        print("\n".join(table.jobs(rows, terminal_width())))
         if label and any(row.dynamic for row in rows):
             print("rows that an output of another job decides: --run-needs runs that job here, --output gives it")
     return 0
@@ -80,6 +81,7 @@ def plan(options: PlanOptions) -> int:
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.label import plan
     from ci_tasks.run.prepare import RunRequest
+    from ci_tasks.safe_output import terminal_width
 
     config = with_given(open_config(options.repo), options)
     source = open_source(options.repo, options.rev, options.workflow, config.given)
@@ -92,5 +94,5 @@ def plan(options: PlanOptions) -> int:
         print_json([run.public() for run in plans])
     else:
         print(source.headline)
-        print("\n".join(describe(plans)))
+        print("\n".join(describe(plans, terminal_width())))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ci_tasks.report.table import columns
+from ci_tasks.report.layout import columns
 
 # A fault would block or break a row; a warning may; unknown is what could not be queried.
 OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
@@ -44,16 +44,16 @@ def unknown(topic: str, text: str, next_step: str = "") -> CheckResult:
     return CheckResult(topic, UNKNOWN, text, next_step)
 
 
-def lines(host: str, results: Sequence[CheckResult]) -> list[str]:
+def lines(host: str, results: Sequence[CheckResult], width: int | None = None) -> list[str]:
     """The host's name, and a line for each result, with its next step below."""
     cells: list[tuple[str, ...]] = []
     topic = ""
     for result in sorted(results, key=table_position):
-        cells.append((result.status, result.topic if result.topic != topic else "", _line(result.text)))
+        cells.append((f"  {result.status}", result.topic if result.topic != topic else "", _line(result.text)))
         topic = result.topic
         if result.next_step:
             cells.append(("", "", f"→ {_line(result.next_step)}"))
-    return [host, *(f"  {line}" for line in columns(cells))]
+    return [host, *columns(cells, width)]
 
 
 def table_position(result: CheckResult) -> int:

@@ -101,7 +101,7 @@ def _workspace(host: HostSpec, answers: QueryAnswers) -> list[CheckResult]:
     if not (disk.get("directory") and disk.get("writable")):
         step = "make it writable for you, or name another `workspace` in hosts.yaml"
         return [fault("disk", f"{name}: cannot be written", step)]
-    step = f"`invoke clean --host {host.name}` removes what old runs left; or name another `workspace`"
+    step = f"`ci-tasks clean --host {host.name}` removes what old runs left; or name another `workspace`"
     return [free_space("disk", name, disk, WORKSPACE, step)]
 
 

@@ -19,6 +19,7 @@ from ci_tasks.features.doctor import facts_of_host as facts
 from ci_tasks.features.doctor.check_results import FAULT, CheckResult, fault, ok
 from ci_tasks.features.doctor.host_fact import HostFact
 from ci_tasks.results import store
+from ci_tasks.safe_output import terminal_width
 
 OpenQueryRunner = Callable[[HostSpec], AbstractContextManager[QueryRunner]]
 ResultWithAnswers = tuple[
@@ -43,7 +44,8 @@ def run_doctor(
     for host in hosts:
         of_host = examine_host(host, images, open_query_runner)
         if not as_json:
-            print("\n".join(report.lines(_headline(host), [result for result, _ in of_host])), end="\n\n", flush=True)
+            lines = report.lines(_headline(host), [result for result, _ in of_host], terminal_width())
+            print("\n".join(lines), end="\n\n", flush=True)
         shown += [(host, each) for each in of_host]
     results = [result for _, (result, _) in shown]
     if as_json:

@@ -37,6 +37,7 @@ from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.job_outputs import JobRows, find_rows
 from ci_tasks.run.prepare import print_override_warnings
 from ci_tasks.run.row_plans import RowPlanner
+from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow import rows as workflow_rows
 from ci_tasks.workflow import secrets, select
 from ci_tasks.workflow.model import Row
@@ -88,7 +89,7 @@ def prefetch_label(
         public = {**asdict(result), "checkout": str(source.path), "label": options.label, "blocked": result.blocked}
         print_json(public)
     else:
-        print("\n".join([*report.text(result), "", report.summary(result)]))
+        print("\n".join([*report.text(result, terminal_width()), "", report.summary(result)]))
     return EXIT_BLOCKED if result.blocked else 0
 
 

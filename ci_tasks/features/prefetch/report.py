@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ci_tasks.report.table import columns
+from ci_tasks.report.layout import columns
 
 THERE, PARTLY, MISSING, FETCHED, NOT_KEPT = "there", "partly", "missing", "fetched", "not kept"
 # What a person reads for a refusal's code, where that is not the code itself.
@@ -107,14 +107,14 @@ class PrefetchReport:
         )
 
 
-def text(report: PrefetchReport) -> list[str]:
+def text(report: PrefetchReport, width: int | None = None) -> list[str]:
     """The table, what each problem asks for, the mounts, and what the source leaves open."""
     if not report.repositories and not report.unresolved and not report.expected:
         return ["no test of these rows asks a hub for anything"]
     lines: list[str] = []
     if report.repositories:
         head = ("STATE", "REPOSITORY", "REVISION", "SIZE", "ROWS", f"ON {report.host.upper()}")
-        lines += columns([head, *(_cells(line) for line in report.repositories)])
+        lines += columns([_cells(line) for line in report.repositories], width, head=head, names=[1])
     for line in report.repositories:
         if line.problem:
             lines += ["", f"{line.message}", f"  → {line.hint}", f"  asked for by {_first(line.where)}"]

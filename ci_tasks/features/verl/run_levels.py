@@ -75,7 +75,7 @@ def run(options: VerlRequest, config: Config, form: str = "text") -> int:
         raise UsageError(f"--baseline names {options.baseline}, which is no file")
     with _trees_under_test(options, config) as trees:
         print(
-            f"Bridge: {_describe(trees.bridge)}, {options.bridge}\nverl:   {_describe(trees.verl)}, {options.verl}",
+            f"Bridge: {trees.bridge.title}, {options.bridge}\nverl:   {trees.verl.title}, {options.verl}",
             flush=True,
         )
         done = running.execute_label(trees.source, config, _request(options))
@@ -133,11 +133,6 @@ def _shown(summary: Summary, form: str) -> list[str]:
         return report.markdown(summary).splitlines()
     plot = ["", *report.plot(summary.curve)] if summary.curve is not None else []
     return [*report.text(summary), *plot]
-
-
-def _describe(checkout: Checkout) -> str:
-    count = len(checkout.dirty)
-    return f"{checkout.commit[:12]}{f' and {count} uncommitted' if count else ''}"
 
 
 @contextmanager

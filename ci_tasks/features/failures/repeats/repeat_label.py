@@ -28,6 +28,7 @@ from ci_tasks.run.label import LabelResult, execute_label
 from ci_tasks.run.prepare import RunRequest
 from ci_tasks.run.progress_view import PlainView, ProgressView
 from ci_tasks.run.row_execution import ExecutionOptions
+from ci_tasks.safe_output import terminal_width
 
 
 class Perform(Protocol):
@@ -156,8 +157,9 @@ def print_results(done: Repetitions, label: str) -> None:
     """Print the table that ends it, and what differs from CI."""
     rows = done.rows()
     many = "" if done.count == 1 else "s"
-    differs = table.deviations([record for record, _ in done.records])
-    print("\n".join(["", *report.results(rows, repeats.EQUAL_FAILURES), "", *differs, ""]) if rows else "")
+    width = terminal_width()
+    differs = table.deviations([record for record, _ in done.records], width)
+    print("\n".join(["", *report.results(rows, repeats.EQUAL_FAILURES, width), "", *differs, ""]) if rows else "")
     ended = "; interrupted" if done.interrupted else ""
     print(
         f"{label}: {done.count} repetition{many} on tree {done.checkout.tree[:12]}: {report.summary(rows)}{ended}",

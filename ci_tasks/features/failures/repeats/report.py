@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from ci_tasks.errors import printable
 from ci_tasks.features.failures.repeats.outcomes import OutcomeCounts
 from ci_tasks.records import Checkout
-from ci_tasks.report.table import columns, some
+from ci_tasks.report.layout import columns
+from ci_tasks.report.table import some
 
 _SHORT = 70
 
@@ -35,12 +36,9 @@ class RepeatedRow:
 
 def announcement(limit: int, until_fail: bool, checkout: Checkout) -> str:
     """The line before the first repetition."""
-    what = f"commit {checkout.commit[:12]}"
-    if checkout.dirty:
-        what += f", {len(checkout.dirty)} uncommitted file{'' if len(checkout.dirty) == 1 else 's'}"
     often = f"{limit} time{'' if limit == 1 else 's'}"
     how = f"until a row fails, at most {often}" if until_fail else f"each row {often}, or until the answer is clear"
-    return f"repeating {how}: {what}, tree {checkout.tree[:12]}"
+    return f"repeating {how}: {checkout.title}, tree {checkout.tree[:12]}"
 
 
 def progress(number: int, ended: Mapping[str, str], so_far: Sequence[OutcomeCounts]) -> str:
@@ -62,7 +60,7 @@ def short(failure_kind: str) -> str:
     return line if len(line) <= _SHORT else f"{line[:keep]}…{line[keep + 1 - _SHORT :]}"
 
 
-def results(rows: Sequence[RepeatedRow], needed: int) -> list[str]:
+def results(rows: Sequence[RepeatedRow], needed: int, width: int | None = None) -> list[str]:
     """The end: a line a row, then each row's ways of failing with a log, then what was not counted. `needed` is how
     many equal failures are called deterministic."""
     head = ("RESULT", "ROW", "PASSED", "FAILED", "FAILURE RATE (95 %)", "WHY")
@@ -77,11 +75,11 @@ def results(rows: Sequence[RepeatedRow], needed: int) -> list[str]:
         )
         for row in rows
     ]
-    lines = columns([head, *body])
+    lines = columns(body, width, head=head, names=[1])
     for row in rows:
         lines += _failures(row)
     inconclusive = [line for row in rows for line in _uncounted(row)]
-    return [*lines, *(["", *columns(inconclusive)] if inconclusive else [])]
+    return [*lines, *(["", *columns(inconclusive, width)] if inconclusive else [])]
 
 
 def summary(rows: Sequence[RepeatedRow]) -> str:

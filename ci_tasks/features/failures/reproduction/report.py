@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from ci_tasks.agent.records import ContainerState
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.records import RunRecord
-from ci_tasks.report.table import columns
+from ci_tasks.report.layout import columns
 
 _UNKNOWN, _NONE = "not in the log", "none"
 _MOST_PACKAGES = 12
 
 
-def recovered(job: RecoveredJob, row: str, label: str) -> list[str]:
+def recovered(job: RecoveredJob, row: str, label: str, width: int | None = None) -> list[str]:
     """The job that failed in CI, a line each; then what its log did not say."""
     pull = f", pull request {job.pull_request}" if job.pull_request else ""
     merged = f" (merge of {job.merge_head[:12]} into {job.merge_base[:12]})" if job.merge_head else ""
@@ -26,19 +26,19 @@ def recovered(job: RecoveredJob, row: str, label: str) -> list[str]:
         ("step", f"{job.failed_step}{_ended(job)}"),
         ("took", _minutes(job.ended - job.started) if job.ended and job.started else ""),
     ]
-    lines = columns([(f"  {name}:", value) for name, value in facts if value])
+    lines = columns([(f"  {name}:", value) for name, value in facts if value], width)
     return ["CI's job:", *lines, *(f"  not recovered: {sentence}" for sentence in job.missing)]
 
 
-def comparison(job: RecoveredJob, record: RunRecord) -> list[str]:
+def comparison(job: RecoveredJob, record: RunRecord, width: int | None = None) -> list[str]:
     """CI / here, a line each: what is equal is said so, since that is what a person wants to be sure of."""
     environment = record.environment
     container = next(iter(environment.containers), ContainerState(""))
-    commit = record.checkout.commit[:12] if record.checkout else ""
-    dirty = f" and {len(record.checkout.dirty)} uncommitted" if record.checkout and record.checkout.dirty else ""
+    ours = record.checkout
+    commit = "" if ours is None else ours.title if ours.dirty else ours.commit[:12]
     gpus = [gpu.name for gpu in environment.gpus]
     body = [
-        ("commit", job.commit[:12], f"{commit}{dirty}"),
+        ("commit", job.commit[:12], commit),
         ("image", job.image, environment.image or ""),
         ("digest", job.digest, _digest(container, job.digest)),
         ("exit code", _code(job.exit_code), _code(record.exit_code)),
@@ -47,9 +47,8 @@ def comparison(job: RecoveredJob, record: RunRecord) -> list[str]:
         ("driver", job.driver, environment.driver or ""),
         *_packages(job.packages, container.packages or environment.packages or {}),
     ]
-    return columns(
-        [("", "CI", "HERE", ""), *((what, ci or _UNKNOWN, here or _NONE, _equal(ci, here)) for what, ci, here in body)]
-    )
+    lines = [(what, ci or _UNKNOWN, here or _NONE, _equal(ci, here)) for what, ci, here in body]
+    return columns(lines, width, head=("", "CI", "HERE", ""), names=[1, 2])
 
 
 def _equal(ci: str, here: str) -> str:

@@ -29,6 +29,7 @@ from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_sou
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.prepare import RunRequest
+from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.naming import label_of
@@ -50,7 +51,7 @@ def reproduce(log: AnalysedLog, config: Config, options: ReproduceOptions) -> in
         raise UsageError(f"{log.name!r} shows no failure", hint="give the log of a job that failed")
     config.host(options.host)
     source, recovered, row = _job_of_log(log.job, options, config.given)
-    print("\n".join([*report.recovered(recovered, row.row, row.label), "", "CI's failure:"]))
+    print("\n".join([*report.recovered(recovered, row.row, row.label, terminal_width()), "", "CI's failure:"]))
     print("\n".join(f"  {line}".rstrip() for line in describe(log.triage)), "", sep="\n", flush=True)
     base = recovered.merge_base if source.suite.is_changed(row.label) and not options.on_my_tree else None
     image = options.image or _pinned(recovered)
@@ -74,9 +75,10 @@ def reproduce(log: AnalysedLog, config: Config, options: ReproduceOptions) -> in
 def _conclude(log: AnalysedLog, recovered: RecoveredJob, records: Sequence[RunRecord], logs: Sequence[str]) -> int:
     verdict = compare_failures(log.triage, records)
     at = next(number for number, record in enumerate(records) if record is verdict.record)
-    shown = table.results([verdict.record], [logs[at]])
-    differences = table.deviations([_without_code_deviation(verdict.record, recovered)])
-    print("\n".join(["", *shown, "", *report.comparison(recovered, verdict.record), "", *differences, ""]))
+    width = terminal_width()
+    shown = table.results([verdict.record], [logs[at]], width)
+    differences = table.deviations([_without_code_deviation(verdict.record, recovered)], width)
+    print("\n".join(["", *shown, "", *report.comparison(recovered, verdict.record, width), "", *differences, ""]))
     print(f"{verdict.verdict}: {table.one_line(verdict.why)}", flush=True)
     if verdict.verdict == BLOCKED:
         print("nothing was shown about the code: mend the environment, or name another --host")

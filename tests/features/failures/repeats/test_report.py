@@ -27,14 +27,14 @@ def counts(passed: int, *signatures: str, blocked: int = 0) -> OutcomeCounts:
 
 
 def test_the_first_line_says_what_runs_and_how_long_it_may_take() -> None:
-    clean = Checkout("/c", "c0" * 20, "7e" * 20)
+    clean = Checkout("/c", "c0" * 20, "7e" * 20, head="c0" * 20)
     assert announcement(20, False, clean) == (
-        "repeating each row 20 times, or until the answer is clear: commit c0c0c0c0c0c0, tree 7e7e7e7e7e7e"
+        "repeating each row 20 times, or until the answer is clear: c0c0c0c, tree 7e7e7e7e7e7e"
     )
     assert announcement(100, True, replace(clean, dirty=("a.py",))) == (
-        "repeating until a row fails, at most 100 times: commit c0c0c0c0c0c0, 1 uncommitted file, tree 7e7e7e7e7e7e"
+        "repeating until a row fails, at most 100 times: c0c0c0c + 1 changed file, tree 7e7e7e7e7e7e"
     )
-    assert "2 uncommitted files" in announcement(100, True, replace(clean, dirty=("a.py", "b.py")))
+    assert "2 changed files" in announcement(100, True, replace(clean, dirty=("a.py", "b.py")))
 
 
 @pytest.mark.parametrize(

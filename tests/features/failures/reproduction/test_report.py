@@ -17,9 +17,9 @@ COMMIT, OTHER = "c0ffee" * 7, "decade" * 7
         (Checkout("/w", COMMIT, "t"), COMMIT, ["c0ffeec0ffee", "c0ffeec0ffee", "same"]),
         (Checkout("/w", OTHER, "t"), COMMIT, ["c0ffeec0ffee", "decadedecade", "DIFFERS"]),
         (
-            Checkout("/w", COMMIT, "t", ("a.py", "b.py")),
+            Checkout("/w", COMMIT, "t", ("a.py", "b.py"), head=COMMIT),
             COMMIT,
-            ["c0ffeec0ffee", "c0ffeec0ffee", "and", "2", "uncommitted", "DIFFERS"],
+            ["c0ffeec0ffee", "c0ffeec", "+", "2", "changed", "files", "DIFFERS"],
         ),
         (None, COMMIT, ["c0ffeec0ffee", "none", "DIFFERS"]),
     ],
