@@ -199,7 +199,7 @@ def test_every_decision_is_said_where_that_is_asked_for(played: Make) -> None:
 def test_a_row_goes_to_the_host_that_was_faster_before(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = RowPlacer.has_changed  # no row starts before all hosts are ready
     monkeypatch.setattr(
-        RowPlacer, "has_changed", lambda placer: all(s.is_ready for s in placer._stations) and changed(placer)
+        RowPlacer, "has_changed", lambda placer: all(s.is_ready for s in placer._sessions) and changed(placer)
     )
     world = played({"slow": 8, "fast": 8}, {"one": 8, "two": 8})
     for host, seconds in (("slow", 1.0), ("fast", 0.1)):
