@@ -17,6 +17,7 @@ PIP_TIMEOUT = 60.0  # seconds; each connection gets ten
 _OPTIONS = ("--disable-pip-version-check", "--retries", "0", "--timeout", "10")
 _CONFIGURED = re.compile(r"\.extra-index-url=(.*)")
 _AVAILABLE = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
+_OWN_INDEX = "pip's own index"
 
 Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, QueryAnswer]]
 
@@ -68,7 +69,11 @@ def parse_mirrors(text: str) -> list[str]:
 def find_indexes(job: Job, indexes: Sequence[str], python: str, ask: Ask) -> list[IndexFinding]:
     """For each pip command of the job: the first of CI's own index, that of pip's configuration and `indexes` that has
     what it names."""
-    return [_find_index(job.id, step, install, indexes, python, ask) for step, install in install_commands(job)]
+    return [
+        _find_index(job.id, step, install, names, indexes, python, ask)
+        for step, install in install_commands(job)
+        if (names := _asked(install))
+    ]
 
 
 def overrides_of(findings: Sequence[IndexFinding]) -> list[Override]:
@@ -76,12 +81,15 @@ def overrides_of(findings: Sequence[IndexFinding]) -> list[Override]:
 
 
 def _find_index(
-    job: str, step: str, install: PipInstall, indexes: Sequence[str], python: str, ask: Ask
+    job: str,
+    step: str,
+    install: PipInstall,
+    names: Sequence[str],
+    indexes: Sequence[str],
+    python: str,
+    ask: Ask,
 ) -> IndexFinding:
-    names = _asked(install)
-    if not names:
-        return IndexFinding(step, "names no package of an index")
-    where = " ".join(install.indexes[1::2]) or "pip's own index"
+    where = " ".join(install.indexes[1::2]) or _OWN_INDEX
     candidates: list[tuple[str, list[str]]] = [("", [*install.indexes])]
     candidates += [(PIP_DEFAULT, [])] if install.indexes else []
     candidates += [(index, ["--index-url", index]) for index in indexes]
@@ -105,7 +113,8 @@ def _text(where: str, index: str, name: str, changes: Mapping[str, str]) -> str:
     other = f"; {', '.join(f'{old} → {new}' for old, new in changes.items())}" if changes else ""
     if not index:
         return f"{where} has {name}{other}"
-    return f"{where} does not have {name} here; {'pip’s own index' if index == PIP_DEFAULT else index} has it{other}"
+    there = _OWN_INDEX if index == PIP_DEFAULT else index
+    return f"{where} does not give {name} here, but {there} does{other}"
 
 
 def _asked(install: PipInstall) -> list[str]:
