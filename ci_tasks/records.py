@@ -5,7 +5,7 @@ Only `ci_tasks.agent.codec` turns them into JSON and back. Fields may be added, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ci_tasks.agent.codec import encode
@@ -21,6 +21,8 @@ EXIT_CODES = {PASSED: 0, FAILED: 1, VACUOUS: 1, BLOCKED: 125, CANCELLED: 130, LO
 # Of several rows the first of these that occurred speaks for all: failed wins over blocked, blocked over passed.
 _WORST_FIRST = (CANCELLED, FAILED, VACUOUS, LOST, BLOCKED, PASSED)
 PLANNED, RUNNING = "planned", "running"  # of a run that has no end yet
+# Of a field: what its JSON schema is where the annotation does not say it, and that the key may be missing.
+JSON_SCHEMA = "json_schema"
 STATUSES = (*EXIT_CODES, RUNNING, PLANNED)
 
 
@@ -199,6 +201,39 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
+class BatchResult:
+    """Rows that ran together, or were asked for together: the --json of `run`, `remote`, `attach` and `report`.
+
+    `status` and `exit_code` are those of all rows: `running` and null where one of them goes on. `directories` has the
+    run directory of each run by its id."""
+
+    id: str
+    status: str
+    exit_code: int | None = None
+    runs: tuple[RunRecord, ...] = ()
+    directories: Mapping[str, str] = field(default_factory=dict)
+
+
+def together(id: str, results: Sequence[BatchResult]) -> BatchResult:
+    """Several results as one; the first that is not good speaks for all, and none at all is vacuous."""
+    if not results:
+        return BatchResult(id, VACUOUS, EXIT_CODES[VACUOUS])
+    first = next((result for result in results if result.exit_code), results[0])
+    runs = tuple(run for result in results for run in result.runs)
+    directories = {run: path for result in results for run, path in result.directories.items()}
+    return BatchResult(id, first.status, first.exit_code, runs, directories)
+
+
+@dataclass(frozen=True)
+class LocatedRun:
+    """A run, how it stands, and its directory: an entry of `fetch --json` and of `cancel --json`."""
+
+    id: str
+    status: str
+    directory: str
+
+
+@dataclass(frozen=True)
 class RowTally:
     """A row on a host: how often it ended how, and the medians of its newest passed runs: seconds, and seconds that it
     waited. `flaky`: it has passed and failed there on one and the same tree."""
@@ -215,7 +250,7 @@ class RowTally:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A plan, the directory that it was written to, and what its host lacks: an entry of `plan --json`."""
+    """A plan, the directory that it was written to, and what its host lacks."""
 
     plan: Plan
     run_dir: str
@@ -223,4 +258,12 @@ class PlannedRun:
 
     def public(self) -> Mapping[str, object]:
         """For JSON: one flat object."""
-        return {**encode(self.plan), "run_dir": self.run_dir, "lacks": list(self.lacks)}
+        return encode(PlanEntry(**vars(self.plan), run_dir=self.run_dir, lacks=self.lacks))
+
+
+@dataclass(frozen=True)
+class PlanEntry(Plan):
+    """An entry of `plan --json`: a plan, the directory that it was written to, and what its host lacks."""
+
+    run_dir: str = ""
+    lacks: tuple[str, ...] = ()

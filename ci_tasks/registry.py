@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
 class Command(NamedTuple):
     """A command. `heading` is its group in help; `function` refers to a function whose one argument is the options (see
-    ci_tasks.cli.options)."""
+    ci_tasks.cli.options). `json` are the records that --json prints, "module:Record" or "module:Record[]" for a list,
+    more than one where an option decides; `exit_codes` refers to a mapping from words to the codes of its own."""
 
     name: str
     heading: str
     summary: str
     function: str
+    json: tuple[str, ...] = ()
+    exit_codes: str = ""
 
 
 class Session(NamedTuple):

@@ -10,10 +10,9 @@ import sys
 from collections.abc import Callable
 
 from ci_tasks import debug_log
-from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_CANCELLED, CiTasksError, printable, shortened
+from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_CANCELLED, EXIT_CLOSED_PIPE, CiTasksError, printable, shortened
 from ci_tasks.safe_output import safe_streams, terminal_of
 
-EXIT_CLOSED_PIPE = 141  # as a program that SIGPIPE ended: nobody saw the result, so it is not 0
 # A full disk or a missing permission is a problem of the machine, not a bug.
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 _LONGEST = 4000  # characters of a message; `--debug` logs all of it

@@ -159,7 +159,12 @@ RUN = positional(
     hint="`ci-tasks runs` lists them, and `last` is the newest",
 )
 ONE_RUN = replace(RUN, help="a run's id, a prefix of it, or `last`")
-JSON = switch("print JSON")
+JSON = switch("print JSON, and what is for people on standard error")
+BRIEF = switch(
+    "print less than 2,000 tokens for an assistant, with the log's text marked as quoted data",
+    excludes=(("json", "both would be on standard output", ""),),
+)
+EVENTS = text("write what happens as JSON lines to this file, or - for standard output", "FILE")
 
 
 def options_of(options: type[Any]) -> dict[str, Option]:

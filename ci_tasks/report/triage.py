@@ -5,7 +5,7 @@ from __future__ import annotations
 from ci_tasks.errors import printable
 from ci_tasks.records import Triage
 
-_VERDICTS = {
+VERDICTS = {
     "fail": "failed: the code under test, or its configuration",
     "blocked": "blocked: the environment, not the code",
     "pass": "nothing failed in this log",
@@ -17,10 +17,10 @@ _WIDE = 200
 def describe(triage: Triage) -> list[str]:
     """The lines of `triage`."""
     if triage.verdict in ("pass", "unknown"):
-        return [_VERDICTS[triage.verdict]]
+        return [VERDICTS[triage.verdict]]
     where = f"line {triage.line_no}" if triage.line_no else "no line"
     lines = [
-        _VERDICTS[triage.verdict],
+        VERDICTS[triage.verdict],
         f"cause:      {_cause(triage)}",
         f"line:       {_cut(triage.text or triage.line or '(the log says nothing)')}",
         f"where:      {where}{_frames(triage)}, confidence {triage.confidence:.2f}",

@@ -22,12 +22,13 @@ from ci_tasks.executors.executor import RunState, secrets_of
 from ci_tasks.executors.remote.mirror import lock_mirror
 from ci_tasks.executors.remote.remote_run import RemoteRun
 from ci_tasks.executors.remote.run_manager import RemoteRunManager
-from ci_tasks.records import LOST, RunRecord
+from ci_tasks.records import CANCELLED, LOST, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.clock import seconds_since_start
 from ci_tasks.results.record import is_over, load_record, record_not_started
 from ci_tasks.run.adopt import adopt_runs
+from ci_tasks.run.events import EventStream, EventView
 from ci_tasks.run.label import print_results
 from ci_tasks.run.progress_view import GrowingLog, open_view, running_row_progress
 
@@ -58,18 +59,19 @@ class AttachedRun:
         return state.is_complete or state.aborted is not None
 
 
-def attach(name: str, config: Config, host: str | None) -> int:
-    """Follow runs to their end and fetch their files. Returns the exit code of design's statuses."""
+def attach(name: str, config: Config, host: str | None, events: EventStream | None = None) -> BatchResult:
+    """Follow runs to their end and fetch their files."""
     runs = find_runs(name, config, host)
     with attached_runs(runs) as (attached, managers):
-        _follow(name, attached, managers)
+        _follow(name, attached, managers, events)
         records = [_record(attached_run) for attached_run in attached]
     batches = dict.fromkeys(store.batch_of(attached_run.id) for attached_run in attached)
     return print_results(records, [attached_run.run.log for attached_run in attached], ", ".join(batches))
 
 
-def fetch(name: str, config: Config, host: str | None) -> int:
+def fetch(name: str, config: Config, host: str | None) -> list[LocatedRun]:
     """Fetch what there is of runs: everything of those that have ended, the log so far of the others."""
+    fetched = []
     with attached_runs(find_runs(name, config, host)) as (attached, managers):
         for attached_run in attached:
             while not (attached_run.has_ended() or _is_caught_up(attached_run)):
@@ -77,13 +79,15 @@ def fetch(name: str, config: Config, host: str | None) -> int:
                 time.sleep(_POLL_SECONDS)
         goes_on = [attached_run for attached_run in attached if not attached_run.has_ended()]
         for attached_run in attached:
-            state = "still running, its log so far" if attached_run in goes_on else _record(attached_run).status
+            status = RUNNING if attached_run in goes_on else _record(attached_run).status
+            state = "still running, its log so far" if status == RUNNING else status
             print(f"{attached_run.id}: {state}: {attached_run.run.path}")
-    return 0
+            fetched.append(LocatedRun(attached_run.id, status, attached_run.run.path))
+    return fetched
 
 
-def cancel(name: str, config: Config, host: str | None) -> list[str]:
-    """End runs with everything they started. Returns the ids of those that were running."""
+def cancel(name: str, config: Config, host: str | None) -> list[LocatedRun]:
+    """End runs with everything they started. Returns those that were running."""
     runs = [(id, run) for id, run in find_runs(name, config, host) if _may_run(run)]
     with attached_runs(runs) as (attached, managers):
         for attached_run in attached:
@@ -99,7 +103,7 @@ def cancel(name: str, config: Config, host: str | None) -> list[str]:
                 time.sleep(_POLL_SECONDS)
             if _record(attached_run).status == LOST:
                 raise Blocked(f"{attached_run.id}: {_record(attached_run).reason}")
-    return [attached_run.id for attached_run in attached]
+    return [LocatedRun(attached_run.id, CANCELLED, attached_run.run.path) for attached_run in attached]
 
 
 def show_log(name: str, *, follow: bool, raw: bool) -> int:
@@ -169,8 +173,12 @@ def _is_complete(run: RunDir) -> bool:
     return remote is None or remote.complete
 
 
-def _follow(name: str, attached: Sequence[AttachedRun], managers: dict[str, RemoteRunManager]) -> None:
+def _follow(
+    name: str, attached: Sequence[AttachedRun], managers: dict[str, RemoteRunManager], events: EventStream | None
+) -> None:
     view = open_view(name, [attached_run.run for attached_run in attached])
+    if events:
+        view = EventView(view, events)
     try:
         while True:
             for manager in managers.values():

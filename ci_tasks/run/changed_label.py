@@ -13,7 +13,7 @@ from ci_tasks.checkout.revision import BASE
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import OpenExecutor
-from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, RunRecord
+from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.layout import columns
 from ci_tasks.results.history import latest
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
@@ -59,8 +59,8 @@ def run_changed(
     *,
     open_executor: OpenExecutor,
     last_failed: bool = False,
-) -> int:
-    """Run the changed tests and end with one table. Returns the exit code of design's statuses."""
+) -> BatchResult:
+    """Run the changed tests and end with one table."""
     results: list[LabelResult] = []
     for part in changed_runs(source, request, last_failed=last_failed):
         if options.policy.fail_fast and any(FAILED in statuses(result.records) for result in results):
@@ -68,7 +68,7 @@ def run_changed(
             continue
         result = execute_label(source, config, part, options, open_executor=open_executor)
         results += [result] if result else []
-    return _end(results, request, config) if results else EXIT_CODES[VACUOUS]
+    return _end(results, request, config) if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
 
 
 def changed_runs(source: CheckoutSource, request: RunRequest, *, last_failed: bool = False) -> list[RunRequest]:
@@ -144,14 +144,14 @@ def _gpus(row: Row) -> str:
     return "GPUs unknown" if row.gpus is None else f"{row.gpus} GPU{'' if row.gpus == 1 else 's'}"
 
 
-def _end(results: Sequence[LabelResult], request: RunRequest, config: Config) -> int:
+def _end(results: Sequence[LabelResult], request: RunRequest, config: Config) -> BatchResult:
     """Print one table of all parts."""
     for result in results:
         if not result.records:
             print(f"{result.batch}: the rows continue; `ci-tasks attach {result.batch}` follows them")
     records = [record for result in results for record in result.records]
     if not records:
-        return 0
+        return results[-1].going_on
     logs = [log for result in results if result.records for log in result.logs]
     also = [f"JUnit of {result.batch}: {write_junit(result)}" for result in results if len(result.records) > 1]
     gpus = {host: count for result in results for host, count in result.host_gpus.items()}

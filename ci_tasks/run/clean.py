@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -21,7 +22,6 @@ from ci_tasks.agent.serving import list_runs
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
 from ci_tasks.agent.setup_manifest import VENV, WORKSPACE
 from ci_tasks.config import Config
-from ci_tasks.errors import EXIT_BLOCKED
 from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.results import store
@@ -32,13 +32,22 @@ from ci_tasks.run.disk_usage import describe_usage
 _DAY = 24 * 3600.0
 
 
-def clean(config: Config, host: str, *, days: float | None, everything: bool) -> int:
-    """Print what is removed and what stays, with the reason. Returns 125 where something could not be removed."""
+@dataclass(frozen=True)
+class CleanedRun:
+    """What became of a run, in a sentence, and what is `left` although it should be gone.
+    An entry of `clean --json`."""
+
+    text: str
+    left: tuple[str, ...]
+
+
+def clean(config: Config, host: str, *, days: float | None, everything: bool) -> list[CleanedRun]:
+    """Print what is removed and what stays, with the reason, and return it."""
     spec = config.host(host)
     if spec.kind == "local":
-        code = _report(chain(_clean_here(days, everything), _clean_environments(days, everything)))
+        cleaned = _report(chain(_clean_here(days, everything), _clean_environments(days, everything)))
         print("\n".join(describe_usage(LocalQueryRunner(), str(store.home()))))
-        return code
+        return cleaned
     from ci_tasks.executors.remote_host import open_remote_host
     from ci_tasks.executors.ssh_executor import OLD_DAYS
 
@@ -46,27 +55,26 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     manager = open_remote_host(spec)
     try:
         runs = manager.connection.request(ListRuns()).runs
-        code = _report(_clean_there(manager.connection, runs, days, everything))
+        cleaned = _report(_clean_there(manager.connection, runs, days, everything))
         pruned = manager.connection.request(Prune(days, all_environments=everything))
         print("\n".join([*pruned.environments, *(f"  left: {line}" for line in pruned.left)]))
         print("old objects: removed" if pruned.done else "old objects: not now, another run uses them")
-        code = EXIT_BLOCKED if pruned.left else code
+        cleaned += [CleanedRun("packages that runs share", tuple(pruned.left))] if pruned.left else []
         print("\n".join(describe_usage(manager.connection, spec.workspace)))
-        return code
+        return cleaned
     finally:
         manager.close()
 
 
-def _report(lines: Iterator[tuple[str, Sequence[str]]]) -> int:
+def _report(lines: Iterator[tuple[str, Sequence[str]]]) -> list[CleanedRun]:
     """`lines`: a sentence each, and what is left although it should be gone."""
-    bad, any_line = False, False
+    cleaned = []
     for sentence, left in lines:
-        any_line = True
         print("\n".join([sentence, *(f"  left: {line}" for line in left)]), flush=True)
-        bad = bad or bool(left)
-    if not any_line:
+        cleaned.append(CleanedRun(sentence, tuple(left)))
+    if not cleaned:
         print("no run has left anything")
-    return EXIT_BLOCKED if bad else 0
+    return cleaned
 
 
 def _clean_there(

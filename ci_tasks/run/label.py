@@ -9,6 +9,7 @@ record    record.json, the history, the closing table        results.record, pri
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -20,13 +21,25 @@ from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import OpenExecutor
 from ci_tasks.executors.open_executor import open_executor
 from ci_tasks.planning.load import ExpectedTime, expected, speed
-from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, PlannedRun, RunRecord, overall
+from ci_tasks.records import (
+    BLOCKED,
+    CANCELLED,
+    EXIT_CODES,
+    PLANNED,
+    RUNNING,
+    VACUOUS,
+    BatchResult,
+    PlannedRun,
+    RunRecord,
+    overall,
+)
 from ci_tasks.report import junit, table, timeline
 from ci_tasks.results import store
 from ci_tasks.results.history import durations, proven_hosts
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.detach import start_detached
+from ci_tasks.run.events import EventView, RunEnded, RunPrepared, now
 from ci_tasks.run.execute import run_rows
 from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.journal import find_unfinished, start_journal
@@ -55,6 +68,14 @@ class LabelResult:
     def exit_code(self) -> int:
         return EXIT_CODES[overall(statuses(self.records))]
 
+    @property
+    def going_on(self) -> BatchResult:
+        """Of rows that go on without us."""
+        paths = [os.path.dirname(log) for log in self.logs]
+        return BatchResult(
+            self.batch, RUNNING, directories={f"{self.batch}.{os.path.basename(path)}": path for path in paths}
+        )
+
 
 def run(
     source: CheckoutSource,
@@ -63,15 +84,15 @@ def run(
     options: ExecutionOptions,
     *,
     open_executor: OpenExecutor = open_executor,
-) -> int:
-    """Run a label's rows and end with a truthful table. Returns the exit code of design's statuses."""
+) -> BatchResult:
+    """Run a label's rows and end with a truthful table."""
     print(source.headline, flush=True)
     result = execute_label(source, config, request, options, open_executor=open_executor)
     if result is None:
-        return EXIT_CODES[VACUOUS]
+        return BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
     if options.detach and not result.records:
         print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
-        return 0
+        return result.going_on
     also = [f"JUnit of all rows: {write_junit(result)}"] if len(result.records) > 1 else []
     return print_results(result.records, result.logs, result.batch, result.host_gpus, also)
 
@@ -107,9 +128,29 @@ def execute_label(
         if view is None:
             print(_headline(ready), flush=True)
             view = _open_view(request, ready)
+        if options.events:
+            options.events.write(_prepared(ready, request))
+            view = EventView(view, options.events)
         with closing(view):
             records, logs = _execute(ready, options, view)
-    return LabelResult(ready.batch.id, records, logs, ready.host_gpus)
+    result = LabelResult(ready.batch.id, records, logs, ready.host_gpus)
+    if options.events and records:
+        status = overall(statuses(records))
+        options.events.write(RunEnded(now(), result.batch, status, result.exit_code))
+    return result
+
+
+def _prepared(ready: PreparedBatch, request: RunRequest) -> RunPrepared:
+    return RunPrepared(
+        time=now(),
+        id=ready.batch.id,
+        label=request.label,
+        host=request.host,
+        rows=tuple(row.row for row in ready.rows),
+        commit=ready.checkout.commit,
+        tree=ready.checkout.tree,
+        directory=str(ready.batch.path),
+    )
 
 
 def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView) -> tuple[list[RunRecord], list[str]]:
@@ -198,8 +239,8 @@ def print_results(
     name: str,
     gpus_by_host: Mapping[str, int] | None = None,
     also: Sequence[str] = (),
-) -> int:
-    """Print the table that ends a run, then what is `also` to be said. Returns its exit code."""
+) -> BatchResult:
+    """Print the table that ends a run, then what is `also` to be said."""
     counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
     width = terminal_width()
     times = timeline.summary_lines(records, gpus_by_host or {}, width) if counts else []
@@ -215,7 +256,16 @@ def print_results(
     ]
     print("\n".join(lines))
     print(f"{name}: {table.summary(records)}", flush=True)
-    return EXIT_CODES[overall(statuses(records))]
+    return batch_result(name, records, logs)
+
+
+def batch_result(name: str, records: Sequence[RunRecord], logs: Sequence[str]) -> BatchResult:
+    """The rows together; `logs` are in the order of `records`."""
+    directories = {record.id: os.path.dirname(log) for record, log in zip(records, logs, strict=True) if log}
+    if any(record.status in (RUNNING, PLANNED) for record in records):
+        return BatchResult(name, RUNNING, None, tuple(records), directories)
+    status = overall(statuses(records))
+    return BatchResult(name, status, EXIT_CODES[status], tuple(records), directories)
 
 
 def write_junit(result: LabelResult) -> str:

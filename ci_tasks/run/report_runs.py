@@ -15,7 +15,7 @@ from ci_tasks import __version__
 from ci_tasks.agent.files import open_file
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
-from ci_tasks.records import PASSED, RunRecord
+from ci_tasks.records import PASSED, BatchResult, RunRecord
 from ci_tasks.registry import features, metric_formats
 from ci_tasks.report.html.curves import CI, Curve
 from ci_tasks.report.html.page import Ci, Log, Run, page
@@ -25,7 +25,7 @@ from ci_tasks.results import store
 from ci_tasks.results.clock import local_status
 from ci_tasks.results.metrics import read_series
 from ci_tasks.results.record import events_of, load_record
-from ci_tasks.run.label import print_results
+from ci_tasks.run.label import batch_result, print_results
 
 _PIECE = 1 << 18
 _MOST_EVENTS = 1 << 20  # bytes of events.jsonl: a gate that waits for days says so again and again
@@ -33,12 +33,14 @@ _MOST_EVENTS = 1 << 20  # bytes of events.jsonl: a gate that waits for days says
 
 @dataclass(frozen=True)
 class ReportOutputs:
-    """Where the report goes: files, or markdown on standard output; none of them means the terminal. `ci_log` is CI's
-    own log of the row, `job` which of the jobs in it."""
+    """Where the report goes: files, or markdown or a brief text on standard output; none of them means the terminal,
+    unless it is to be `quiet`. `ci_log` is CI's own log of the row, `job` which of the jobs in it."""
 
     html: Path | None = None
     junit: Path | None = None
     markdown: bool = False
+    brief: bool = False
+    quiet: bool = False
     ci_log: str | None = None
     job: str | None = None
 
@@ -46,8 +48,8 @@ class ReportOutputs:
 ReportedRun = tuple[str, RunDir, RunRecord]  # id, directory, record
 
 
-def report(names: Sequence[str], options: ReportOutputs) -> int:
-    """Tell what the runs that `names` mean did. Returns 0, whatever they did. Raises UnknownName, UsageError."""
+def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
+    """Tell what the runs that `names` mean did. Raises UnknownName, UsageError."""
     runs = _find_runs(names)
     title = _title([id for id, _, _ in runs])
     records, logs = [record for _, _, record in runs], [run.log for _, run, _ in runs]
@@ -64,12 +66,19 @@ def report(names: Sequence[str], options: ReportOutputs) -> int:
         from ci_tasks.report import markdown
 
         print(markdown.render(title, records), end="")
+    if options.brief:
+        from ci_tasks.report import brief
+
+        print(brief.runs(title, records), end="")
     for path in (options.html, options.junit):
         if path is not None:  # standard output may be the markdown
-            print(f"{path}: {_size(path)}", file=sys.stderr if options.markdown else sys.stdout)
-    if not (options.html or options.junit or options.markdown):
+            print(
+                f"{path}: {_size(path)}",
+                file=sys.stderr if options.markdown or options.brief or options.quiet else sys.stdout,
+            )
+    if not (options.html or options.junit or options.markdown or options.brief or options.quiet):
         print_results(records, logs, title)
-    return 0
+    return batch_result(title, records, logs)
 
 
 def _find_runs(names: Sequence[str]) -> list[ReportedRun]:

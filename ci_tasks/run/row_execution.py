@@ -10,6 +10,7 @@ from ci_tasks.executors.executor import PreparedRow, RunState
 from ci_tasks.planning.load import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Attempt, RunRecord
 from ci_tasks.results.record import with_attempts
+from ci_tasks.run.events import EventStream
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.workflow.model import Row
 
@@ -27,12 +28,13 @@ class RunPolicy:
 @dataclass(frozen=True)
 class ExecutionOptions:
     """How a label's rows are run: `jobs` at once on a host, left to themselves with `detach`. `resume` goes on with the
-    newest command of the label that did not finish."""
+    newest command of the label that did not finish. `events` gets what happens."""
 
     jobs: int | None = None
     detach: bool = False
     policy: RunPolicy = field(default_factory=RunPolicy)
     resume: bool = False
+    events: EventStream | None = None
 
 
 @dataclass

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ci_tasks.agent.codec import encode
+from ci_tasks.records import JSON_SCHEMA
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class JobRow:
     env: Mapping[str, str]
     runner: str
     timeout_minutes: float | None
-    dynamic: str | None = None
+    dynamic: str | None = field(default=None, metadata={JSON_SCHEMA: {"optional": True}})
 
     @classmethod
     def of(cls, row: Row) -> JobRow:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import UnknownName, UsageError
-from ci_tasks.records import FAILED, PASSED, Deviation
+from ci_tasks.records import FAILED, PASSED, BatchResult, Deviation
 from ci_tasks.results.history import LastRun
 from ci_tasks.run import changed_label
 from ci_tasks.run.changed_label import ChangedTests, changed_runs, divide, parts
@@ -133,12 +133,13 @@ def started(monkeypatch: pytest.MonkeyPatch, policy: RunPolicy) -> list[str]:
     runs = [RunRequest("cpu-unittest", rows=("rewards",)), RunRequest("changed", rows=("ppo",))]
     monkeypatch.setattr(changed_label, "changed_runs", lambda *_, **__: runs)
     monkeypatch.setattr(changed_label, "execute_label", execute)
-    monkeypatch.setattr(changed_label, "_end", lambda results, *_: len(results))
+    monkeypatch.setattr(changed_label, "_end", lambda results, *_: BatchResult("", FAILED, len(results)))
     source: Any = None
     config: Any = None
     opener: Any = None
     options = ExecutionOptions(policy=policy)
-    assert changed_label.run_changed(source, config, REQUEST, options, open_executor=opener) == len(labels)
+    together = changed_label.run_changed(source, config, REQUEST, options, open_executor=opener)
+    assert together.exit_code == len(labels)
     return labels
 
 

@@ -7,19 +7,68 @@ from ci_tasks.registry import Command
 _RUN, _RESULTS, _HOSTS = "Run a CI label", "Results", "Hosts"
 HEADINGS = (_RUN, _RESULTS, "Failures", "Before a run", _HOSTS)
 _HERE = "ci_tasks.cli.commands"
+_BATCH, _LOCATED, _CODES = (
+    "ci_tasks.records:BatchResult",
+    "ci_tasks.records:LocatedRun[]",
+    "ci_tasks.records:EXIT_CODES",
+)
 
 COMMANDS = (
-    Command("jobs", _RUN, "List the rows of the checkout's workflow.", f"{_HERE}.labels:jobs"),
-    Command("plan", _RUN, "Write what `run` would execute, and what differs from CI.", f"{_HERE}.labels:plan"),
-    Command("run", _RUN, "Run a CI label on this machine, as `remote --host local`.", f"{_HERE}.run:run"),
-    Command("remote", _RUN, "Run a CI label on hosts of hosts.yaml.", f"{_HERE}.run:remote"),
-    Command("runs", _RESULTS, "List runs, newest first: status, time, reason.", f"{_HERE}.runs:runs"),
+    Command(
+        "jobs",
+        _RUN,
+        "List the rows of the checkout's workflow.",
+        f"{_HERE}.labels:jobs",
+        ("ci_tasks.workflow.model:JobRow[]",),
+    ),
+    Command(
+        "plan",
+        _RUN,
+        "Write what `run` would execute, and what differs from CI.",
+        f"{_HERE}.labels:plan",
+        ("ci_tasks.records:PlanEntry[]",),
+    ),
+    Command(
+        "run", _RUN, "Run a CI label on this machine, as `remote --host local`.", f"{_HERE}.run:run", (_BATCH,), _CODES
+    ),
+    Command("remote", _RUN, "Run a CI label on hosts of hosts.yaml.", f"{_HERE}.run:remote", (_BATCH,), _CODES),
+    Command(
+        "runs",
+        _RESULTS,
+        "List runs, newest first: status, time, reason.",
+        f"{_HERE}.runs:runs",
+        (
+            "ci_tasks.records:RunRecord[]",
+            "ci_tasks.records:RowTally[]",
+        ),
+    ),
     Command("logs", _RESULTS, "Print a run's log, safe for a terminal, or with --raw unchanged.", f"{_HERE}.runs:logs"),
-    Command("attach", _RESULTS, "Follow runs to their end and fetch their results.", f"{_HERE}.runs:attach"),
-    Command("fetch", _RESULTS, "Fetch what there is of runs on other hosts.", f"{_HERE}.runs:fetch"),
-    Command("cancel", _RESULTS, "Cancel a run and end every process it started.", f"{_HERE}.runs:cancel"),
+    Command(
+        "attach",
+        _RESULTS,
+        "Follow runs to their end and fetch their results.",
+        f"{_HERE}.runs:attach",
+        (_BATCH,),
+        _CODES,
+    ),
+    Command("fetch", _RESULTS, "Fetch what there is of runs on other hosts.", f"{_HERE}.runs:fetch", (_LOCATED,)),
+    Command("cancel", _RESULTS, "Cancel a run and end every process it started.", f"{_HERE}.runs:cancel", (_LOCATED,)),
     Command("shell", _RESULTS, "Open bash where a run is, with its environment.", f"{_HERE}.runs:shell"),
-    Command("report", _RESULTS, "Report runs in the terminal, HTML, markdown or JUnit XML.", f"{_HERE}.report:report"),
-    Command("hosts", _HOSTS, "List the hosts of hosts.yaml.", f"{_HERE}.hosts:hosts"),
-    Command("clean", _HOSTS, "Remove what old runs left on a host.", f"{_HERE}.hosts:clean"),
+    Command(
+        "report",
+        _RESULTS,
+        "Report runs in the terminal, HTML, markdown or JUnit XML.",
+        f"{_HERE}.report:report",
+        (_BATCH,),
+    ),
+    Command(
+        "hosts", _HOSTS, "List the hosts of hosts.yaml.", f"{_HERE}.hosts:hosts", ("ci_tasks.run.listing:ListedHost[]",)
+    ),
+    Command(
+        "clean",
+        _HOSTS,
+        "Remove what old runs left on a host.",
+        f"{_HERE}.hosts:clean",
+        ("ci_tasks.run.clean:CleanedRun[]",),
+    ),
 )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from ci_tasks.agent.codec import encode
 from ci_tasks.cli.options import HOST, JSON, REPO, Option, switch
-from ci_tasks.cli.output import print_json
+from ci_tasks.cli.output import people_read_stderr, print_json
+from ci_tasks.errors import EXIT_BLOCKED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +90,7 @@ class CleanOptions:
     all: bool = switch(
         "also remove what --keep kept, runs whose results are not fetched, and packages that runs share"
     ).field()
+    json: bool = JSON.field()
 
 
 def clean(options: CleanOptions) -> int:
@@ -98,4 +101,8 @@ def clean(options: CleanOptions) -> int:
     from ci_tasks.run.clean import clean
     from ci_tasks.run.hosts_files import open_config
 
-    return clean(open_config(), options.host, days=options.days, everything=options.all)
+    with people_read_stderr(options.json):
+        cleaned = clean(open_config(), options.host, days=options.days, everything=options.all)
+    if options.json:
+        print_json([encode(run) for run in cleaned])
+    return EXIT_BLOCKED if any(run.left for run in cleaned) else 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ci_tasks.cli.options import RUN, switch, text
+from ci_tasks.cli.options import BRIEF, JSON, RUN, switch, text
+from ci_tasks.cli.output import print_record
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class ReportOptions:
     junit: str | None = text("write the rows as JUnit XML", "FILE").field()
     ci_log: str | None = text("with --html: CI's log of the row, to draw its metrics beside the run's", "FILE").field()
     job: str | None = text("the job, if CI's log has several", "JOB").field()
+    json: bool = JSON.field(excludes=(("markdown", "both would be on standard output", ""),))
+    brief: bool = BRIEF.field()
 
 
 def report(options: ReportOptions) -> int:
@@ -24,6 +27,7 @@ def report(options: ReportOptions) -> int:
     ci-tasks report last --markdown >> $GITHUB_STEP_SUMMARY
     ci-tasks report RUN --html report.html --ci-log ci.log  CI's metrics beside the run's
     ci-tasks report RUN,RUN --junit report.xml
+    ci-tasks report last --brief                            for an assistant
 
     Exit code 0 whatever the runs did; `attach` ends with their exit code.
     """
@@ -39,7 +43,11 @@ def report(options: ReportOptions) -> int:
         html=Path(options.html).expanduser() if options.html else None,
         junit=Path(options.junit).expanduser() if options.junit else None,
         markdown=options.markdown,
+        brief=options.brief,
+        quiet=options.json,
         ci_log=options.ci_log,
         job=options.job,
     )
-    return report(names, outputs)
+    result = report(names, outputs)
+    print_record(result, as_json=options.json)
+    return 0

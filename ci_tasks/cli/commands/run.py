@@ -9,10 +9,12 @@ from ci_tasks import registry
 from ci_tasks.cli.given_options import GivenOptions, with_given
 from ci_tasks.cli.options import (
     BASE,
+    EVENTS,
     FRESH_ENV,
     HOST,
     IMAGE,
     JOBS,
+    JSON,
     KEEP,
     LABEL,
     NODES,
@@ -24,11 +26,14 @@ from ci_tasks.cli.options import (
     Option,
     switch,
 )
+from ci_tasks.cli.output import for_programs, print_record
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config, HostSpec
     from ci_tasks.executors.executor import Executor
+    from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
+    from ci_tasks.run.events import EventStream
     from ci_tasks.run.prepare import RunRequest
     from ci_tasks.run.row_execution import ExecutionOptions
 
@@ -110,6 +115,8 @@ class RunOptions(GivenOptions):
     rev: str | None = REV.field()
     workflow: str | None = WORKFLOW.field()
     base: str | None = BASE.field()
+    json: bool = JSON.field()
+    events: str | None = EVENTS.field()
 
 
 @dataclass(frozen=True)
@@ -143,26 +150,35 @@ def remote(options: RemoteOptions) -> int:
 
 def run_label(options: RunOptions) -> int:
     """Run the rows that the options select. Returns the exit code."""
-    from ci_tasks.records import EXIT_CODES, VACUOUS
+    with for_programs(as_json=options.json, events=options.events) as events:
+        result = _run(options, events)
+        code = result.exit_code or 0
+        if events:
+            events.exit_code = code
+    print_record(result, as_json=options.json)
+    return code
+
+
+def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
+    from ci_tasks.records import together
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
 
     config = with_given(open_config(options.repo), options)
     if not (options.repeat or options.until_fail):
-        return _run_once(options, config)
+        return _run_once(options, config, events)
     repeated_run = registry.hook("repeated_run")
     source = open_source(options.repo, options.rev, options.workflow, config.given)
-    request, how = _request(options, source), _how(options)
+    request, how = _request(options, source), _how(options, events)
     requests = [request]
     if source.suite.is_changed(request.label):
         from ci_tasks.run.changed_label import changed_runs
 
         requests = changed_runs(source, request, last_failed=options.last_failed)
-    codes = [repeated_run(source, config, request, how, options) for request in requests]
-    return next(filter(None, codes), 0 if codes else EXIT_CODES[VACUOUS])
+    return together(request.label, [repeated_run(source, config, request, how, options) for request in requests])
 
 
-def _run_once(options: RunOptions, config: Config) -> int:
+def _run_once(options: RunOptions, config: Config, events: EventStream | None) -> BatchResult:
     from contextlib import ExitStack, closing
 
     from ci_tasks.executors.open_executor import open_executor
@@ -181,11 +197,11 @@ def _run_once(options: RunOptions, config: Config) -> int:
             def take_or_open(spec: HostSpec) -> Executor:  # it is several batches, each with executors of its own
                 return executors.pop(spec.name, None) or open_executor(spec)
 
-            how, last_failed = _how(options), options.last_failed
+            how, last_failed = _how(options, events), options.last_failed
             return run_changed(source, config, request, how, open_executor=take_or_open, last_failed=last_failed)
         from ci_tasks.run.label import run
 
-        return run(source, config, request, _how(options), open_executor=lambda spec: executors[spec.name])
+        return run(source, config, request, _how(options, events), open_executor=lambda spec: executors[spec.name])
 
 
 def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
@@ -206,11 +222,11 @@ def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
     )
 
 
-def _how(options: RunOptions) -> ExecutionOptions:
+def _how(options: RunOptions, events: EventStream | None) -> ExecutionOptions:
     from ci_tasks.run.row_execution import ExecutionOptions, RunPolicy
 
     policy = RunPolicy(fail_fast=options.fail_fast, retry_failed=options.retry_failed, explain=options.explain)
-    return ExecutionOptions(options.jobs, options.detach, policy, options.resume)
+    return ExecutionOptions(options.jobs, options.detach, policy, options.resume, events)
 
 
 def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:

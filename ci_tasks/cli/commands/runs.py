@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ci_tasks.cli.options import HOST_OF_RUN, JSON, ONE_RUN, ONLY, RUN, number, switch, text
+from ci_tasks.agent.codec import encode
+from ci_tasks.cli.options import EVENTS, HOST_OF_RUN, JSON, ONE_RUN, ONLY, RUN, number, switch, text
+from ci_tasks.cli.output import for_programs, people_read_stderr, print_json, print_record
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,15 @@ def logs(options: LogsOptions) -> int:
 class RunOnHostOptions:
     run: str = RUN.field()
     host: str | None = HOST_OF_RUN.field()
+    json: bool = JSON.field()
 
 
-def attach(options: RunOnHostOptions) -> int:
+@dataclass(frozen=True)
+class AttachOptions(RunOnHostOptions):
+    events: str | None = EVENTS.field()
+
+
+def attach(options: AttachOptions) -> int:
     """
     ci-tasks attach last                                 ^C detaches; the runs continue
     ci-tasks attach 20261120-103000-ckpt --host h100a    a colleague's run, from its host
@@ -88,7 +96,13 @@ def attach(options: RunOnHostOptions) -> int:
     from ci_tasks.run.attach import attach
     from ci_tasks.run.hosts_files import open_config
 
-    return attach(options.run, open_config(), options.host)
+    with for_programs(as_json=options.json, events=options.events) as events:
+        result = attach(options.run, open_config(), options.host, events)
+        code = result.exit_code or 0
+        if events:
+            events.exit_code = code
+    print_record(result, as_json=options.json)
+    return code
 
 
 def fetch(options: RunOnHostOptions) -> int:
@@ -98,7 +112,11 @@ def fetch(options: RunOnHostOptions) -> int:
     from ci_tasks.run.attach import fetch
     from ci_tasks.run.hosts_files import open_config
 
-    return fetch(options.run, open_config(), options.host)
+    with people_read_stderr(options.json):
+        fetched = fetch(options.run, open_config(), options.host)
+    if options.json:
+        print_json([encode(run) for run in fetched])
+    return 0
 
 
 def cancel(options: RunOnHostOptions) -> int:
@@ -108,8 +126,11 @@ def cancel(options: RunOnHostOptions) -> int:
     from ci_tasks.run.attach import cancel
     from ci_tasks.run.hosts_files import open_config
 
-    ended = cancel(options.run, open_config(), options.host)
-    print("\n".join(f"cancelled {id}" for id in ended) or "none of its rows was running")
+    with people_read_stderr(options.json):
+        ended = cancel(options.run, open_config(), options.host)
+        print("\n".join(f"cancelled {run.id}" for run in ended) or "none of its rows was running")
+    if options.json:
+        print_json([encode(run) for run in ended])
     return 0
 
 

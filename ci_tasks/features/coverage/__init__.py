@@ -11,6 +11,10 @@ FEATURE = Feature(
             "Before a run",
             "Print what the checkout's CI covers, from its workflow and the sources of its tests.",
             "ci_tasks.features.coverage.command:coverage",
+            json=(
+                "ci_tasks.features.coverage.coverage:PublicCoverage",
+                "ci_tasks.features.coverage.diff:CoverageDiff",
+            ),
         ),
     ),
 )

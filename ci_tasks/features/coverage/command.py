@@ -21,6 +21,7 @@ class CoverageOptions:
         default="md",
         choices=("md", "json", "html"),
     ).field()
+    json: bool = switch("same as --format json").field()
     diff: str | None = text("what this checkout covers more or less than at this revision", "REV").field()
     static: bool = switch("execute nothing of the checkout: only what the tests' syntax trees show").field()
 
@@ -40,15 +41,15 @@ def coverage(options: CoverageOptions) -> int:
     from ci_tasks.features.coverage.reports import coverage_report, diff_report
     from ci_tasks.run.checkout_source import open_source
 
+    as_json = options.json or options.format == "json"
     source = open_source(options.repo, options.rev, options.workflow)
     say = partial(print, file=sys.stderr)
     say(source.headline)
     covered = checkout_coverage(source, static=options.static, say=say)
     if not options.diff:
-        as_json = options.format == "json"
         print_json(covered.public()) if as_json else print(coverage_report(covered, options.format))
         return 0
     other = open_source(str(source.path), options.diff, options.workflow)
     changed = difference(checkout_coverage(other, static=options.static, say=say), covered)
-    print_json(changed.public()) if options.format == "json" else print(diff_report(changed, options.format))
+    print_json(changed.public()) if as_json else print(diff_report(changed, options.format))
     return 0

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ci_tasks.agent.codec import encode
 from ci_tasks.features.coverage.architecture import Read
 from ci_tasks.features.coverage.facts import E2E, RowFacts, facts
 from ci_tasks.recorder.records import Recording
@@ -105,13 +106,8 @@ class CheckoutCoverage:
 
     def public(self) -> dict[str, Any]:
         """The content of `--format json`."""
-        return {
-            "checkout": self.checkout,
-            "workflow": self.workflow,
-            "labels": [_public_label(label) for label in self.labels],
-            "backends": {name: asdict(backend) for name, backend in summary(self).items()},
-            "gaps": [asdict(gap) for gap in self.gaps],
-        }
+        labels = tuple(_public_label(label) for label in self.labels)
+        return encode(PublicCoverage(self.checkout, self.workflow, labels, summary(self), self.gaps), versioned=False)
 
 
 @dataclass(frozen=True)
@@ -126,6 +122,18 @@ class BackendCoverage:
     placements: tuple[str, ...]
     pd: tuple[str, ...]
     features: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PublicCoverage:
+    """As `coverage --json` prints it: `labels` with their tests and rows, and what the rows of each training backend
+    cover together."""
+
+    checkout: str
+    workflow: str
+    labels: tuple[Mapping[str, Any], ...]
+    backends: Mapping[str, BackendCoverage]
+    gaps: tuple[CoverageGap, ...]
 
 
 def labels(rows: Sequence[Row], read: Read, record: Record) -> tuple[LabelCoverage, ...]:

@@ -10,6 +10,7 @@ FEATURE = Feature(
             "Hosts",
             "Check what a host lacks, with the next step for each problem.",
             "ci_tasks.features.doctor.command:doctor",
+            json=("ci_tasks.features.doctor.examine:HostResult[]",),
         ),
     ),
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from typing import Any
 
+from ci_tasks.agent.codec import encode
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
@@ -30,6 +31,14 @@ QUERY_TIMEOUT = 20.0  # seconds for each round of queries; a cold driver takes s
 _MAX_RAW_CHARS = 1 << 16  # characters of a raw answer in JSON; the kernel's log is longer, and its end counts
 
 
+@dataclass(frozen=True)
+class HostResult(CheckResult):
+    """An entry of `doctor --json`: a result, its host, and the raw answers behind it by the queries' names."""
+
+    host: str = ""
+    answers: Mapping[str, Any] = field(default_factory=dict)
+
+
 def run_doctor(
     config: Config,
     host_name: str | None,
@@ -49,7 +58,7 @@ def run_doctor(
         shown += [(host, each) for each in of_host]
     results = [result for _, (result, _) in shown]
     if as_json:
-        print_json([_as_json(host, each) for host, each in shown])
+        print_json([encode(_as_json(host, each), versioned=False) for host, each in shown])
     else:
         print(report.summary(results))
     return EXIT_BLOCKED if any(result.status == FAULT for result in results) else 0
@@ -116,6 +125,6 @@ def _headline(host: HostSpec) -> str:
     return f"{host.name} ({', '.join(part for part in (host.kind, host.address, host.runtime) if part)})"
 
 
-def _as_json(host: HostSpec, shown: ResultWithAnswers) -> dict[str, Any]:
+def _as_json(host: HostSpec, shown: ResultWithAnswers) -> HostResult:
     result, answers = shown
-    return {"host": host.name, **asdict(result), "answers": answers}
+    return HostResult(**vars(result), host=host.name, answers=answers)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ci_tasks.agent.codec import encode
 from ci_tasks.cli.given_options import GivenOptions, with_given
 from ci_tasks.cli.options import (
+    BRIEF,
+    EVENTS,
     HOST,
     IMAGE,
     JSON,
@@ -21,12 +24,13 @@ from ci_tasks.cli.options import (
     switch,
     text,
 )
-from ci_tasks.cli.output import print_json
+from ci_tasks.cli.output import for_programs, people_read_stderr, print_json, print_record
 from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
     from ci_tasks.cli.commands.run import RunOptions
     from ci_tasks.config import Config
+    from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.prepare import RunRequest
     from ci_tasks.run.row_execution import ExecutionOptions
@@ -42,14 +46,15 @@ class TriageOptions:
     log: str = positional(_LOG.help, hint="`ci-tasks triage --help` has examples").field()
     job: str | None = _JOB.field()
     json: bool = JSON.field()
+    brief: bool = BRIEF.field()
 
 
 def triage(options: TriageOptions) -> int:
     """
     ci-tasks triage failed.log
     gh run view 123 --log-failed | ci-tasks triage -
+    ci-tasks triage failed.log --brief            for an assistant
     """
-    from ci_tasks.agent.codec import encode
     from ci_tasks.features.ci_logs.job_log import from_file
     from ci_tasks.features.failures.reproduction.reproduce import show_triage
 
@@ -57,7 +62,7 @@ def triage(options: TriageOptions) -> int:
     if options.json:
         print_json(encode(analysis.triage, versioned=False))
         return 0
-    return show_triage(analysis)
+    return show_triage(analysis, brief=options.brief)
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ class ReproduceOptions(GivenOptions):
     keep: bool = KEEP.field()
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
+    json: bool = JSON.field()
+    events: str | None = EVENTS.field()
 
 
 def reproduce(options: ReproduceOptions) -> int:
@@ -89,8 +96,6 @@ def reproduce(options: ReproduceOptions) -> int:
     ci-tasks reproduce --url https://github.com/OWNER/REPO/actions/runs/1/job/2 --host h100a
     gh run view 123 --log-failed | ci-tasks reproduce --log - --host h100a
     ci-tasks reproduce --log failed.log --host h100a --on-my-tree      is it fixed?
-
-    Exit code 0 if the failure is reproduced, 1 if the job passes here, 3 if it fails differently, 125 if it is blocked.
     """
     from ci_tasks.features.ci_logs import job_log as ci_log
     from ci_tasks.features.failures.reproduction.reproduce import reproduce
@@ -103,7 +108,12 @@ def reproduce(options: ReproduceOptions) -> int:
     config = with_given(open_config(options.repo), options)
     config.host(options.host)  # before anything is downloaded
     log = ci_log.from_url(options.url) if options.url else ci_log.from_file(options.log or "-", options.job)
-    return reproduce(log, config, options)
+    with for_programs(as_json=options.json, events=options.events) as events:
+        result = reproduce(log, config, options, events)
+        if events:
+            events.exit_code = result.exit_code
+    print_record(result, as_json=options.json)
+    return result.exit_code
 
 
 _BISECT = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks jobs` lists the rows"
@@ -133,6 +143,7 @@ class BisectOptions(GivenOptions):
     image: str | None = IMAGE.field()
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
+    json: bool = JSON.field()
 
 
 def bisect(options: BisectOptions) -> int:
@@ -147,12 +158,15 @@ def bisect(options: BisectOptions) -> int:
     from ci_tasks.features.failures.bisection.bisect import bisect
     from ci_tasks.run.hosts_files import open_config
 
-    return bisect(options, hosts, with_given(open_config(options.repo), options))
+    with people_read_stderr(options.json):
+        result = bisect(options, hosts, with_given(open_config(options.repo), options))
+    print_record(result, as_json=options.json)
+    return result.exit_code
 
 
 def repeated_run(
     source: CheckoutSource, config: Config, request: RunRequest, how: ExecutionOptions, options: RunOptions
-) -> int:
+) -> BatchResult:
     """`run --repeat` and `--until-fail`."""
     from ci_tasks.features.failures.repeats import repeat_label
     from ci_tasks.features.failures.repeats.outcomes import RepeatLimit

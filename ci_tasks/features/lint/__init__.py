@@ -10,6 +10,8 @@ FEATURE = Feature(
             "Before a run",
             "Check the checkout's CI for mistakes before anything runs.",
             "ci_tasks.features.lint.command:lint",
+            json=("ci_tasks.features.lint.formats:PublicFinding[]",),
+            exit_codes="ci_tasks.features.lint.lint_checkout:EXIT_CODES",
         ),
     ),
 )

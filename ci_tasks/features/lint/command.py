@@ -53,7 +53,7 @@ def lint(options: LintOptions) -> int:
     ci-tasks lint --write-baseline lint.json          today's findings, to live with
     ci-tasks lint --baseline lint.json --format github
 
-    Errors come before warnings. Exit code 0 if there is no finding, 1 if there is one.
+    Errors come before warnings.
     """
     from pathlib import Path
 

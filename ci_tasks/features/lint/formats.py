@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 
+from ci_tasks.agent.codec import encode
 from ci_tasks.errors import printable
 from ci_tasks.features.lint.lint_finding import RULES, LintFinding
 from ci_tasks.safe_output import json_document
+
+
+@dataclass(frozen=True)
+class PublicFinding:
+    """An entry of `lint --json`: a finding, why its rule matters, and the rule's level."""
+
+    file: str
+    line: int
+    rule: str
+    message: str
+    fix: str
+    subject: str
+    why: str
+    level: str
 
 
 def text(findings: Sequence[LintFinding]) -> list[str]:
@@ -43,8 +58,8 @@ def github(findings: Sequence[LintFinding]) -> list[str]:
 
 
 def as_json(findings: Sequence[LintFinding]) -> str:
-    entries = [{**asdict(finding), "why": finding.why, "level": finding.level} for finding in findings]
-    return json_document(entries)
+    entries = [PublicFinding(**vars(finding), why=finding.why, level=finding.level) for finding in findings]
+    return json_document([encode(entry, versioned=False) for entry in entries])
 
 
 def sarif(findings: Sequence[LintFinding], version: str) -> str:

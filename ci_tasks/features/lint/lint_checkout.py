@@ -20,6 +20,8 @@ from ci_tasks.run.listing import list_jobs
 from ci_tasks.workflow.changed_tests import changed_jobs
 
 TEXT, JSON, SARIF, GITHUB = FORMATS = ("text", "json", "sarif", "github")
+NO_FINDING, FINDINGS = "no finding", "findings"
+EXIT_CODES = {NO_FINDING: 0, FINDINGS: 1}
 _DOCS = (".md", ".rst")
 _OTHER_WORKFLOW = re.compile(r"\.github/workflows/[^/]+\.ya?ml(\.j2)?")
 
@@ -48,7 +50,7 @@ def run_lint(
     else:
         print("\n".join([source.headline, *formats.text(comparison.new)]))
         _print_fixed(comparison, baseline, shrink)
-    return 1 if comparison.new or (comparison.fixed and not shrink) else 0
+    return EXIT_CODES[FINDINGS if comparison.new or (comparison.fixed and not shrink) else NO_FINDING]
 
 
 def checkout_files(source: CheckoutSource) -> CheckoutFiles:

@@ -6,10 +6,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ci_tasks.agent.codec import encode
 from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.agent.run_directory import RunDir, read_json
 from ci_tasks.cli.output import print_json
@@ -22,7 +23,16 @@ from ci_tasks.features.prefetch.download import Download, Outcome
 from ci_tasks.features.prefetch.hub import DEFAULT, Hub, endpoint_of, shown, token_here
 from ci_tasks.features.prefetch.hub_errors import CHECKSUM, TROUBLE, HubError, HubRefusal, RepoSnapshot, of_output
 from ci_tasks.features.prefetch.inventory import FolderState, mount_space, refused, repository_status, with_space_check
-from ci_tasks.features.prefetch.report import FETCHED, THERE, PathStatus, PrefetchReport, RepositoryStatus, human
+from ci_tasks.features.prefetch.report import (
+    FETCHED,
+    THERE,
+    MountSpace,
+    PathStatus,
+    PrefetchReport,
+    RepositoryStatus,
+    UnresolvedInRows,
+    human,
+)
 from ci_tasks.features.prefetch.requirements import LabelRequirements, RequiredRepository, label_requirements
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.planning.container_rules import container_rules
@@ -53,6 +63,22 @@ _TRUE = ("1", "on", "yes", "true")  # as huggingface_hub reads its switches
 Progress = Callable[[str, str], None]  # a repository's name, and the last words of its download
 Answers = Sequence[RepoSnapshot | HubRefusal]
 States = Sequence[FolderState | HubError | None]
+
+
+@dataclass(frozen=True)
+class PrefetchResult:
+    """As `prefetch --json` prints it. `blocked`: a run would lack something that prefetching cannot bring."""
+
+    host: str
+    endpoint: str
+    repositories: tuple[RepositoryStatus, ...]
+    mounts: tuple[MountSpace, ...]
+    expected: tuple[PathStatus, ...]
+    unresolved: tuple[UnresolvedInRows, ...]
+    notes: tuple[str, ...]
+    checkout: str
+    label: str
+    blocked: bool
 
 
 def prefetch_label(
@@ -86,8 +112,8 @@ def prefetch_label(
     finally:
         executor.close()
     if options.json:
-        public = {**asdict(result), "checkout": str(source.path), "label": options.label, "blocked": result.blocked}
-        print_json(public)
+        public = PrefetchResult(**vars(result), checkout=str(source.path), label=options.label, blocked=result.blocked)
+        print_json(encode(public, versioned=False))
     else:
         print("\n".join([*report.text(result, terminal_width()), "", report.summary(result)]))
     return EXIT_BLOCKED if result.blocked else 0

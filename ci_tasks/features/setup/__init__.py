@@ -10,6 +10,8 @@ FEATURE = Feature(
             "Run a CI label",
             "Make the checkout's CPU labels run on this machine.",
             "ci_tasks.features.setup.command:setup",
+            json=("ci_tasks.features.setup.setup:SetupResult",),
+            exit_codes="ci_tasks.records:EXIT_CODES",
         ),
     ),
 )

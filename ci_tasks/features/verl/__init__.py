@@ -12,6 +12,11 @@ FEATURE = Feature(
             "Megatron-Bridge",
             "Validate a Megatron-Bridge change through verl, level by level.",
             "ci_tasks.features.verl.command:verl",
+            json=(
+                "ci_tasks.features.verl.levels.summary:Summary",
+                "ci_tasks.records:PlanEntry[]",
+            ),
+            exit_codes="ci_tasks.features.verl.run_levels:RESULT_CODES",
         ),
     ),
     nox_sessions=tuple(

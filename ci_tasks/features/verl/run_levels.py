@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.checkout.tree_pair import copy_side_by_side, unlike_disk
+from ci_tasks.cli.output import people_read_stderr
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.features.verl import report
@@ -33,7 +34,7 @@ from ci_tasks.safe_output import json_document
 _MINUTES = {0: 90, 1: 150, 2: 240, 3: 150, 4: 240, 5: 720}
 _BRIDGE_HAS = "src/megatron/bridge"
 _CHUNK = 1 << 18
-_CODES = {PASS: 0, FAIL: 1, BLOCKED: 125}
+RESULT_CODES = {PASS: 0, FAIL: 1, BLOCKED: 125}
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def run(options: VerlRequest, config: Config, form: str = "text") -> int:
     Returns the exit code of its result."""
     if options.baseline is not None and not options.baseline.is_file():
         raise UsageError(f"--baseline names {options.baseline}, which is no file")
-    with _trees_under_test(options, config) as trees:
+    with _trees_under_test(options, config) as trees, people_read_stderr(form == "json"):
         print(
             f"Bridge: {trees.bridge.title}, {options.bridge}\nverl:   {trees.verl.title}, {options.verl}",
             flush=True,
@@ -91,10 +92,13 @@ def run(options: VerlRequest, config: Config, form: str = "text") -> int:
         ("summary.json", json.dumps(report.public(summary), indent=1, ensure_ascii=False) + "\n"),
     ):
         Path(directory, name).write_text(text, encoding="utf-8", errors="backslashreplace")
+    if form == "json":
+        print(json_document(report.public(summary)))
+        return RESULT_CODES[summary.result]
     print(
         "\n".join(["", *_shown(summary, form), "", f"the summary, as text, markdown and JSON: {directory}"]), flush=True
     )
-    return _CODES[summary.result]
+    return RESULT_CODES[summary.result]
 
 
 def _summary(options: VerlRequest, trees: TreesUnderTest, done: LabelResult) -> Summary:
@@ -127,8 +131,6 @@ def _read_chunks(log: str) -> Iterator[bytes]:
 
 
 def _shown(summary: Summary, form: str) -> list[str]:
-    if form == "json":
-        return [json_document(report.public(summary))]
     if form == "markdown":
         return report.markdown(summary).splitlines()
     plot = ["", *report.plot(summary.curve)] if summary.curve is not None else []

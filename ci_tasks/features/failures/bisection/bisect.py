@@ -33,13 +33,32 @@ from ci_tasks.workflow.select import select
 if TYPE_CHECKING:
     from ci_tasks.features.failures.command import BisectOptions
 
-EXIT_FOUND, EXIT_UNCLEAR = 0, 1
+FOUND, UNCLEAR, INTERRUPTED = "found", "unclear", "interrupted"
+EXIT_CODES = {FOUND: 0, UNCLEAR: 1, INTERRUPTED: EXIT_CANCELLED}
 _BLOCKED_AT_END = 2  # runs in a row that a host blocks, the last of them of a commit known to run: then it is the host
 _BLOCKED_ELSEWHERE = 3  # runs in a row that a host blocks, after which it has to show that it can run anything
 
 
-def bisect(options: BisectOptions, hosts: tuple[str, ...], config: Config) -> int:
-    """Find the culprit, with a reason for each commit's mark. Returns 0 where it was found, 1 where several are left.
+@dataclass(frozen=True)
+class CulpritCandidate:
+    commit: str
+    subject: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class BisectionResult:
+    """As `bisect --json` prints it. `result` is found, unclear or interrupted; `candidates` are commits, the most
+    probable first, and one where it was found. `runs` is how many runs it took."""
+
+    result: str
+    exit_code: int
+    candidates: tuple[CulpritCandidate, ...]
+    runs: int
+
+
+def bisect(options: BisectOptions, hosts: tuple[str, ...], config: Config) -> BisectionResult:
+    """Find the culprit, with a reason for each commit's mark.
 
     Raises UsageError where the ends are not good and bad, Blocked where no host can go on.
     """
@@ -104,7 +123,7 @@ class _Bisection:
     print_lock: threading.Lock = field(default_factory=threading.Lock)
     target_printed: bool = False
 
-    def run(self) -> int:
+    def run(self) -> BisectionResult:
         self._print_earlier_runs()
         try:
             while isinstance(decision := self._decide(), RunCommits):
@@ -115,7 +134,7 @@ class _Bisection:
             self._print(
                 f"interrupted after {report.runs(len(self.state.observations))}; the same command goes on from here"
             )
-            return EXIT_CANCELLED
+            return self._result(INTERRUPTED, [])
         return self._print_result(decision)
 
     def _decide(self) -> Decision:
@@ -188,7 +207,7 @@ class _Bisection:
         with self.print_lock:
             print(text, flush=True)
 
-    def _print_result(self, decision: CulpritFound | Undecided | InvalidRange) -> int:
+    def _print_result(self, decision: CulpritFound | Undecided | InvalidRange) -> BisectionResult:
         if isinstance(decision, InvalidRange):
             raise self._refusal(decision)
         effort = report.Effort(
@@ -199,7 +218,7 @@ class _Bisection:
         if isinstance(decision, Undecided):
             left = [(self.commits[position], probability) for position, probability in decision.left]
             self._print("\n".join(report.unclear(left, decision.distinguishable, effort)))
-            return EXIT_UNCLEAR
+            return self._result(UNCLEAR, left)
         self._print(
             "\n".join(
                 report.culprit(
@@ -211,7 +230,11 @@ class _Bisection:
                 )
             )
         )
-        return EXIT_FOUND
+        return self._result(FOUND, [(self.commits[decision.position], decision.probability)])
+
+    def _result(self, result: str, left: Sequence[tuple[Commit, float]]) -> BisectionResult:
+        candidates = tuple(CulpritCandidate(commit.sha, commit.subject, share) for commit, share in left)
+        return BisectionResult(result, EXIT_CODES[result], candidates, len(self.state.observations))
 
     def _failure_counts(self, culprit: int) -> report.FailureCounts:
         within = self.goal.graph.descendants[culprit]

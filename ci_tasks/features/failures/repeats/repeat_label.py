@@ -19,12 +19,12 @@ from ci_tasks.features.failures.repeats import outcomes as repeats
 from ci_tasks.features.failures.repeats import report
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
-from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, Checkout, RunRecord, overall
+from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, RunRecord, overall
 from ci_tasks.report import table
 from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.run import interrupts
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.label import LabelResult, execute_label
+from ci_tasks.run.label import LabelResult, batch_result, execute_label
 from ci_tasks.run.prepare import RunRequest
 from ci_tasks.run.progress_view import PlainView, ProgressView
 from ci_tasks.run.row_execution import ExecutionOptions
@@ -68,11 +68,20 @@ class Repetitions:
         return [row for row, outcomes in self.outcomes.items() if not repeats.stop_reason(outcomes, self.limit)]
 
     @property
-    def exit_code(self) -> int:
-        """0 where every row passed as often as it was to, 1 where one failed, 125 where one was given up, 130 after
-        ^C."""
+    def status(self) -> str:
+        """Passed where every row passed as often as it was to, failed where one failed, blocked where one was given up,
+        cancelled after ^C."""
         statuses = [repeats.status(outcomes, self.limit) for outcomes in self.outcomes.values()]
-        return EXIT_CODES[CANCELLED if self.interrupted else overall(statuses)]
+        return CANCELLED if self.interrupted else overall(statuses)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.status]
+
+    def result(self, label: str) -> BatchResult:
+        """All repetitions of all rows, in turn."""
+        runs = batch_result(label, [record for record, _ in self.records], [log for _, log in self.records])
+        return replace(runs, status=self.status, exit_code=self.exit_code)
 
     def rows(self) -> list[report.RepeatedRow]:
         """Every row as the report wants it; the last repetition of a kind stands for its like."""
@@ -107,14 +116,14 @@ def repeat(
     *,
     open_executor: OpenExecutor = open_executor,
     perform: Perform = execute_label,
-) -> int:
-    """Run a label's rows until `goal` is reached or the answer is clear, and say what it is. Returns the exit code."""
+) -> BatchResult:
+    """Run a label's rows until `goal` is reached or the answer is clear, and say what it is."""
     print(source.headline, flush=True)
     done = perform_repeatedly(source, config, request, limit, how, open_executor=open_executor, perform=perform)
     if not done.outcomes and not done.interrupted:
-        return EXIT_CODES[VACUOUS]  # `perform` has said why
+        return BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])  # `perform` has said why
     print_results(done, request.label)
-    return done.exit_code
+    return done.result(request.label)
 
 
 def perform_repeatedly(

@@ -18,10 +18,11 @@ from ci_tasks.features.ci_logs.parse.row_candidates import context_of_log, row_c
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
 from ci_tasks.features.failures.reproduction import report
-from ci_tasks.features.failures.reproduction.verdicts import BLOCKED, compare_failures
+from ci_tasks.features.failures.reproduction.verdicts import BLOCKED, ReproductionResult, compare_failures
 from ci_tasks.given_values import GivenValues
 from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, RunRecord
 from ci_tasks.report import table
+from ci_tasks.report.brief import triage as brief_triage
 from ci_tasks.report.triage import describe
 from ci_tasks.results import store
 from ci_tasks.results.triage import PASS
@@ -29,6 +30,7 @@ from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_sou
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.model import Row
@@ -37,16 +39,19 @@ from ci_tasks.workflow.select import job_of, select
 
 if TYPE_CHECKING:
     from ci_tasks.features.failures.command import ReproduceOptions
+    from ci_tasks.run.events import EventStream
 
 
-def show_triage(log: AnalysedLog) -> int:
+def show_triage(log: AnalysedLog, *, brief: bool) -> int:
     """Print what failed and why."""
-    print("\n".join(describe(log.triage)))
+    print(brief_triage(log.triage, log.name) if brief else "\n".join([*describe(log.triage), ""]), end="")
     return 0
 
 
-def reproduce(log: AnalysedLog, config: Config, options: ReproduceOptions) -> int:
-    """Run the job of a log again, and say whether it is the same failure. Returns the exit code of the verdict."""
+def reproduce(
+    log: AnalysedLog, config: Config, options: ReproduceOptions, events: EventStream | None = None
+) -> ReproductionResult:
+    """Run the job of a log again, and say whether it is the same failure."""
     if log.triage.verdict == PASS:
         raise UsageError(f"{log.name!r} shows no failure", hint="give the log of a job that failed")
     config.host(options.host)
@@ -59,20 +64,23 @@ def reproduce(log: AnalysedLog, config: Config, options: ReproduceOptions) -> in
         row.label, None, options.host, base or None, keep=options.keep, image=image, rows=(row.row,)
     )
     print(source.headline, flush=True)
+    how = ExecutionOptions(events=events)
     if options.repeat and options.repeat > 1:
-        done = perform_repeatedly(source, config, run_request, RepeatLimit(options.repeat))
+        done = perform_repeatedly(source, config, run_request, RepeatLimit(options.repeat), how)
         if done.interrupted or not done.records:
-            return done.exit_code
+            return ReproductionResult(done.status, "no verdict", done.exit_code, log.triage)
         return _conclude(log, recovered, [record for record, _ in done.records], [path for _, path in done.records])
-    once = execute_label(source, config, run_request)
+    once = execute_label(source, config, run_request, how)
     if once is None:
-        return EXIT_CODES[VACUOUS]
+        return ReproductionResult(VACUOUS, "no verdict", EXIT_CODES[VACUOUS], log.triage)
     if once.records[0].status == CANCELLED:
-        return once.exit_code
+        return ReproductionResult(CANCELLED, "no verdict", once.exit_code, log.triage, once.records[0])
     return _conclude(log, recovered, once.records, once.logs)
 
 
-def _conclude(log: AnalysedLog, recovered: RecoveredJob, records: Sequence[RunRecord], logs: Sequence[str]) -> int:
+def _conclude(
+    log: AnalysedLog, recovered: RecoveredJob, records: Sequence[RunRecord], logs: Sequence[str]
+) -> ReproductionResult:
     verdict = compare_failures(log.triage, records)
     at = next(number for number, record in enumerate(records) if record is verdict.record)
     width = terminal_width()
@@ -82,7 +90,7 @@ def _conclude(log: AnalysedLog, recovered: RecoveredJob, records: Sequence[RunRe
     print(f"{verdict.verdict}: {table.one_line(verdict.why)}", flush=True)
     if verdict.verdict == BLOCKED:
         print("nothing was shown about the code: mend the environment, or name another --host")
-    return verdict.exit_code
+    return ReproductionResult(verdict.verdict, verdict.why, verdict.exit_code, log.triage, verdict.record)
 
 
 def _without_code_deviation(record: RunRecord, recovered: RecoveredJob) -> RunRecord:

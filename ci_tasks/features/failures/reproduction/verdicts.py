@@ -33,6 +33,18 @@ class Reproduction:
         return EXIT_CODES[self.verdict]
 
 
+@dataclass(frozen=True)
+class ReproductionResult:
+    """As `reproduce --json` prints it. `verdict` is that of the comparison, or `cancelled` or `vacuous` where no run
+    came to an end; `ci` is what CI's log says, `run` the run that shows the verdict."""
+
+    verdict: str
+    why: str
+    exit_code: int
+    ci: Triage
+    run: RunRecord | None = None
+
+
 def compare_failures(ci: Triage, records: Sequence[RunRecord]) -> Reproduction:
     """What the runs of one row, at least one, say of the failure in CI."""
     same = [record for record in records if ci.signature and record.signature == ci.signature]

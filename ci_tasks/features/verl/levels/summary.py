@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from ci_tasks.records import JSON_SCHEMA
 
 PASS, FAIL, BLOCKED, SKIPPED, NOT_REQUESTED = "Pass", "Fail", "Blocked", "Skipped", "Not requested"
 CHECKS = "Bridge-side checks"
@@ -12,6 +14,11 @@ IMPORT = "Local Bridge import in verl"
 BACKEND = "verl Megatron backend run"
 VARIANTS = "Requested variants"
 LOG = "Log capture"
+# In JSON a value that is no number is its name: "nan".
+_POINTS = {
+    "type": "array",
+    "items": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": ["number", "string"]}]},
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class MetricCurve:
     """A metric over global steps, for a plot."""
 
     name: str
-    points: tuple[tuple[int, float], ...]
+    points: tuple[tuple[int, float], ...] = field(metadata={JSON_SCHEMA: {"schema": _POINTS}})
 
 
 @dataclass(frozen=True)

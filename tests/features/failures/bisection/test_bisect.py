@@ -97,7 +97,7 @@ def ask(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         monkeypatch.setattr(bisecting, "run_commits", runs)
         defaults: dict[str, object] = {"good": "c0", "bad": f"c{COUNT}", "label": "quick", "only": "a"}
         options = BisectOptions(**{**defaults, "repo": str(repo), **more})  # type: ignore[arg-type]
-        return bisect(options, hosts, CONFIG)
+        return bisect(options, hosts, CONFIG).exit_code
 
     return run_bisect
 

@@ -81,7 +81,8 @@ def the_usual_interrupt() -> Iterator[None]:
 
 
 def ended(source: CheckoutSource, script: Script, limit: RepeatLimit, *, fresh_env: bool = False) -> int:
-    return repeat(source, Config({}, {}, ()), RunRequest("ckpt", fresh_env=fresh_env), limit, perform=script)
+    request = RunRequest("ckpt", fresh_env=fresh_env)
+    return repeat(source, Config({}, {}, ()), request, limit, perform=script).exit_code or 0
 
 
 def press() -> None:

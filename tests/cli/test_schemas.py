@@ -1,0 +1,129 @@
+"""`--json` and `--events` as a program reads them: what a command prints is what its published schema says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from ci_tasks.cli import schemas
+from ci_tasks.cli.options import options_of
+from ci_tasks.cli.program import namespace
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = {path.stem: json.loads(path.read_text()) for path in (ROOT / "docs/schemas").glob("*.json")}
+# What they print is a log, a shell's output or a protocol.
+WITHOUT_JSON = {"logs", "shell", "mcp"}
+RUN = ("remote", "--host", "sim", "ckpt", "--only", "async")
+# They need what a test of their own starts: a failed job's log with its commit, two checkouts, a package index, a hub.
+TESTED_ELSEWHERE = {"reproduce", "bisect", "verl", "setup", "prefetch"}
+
+
+def check(name: str, value: Any) -> Any:
+    schema = next(
+        schema for schema, alike in schemas.commands_by_schema().items() if name in [command.name for command in alike]
+    )
+    Draft202012Validator(PUBLISHED[schema]).validate(value)
+    return value
+
+
+def test_the_published_schemas_are_those_of_the_records() -> None:
+    expected = {name: schemas.text(schema) for name, schema in schemas.schemas()}
+    files = {path.stem: path.read_text() for path in (ROOT / "docs/schemas").glob("*.json")}
+    assert files == expected, "`python -m ci_tasks.cli.schemas` writes them"
+
+
+@pytest.mark.parametrize("schema", PUBLISHED.values(), ids=PUBLISHED)
+def test_a_published_schema_is_valid_json_schema(schema: Mapping[str, Any]) -> None:
+    Draft202012Validator.check_schema(schema)
+
+
+def test_every_command_has_json_with_a_schema() -> None:
+    described = {command.name for command in schemas.commands() if command.json}
+    with_option = {name for name in namespace.task_names if "json" in options_of(namespace[name].options)}
+    assert described == with_option == set(namespace.task_names) - WITHOUT_JSON
+
+
+@pytest.mark.timeout(300)
+def test_what_a_command_prints_is_what_its_schema_says(person: Any, tmp_path: Path) -> None:
+    log = tmp_path / "failed.log"
+    log.write_text("Traceback (most recent call last):\nAssertionError: the loss is 2.0\n##[error]exit code 1\n")
+    run = person.ci_tasks(*RUN, "--json")
+    assert run.code == 0
+    assert "passed  tiny_ckpt[async-save]" in run.err  # the table, for people
+    together = check("remote", run.json)
+    assert (together["status"], together["exit_code"]) == ("passed", 0)
+    assert [row["row"] for row in together["runs"]] == ["tiny_ckpt[async-save]"]
+    lines = {
+        "jobs": ["jobs"],
+        "plan": ["plan", "ckpt", "--only", "async", "--host", "sim"],
+        "run": ["run", "ckpt", "--only", "async"],  # blocked: no GPU here
+        "runs": ["runs"],
+        "attach": ["attach", together["id"]],
+        "fetch": ["fetch", "last"],
+        "cancel": ["cancel", "last"],
+        "report": ["report", "last"],
+        "hosts": ["hosts"],
+        "triage": ["triage", str(log)],
+        "lint": ["lint"],
+        "coverage": ["coverage", "--static"],
+        "doctor": ["doctor", "--host", "local"],
+        "clean": ["clean", "--days", "0.0000001"],
+    }
+    printed = {name: check(name, person.ci_tasks(*line, "--json").json) for name, line in lines.items()}
+    assert all(value for name, value in printed.items() if name != "cancel")  # of each list an entry was checked
+    assert check("runs", person.ci_tasks("runs", "--flakes", "--json").json)
+    assert check("coverage", person.ci_tasks("coverage", "--static", "--diff", "HEAD", "--json").json)
+    assert {"remote", *lines} == {command.name for command in schemas.commands() if command.json} - TESTED_ELSEWHERE
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    validator = Draft202012Validator(PUBLISHED["events"])
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        validator.validate(line)
+        assert line["version"] == "1.0"
+    return lines
+
+
+def test_events_tell_a_program_everything_from_the_plan_to_the_exit_code(person: Any) -> None:
+    done = person.ci_tasks(*RUN, "--events", "-")
+    lines = events(done.out)
+    named = [line["event"] for line in lines if line["event"] not in ("row_waiting", "message")]
+    assert named[:2] == ["run_prepared", "row_started"]
+    assert named[-3:] == ["row_ended", "run_ended", "command_ended"]
+    assert set(named[2:-3]) == {"row_step"}
+    ended = next(line for line in lines if line["event"] == "row_ended")
+    assert (ended["row"], ended["status"]) == ("tiny_ckpt[async-save]", "passed")
+    assert (lines[-2]["status"], lines[-1]["exit_code"], done.code) == ("passed", 0, 0)
+    assert "passed" in done.err  # the table, for people
+
+
+def test_an_error_is_the_last_event(person: Any) -> None:
+    done = person.ci_tasks("run", "ckpt", "--only", "nowhere", "--events", "events.jsonl")
+    (line,) = events((person.checkout / "events.jsonl").read_text())
+    assert (line["event"], line["exit_code"], done.code) == ("command_ended", 2, 2)
+    assert "nowhere" in line["error"]
+
+
+def test_a_full_disk_ends_the_events_and_not_the_run(person: Any) -> None:
+    done = person.ci_tasks(*RUN, "--events", "/dev/full")
+    assert done.code == 0
+    assert done.err.count("no more events: No space left on device") == 1
+
+
+def test_a_secret_is_masked_in_events(person: Any) -> None:
+    person.env["MY_API_KEY"] = "tiny_ckpt"  # the row's name is one, to be seen in every kind of line
+    done = person.ci_tasks(*RUN, "--events", "-")
+    assert "***" in done.out
+    assert "tiny_ckpt" not in done.out
+
+
+def test_json_and_events_do_not_share_standard_output(person: Any) -> None:
+    done = person.ci_tasks(*RUN, "--json", "--events", "-")
+    assert done.code == 2
+    assert not done.out
