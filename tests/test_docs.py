@@ -1,5 +1,5 @@
-"""README, CONTRIBUTING, CHANGELOG, docs/ and the commands' own help: every link leads somewhere, and every example is a
-command that exists, with flags that it has and values that can be meant. Nothing is executed here."""
+"""README, AGENTS, CONTRIBUTING, CHANGELOG, docs/ and the commands' own help: every link leads somewhere, and every
+example is a command that exists, with flags that it has and values that can be meant. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ci_tasks.run.list_runs import parse_time
 from ci_tasks.run.outline import outline
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+PAGES = [ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").glob("*.md")
 )
 OURS = ("invoke", "ci-tasks", "nox")

@@ -1,0 +1,16 @@
+"""The commands as tools of an assistant, by the Model Context Protocol."""
+
+from ci_tasks.registry import Command, Feature
+
+FEATURE = Feature(
+    name="mcp",
+    needs=("failures",),
+    commands=(
+        Command(
+            "mcp",
+            "Failures",
+            "Serve jobs, runs, triage and reproduction to an assistant, by MCP.",
+            "ci_tasks.features.mcp.command:mcp",
+        ),
+    ),
+)

@@ -1,0 +1,44 @@
+"""The command `mcp`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_tasks.cli.options import HOST, REPO, repeatable, switch
+from ci_tasks.errors import UsageError
+
+
+@dataclass(frozen=True)
+class McpOptions:
+    repo: str | None = REPO.field(help=f"{REPO.help}; the only one that the assistant reaches")
+    host: str = HOST.field(help="hosts of hosts.yaml that the assistant may name, with commas", default="local")
+    logs: tuple[str, ...] = repeatable("a directory with logs that it may read; may be repeated", "DIR").field()
+    allow_run: bool = switch("offer the tools that run tests too: run, wait, reproduce").field()
+
+
+def mcp(options: McpOptions) -> int:
+    """
+    ci-tasks mcp --repo ~/slime                        read-only: jobs, plan, runs, triage, report
+    ci-tasks mcp --repo ~/slime --allow-run --host sim
+
+    An assistant starts it and speaks to it on standard input and output. Needs `pip install 'ci-tasks[mcp]'`.
+    """
+    from ci_tasks.results import store
+    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.hosts_files import open_config
+
+    try:
+        from ci_tasks.features.mcp.server import serve
+        from ci_tasks.features.mcp.tools import Tools
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "mcp":
+            raise
+        raise UsageError(
+            "the MCP SDK is not installed", hint="`pip install 'ci-tasks[mcp]'` installs it with ci-tasks"
+        ) from None
+    source = open_source(options.repo)
+    hosts = tuple(spec.name for spec in open_config(str(source.path)).select_hosts(options.host))
+    logs = [Path(directory).expanduser() for directory in options.logs]
+    serve(Tools(source.path, hosts, [source.path, store.home() / "runs", *logs]), allow_run=options.allow_run)
+    return 0

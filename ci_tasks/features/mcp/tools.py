@@ -1,0 +1,156 @@
+"""The tools: each calls our own program, as a person would, and returns what it prints for programs.
+
+So a tool cannot do what a command cannot, and its output is masked as all output is. An assistant chooses labels, rows,
+runs, logs and hosts. It never chooses the checkout, and only among the hosts and directories given at the start.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp.server.mcpserver.exceptions import ToolError
+
+from ci_tasks.report.brief import quoted
+
+_MINUTES = 30  # that a call may take
+_GRACE_SECONDS = 60.0  # for a command to end what it runs
+_RUN_KEYS = ("id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at")
+_PLAN_KEYS = ("row", "host", "gpus", "image", "deviations", "lacks", "run_dir")
+_ERROR_LINES = 20
+
+
+class Tools:
+    """The docstrings and parameters of the public methods are what the assistant reads. `hosts` and `directories` are
+    those that it may name."""
+
+    def __init__(self, repo: Path, hosts: Sequence[str], directories: Sequence[Path]) -> None:
+        self.repo, self.hosts = repo.resolve(), tuple(hosts)
+        self._directories = [directory.resolve() for directory in directories]
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def jobs(self, label: str = "") -> str:
+        """The rows of the checkout's CI as JSON: label, test, arguments, GPUs, image; of one label, or of all."""
+        return _call("jobs", *_words(label), "--repo", str(self.repo), "--json").checked
+
+    def plan(self, label: str, only: str = "", host: str = "") -> str:
+        """What would run for a label, as JSON: for each row its GPUs, image, what differs from CI and what the host
+        lacks. `only` is a part of row names. Runs nothing."""
+        options = ["--only", *_words(only)] if only else []
+        planned = _call(
+            "plan", *_words(label), *options, "--host", self._host(host), "--repo", str(self.repo), "--json"
+        )
+        return _selected(planned.json(), _PLAN_KEYS)
+
+    def runs(self, label: str = "", limit: int = 20) -> str:
+        """Runs of the past as JSON, newest first: id, row, host, status. `report` says more of one."""
+        options = ["--label", *_words(label)] if label else []
+        return _selected(_call("runs", *options, "--limit", str(limit), "--json").json(), _RUN_KEYS)
+
+    def triage(self, log: str) -> str:
+        """Why a CI job failed, from its log: a file in the checkout, among the runs, or in a directory given at the
+        start."""
+        return _call("triage", self._log(log), "--brief").checked
+
+    def report(self, run: str) -> str:
+        """How a run ended and why: the id of a run or a batch, or `last`."""
+        return _call("report", *_words(run), "--brief").checked
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self, label: str, only: str = "", host: str = "") -> str:
+        """Start the tests of a label and return at once, with the id for `wait`. `only` is a part of row names."""
+        options = ["--only", *_words(only)] if only else []
+        argv = ["remote", *_words(label), *options, "--host", self._host(host), "--repo", str(self.repo)]
+        started = _call(*argv, "--detach", "--json")
+        result = started.json()
+        if result["exit_code"] is not None:  # it could not start
+            return self.report(result["id"])
+        return json.dumps({key: result[key] for key in ("id", "status", "directories")})
+
+    def wait(self, run: str, minutes: int = _MINUTES) -> str:
+        """Wait for the end of a run, at most so many minutes, and say how it ended and why. The run goes on if it takes
+        longer: wait again."""
+        _call("attach", *_words(run), "--json", minutes=minutes)
+        return self.report(run)
+
+    def reproduce(self, log: str, host: str = "", minutes: int = _MINUTES) -> str:
+        """Run the job of a failed CI log again: does it fail here too? Tests are ended after so many minutes."""
+        argv = ["reproduce", "--log", self._log(log), "--host", self._host(host), "--repo", str(self.repo), "--json"]
+        done = _call(*argv, minutes=minutes)
+        result = done.json()
+        head = f"verdict: {result['verdict']} (exit code {result['exit_code']})"
+        return "\n".join([head, *([self.report(result["run"]["id"])] if result["run"] else [])])
+
+    # -- what an assistant may name ----------------------------------------------------------------------------------
+
+    def _host(self, name: str) -> str:
+        if name and name not in self.hosts:
+            raise ToolError(f"this server was started for the hosts {', '.join(self.hosts)}")
+        return name or self.hosts[0]
+
+    def _log(self, name: str) -> str:
+        path = (self.repo / name).resolve()
+        if not any(path.is_relative_to(directory) for directory in self._directories):
+            raise ToolError(f"this server reads logs in {', '.join(map(str, self._directories))}")
+        if not path.is_file():
+            raise ToolError("there is no such file")
+        return str(path)
+
+
+class _Output:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def checked(self) -> str:
+        """The output; ToolError where the command printed none, with its error."""
+        if not self.out.strip():
+            lines = self.err.strip().splitlines()[-_ERROR_LINES:]
+            raise ToolError("\n".join([f"exit code {self.code}", *quoted(lines)]))
+        return self.out
+
+    def json(self) -> Any:
+        return json.loads(self.checked)
+
+
+def _call(*argv: str, minutes: int = _MINUTES) -> _Output:
+    """Run our program. What still runs after `minutes` is interrupted, as by ^C."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from ci_tasks.cli.program import main; main()", *argv],
+        stdin=subprocess.DEVNULL,  # ours is the protocol's
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        out, err = process.communicate(timeout=max(1, minutes) * 60)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+    return _Output(process.returncode, out, err)
+
+
+def _words(name: str) -> list[str]:
+    """A name as an argument; one that would be read as an option is refused."""
+    if name.startswith("-"):
+        raise ToolError("a name does not begin with a dash")
+    return [name] if name else []
+
+
+def _selected(records: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
+    """Some keys of each record, none of them a log's text."""
+    return json.dumps([{key: record[key] for key in keys} for record in records], indent=1)
