@@ -21,6 +21,7 @@ from ci_tasks.executors.local_executor import LocalExecutor
 from ci_tasks.features.setup import package_index, users_file
 from ci_tasks.features.setup.gpu_host import gpu_host_lines
 from ci_tasks.features.setup.package_index import Ask, IndexFinding
+from ci_tasks.planning.entry_point import has_entry_point
 from ci_tasks.planning.install_problems import entry, install_commands, mending_override, merged
 from ci_tasks.planning.planner import wanted_python
 from ci_tasks.planning.steps import plan_steps, version_matches
@@ -212,7 +213,7 @@ def _try_rows(
     """Run some rows with the overrides. Those that a failure of the install steps names are added for another try."""
     overrides = list(found.overrides)
     job = source.workflow.jobs[found.rows[0].job]
-    request = RunRequest(found.label, rows=tuple(row.row for row in found.rows[:count]))
+    request = RunRequest(found.label, rows=tuple(_rows_to_try(source, found.rows, count)))
     for number in range(1, _TRIES + 1):
         for override in overrides:
             print(f"  override: {entry(override)}")
@@ -230,6 +231,16 @@ def _try_rows(
         overrides = again
         print("\nthe install steps failed; they are tried again with what would mend them:")
     raise AssertionError("the last try returns")
+
+
+def _rows_to_try(source: CheckoutSource, rows: Sequence[Row], count: int) -> list[str]:
+    """The first ones, without those whose file runs nothing in CI either: they would show nothing of this machine."""
+    names = [row.row for row in rows if row.test is None or _runs_something(source.path / row.test)]
+    return (names or [row.row for row in rows])[:count]
+
+
+def _runs_something(test: Path) -> bool:
+    return has_entry_point(test.read_text(encoding="utf-8", errors="replace") if test.is_file() else "")
 
 
 def _mending(records: Sequence[RunRecord], job: Job, own: Sequence[Override]) -> Override | None:
