@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+_MOST_NAMES = 24
 EXIT_USAGE = 2
 EXIT_BUG = 70
 EXIT_BLOCKED = 125
@@ -47,12 +48,15 @@ class UsageError(CiTasksError):
 
 
 class UnknownName(UsageError):
-    """A name that is not in `valid`: the message suggests the nearest one and the hint lists all."""
+    """A name that is not in `valid`: the message suggests the nearest one and the hint lists
+    them. It suggests `aliases` too, which mean one of them."""
 
-    def __init__(self, kind: str, name: str, valid: Iterable[str], *, where: str = "") -> None:
+    def __init__(
+        self, kind: str, name: str, valid: Iterable[str], *, where: str = "", aliases: Iterable[str] = ()
+    ) -> None:
         names = sorted(set(valid))
-        message = f"unknown {kind} {name!r}{f' in {where}' if where else ''}{did_you_mean(name, names)}"
-        super().__init__(message, hint=f"valid: {', '.join(names)}" if names else f"there are no {kind}s")
+        message = f"unknown {kind} {name!r}{f' in {where}' if where else ''}{did_you_mean(name, [*names, *aliases])}"
+        super().__init__(message, hint=f"valid: {some(names)}" if names else f"there are no {kind}s")
 
 
 class ConfigError(UsageError):
@@ -113,6 +117,12 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """`; did you mean '…'?` for the end of a message about `name`, or "" if no valid name is close."""
     match = nearest(name, valid)
     return f"; did you mean {match!r}?" if match else ""
+
+
+def some(names: Sequence[str]) -> str:
+    """The names with commas; of many the first ones."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def shortened(text: str, longest: int) -> str:

@@ -76,3 +76,8 @@ def test_nearest_suggests_the_closest_valid_name(name: str, valid: list[str], ne
 
 def test_control_characters_are_replaced() -> None:
     assert str(CiTasksError("job \x1b[31mred\x9b\r", hint="a\tb")) == "job �[31mred��\na\tb"
+
+
+def test_of_many_valid_names_the_first_ones_are_listed() -> None:
+    hint = UnknownName("row", "x", [f"row{number:02d}" for number in range(51)]).hint
+    assert hint.startswith("valid: row00, row01, ") and hint.endswith(", row23 and 27 more")

@@ -43,6 +43,7 @@ _STARTED = (RUNNING, STALLED)
 _HOSTS_PART = 3  # of a low terminal's lines, hosts take one in so many
 _HOST_WIDTH = 16
 _NOTE_WIDTH = 32  # columns for the last line of a row, where names are so long that they lose their middles
+_LEAST_NOTE = 12  # columns, with less it is left out
 _ECHO = "^C^C"
 _WIDE_COLUMNS = 100  # columns from which on there is room for what the hosts' lanes say too
 
@@ -169,7 +170,9 @@ def _rows(rows: Sequence[RowProgress], max_rows: int, width: int, *, several_hos
     for head, column_width in widths.items():
         justify: Literal["left", "right"] = "right" if head in ("TIME", "LEFT") else "left"
         table.add_column(head, no_wrap=True, width=column_width, justify=justify)
-    table.add_column("LAST", no_wrap=True)
+    noted = room - widths["ROW"] >= _LEAST_NOTE
+    if noted:
+        table.add_column("LAST", no_wrap=True)
     for number, at in enumerate(chosen):
         progress = rows[at]
         tried = f"attempt {progress.attempt}: " if several_hosts and progress.attempt > 1 else ""
@@ -179,7 +182,7 @@ def _rows(rows: Sequence[RowProgress], max_rows: int, width: int, *, several_hos
         }
         table.add_row(
             *(Text(column[number], styles.get(head, "")) for head, column in cells.items()),
-            Text(without_middle(_one_line(tried + progress.note), max(room - widths["ROW"], 1)), _QUIET),
+            *([Text(without_middle(_one_line(tried + progress.note), room - widths["ROW"]), _QUIET)] if noted else []),
         )
     if hidden:
         table.add_row(*(Text(hidden if head == "ROW" else "", _QUIET) for head in cells))

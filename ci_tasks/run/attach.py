@@ -16,7 +16,7 @@ from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status
 from ci_tasks.agent.serving.messages import Cancel
 from ci_tasks.config import Config, HostSpec
-from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.errors import Blocked, UsageError, some
 from ci_tasks.executors import local_runs
 from ci_tasks.executors.executor import RunState, secrets_of
 from ci_tasks.executors.remote.mirror import lock_mirror
@@ -265,5 +265,5 @@ def _spec(remote: RemoteLocation) -> HostSpec:
 
 def _single_run(name: str, runs: list[tuple[str, RunDir]]) -> RunDir:
     if len(runs) > 1:
-        raise UsageError(f"{name!r} means {len(runs)} runs", hint="one of: " + ", ".join(id for id, _ in runs))
+        raise UsageError(f"{name!r} means {len(runs)} runs", hint=f"one of: {some([id for id, _ in runs])}")
     return runs[0][1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ci_tasks.errors import UnknownName
 from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.naming import label_of, matches_job
+from ci_tasks.workflow.rows import trigger_of
 
 
 def job_of(workflow: Workflow, label: str) -> Job:
@@ -12,7 +13,9 @@ def job_of(workflow: Workflow, label: str) -> Job:
     for job in workflow.jobs.values():
         if matches_job(label, job.id):
             return job
-    raise UnknownName("label", label, [label_of(name) for name in workflow.jobs], where=workflow.path)
+    labels = [label_of(name) for name in workflow.jobs]
+    triggers = [trigger for job in workflow.jobs.values() if (trigger := trigger_of(workflow, job))]
+    raise UnknownName("label", label, labels, where=workflow.path, aliases=[*workflow.jobs, *triggers])
 
 
 def select(rows: list[Row], only: str | None, label: str) -> list[Row]:

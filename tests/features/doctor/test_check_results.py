@@ -40,3 +40,14 @@ def test_a_hosts_output_does_not_move_the_cursor() -> None:
 )
 def test_the_last_line_counts(statuses: list[str], text: str) -> None:
     assert summary([CheckResult("hub", status, "") for status in statuses]) == text
+
+
+def test_words_wrap_where_the_terminal_is_narrow() -> None:
+    text = "workspace /data/ci-tasks: 57.5 GB free of 270.6 GB"
+    disk = CheckResult("disk", WARNING, text, "`ci-tasks clean --host h100a`")
+    assert lines("h100a (ssh)", [disk], 60) == [
+        "h100a (ssh)",
+        "  warning  disk  workspace /data/ci-tasks: 57.5 GB free of",
+        "                 270.6 GB",
+        "                 → `ci-tasks clean --host h100a`",
+    ]

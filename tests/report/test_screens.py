@@ -1,0 +1,171 @@
+"""The screens that people see, as golden files at 60, 80 and 120 columns, without colour and in colour.
+
+`CI_TASKS_WRITE_SCREENS=1 pytest tests/report/test_screens.py` writes them anew: read the difference before you commit
+it. A golden file that is missing fails.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from ci_tasks.agent.codec import decode
+from ci_tasks.records import Plan, PlannedRun, RowTally, RunRecord
+from ci_tasks.report import history, plan, table
+from ci_tasks.report.live import HostProgress, RowProgress, progress_table
+from ci_tasks.workflow.model import Row
+
+DIRECTORY = Path(__file__).with_name("screens")
+MODES = [f"[save-optimizer-{save}-load-optimizer-{load}]" for save in ("gpu", "cpu") for load in ("gpu", "cpu")]
+CKPT = [f"qwen3_4B_ckpt{mode}" for mode in (*MODES, "[async-save]")]
+MEGATRON = ["qwen2.5_0.5B_debug_rollout_then_train", "glm52_6layer_deterministic_e2e", "qwen3_4B_ppo_disaggregate"]
+CPU = ["metric_report", "metric_report_dist", "plugin_path_loading_contracts"]
+IMAGE = "slimerl/slime:latest"
+REASONS = ["KeyError: 'rollout_max_response_len' in the arguments of the second rollout", "no GPU is free", ""]
+
+
+def jobs(width: int) -> list[str]:
+    def row(label: str, name: str, gpus: int, image: str | None) -> Row:
+        trigger = f"run-ci-{label}" if gpus else None
+        return Row(label, f"e2e-test-{label}", trigger, name, None, "", gpus, image, {}, "self-hosted", None)
+
+    of_label = {"megatron": (MEGATRON, 8), "ckpt": (CKPT, 8), "cpu-unittest": (CPU, 0)}
+    rows = [
+        row(label, name, gpus, IMAGE if gpus else None) for label, (names, gpus) in of_label.items() for name in names
+    ]
+    return table.jobs(rows, width)
+
+
+def _record(number: int, row: str, status: str, reason: str = "") -> RunRecord:
+    fields: dict[str, Any] = {
+        "id": f"20260101-120000-ckpt.{number:02d}",
+        "label": "ckpt",
+        "row": row,
+        "host": "h100a",
+        "status": status,
+        "reason": reason,
+        "started_at": "2026-01-01T12:00:00+00:00",
+        "timings": {"seconds": 725.0 + number},
+        "evidence": {"kind": "pytest", "tests": 2, "failures": 0, "skipped": 0, "steps": 12},
+        "deviations": [{"what": "container", "ci": IMAGE, "here": "no container", "why": "runtime of host h100a"}],
+    }
+    return decode(RunRecord, fields, where="a screen")
+
+
+RECORDS = [
+    *(_record(at, row, "failed", reason) for at, (row, reason) in enumerate(zip(CKPT, REASONS, strict=False), 1)),
+    *(_record(at, row, "passed") for at, row in enumerate(CKPT[3:], 4)),
+]
+
+
+def results(width: int) -> list[str]:
+    logs = [f"/home/me/.local/state/ci-tasks/runs/20260101-120000-ckpt/{at:02d}/log.txt" for at in range(1, 6)]
+    return [*table.results(RECORDS, logs, width), "", *table.deviations(RECORDS, width)]
+
+
+def runs(width: int) -> list[str]:
+    return history.listed(RECORDS, ["2026-01-01 12:00:00"] * len(RECORDS), width)
+
+
+def flakes(width: int) -> list[str]:
+    tallies = [RowTally("ckpt", row, "h100a", {"passed": 11, "failed": 1}, 725.0, 3.5, True, 12) for row in CKPT]
+    return history.tallied(tallies, width)
+
+
+def planned(width: int) -> list[str]:
+    return plan.describe(
+        [
+            PlannedRun(
+                decode(
+                    Plan,
+                    {
+                        **dict.fromkeys(("id", "label", "job", "args", "runtime", "workspace", "script"), "x"),
+                        "row": row,
+                        "host": "h100a",
+                        "test": None,
+                        "gpus": 8,
+                        "image": None,
+                        "env": {},
+                        "secrets": ["WANDB_API_KEY"],
+                        "timeout_minutes": 1,
+                        "stall_minutes": 1,
+                        "container": None,
+                        "deviations": [],
+                        "checkout": {"path": "/c", "commit": "1", "tree": "2"},
+                    },
+                    where="a screen",
+                ),
+                f"/home/me/.local/state/ci-tasks/runs/20260101-120000-ckpt/{at:02d}",
+                ("8 GPUs (found 0: no nvidia-smi on PATH)", "docker (the daemon does not answer)"),
+            )
+            for at, row in enumerate(CKPT, 1)
+        ],
+        width,
+    )
+
+
+LANES = [
+    RowProgress(CKPT[0], "running", 700.0, "rollout 12, reward 0.43", "h100a", 8, tuple(range(8)), first_run=True),
+    RowProgress(CKPT[1], "stalled", 60.0, "no output for 15 min", "h100b", 8, tuple(range(8)), seconds_left=95.0),
+    RowProgress(CKPT[2], "waiting", note="8 GPUs of h100a or h100b", gpus=8, first_run=True),
+    RowProgress(CKPT[3], "failed", 725.0, REASONS[0], "h100a", 8),
+    RowProgress(CKPT[4], "passed", 725.0, "", "h100b", 8),
+]
+HOSTS = [HostProgress("h100a", 8), HostProgress("h100b", 8, up=False, note="the link is down")]
+
+
+def live(width: int, *, colour: bool, hosts: list[HostProgress]) -> list[str]:
+    out = io.StringIO()
+    environment = {"TERM": "xterm-256color"}
+    system: Any = "256" if colour else None
+    console = Console(
+        file=out, width=width, height=24, force_terminal=colour, color_system=system, _environ=environment
+    )
+    console.print(progress_table("ckpt on h100", LANES, 24, hosts, 1530.0))
+    return [line if colour else line.rstrip() for line in out.getvalue().splitlines()]
+
+
+SCREENS: dict[str, Callable[[int], list[str]]] = {
+    "jobs": jobs,
+    "plan": planned,
+    "results": results,
+    "runs": runs,
+    "flakes": flakes,
+    "live": lambda width: live(width, colour=False, hosts=[]),
+    "live-colour": lambda width: live(width, colour=True, hosts=[]),
+    "live-hosts": lambda width: live(width, colour=False, hosts=HOSTS),
+    "live-hosts-colour": lambda width: live(width, colour=True, hosts=HOSTS),
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_screen_is_as_its_golden_file(name: str, width: int) -> None:
+    shown = "".join(f"{line}\n" for line in SCREENS[name](width))
+    golden = DIRECTORY / f"{name}-{width}.txt"
+    if os.environ.get("CI_TASKS_WRITE_SCREENS"):
+        golden.write_text(shown, encoding="utf-8")
+    assert golden.is_file(), f"{golden} is missing; the head of this module says how it is written"
+    assert shown == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("name", SCREENS)
+def test_its_lines_fit_unless_a_path_is_longer(name: str, width: int) -> None:
+    for line in SCREENS[name](width):
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", line)
+        assert cell_len(plain) <= width or "/home/me/" in plain
+
+
+@pytest.mark.parametrize("name", ["live", "live-hosts"])
+def test_colour_adds_nothing_to_the_text(name: str) -> None:
+    coloured = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in SCREENS[f"{name}-colour"](80)]
+    assert coloured == SCREENS[name](80)
