@@ -175,6 +175,16 @@ def test_packages_come_before_the_code_of_an_editable_checkout_as_in_one_venv(ma
     assert order == "['site-packages', 'site-packages', 'c']"
 
 
+def test_an_isolated_build_does_not_see_shared_packages(machine: Machine) -> None:
+    """As it does not see those of the venv that it builds for."""
+    checkout = machine.checkout("c", "")
+    with (checkout / "backend.py").open("a") as backend:
+        backend.write("import importlib.util\nprint('seen:', importlib.util.find_spec('greeting'))\n")
+    setup = machine.run(checkout)
+    row = machine.run_row(checkout, setup, "pip install -v -e . --no-deps\n")
+    assert "seen: None" in row.log, row.log
+
+
 def test_steps_that_differ_share_nothing_but_the_bytes_of_equal_files(machine: Machine) -> None:
     (stored,) = machine.store.all()
     time.sleep(CLOCK_SECONDS)
