@@ -148,7 +148,8 @@ class RunRecord:
     """A row's run: the content of record.json.
 
     `status` is one of STATUSES. `attempts` are all tries at the row, the last of them this run. `stopped`: it was ended
-    because another row had failed. `may_fail`: its failure does not fail CI's run. `files_gone` is set by the history
+    because another row had failed. `may_fail`: its failure does not fail CI's run. `retry_of`: the run whose last
+    steps it ran again. `files_gone` is set by the history
     alone: nothing but this is left of the run.
     """
 
@@ -175,6 +176,7 @@ class RunRecord:
     left: tuple[str, ...] = ()
     stopped: bool = False
     may_fail: bool = False
+    retry_of: str = ""
     files_gone: bool = False
 
     @property

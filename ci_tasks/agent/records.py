@@ -97,7 +97,7 @@ class RunDescription:
 
     `entry_point` is whether the test file does anything when it is run, None where the row names no test file. `nodes`
     are those of a cluster, each with the row's GPUs. `takes_locks`: a lock script starts the test, and prints its
-    GPUs. `may_fail`: its failure does not fail CI's run.
+    GPUs. `may_fail`: its failure does not fail CI's run. `retry_of` is the run whose last steps it runs again.
     """
 
     id: str = ""
@@ -118,6 +118,19 @@ class RunDescription:
     nodes: int = 1
     takes_locks: bool = False
     may_fail: bool = False
+    retry_of: str = ""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """What `retry` continues: `directories` are the run directories that went before on the host, the oldest first. The
+    workspace and venv are those of the first, the containers those of the last. `step` is the first step that runs
+    again. `commit` and `tree` are what the workspace had before."""
+
+    directories: Tuple[str, ...]
+    step: int = 1
+    commit: str = ""
+    tree: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,6 +178,7 @@ class Plan(RunDescription):
     gpu_locks: Optional[GpuRequest] = None
     artifacts: Tuple[str, ...] = ()
     grace_seconds: float = GRACE_SECONDS
+    retry: Optional[Retry] = None
 
     @property
     def container_runtime(self) -> Optional[str]:
@@ -278,6 +292,7 @@ EventName = Literal[
     "waiting",
     "gpus",
     "step",
+    "step failed",
     "packages",
     "pull",
     "container",
@@ -290,7 +305,13 @@ EventName = Literal[
     "timeout",
     "ended",
 ]
-AGENT_EVENTS: FrozenSet[EventName] = frozenset(get_args(EventName)) - {"step", "packages", "pull", "container"}
+AGENT_EVENTS: FrozenSet[EventName] = frozenset(get_args(EventName)) - {
+    "step",
+    "step failed",
+    "packages",
+    "pull",
+    "container",
+}
 
 
 @dataclass(frozen=True)

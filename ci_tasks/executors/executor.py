@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ci_tasks.agent.records import QueryAnswer
     from ci_tasks.agent.run_directory import RunDir
     from ci_tasks.config import HostSpec
+    from ci_tasks.executors.host_snapshot import RemoteSnapshot
     from ci_tasks.planning.capacity import HostFacts
     from ci_tasks.planning.planner import SharedSetup
     from ci_tasks.records import Checkout, Plan
@@ -111,6 +112,10 @@ class Executor(Protocol):
         """The working tree of `source`, or its revision `rev`, for the rows of `batch`. Called before any run."""
         ...
 
+    def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
+        """The working tree of `source` for a row that goes on in the workspace that an earlier run kept."""
+        ...
+
     def run_directory(self, run: RunDir) -> str:
         """The path of the run directory on the host."""
         ...
@@ -160,6 +165,10 @@ class Executor(Protocol):
 
     def release(self, row: PreparedRow) -> None:
         """Remove what the row no longer needs: its record is written."""
+        ...
+
+    def release_retried(self, row: PreparedRow) -> list[str]:
+        """Remove what the runs kept that a retry went on from. Returns a line for each thing that is left."""
         ...
 
     def detach(self) -> None:

@@ -10,15 +10,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.cleanup.remove_run import end_and_clean
+from ci_tasks.agent.records import CheckoutPart, QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.agent.setup_manifest import SetupChanged, check_setup
+from ci_tasks.agent.setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
+from ci_tasks.agent.trees.git import StoreError
+from ci_tasks.agent.trees.kept_workspace import NotKept, update_workspace
 from ci_tasks.checkout.revision import local_base
 from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import CiTasksError
+from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.executors import local_runs, python, requirements, shared_venvs
 from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say
+from ci_tasks.executors.host_snapshot import RemoteSnapshot, take_host_snapshot
 from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
@@ -54,6 +58,7 @@ class LocalExecutor:
 
     _batch: Batch
     _code: LocalSnapshot
+    _retry_code: RemoteSnapshot
     is_up, has_scheduler = True, False
 
     def __init__(self, spec: HostSpec) -> None:
@@ -61,7 +66,7 @@ class LocalExecutor:
         self.lock_dir = str(store.lock_dir() / spec.name)
         self._shared: LocalSnapshot | None = None
         self._never: dict[str, tuple[str, str]] = {}
-        self._keeps_venvs = False  # for rows that go on, or were kept
+        self._keeps_files = False  # for rows that go on, or were kept
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         return requirements.facts(self.spec, gpus=gpus > 0, container=container, simulates=simulates)
@@ -86,6 +91,12 @@ class LocalExecutor:
             made = materialize(source, batch.source, rev=rev, base=base)
             self._code = LocalSnapshot(made, batch.source, local_base(batch.source))
         return self._code
+
+    def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
+        self._batch = batch
+        snapshot = take_host_snapshot(source, None, None)
+        self._retry_code = RemoteSnapshot(snapshot.checkout, snapshot)
+        return self._retry_code
 
     def run_directory(self, run: RunDir) -> str:
         return run.path
@@ -123,18 +134,36 @@ class LocalExecutor:
             yield problem
 
     def _remove_venv(self, setup: SharedSetup) -> None:
-        if not self._keeps_venvs:
-            shared_venvs.remove_venv(setup)
+        if not self._keeps_files:
+            shared_venvs.remove_venv(setup.directory)
 
     def start(self, row: PreparedRow) -> None:
         try:
-            if row.has_own_checkout:
+            if row.plan.retry:
+                self._update_kept(row, row.plan.retry)
+            elif row.has_own_checkout:
                 self._code.check_out(row.plan.workspace)
             if row.plan.setup:
                 check_setup(row.plan.setup)
             local_runs.start(row.run, row.secrets)
         except (CiTasksError, SetupChanged, OSError) as problem:  # the tree is proven: what fails now is the machine
             self._never[row.run.path] = (BLOCKED, str(problem))
+
+    def _update_kept(self, row: PreparedRow, retry: Retry) -> None:
+        code, workspace = self._retry_code, row.plan.workspace
+        stores = {part.path: str(part.store / "objects") for part in code.snapshot.parts}
+
+        def objects(part: CheckoutPart) -> list[str]:
+            return [stores[part.path], os.path.join(workspace, part.path, ".git", "objects")]
+
+        try:
+            update_workspace(workspace, retry, code.checkout_parts(), row.run.path, objects)
+        except NotKept as reason:
+            raise Blocked(f"the run cannot be retried: {reason}; run its row anew") from None
+        except StoreError as error:
+            raise Blocked(str(error)) from None
+        if row.plan.setup:  # its manifest is of the files before
+            forget(row.plan.setup, WORKSPACE)
 
     def reattach(self, row: PreparedRow) -> None:
         pass
@@ -159,16 +188,29 @@ class LocalExecutor:
 
     def release(self, row: PreparedRow) -> None:
         if local_runs.read_run_status(row.run).kept is not None:
-            self._keeps_venvs = True
+            self._keeps_files = True
         elif row.plan.setup is None:
             shutil.rmtree(row.run.workspace, ignore_errors=True)
 
+    def release_retried(self, row: PreparedRow) -> list[str]:
+        assert row.plan.retry is not None
+        first, *retries = row.plan.retry.directories
+        left = [line for path in (*reversed(retries), first) for line in end_and_clean(path)]
+        shutil.rmtree(os.path.join(first, "tmp"), ignore_errors=True)
+        batch = Path(first).parent
+        others = [RunDir(str(path)) for path in batch.iterdir() if path.name.isdigit() and str(path) != first]
+        if not any(local_runs.is_kept(run) for run in others):
+            shutil.rmtree(batch / "source", ignore_errors=True)
+            if row.plan.setup:
+                left += shared_venvs.remove_venv(row.plan.setup)
+        return left
+
     def detach(self) -> None:
-        self._keeps_venvs = True
+        self._keeps_files = True
 
     def drain_messages(self) -> list[str]:
         return []
 
     def close(self) -> None:
-        if hasattr(self, "_batch"):
+        if hasattr(self, "_batch") and not self._keeps_files:  # checkouts borrow its objects
             shutil.rmtree(self._batch.source, ignore_errors=True)

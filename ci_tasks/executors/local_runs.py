@@ -80,6 +80,11 @@ def read_run_status(run: RunDir) -> Status:
     return read_status(run)
 
 
+def is_kept(run: RunDir) -> bool:
+    """Whether it left its container and workspace on purpose."""
+    return read_status_if_readable(run).kept is not None
+
+
 def cancel(run: RunDir) -> None:
     """Ask the run to end; also ends what an agent that died has left."""
     subprocess.run(_cancel(run), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

@@ -1,18 +1,13 @@
-"""Boxes as flows speak of them: connecting to one, the code that goes there, and how a run there stands.
+"""Boxes as flows speak of them: connecting to one, and how a run there stands.
 
 This module is loaded before all else of a command: see ci_tasks.executors.ssh_executor.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.executor import RunState
@@ -22,27 +17,7 @@ from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.executors.remote.remote_run import SENDING, WATCHING, RemoteRun
 from ci_tasks.executors.remote.run_manager import RemoteRunManager
 from ci_tasks.executors.ssh.connection import connect
-from ci_tasks.records import Checkout
 from ci_tasks.results import store
-
-if TYPE_CHECKING:
-    from ci_tasks.checkout.snapshot import Snapshot
-
-
-@dataclass(frozen=True)
-class RemoteSnapshot:
-    """A snapshot that goes to the host as a pack."""
-
-    checkout: Checkout
-    snapshot: Snapshot
-
-    def read_file(self, path: str) -> str | None:
-        content = self.snapshot.read(path)
-        return None if content is None else content.decode(errors="replace")
-
-    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
-        for name in self.snapshot.names(directory, suffix):
-            yield self.read_file(name) or ""
 
 
 def open_remote_host(spec: HostSpec) -> RemoteRunManager:
@@ -69,14 +44,6 @@ def open_query_runner(spec: HostSpec) -> Iterator[QueryRunner]:
         yield remote_host.connection
     finally:
         remote_host.close()
-
-
-def take_host_snapshot(source: Path, rev: str | None, base: str | None) -> Snapshot:
-    """The working tree of `source`, or its revision, as objects that can be sent."""
-    from ci_tasks.checkout.snapshot import take_snapshot
-
-    name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
-    return take_snapshot(source, store.home() / "sync" / name, rev=rev, base=base)
 
 
 def run_state(remote_run: RemoteRun) -> RunState:

@@ -60,10 +60,9 @@ def say_result(run: RunDir, seconds: float, say: Say) -> None:
                 say(line[len(_OURS) :][:_LONGEST_LINE].decode("utf-8", "replace").strip())
 
 
-def remove_venv(setup: SharedSetup) -> None:
-    """No row needs the venv and the checkout any more; log and plan stay."""
-    for name in (VENV, WORKSPACE):
-        remove_tree(f"{setup.directory}/{name}", None, "none", {})
+def remove_venv(directory: str) -> list[str]:
+    """No row needs the venv and the checkout any more; log and plan stay. Returns a line for each problem."""
+    return [line for name in (VENV, WORKSPACE) for line in remove_tree(f"{directory}/{name}", None, "none", {})]
 
 
 def write(setup: SharedSetup, host: HostSpec) -> None:

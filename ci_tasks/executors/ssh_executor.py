@@ -24,10 +24,11 @@ from ci_tasks.agent.serving.messages import Clear, Prune
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say, secrets_of
+from ci_tasks.executors.host_snapshot import RemoteSnapshot, take_host_snapshot
 from ci_tasks.executors.remote import host_cache
 from ci_tasks.executors.remote.mirror import lock_mirror
 from ci_tasks.executors.remote.remote_run import CANCEL, KILL, CodePack, RemoteRun, write_remote_location
-from ci_tasks.executors.remote_host import RemoteSnapshot, open_remote_host, run_state, take_host_snapshot
+from ci_tasks.executors.remote_host import open_remote_host, run_state
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED, Plan
 from ci_tasks.results import store
@@ -55,7 +56,8 @@ class SSHExecutor:
         self._connection = self._manager.connection
         self._remote_runs: dict[str, RemoteRun] = {}
         self._setups: list[RemoteRun] = []
-        self._snapshot: Snapshot | None = None
+        self._keeps_setups = False  # a row that was kept goes on with them
+        self._code: RemoteSnapshot | None = None
         self._future_snapshot: Future[Snapshot] | None = None
 
     @property
@@ -118,7 +120,7 @@ class SSHExecutor:
 
         self._batch = batch
         future, self._future_snapshot = self._future_snapshot, None
-        snapshot = self._snapshot = future.result() if future else take_host_snapshot(source, rev, base)
+        snapshot = future.result() if future else take_host_snapshot(source, rev, base)
         key = host_cache.key(self.spec)
         self._manager.set_code_packs(
             [
@@ -131,7 +133,11 @@ class SSHExecutor:
                 for part in snapshot.parts
             ]
         )
-        return RemoteSnapshot(snapshot.checkout, snapshot)
+        self._code = RemoteSnapshot(snapshot.checkout, snapshot)
+        return self._code
+
+    def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
+        return self.snapshot(batch, source, rev=None, base=None)
 
     def run_directory(self, run: RunDir) -> str:
         below = os.path.relpath(run.path, self._batch.path)
@@ -171,7 +177,7 @@ class SSHExecutor:
             directory=self.run_directory(row.run),
             plan=row.plan,
             script=row.plan.script,
-            parts=self._parts() if row.has_own_checkout else (),
+            parts=self._parts() if row.has_own_checkout or row.plan.retry else (),
             secrets={**secrets_of(row.plan.secrets, os.environ), **row.secrets},
             keep_shared_files=bool(self._setups),
         )
@@ -219,7 +225,14 @@ class SSHExecutor:
                 self._manager.cancel(self._remote_runs[row.run.path], KILL if kill else CANCEL)
 
     def release(self, row: PreparedRow) -> None:
-        pass
+        remote_run = self._remote_runs.get(row.run.path)
+        if remote_run is not None and remote_run.mirror is not None and remote_run.mirror.status.kept:
+            self._keeps_setups = True
+
+    def release_retried(self, row: PreparedRow) -> list[str]:
+        assert row.plan.retry is not None
+        answers = [self._connection.request(Clear(path)) for path in reversed(row.plan.retry.directories)]
+        return [line for answer in answers for line in answer.left]
 
     def detach(self) -> None:
         self._manager.detach()
@@ -242,7 +255,7 @@ class SSHExecutor:
 
     def _final_requests(self) -> None:
         with debug_log.ignored("last requests to the host"):  # what is not cleared now, `clean` finds
-            for remote_run in self._setups:
+            for remote_run in () if self._keeps_setups else self._setups:
                 self._connection.request(Clear(remote_run.directory))
             if all(remote_run.is_fetched for remote_run in self._remote_runs.values()):
                 self._prune()
@@ -257,8 +270,8 @@ class SSHExecutor:
         return self._connection.cache.home or self._connection.hello().home
 
     def _parts(self) -> list[CheckoutPart]:
-        assert self._snapshot is not None
-        return [CheckoutPart(part.path, part.commit, part.tree) for part in self._snapshot.parts]
+        assert self._code is not None
+        return self._code.checkout_parts()
 
     def _run_setup(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
         from ci_tasks.executors.last_line import last_line

@@ -6,6 +6,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.gpus.request import AGENT, JOB, PATTERN, GpuRequest
@@ -24,21 +25,27 @@ _HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
 
 def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str, images: Mapping[str, str]) -> ContainerRules:
     """What the container adapter does with CI's `docker run`: see ci_tasks.agent.containers. `images`: CI's → ours."""
-    junit = shlex.quote(f"{run_dir}/artifacts/junit.xml")
-    env = {"CI_TASKS_RUN_DIR": run_dir, "PYTEST_ADDOPTS": f"--junitxml={junit}"}
-    if host.simulate:
-        env[LOCK_DIR_ENV] = lock_dir
-    # Two people may have a run of one id on one host: the directory is what tells them apart.
-    where = hashlib.sha256(run_dir.encode("utf-8", "surrogateescape")).hexdigest()[:6]
-    return ContainerRules(
+    rules = ContainerRules(
         runtime=host.runtime,
         pull=host.pull,
         image=images,
         mounts=host.mounts,
         network=host.network,
+        env={LOCK_DIR_ENV: lock_dir} if host.simulate else {},
+    )
+    return rules_of_run(rules, id, run_dir)
+
+
+def rules_of_run(rules: ContainerRules, id: str, run_dir: str) -> ContainerRules:
+    """The same rules for the run `id`."""
+    junit = shlex.quote(f"{run_dir}/artifacts/junit.xml")
+    # Two people may have a run of one id on one host: the directory is what tells them apart.
+    where = hashlib.sha256(run_dir.encode("utf-8", "surrogateescape")).hexdigest()[:6]
+    return replace(
+        rules,
         name=f"ci-tasks-{id}-{where}",
         labels={"ci-tasks.run": id, "ci-tasks.dir": run_dir},
-        env=env,
+        env={**rules.env, "CI_TASKS_RUN_DIR": run_dir, "PYTEST_ADDOPTS": f"--junitxml={junit}"},
         volumes=(f"{run_dir}/artifacts",),
     )
 

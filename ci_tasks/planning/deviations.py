@@ -18,6 +18,7 @@ from ci_tasks.workflow.resolve import Resolver
 
 # "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
 _GITHUB_MINUTES = 360
+CODE, UNLIKE_DISK = "code", "files unlike your disk"
 _OF_PULL_REQUEST = ("github.event.pull_request.number", "github.event.number", "github.ref", "github.head_ref")
 
 
@@ -38,7 +39,8 @@ def deviations(
     steps are done once for all rows."""
     read = _read(workflow, job, planned)
     return (
-        *_code(checkout),
+        *code_deviations(checkout),
+        Deviation("PYTEST_ADDOPTS", "unset", "--junitxml=…", "evidence of the tests that ran"),
         *_time(row, host),
         *planned.deviations,
         *_python(row, planned, host, python, shared=shared),
@@ -55,14 +57,14 @@ def deviations(
     )
 
 
-def _code(checkout: Checkout) -> Iterator[Deviation]:
+def code_deviations(checkout: Checkout) -> Iterator[Deviation]:
+    """What is said of the code under test."""
     why = f"{checkout.rev} is what is tested" if checkout.rev else "your working tree is what is tested"
-    yield Deviation("code", "the pull request's merge commit", checkout.title, why)
+    yield Deviation(CODE, "the pull request's merge commit", checkout.title, why)
     for difference in checkout.unlike_disk:
         more = difference.count - len(difference.files)
         files = ", ".join(difference.files) + (f" and {more} more" if more else "")
-        yield Deviation("files unlike your disk", "as git checks them out", f"the same: {files}", difference.why)
-    yield Deviation("PYTEST_ADDOPTS", "unset", "--junitxml=…", "evidence of the tests that ran")
+        yield Deviation(UNLIKE_DISK, "as git checks them out", f"the same: {files}", difference.why)
 
 
 def _time(row: Row, host: HostSpec) -> Iterator[Deviation]:

@@ -119,6 +119,14 @@ def _exports(why: str, env: Mapping[str, str]) -> str:
     return "\n".join([f"# {why}", *lines, ""]) if lines else ""
 
 
+def retried(text: str, step: int, commits: tuple[str, str], directories: Sequence[str]) -> str:
+    """run.sh of a run, as a retry runs it: from step number `step` on, counted from 1, in the workspace and venv of the
+    first of `directories`, with what the steps of the last one left. `commits`: what ran there, and what runs now."""
+    kept = f"_first={step} _kept={shlex.quote(directories[0])} _before={shlex.quote(directories[-1])}\n"
+    head, options, rest = text.replace(*commits).partition("set -uo pipefail\n")
+    return head + options + kept + re.sub(r"\A_first=.*\n", "", rest)
+
+
 def _assignment(name: str, value: str) -> str:
     """A variable for the steps: exported, or kept for `env` where its name is none for bash."""
     word = quote(value)
@@ -151,24 +159,26 @@ export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
     # A simulated host's rows may need packages of the person's home; those for an image must not see them.
     alone = "" if venv.python else " PYTHONNOUSERSITE=1"
     return f"""# No container here: a throwaway venv over this machine's Python; `pip install` changes nothing outside.
-_venv=$_tmp/venv _python={python}
-"$_python" -m venv --system-site-packages --without-pip "$_venv" || blocked "$_python cannot make a venv"
-{"" if venv.python else _OUTER}if "$_venv/bin/python" -c 'import pip' 2> /dev/null; then
-  for _name in pip pip3; do
-    printf '#!/bin/sh\\nexec "${{0%%/*}}/python" -m pip "$@"\\n' > "$_venv/bin/$_name"; chmod +x "$_venv/bin/$_name"
-  done
-else
-  "$_python" -m venv --system-site-packages "$_venv" || blocked "$_python cannot make a venv with pip"
+_venv=${{_kept:-$CI_TASKS_RUN_DIR}}/tmp/venv _python={python}
+if [ ! -x "$_venv/bin/python" ]; then
+  "$_python" -m venv --system-site-packages --without-pip "$_venv" || blocked "$_python cannot make a venv"
+{"" if venv.python else _OUTER}  if "$_venv/bin/python" -c 'import pip' 2> /dev/null; then
+    for _name in pip pip3; do
+      printf '#!/bin/sh\\nexec "${{0%%/*}}/python" -m pip "$@"\\n' > "$_venv/bin/$_name"; chmod +x "$_venv/bin/$_name"
+    done
+  else
+    "$_python" -m venv --system-site-packages "$_venv" || blocked "$_python cannot make a venv with pip"
+  fi
 fi
 export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0{alone}
 """
 
 
 # A venv over a venv sees the packages of the system's Python only, unless it is told.
-_OUTER = """_outer=$("$_venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth
-"$_python" -c 'import site
+_OUTER = """  _outer=$("$_venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth
+  "$_python" -c 'import site
 for path in site.getsitepackages(): print(f"import site; site.addsitedir({path!r})")' > "$_outer" ||
-  blocked "cannot write $_outer"
+    blocked "cannot write $_outer"
 """
 
 

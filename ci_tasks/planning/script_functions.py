@@ -20,6 +20,9 @@ case $GITHUB_WORKSPACE in /*) ;; *) GITHUB_WORKSPACE=$(CDPATH='' cd -- "$GITHUB_
 _tmp=$CI_TASKS_RUN_DIR/tmp
 { mkdir -p -- "$_tmp" "$CI_TASKS_RUN_DIR/artifacts" && chmod 700 -- "$_tmp" && : > "$_tmp/later"; } ||
   blocked "cannot write in $CI_TASKS_RUN_DIR"
+if [ -n "${_before:-}" ] && [ -z "${CI_TASKS_INSIDE:-}" ]; then  # a container does not see it there
+  cp -- "$_before/tmp/later" "$_tmp/before" || blocked "$_before is gone, so its steps cannot be continued"
+fi
 # A login shell reads /etc/profile, which sets PATH anew on Debian and so hides the venv and the container adapter: what
 # it was started with comes first again. Bash expands the value of BASH_ENV itself; other shells do nothing there.
 if [ -z "${CI_TASKS_INSIDE:-}" ]; then
@@ -41,11 +44,20 @@ event() { printf '{"t": %s, %s}\n' "$(date +%s.%N)" "$1" >> "$CI_TASKS_RUN_DIR/e
 begin() {
   if [ "$_status" = success ]; then [ "$2" = 1 ] || return 1; else [ "$3" = 1 ] || return 1; fi
   _number=$((_number + 1)) _step=$1
+  if [ "$_number" -lt "${_first:-1}" ]; then return 1; fi
+  if [ -n "${_before:-}" ]; then restore_env; fi
+  printf '# step %s\n' "$_number" >> "$_tmp/later"
   export GITHUB_ENV=$_tmp/env GITHUB_PATH=$_tmp/path GITHUB_STATE=$_tmp/state
   export GITHUB_OUTPUT=$_tmp/output GITHUB_STEP_SUMMARY=$CI_TASKS_RUN_DIR/artifacts/summary.md
   : > "$GITHUB_ENV"; : > "$GITHUB_PATH"; : > "$GITHUB_STATE"; : > "$GITHUB_OUTPUT"
   event "$4"
   echo "##[group]Run $1"
+}
+
+# restore_env: what the steps that a retry does not run again left for later ones
+restore_env() {
+  sed "/^# step $_first\$/,\$d" "$_tmp/before" >> "$_tmp/later"
+  PATH=${PATH#"$_adapter"}; . "$_tmp/later"; PATH=$_adapter$PATH _before=''
 }
 
 # script [-n] WORDS…: the step's text, from standard input, run by WORDS, in which {0} is its file; -n: the text has no
@@ -115,7 +127,10 @@ finish() {
       ?*,124 | ?*,137) echo "##[error]The action '$_step' has timed out after $4 minutes." ;;
       *) echo "##[error]Process completed with exit code $_code." ;;
     esac
-    if [ "$2" != 1 ] && [ "$_status" = success ]; then _status=failure _exit_code=$_code; fi
+    if [ "$2" != 1 ] && [ "$_status" = success ]; then
+      _status=failure _exit_code=$_code
+      event '"event": "step failed"'
+    fi
   fi
 }
 """
@@ -137,7 +152,7 @@ TAIL = """exit "$_exit_code"
 """
 
 # What a job got from an index is kept for the next with the same steps; what the steps themselves take is little then.
-STORE_PACKAGES = r"""if [ "$_status" = success ]; then
+STORE_PACKAGES = r"""if [ "$_status" = success ] && [ -z "${_kept:-}" ]; then
   "$_python" -I "$CI_TASKS_RUN_DIR/bin/agent.pyz" store-packages "$CI_TASKS_RUN_DIR" "$_venv"
 fi
 """
@@ -148,7 +163,7 @@ NOTE_PACKAGES = r"""[ ! -s "{directory}/packages" ] ||
 
 ROW_VENV = rf"""{NOTE_PACKAGES.format(directory="$_setup")}
 # What this row installs goes into a venv of its own, over the shared one.
-_venv=$_tmp/venv
+_venv=${{_kept:-$CI_TASKS_RUN_DIR}}/tmp/venv
 [ -x "$_venv/bin/python" ] ||
   "$_setup/venv/bin/python" -I "$CI_TASKS_RUN_DIR/bin/agent.pyz" row-venv "$_venv" "$_setup/venv" ||
   blocked "cannot make a venv over $_setup/venv"

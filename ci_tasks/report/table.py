@@ -67,7 +67,9 @@ def cause_and_reason(record: RunRecord) -> str:
 
 
 def attempts(record: RunRecord) -> str:
-    """`attempt 2; blocked on h100a: no space left` of a row that needed several; "" of others."""
+    """`attempt 2; blocked on h100a: no space left` of a row that needed several, or what a retry continues."""
+    if record.retry_of:
+        return f"retry of {record.retry_of}"
     if not record.earlier:
         return ""
     return "; ".join([f"attempt {len(record.attempts)}", *map(_ended, record.earlier)])

@@ -214,6 +214,7 @@ def _record(
         status=verdict.status,
         reason=verdict.reason + (_CI_GOES_ON if plan.may_fail and verdict.status == FAILED else ""),
         may_fail=plan.may_fail,
+        retry_of=plan.retry_of,
         exit_code=status.exit_code,
         started_at=_iso(started),
         ended_at=_iso(ended),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.errors import UnknownName, UsageError, some
 from ci_tasks.resources import HOME_ENV as HOME_ENV
 from ci_tasks.resources import home as home
 from ci_tasks.resources import make_home
@@ -150,6 +150,14 @@ def find(name: str) -> list[tuple[str, RunDir]]:
     if not matches:
         raise UnknownName("run", name, [id for id, _ in itertools.islice(run_dirs(), 10)], where=str(home() / "runs"))
     return list(reversed(matches))
+
+
+def find_one(name: str) -> tuple[str, RunDir]:
+    """The one run that `name` means. Raises UnknownName, UsageError."""
+    runs = find(name)
+    if len(runs) > 1:
+        raise UsageError(f"{name!r} means {len(runs)} runs", hint=f"one of: {some([id for id, _ in runs])}")
+    return runs[0]
 
 
 def _runs_like(name: str) -> Iterator[tuple[str, RunDir]]:

@@ -16,7 +16,7 @@ from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status
 from ci_tasks.agent.serving.messages import Cancel
 from ci_tasks.config import Config, HostSpec
-from ci_tasks.errors import Blocked, UsageError, some
+from ci_tasks.errors import Blocked
 from ci_tasks.executors import local_runs
 from ci_tasks.executors.executor import RunState, secrets_of
 from ci_tasks.executors.remote.mirror import lock_mirror
@@ -108,7 +108,7 @@ def cancel(name: str, config: Config, host: str | None) -> list[LocatedRun]:
 
 def show_log(name: str, *, follow: bool, raw: bool) -> int:
     """Copy a run's log to standard output, with `raw` byte for byte, with `follow` until the run has ended."""
-    run = _single_run(name, store.find(name))
+    _, run = store.find_one(name)
     with closing(GrowingLog(run.log, raw=raw)) as log:
         log.copy()
         if not follow:
@@ -145,7 +145,7 @@ def attached_runs(
             return
         remote, host = _location(attached_run.run), _host_of(attached_run.run)
         if host not in managers:
-            managers[host] = open_remote_host(_spec(remote))
+            managers[host] = open_remote_host(host_of_run(remote))
         attached_run.remote_run = RemoteRun(
             run=attached_run.run,
             directory=remote.directory,
@@ -235,7 +235,7 @@ def _ask_to_cancel(run: RunDir) -> None:
     from ci_tasks.executors.remote_host import open_remote_host
 
     remote = _location(run)
-    with closing(open_remote_host(_spec(remote))) as manager:
+    with closing(open_remote_host(host_of_run(remote))) as manager:
         manager.connection.request(Cancel(remote.directory))
 
 
@@ -258,12 +258,6 @@ def _location(run: RunDir) -> RemoteLocation:
     return remote
 
 
-def _spec(remote: RemoteLocation) -> HostSpec:
+def host_of_run(remote: RemoteLocation) -> HostSpec:
     """The host where the run is, as it was called then: hosts.yaml may say something else by now."""
     return HostSpec(name=remote.host, kind=remote.kind, address=remote.address, workspace=remote.workspace)
-
-
-def _single_run(name: str, runs: list[tuple[str, RunDir]]) -> RunDir:
-    if len(runs) > 1:
-        raise UsageError(f"{name!r} means {len(runs)} runs", hint=f"one of: {some([id for id, _ in runs])}")
-    return runs[0][1]

@@ -130,6 +130,8 @@ def _clean_environments(days: float | None, everything: bool) -> Iterator[tuple[
 def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
     runs = list_runs.runs(str(store.home()))
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything)}
+    for batch in {run.batch_dir for run in runs if run.batch not in in_use}:
+        shutil.rmtree(Path(batch) / "source", ignore_errors=True)
     for info in runs:
         run = RunDir(info.dir)
         age = time.time() + clock_ahead(run) - info.ended_at if info.ended_at else 0.0

@@ -7,16 +7,12 @@ import subprocess
 import sys
 
 from ci_tasks.agent.run_directory import read_remote
-from ci_tasks.errors import UsageError, some
 from ci_tasks.results import store
 
 
 def shell(name: str) -> int:
     """Open bash in the run's container, or beside its workspace; its exit code."""
-    runs = store.find(name)
-    if len(runs) > 1:
-        raise UsageError(f"{name!r} means {len(runs)} runs", hint=f"one of: {some([id for id, _ in runs])}")
-    ((_, run),) = runs
+    _, run = store.find_one(name)
     remote = read_remote(run)
     if remote is None:
         return subprocess.call([sys.executable, "-I", run.agent, "shell", run.path])

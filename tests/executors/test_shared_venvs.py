@@ -62,7 +62,7 @@ def test_what_our_own_program_says_of_packages_is_passed_on(rows: Rows) -> None:
 
 def test_afterwards_only_the_log_and_the_plan_stay(rows: Rows) -> None:
     rows.install()
-    shared_venvs.remove_venv(rows.setup(INSTALL))
+    shared_venvs.remove_venv(str(rows.directory))
     assert (rows.directory / "log").exists()
     assert not (rows.directory / "workspace").exists() and not (rows.directory / "venv").exists()
 

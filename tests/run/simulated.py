@@ -25,6 +25,7 @@ from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say
+from ci_tasks.executors.host_snapshot import RemoteSnapshot
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, Checkout, Plan
@@ -257,6 +258,12 @@ class Played:
 
     def release(self, row: PreparedRow) -> None:
         pass
+
+    def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:
+        raise NotImplementedError
+
+    def release_retried(self, row: PreparedRow) -> list[str]:
+        raise NotImplementedError
 
     def detach(self) -> None:
         pass

@@ -14,6 +14,7 @@ from typing import Callable, Dict, List, Optional, Tuple, TypeVar
 from .. import run_directory
 from ..agent_log import log_traceback
 from ..artifacts.collect import collect
+from ..containers.kept import remove_images
 from ..containers.run_containers import RunContainer, RunContainers, environment
 from ..exit_gate import mask_run
 from ..job_environment import secret_values
@@ -68,10 +69,13 @@ class RunCleanup:
 
     def retry(self) -> Tuple[str, ...]:
         """Remove what `finish` could not. Returns a line for each thing that is still left, or was not collected."""
-        return self._remove(image_of(self.containers.find(), self.plan))
+        return self._remove(self.containers.find())
 
-    def _remove(self, image: Optional[str]) -> Tuple[str, ...]:
+    def _remove(self, containers: List[RunContainer]) -> Tuple[str, ...]:
+        image = image_of(containers, self.plan)
         left = self.containers.remove()
+        if self.plan.retry is not None and not left:
+            left = remove_images(containers)
         self.left_containers = bool(left)
         if os.path.realpath(self.paths.path) != self._directory:
             left.append("%s leads elsewhere now: nothing below it is removed" % self.paths.path)
@@ -92,7 +96,7 @@ class RunCleanup:
         if self.plan.keep and not succeeded:
             names = tuple(container.name for container in containers)
             return CleanupResult(Kept(names, self.plan.workspace), tuple(self._problems), masked)
-        return CleanupResult(left=self._remove(image), masked=masked)
+        return CleanupResult(left=self._remove(containers), masked=masked)
 
     def _mask(self, image: Optional[str]) -> bool:
         """Whether everything that is fetched is masked; what is not will be when it is fetched."""

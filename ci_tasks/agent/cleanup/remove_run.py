@@ -6,8 +6,8 @@ import time
 from typing import List, Optional
 
 from .. import liveness, process_tree, processes, run_directory
+from ..containers.kept import remove_images
 from ..containers.run_containers import RunContainers, read_plan
-from ..containers.shell import remove_images
 from ..records import Plan
 from . import cancel as cancel_run
 from . import end_of_run

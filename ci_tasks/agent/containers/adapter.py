@@ -18,16 +18,17 @@ from ..argv_masking import masked
 from ..codec import RecordError
 from ..gpus.claim import visible_gpus
 from ..job_environment import secret_values
-from ..records import Deviation
+from ..records import Deviation, Plan, Retry
 from ..run_directory import RunDir, read_plan
-from . import apptainer, podman, pyxis, ray_nodes
+from . import apptainer, kept, podman, pyxis, ray_nodes
 from .bare import bare_deviations, container_command, container_environment, inner_environment
-from .docker_argv import DockerArgvError, DockerRun, is_run, parse_run, render, split_global
+from .docker_argv import DockerArgvError, DockerRun, is_run, option, parse_run, render, split_global
 from .journal import ContainerBlocked, journal, masked_invocation, record_container, record_pull
 from .mounts import bind_sources
 from .rewrite import client_environment, rewrite
 from .rootless import apply_rules
 from .rules import APPTAINER, DOCKER, NONE, PODMAN, PYXIS, ContainerRules
+from .run_containers import RunContainer
 from .slurm_variables import VISIBLE, slurm_variables
 
 BLOCKED = "ci-tasks: blocked: "
@@ -53,7 +54,8 @@ def main(argv: Sequence[str], run_dir: str) -> int:
 
 
 def _main(argv: list[str], run_dir: RunDir) -> int:
-    rules = _read_rules(run_dir)
+    plan = read_plan(run_dir)
+    rules = _read_rules(run_dir, plan)
     if not is_run(argv):
         return _run_other_command(argv, rules, run_dir)
     run = parse_run(argv)
@@ -61,11 +63,10 @@ def _main(argv: list[str], run_dir: RunDir) -> int:
         return _run_bare(run, rules, run_dir)
     if rules.runtime in _ROOTLESS:
         return _run_rootless(run, rules, run_dir)
-    return _run_in_container(run, rules, run_dir)
+    return _run_in_container(run, rules, run_dir, plan.retry)
 
 
-def _read_rules(run_dir: RunDir) -> ContainerRules:
-    plan = read_plan(run_dir)
+def _read_rules(run_dir: RunDir, plan: Plan) -> ContainerRules:
     rules = plan.container
     if rules is None:
         raise ContainerBlocked(f"{run_dir.plan} has no `container` rules, so docker cannot be adapted to this host")
@@ -76,15 +77,18 @@ def _read_rules(run_dir: RunDir) -> ContainerRules:
 # -- docker and podman -----------------------------------------------------------------------------------------------
 
 
-def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir) -> int:
+def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir, retry: Retry | None) -> int:
     if ray_nodes.other_node_count(os.environ):
         raise ContainerBlocked(
             f"{rules.runtime} cannot start the job's other nodes; runtime: pyxis, apptainer or none can"
         )
     program = _real_program(rules.runtime, run_dir)
+    container = kept.kept_container(tuple(_ci_words(run)), retry.directories) if retry else None
     with journal(run_dir) as invocations:
         number = 1 + sum(is_run(invocation.ci) for invocation in invocations)
         here, deviations = rewrite(run, rules, number)
+        if container:
+            here, deviations = _in_kept(run, here, deviations, container)
         if rules.runtime == PODMAN:
             here, more = _for_podman(run, here, program)
             deviations = [item for item in deviations if item.what != "init"] + more
@@ -94,6 +98,25 @@ def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir) ->
         record_pull(run_dir, here.image)
     record_container(run_dir, here.last("name"))
     return _execute(program, [rules.runtime, *render(here)], {**os.environ, **client_environment(run, rules)})
+
+
+def _ci_words(run: DockerRun) -> Sequence[str]:
+    """As docker.json has them."""
+    return masked_invocation(render(run), (), (), "", None).ci
+
+
+def _in_kept(
+    ci: DockerRun, here: DockerRun, deviations: list[Deviation], container: RunContainer
+) -> tuple[DockerRun, list[Deviation]]:
+    """With the files of the container that a failed run kept in the image's place."""
+    done = kept.commit(container)
+    if done.code != 0:
+        raise ContainerBlocked(f"the kept container {container.name}: {done.problem}")
+    others = tuple(item for item in here.options if item.name != "pull")
+    here = dataclasses.replace(here, options=(*others, option("pull", "never")), image=kept.image_of(container))
+    why = "retry goes on with the files that the failed run's container had at its end"
+    kept_files = Deviation("image", ci.image, f"files of {container.name}", why)
+    return here, [*(item for item in deviations if item.what not in ("image", "pull")), kept_files]
 
 
 def _for_podman(ci: DockerRun, here: DockerRun, program: str) -> tuple[DockerRun, list[Deviation]]:

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shlex
 import subprocess
 import sys
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional
 
 from .. import run_directory
 from ..argv_masking import MASK
 from ..job_environment import job_environment
 from ..records import Plan
+from . import kept
 from .bare import inner_environment
 from .docker_argv import DockerArgvError, DockerRun, is_run, option, parse_run, render
 from .rules import ContainerRules
 from .run_containers import RunContainer, RunContainers, read_invocations, read_plan
 
 EXIT_NOTHING = 2
-_NO_IMAGE = re.compile("no such image|image not known", re.IGNORECASE)
 _DROPPED = ("name", "detach", "interactive", "tty", "entrypoint", "pull", "cidfile", "label", "rm")
 
 
@@ -50,8 +49,8 @@ def _exec(container: RunContainer) -> int:
 
 
 def _run_committed(container: RunContainer, paths: run_directory.RunDir) -> int:
-    client, image = container.client, _image_of(container)
-    answer = client.run("commit", "--", container.id, image)
+    client, image = container.client, kept.image_of(container)
+    answer = kept.commit(container)
     if answer.code != 0:
         _print_message("container %s: %s" % (container.name, answer.problem))
         return EXIT_NOTHING
@@ -63,29 +62,13 @@ def _run_committed(container: RunContainer, paths: run_directory.RunDir) -> int:
         client.run("rmi", "--", image)
 
 
-def _image_of(container: RunContainer) -> str:
-    return "ci-tasks-kept:" + container.id[:12]
-
-
-def remove_images(containers: Sequence[RunContainer]) -> List[str]:
-    """Remove what a shell that was killed left of the containers. Returns a line for each image that stays."""
-    left = []
-    for container in containers:
-        client, image = container.client, _image_of(container)
-        answer = client.run("rmi", "--", image)
-        if answer.code != 0 and not _NO_IMAGE.search(answer.problem):
-            remedy = "`%s rmi %s` removes it when no shell uses it" % (client.runtime, image)
-            left.append("image %s: %s; %s" % (image, answer.problem, remedy))
-    return left
-
-
 def shell_run(run: Optional[DockerRun], image: str) -> DockerRun:
     """CI's `docker run` with bash for its command and `image` for its image. Pure."""
-    kept = tuple(item for item in run.options if item.name not in _DROPPED) if run else ()
+    options = tuple(item for item in run.options if item.name not in _DROPPED) if run else ()
     flags = [option("rm"), option("entrypoint", "bash")]
     flags += [option({"-i": "interactive", "-t": "tty"}[word]) for word in _terminal()]
     base = run or parse_run(["run", image])
-    return dataclasses.replace(base, options=kept + tuple(flags), image=image, command=())
+    return dataclasses.replace(base, options=options + tuple(flags), image=image, command=())
 
 
 def _docker_run_of(name: str, paths: run_directory.RunDir) -> Optional[DockerRun]:
@@ -127,7 +110,8 @@ def bare_environment(paths: run_directory.RunDir, plan: Plan) -> "tuple[Dict[str
 
 def _rc_files(paths: run_directory.RunDir, plan: Plan) -> List[str]:
     shared = [os.path.join(plan.setup, "ready")] if plan.setup else []
-    return [*shared, os.path.join(paths.path, "tmp", "venv", "bin", "activate")]
+    own = plan.retry.directories[0] if plan.retry is not None else paths.path
+    return [*shared, os.path.join(own, "tmp", "venv", "bin", "activate")]
 
 
 def _terminal() -> List[str]:

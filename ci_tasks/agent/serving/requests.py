@@ -20,9 +20,10 @@ from ..exit_gate import mask_run
 from ..file_lock import LockTimeout, file_lock
 from ..job_environment import machine_environment
 from ..records import SlurmJob
-from ..setup_manifest import SetupChanged, check_setup
+from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ..slurm.cancel import removing
 from ..slurm.session import SlurmSession
+from ..trees.kept_workspace import NotKept
 from ..trees.repositories import SHA1, SHA256, form_of
 from ..trees.store import MissingBase, StoreError, TreeStore
 from . import bundle, frames, list_runs, messages
@@ -104,12 +105,28 @@ def create(session: ServeSession, request: messages.Create, number: int) -> Done
     with session.slurm.creating_run(), session.locked_run(path) as run:
         if os.path.exists(run.plan):
             return Done()
-        if request.parts:
+        if request.plan.retry is not None:
+            _continue_workspace(session, request)
+        elif request.parts:
             shutil.rmtree(request.plan.workspace, ignore_errors=True)
             with _store_errors():
                 session.store(form_of(request.parts[0].tree)).check_out(request.parts, request.plan.workspace)
         create_run_directory.write_run_dir(run, replace(request.plan, script=request.script), session.archive)
     return Done()
+
+
+def _continue_workspace(session: ServeSession, request: messages.Create) -> None:
+    plan, parts = request.plan, request.parts
+    assert plan.retry is not None
+    for directory in (*plan.retry.directories, os.path.dirname(plan.workspace)):
+        session.run_dir(directory)
+    try:
+        with _store_errors():
+            session.store(form_of(parts[0].tree)).update(parts, plan.workspace, plan.retry, request.dir)
+    except NotKept as reason:
+        raise BadRequest("kept", "the run cannot be retried: %s; run its row anew" % reason) from None
+    if plan.setup:  # its manifest is of the files before
+        forget(session.run_dir(plan.setup), WORKSPACE)
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from typing import Iterable, Iterator, List, Optional, Sequence
 
 from ..file_lock import LockTimeout, file_lock
 from ..files import replace_file
-from ..records import CheckoutPart
+from ..records import CheckoutPart, Retry
+from . import kept_workspace
 from . import workspace as workspaces
 from .git import DiskFull, HostGit, MissingBase, StoreError
 from .repositories import RepositoryRefs, make_repository
@@ -63,6 +64,14 @@ class TreeStore:
         """
         with self._locked():
             workspaces.check_out(self._packs, parts, os.path.abspath(workspace), self.form)
+            for part in parts:
+                self._commits.add(part.commit)
+
+    def update(self, parts: Sequence[CheckoutPart], workspace: str, retry: Retry, run_dir: str) -> None:
+        """Bring the `workspace` of an ended run to these parts. Raises as `check_out` does, and NotKept."""
+        with self._locked():
+            objects = [os.path.join(self.path, "objects")]
+            kept_workspace.update_workspace(os.path.abspath(workspace), retry, parts, run_dir, lambda part: objects)
             for part in parts:
                 self._commits.add(part.commit)
 

@@ -25,11 +25,16 @@ _LONE_LF = re.compile(rb"(?<!\r)\n")
 def verify_checkout(git: HostGit, tree: str, entries: TreeEntries, reader: ObjectReader) -> None:
     """Raises MissingBase, with the first names, unless git's work tree is `entries`, those of `tree`, with empty
     submodules."""
-    differing = _unconverted(git, entries, reader, different_files(os.fsencode(git.directory), entries, reader.form))
+    differing = differing_files(git, entries, reader)
     if differing:
         more = " and %d more" % (len(differing) - _MAX_SHOWN) if len(differing) > _MAX_SHOWN else ""
         shown = ", ".join(repr(os.fsdecode(path)) for path in differing[:_MAX_SHOWN])
         raise MissingBase("%s is not the tree %s: %s%s" % (git.directory, tree, shown, more))
+
+
+def differing_files(git: HostGit, entries: TreeEntries, reader: ObjectReader) -> List[bytes]:
+    """Paths of git's work tree that are not what a checkout makes of `entries`, or that are too many."""
+    return _unconverted(git, entries, reader, different_files(os.fsencode(git.directory), entries, reader.form))
 
 
 def different_files(directory: bytes, entries: TreeEntries, form: str) -> List[bytes]:

@@ -45,12 +45,18 @@ def _check_ids(parts: Sequence[CheckoutPart]) -> None:
         raise StoreError("the checkout itself is not among its parts")
 
 
-def check_submodule(part: CheckoutPart, listings: Dict[str, TreeEntries]) -> None:
-    """The part around it must have the submodule there, at this commit; so its path cannot lead elsewhere."""
+def check_submodule(part: CheckoutPart, listings: Dict[str, TreeEntries]) -> str:
+    """The part around it must have the submodule there, at this commit; so its path cannot lead elsewhere. Returns the
+    path of the part around it."""
     above = max((path for path in listings if not path or part.path.startswith(path + "/")), key=len)
-    inside = part.path[len(above) + 1 :] if above else part.path
-    if listings[above].get(os.fsencode(inside)) != TreeEntry(SUBMODULE, part.commit):
+    if listings[above].get(os.fsencode(inside_of(part, above))) != TreeEntry(SUBMODULE, part.commit):
         raise StoreError("%r is not a submodule at %s of what was sent" % (part.path, part.commit))
+    return above
+
+
+def inside_of(part: CheckoutPart, above: str) -> str:
+    """The path of a part from that of the part around it."""
+    return part.path[len(above) + 1 :] if above else part.path
 
 
 def _check_out_part(packs: str, part: CheckoutPart, directory: str, form: str) -> TreeEntries:

@@ -55,6 +55,14 @@ COMMANDS = (
     Command("cancel", _RESULTS, "Cancel a run and end every process it started.", f"{_HERE}.runs:cancel", (_LOCATED,)),
     Command("shell", _RESULTS, "Open bash where a run is, with its environment.", f"{_HERE}.runs:shell"),
     Command(
+        "retry",
+        _RESULTS,
+        "Run the failed step of a kept run again with your edits.",
+        f"{_HERE}.runs:retry",
+        (_BATCH,),
+        _CODES,
+    ),
+    Command(
         "report",
         _RESULTS,
         "Report runs in the terminal, HTML, markdown or JUnit XML.",

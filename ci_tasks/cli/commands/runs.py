@@ -1,4 +1,4 @@
-"""Commands about existing runs: `runs`, `logs`, `attach`, `fetch`, `cancel`, `shell`."""
+"""Commands about existing runs: `runs`, `logs`, `attach`, `fetch`, `cancel`, `shell`, `retry`."""
 
 from __future__ import annotations
 
@@ -146,3 +146,19 @@ def shell(options: ShellOptions) -> int:
     from ci_tasks.run.shell import shell
 
     return shell(options.run)
+
+
+@dataclass(frozen=True)
+class RetryOptions:
+    run: str = ONE_RUN.field()
+    keep: bool = switch("keep the container and the workspace also when it passes").field()
+
+
+def retry(options: RetryOptions) -> int:
+    """
+    ci-tasks remote --host h100a ckpt --only async --keep    it fails; edit the checkout, then:
+    ci-tasks retry last                                      the failed step and those after it, where it was kept
+    """
+    from ci_tasks.run.retry import retry
+
+    return retry(options.run, keep=options.keep)

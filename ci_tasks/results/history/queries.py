@@ -1,4 +1,7 @@
-"""What can be asked of the history. Every answer first takes in the runs that have ended since the last one."""
+"""What can be asked of the history. Every answer first takes in the runs that have ended since the last one.
+
+A retry ran a part of its row's steps, in a workspace that was used before: only `search` counts it.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def samples(label: str, hosts: Sequence[str] = ()) -> dict[str, RowDuration]:
 
 def proven_hosts() -> frozenset[str]:
     """The hosts on which a row has passed today. None where the database cannot be used."""
-    query = "SELECT DISTINCT host FROM runs WHERE stamp >= ? AND status = ? AND host IS NOT NULL"
+    query = "SELECT DISTINCT host FROM runs WHERE stamp >= ? AND status = ? AND host IS NOT NULL AND NOT retry"
     values = store.today(), PASSED
     try:
         lines = database.with_connection(lambda connection: _synced(connection).execute(query, values).fetchall())
@@ -160,7 +163,7 @@ def _truth(indexed: RunRow, query: RunQuery) -> RunRecord | None:
 def _passed(connection: sqlite3.Connection, label: str) -> list[tuple[Any, ...]]:
     lines = connection.execute(
         "SELECT row, host, simulated, max(seconds - coalesce(queued, 0), 0) FROM runs "
-        f"WHERE label = ? AND status = ? AND seconds IS NOT NULL {_NEWEST_FIRST}",
+        f"WHERE label = ? AND status = ? AND seconds IS NOT NULL AND NOT retry {_NEWEST_FIRST}",
         (stored(label), PASSED),
     )
     return [tuple(map(restored, line)) for line in lines]
@@ -170,7 +173,7 @@ def _tallied(connection: sqlite3.Connection, query: RunQuery) -> list[tuple[Any,
     where, values = _where(query)
     return connection.execute(
         "SELECT label, row, host, status, seconds, queued, coalesce(tree, commit_hash) FROM runs "
-        f"WHERE final AND {where} {_NEWEST_FIRST}",
+        f"WHERE final AND NOT retry AND {where} {_NEWEST_FIRST}",
         values,
     ).fetchall()
 
@@ -196,7 +199,8 @@ def _tally(names: Sequence[str], entries: list[tuple[Any, ...]]) -> RowTally:
 
 def _newest_batch(connection: sqlite3.Connection, label: str, checkout: str) -> list[tuple[Any, ...]]:
     newest = connection.execute(
-        f"SELECT batch FROM runs WHERE label = ? AND checkout = ? AND status != ? {_NEWEST_FIRST} LIMIT 1",
+        "SELECT batch FROM runs WHERE label = ? AND checkout = ? AND status != ? AND NOT retry "
+        f"{_NEWEST_FIRST} LIMIT 1",
         (stored(label), stored(checkout), PLANNED),
     ).fetchone()
     if newest is None:

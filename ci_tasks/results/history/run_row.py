@@ -60,6 +60,7 @@ class RunRow:
     checkout: str | None
     commit_hash: str | None
     tree: str | None
+    retry: bool
     seen: int
     record_json: str
 
@@ -94,6 +95,7 @@ def run_row(
         checkout=checkout.path if checkout else None,
         commit_hash=checkout.commit if checkout else None,
         tree=checkout.tree if checkout else None,
+        retry=bool(record.retry_of),
         seen=seen,
         record_json=json.dumps(encode(_abridged(record, f"{batch}.{number:02d}"), compact=True)),
     )

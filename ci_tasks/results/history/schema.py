@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-VERSION = 2  # `PRAGMA user_version`; to be raised with every change below
+VERSION = 3  # `PRAGMA user_version`; to be raised with every change below
 _TABLES = (
     """
     CREATE TABLE runs (
@@ -24,6 +24,7 @@ _TABLES = (
         checkout TEXT,
         commit_hash TEXT,
         tree TEXT,
+        retry INTEGER NOT NULL,      -- whether it ran the last steps of another run again
         seen INTEGER NOT NULL,       -- st_mtime_ns of its directory when it was looked at; 0: look again
         record_json TEXT NOT NULL,   -- its record, without what may be long
         PRIMARY KEY (batch, number)

@@ -1,0 +1,47 @@
+"""A checkout as objects that a host is sent, and that a kept workspace is brought to.
+
+This module is loaded before all else of a command: see ci_tasks.executors.ssh_executor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_tasks.agent.records import CheckoutPart
+from ci_tasks.records import Checkout
+from ci_tasks.results import store
+
+if TYPE_CHECKING:
+    from ci_tasks.checkout.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class RemoteSnapshot:
+    """A snapshot that goes to the host as a pack."""
+
+    checkout: Checkout
+    snapshot: Snapshot
+
+    def read_file(self, path: str) -> str | None:
+        content = self.snapshot.read(path)
+        return None if content is None else content.decode(errors="replace")
+
+    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
+        for name in self.snapshot.names(directory, suffix):
+            yield self.read_file(name) or ""
+
+    def checkout_parts(self) -> list[CheckoutPart]:
+        return [CheckoutPart(part.path, part.commit, part.tree) for part in self.snapshot.parts]
+
+
+def take_host_snapshot(source: Path, rev: str | None, base: str | None) -> Snapshot:
+    """The working tree of `source`, or its revision, as objects that can be sent."""
+    from ci_tasks.checkout.snapshot import take_snapshot
+
+    name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
+    return take_snapshot(source, store.home() / "sync" / name, rev=rev, base=base)

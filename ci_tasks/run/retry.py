@@ -1,0 +1,190 @@
+"""`retry`: the failed step of a kept run again, with the working tree as it is now, where the run was kept.
+
+It is a run of its own, with the plan of the kept one: see ci_tasks.planning.retry. The agent brings the kept workspace
+to the new tree before it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from ci_tasks.agent.records import Event, RemoteLocation
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
+from ci_tasks.checkout.git import Git
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import UsageError, printable
+from ci_tasks.executors.executor import Executor, PreparedRow
+from ci_tasks.executors.host_snapshot import RemoteSnapshot
+from ci_tasks.executors.open_executor import open_executor
+from ci_tasks.planning.entry_point import has_entry_point
+from ci_tasks.planning.retry import failed_step, retry_plan
+from ci_tasks.records import Plan, RunRecord
+from ci_tasks.results import store
+from ci_tasks.results.record import events_of, is_over, judge_run, record_not_started
+from ci_tasks.run.attach import host_of_run
+from ci_tasks.run.interrupts import Interrupts
+from ci_tasks.run.label import print_results
+from ci_tasks.run.progress_view import open_view, running_row_progress
+from ci_tasks.workflow.model import Row
+
+_POLL_SECONDS = 0.05
+_MAX_NAMED = 3
+
+
+def retry(name: str, *, keep: bool) -> int:
+    """Run the failed step of the run again, and those after it. Returns the exit code of design's statuses."""
+    id, run = _kept_run(name)
+    remote = read_remote(run)
+    before = replace(read_plan(run), script=Path(run.script).read_text(encoding="utf-8", errors="surrogateescape"))
+    source = Path(before.checkout.path)
+    if not source.is_dir():
+        raise UsageError(f"{source}, the checkout of {id}, is gone", hint=_anew(before))
+    with closing(open_executor(_host(before, remote))) as executor:
+        executor.start_snapshot(source, rev=None, base=None)
+        batch = store.new_batch(before.label)
+        try:
+            code = executor.snapshot_for_retry(batch, source)
+            new = batch.run_dir(1)
+            plan = _plan(before, code, batch.run_id(1), executor.run_directory(new), remote, run, events_of(run))
+            os.makedirs(new.path)
+            executor.write_plan(new, plan)
+        except BaseException:
+            shutil.rmtree(batch.path, ignore_errors=True)
+            raise
+        print(_headline(before, plan, code, events_of(run)), flush=True)
+        row = PreparedRow(_row(plan), plan, new, None, executor)
+        record = _run(row)
+        kept = read_status_if_readable(new).kept is not None
+        exit_code = print_results([record], [new.log], plan.id)
+        if kept:
+            print(f"edit {source}, then `ci-tasks retry {plan.id}` runs it again")
+        elif read_status_if_readable(new).exists and not keep:
+            for line in executor.release_retried(row):
+                print(f"left: {line}")
+            _forget_kept(id)
+        return exit_code
+
+
+def _kept_run(name: str) -> tuple[str, RunDir]:
+    """The run that is meant: of several the one that was kept. Raises UsageError."""
+    found = store.find(name)
+    kept = [(id, run) for id, run in found if read_status_if_readable(run).kept is not None]
+    id, run = kept[0] if len(kept) == 1 else store.find_one(name)
+    remote, status = read_remote(run), read_status_if_readable(run)
+    if remote is not None and remote.adopted:
+        raise UsageError(f"{id} was started from another machine", hint="retry it there: its script is not here")
+    plan = read_plan(run)
+    if remote is not None and remote.kind == "slurm":
+        message = f"{id} ran on Slurm, and its allocation is gone, so there is nothing to go on in"
+        raise UsageError(message, hint=_anew(plan))
+    if status.exists and not is_over(run):
+        raise UsageError(
+            f"{id} has not ended", hint=f"`ci-tasks attach {id}` waits for it, `ci-tasks cancel {id}` ends it"
+        )
+    if status.kept is None:
+        raise UsageError(f"{id} was not kept: only a failed run of --keep is", hint=f"{_anew(plan)} --keep")
+    return id, run
+
+
+def _forget_kept(id: str) -> None:
+    """Nothing is left of the run, and of those that it went on from."""
+    while id:
+        _, run = store.find_one(id)
+        status = read_status_if_readable(run)
+        write_record(run.status, replace(status, kept=None, sequence=status.sequence + 1))
+        id = read_plan(run).retry_of
+
+
+def _anew(plan: Plan) -> str:
+    return f"run the row anew: `ci-tasks remote --host {plan.host} {plan.label} --only '{plan.row}'`"
+
+
+def _host(plan: Plan, remote: RemoteLocation | None) -> HostSpec:
+    if remote is None:
+        return HostSpec(name=plan.host, kind="local", env=dict(plan.host_env))
+    return host_of_run(remote)
+
+
+def _plan(
+    before: Plan,
+    code: RemoteSnapshot,
+    id: str,
+    run_dir: str,
+    remote: RemoteLocation | None,
+    run: RunDir,
+    events: list[Event],
+) -> Plan:
+    checkout = replace(code.checkout, path=before.checkout.path, sample=before.checkout.sample)
+    plan = retry_plan(
+        before,
+        id=id,
+        run_dir=run_dir,
+        earlier_dir=remote.directory if remote is not None else run.path,
+        step=failed_step(before, events),
+        checkout=checkout,
+    )
+    test = code.read_file(before.test) if before.test else None
+    return replace(plan, entry_point=has_entry_point(test or "") if before.test else None)
+
+
+def _headline(before: Plan, plan: Plan, code: RemoteSnapshot, events: list[Event]) -> str:
+    assert plan.retry is not None
+    names = [event.name or "" for event in events if event.event == "step"]
+    at = plan.retry.step - (before.retry.step if before.retry else 1)
+    step = f"step {plan.retry.step}" + (f" ({printable(names[at])})" if at < len(names) else "")
+    return f"run {plan.id}: {before.id} again from {step} on {plan.host}; {_changes(before, code)}"
+
+
+def _changes(before: Plan, code: RemoteSnapshot) -> str:
+    """Which files differ from the run's tree, as far as git knows that here."""
+    if before.checkout.tree == code.checkout.tree:
+        return "nothing changed since, so the same tree runs again"
+    objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{before.workspace}/.git/objects"}
+    git = Git(code.snapshot.parts[0].store, objects, neutral=True)
+    trees = before.checkout.tree, code.checkout.tree
+    names = (git.text_or_none("diff-tree", "-r", "--name-only", "--no-renames", *trees) or "").splitlines()
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"changed: {printable(', '.join(names[:_MAX_NAMED]))}{more}" if names else f"tree {code.checkout.tree[:12]}"
+
+
+def _row(plan: Plan) -> Row:
+    return Row(
+        label=plan.label,
+        job=plan.job,
+        trigger=None,
+        row=plan.row,
+        test=plan.test,
+        args=plan.args,
+        gpus=plan.gpus,
+        image=plan.image,
+        env=plan.env,
+        runner="",
+        timeout_minutes=plan.timeout_minutes,
+    )
+
+
+def _run(row: PreparedRow) -> RunRecord:
+    """Start it, show its log, and judge it. ^C cancels it, a second one kills it."""
+    executor: Executor = row.executor
+    interrupts, handled = Interrupts(), 0
+    interrupts.defer()
+    try:
+        with closing(open_view(row.row.row, [row.run])) as view:
+            executor.start(row)
+            state = executor.poll(row)
+            while not (state.is_complete or state.aborted):
+                if interrupts.count > handled:
+                    handled = interrupts.count
+                    executor.cancel([row], kill=handled > 1)
+                for line in executor.drain_messages():
+                    view.print_message(line)
+                view.update([running_row_progress(row.row.row, row.run, 0.0, state.note)])
+                executor.wait(_POLL_SECONDS)
+                state = executor.poll(row)
+        return record_not_started(row.run, *state.aborted) if state.aborted else judge_run(row.run)
+    finally:
+        interrupts.restore()

@@ -1,0 +1,206 @@
+"""`retry`: a failed step runs again with what was edited meanwhile, in the workspace that its run kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import fixtures as support
+from tests.parts import dockerd
+from tests.parts.engine import Engine
+
+WORKFLOW = """\
+name: PR Test
+on: pull_request
+jobs:
+  e2e-test-mend:
+    runs-on: self-hosted
+    timeout-minutes: 5
+    CONTAINER
+    env: {KEY: "${{ secrets.KEY }}"}
+    steps:
+      - uses: actions/checkout@v4
+      - name: Prepare
+        run: |
+          echo preparing
+          echo made > made-by-prepare
+          mkdir -p tools && echo 'echo a tool' > tools/tool && chmod +x tools/tool
+          echo "WORD=of prepare" >> "$GITHUB_ENV"
+          echo "$PWD/tools" >> "$GITHUB_PATH"
+      - name: Test
+        run: source tests/job.sh
+      - name: Always
+        if: always()
+        run: echo "after the test"
+"""
+FAILS = "echo WORD=of the failed test >> $GITHUB_ENV; touch tried; exit 3\n"
+PASSES = 'tool; echo "word $WORD, $(cat made-by-prepare) $KEY"; ls; cat other/* || :; echo "step 0: {\'loss\': 1}"\n'
+
+
+@pytest.fixture(params=["here", "box"])
+def host(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def someone(tmp_path: Path, sshd: Any, request: pytest.FixtureRequest) -> Any:
+    box = sshd.start("box")
+    person: Any = support.Person(tmp_path / "home", tmp_path / "checkout", {**sshd.env, "KEY": "correct-horse-battery"})
+    person.write(".github/workflows/pr-test.yml", WORKFLOW.replace("CONTAINER", "needs: []"))
+    person.write("tests/job.sh", FAILS)
+    person.write("other/one", "one\n")
+    person.write_hosts(
+        "hosts: {box: {kind: ssh, address: box, runtime: none}, here: {kind: local, runtime: none}}\n",
+    )
+    subprocess.run(["git", "init", "--quiet"], cwd=person.checkout, check=True)
+    person.box = box
+    return person
+
+
+def fail(person: Any, host: str) -> str:
+    """A run that failed and was kept: its id."""
+    said = person.ci_tasks("remote", "--host", host, "mend", "--keep")
+    assert said.code == 1, said.out + said.err
+    return str(person.records()[0]["id"])
+
+
+def workspaces(person: Any) -> list[Path]:
+    homes = (person.box.home / ".ci-tasks/runs", person.home / "runs")
+    return [path for home in homes for path in home.rglob("workspace")]
+
+
+def log(person: Any) -> str:
+    return str(next(iter(person.logs().values())))
+
+
+def test_the_failed_step_and_those_after_it_run_again_with_the_edit_in_the_kept_workspace(
+    someone: Any, host: str
+) -> None:
+    id = fail(someone, host)
+    someone.write("tests/job.sh", PASSES)
+    someone.write("other/two", "two\n")
+    (someone.checkout / "other/one").unlink()
+    said = someone.ci_tasks("retry", "last")
+    assert said.code == 0, said.out + said.err
+    assert f"{id} again from step 2 (Test) on {host}; changed: other/one, other/two, tests/job.sh" in said.out
+    output = log(someone)
+    assert "preparing" not in output and "after the test" in output
+    assert "a tool" in output and "word of prepare, made ***" in output, (
+        "what the first step left counts as it was left"
+    )
+    assert "tried" in output and "two" in output and "one" not in output
+    (record,) = someone.records()
+    assert (record["status"], record["retry_of"]) == ("passed", id)
+    assert {"what": "retried", "ci": "all steps", "here": f"steps 2.. of run {id}"}.items() <= next(
+        item for item in record["deviations"] if item["what"] == "retried"
+    ).items()
+    assert record["checkout"]["tree"] in said.out or record["checkout"]["tree"]
+    assert workspaces(someone) == []
+    said = someone.ci_tasks("retry", id)
+    assert (said.code, "was not kept" in said.err) == (2, True), said.err
+
+
+def test_one_that_fails_again_is_kept_and_retried_from_there(someone: Any, host: str) -> None:
+    fail(someone, host)
+    someone.write("tests/job.sh", "touch second; exit 4\n")
+    someone.write("new/file", "new\n")
+    said = someone.ci_tasks("retry", "last")
+    assert said.code == 1, said.out + said.err
+    second = someone.records()[0]["id"]
+    assert f"`ci-tasks retry {second}`" in said.out
+    (someone.checkout / "new/file").unlink()
+    someone.write("tests/job.sh", "ls second tried || exit 5\n[ ! -e new ] || exit 6\n" + PASSES)
+    said = someone.ci_tasks("retry", second)
+    assert said.code == 0, said.out + said.err
+    assert "word of prepare" in log(someone)
+    assert workspaces(someone) == []
+
+
+def test_without_an_edit_it_says_so_and_runs_all_the_same_and_stays_with_keep(someone: Any) -> None:
+    someone.write("tests/job.sh", "[ -e flaky ] || { touch flaky; exit 3; }\n" + PASSES)
+    id = fail(someone, "here")
+    said = someone.ci_tasks("retry", id, "--keep")
+    assert said.code == 0, said.out + said.err
+    assert "nothing changed since" in said.out
+    assert workspaces(someone)
+    assert someone.ci_tasks("retry", id).code == 0
+    assert workspaces(someone) == []
+
+
+def test_a_file_of_the_checkout_that_the_job_has_changed_is_an_error_that_names_it(someone: Any, host: str) -> None:
+    someone.write("tests/job.sh", "echo changed > other/one; exit 3\n")
+    fail(someone, host)
+    someone.write("tests/job.sh", PASSES)
+    said = someone.ci_tasks("retry", "last")
+    assert said.code == 125, said.out + said.err
+    (record,) = someone.records()
+    assert "the job itself has changed files of the checkout: other/one" in record["reason"]
+    assert "a tool" not in said.out
+    someone.write("other/one", "from the checkout\n")  # it goes on from where the attempt above broke off
+    said = someone.ci_tasks("retry", sorted(path.name for path in (someone.home / "runs").iterdir())[0])
+    assert said.code == 0, said.out + said.err
+    assert "from the checkout" in said.out
+
+
+def test_what_cannot_be_retried_says_why_and_what_to_do(someone: Any, host: str) -> None:
+    assert someone.ci_tasks("remote", "--host", host, "mend").code == 1
+    said = someone.ci_tasks("retry", "last")
+    assert (said.code, f"remote --host {host} mend" in said.err and "--keep" in said.err) == (2, True), said.err
+    fail(someone, host)
+    (workspace,) = workspaces(someone)
+    workspace.rename(workspace.with_name("elsewhere"))
+    said = someone.ci_tasks("retry", "last")
+    assert (said.code, "is gone" in said.out) == (125, True), said.out + said.err
+
+
+def test_an_interrupted_retry_is_cancelled_and_the_workspace_is_still_kept(someone: Any, host: str) -> None:
+    fail(someone, host)
+    someone.write("tests/job.sh", "echo here; sleep 600\n")
+    started = someone.start("retry", "last")
+    support.until(lambda: "here" in "".join(path.read_text() for path in someone.home.glob("runs/*/01/log")), "it runs")
+    said = someone.ci_tasks("retry", sorted(path.name for path in (someone.home / "runs").iterdir())[0])
+    assert (said.code, "another retry runs in its workspace" in said.out) == (125, True), said.out + said.err
+    os.kill(started.pid, signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert started.returncode == 130, out + err
+    assert workspaces(someone)
+
+
+WHOLE = "container: {image: IMAGE, options: --ipc=host}"
+
+
+def test_in_a_jobs_container_the_files_that_earlier_steps_made_there_are_still_there(
+    someone: Any, engine: Engine
+) -> None:
+    text = WORKFLOW.replace("CONTAINER", WHOLE.replace("IMAGE", dockerd.IMAGE)).replace(
+        "echo preparing", "echo preparing; touch /made-in-the-container"
+    )
+    someone.write(".github/workflows/pr-test.yml", text)
+    host = {"kind": "ssh", "address": "box", "pull": "never", "runtime": engine.runtime, "env": dict(engine.environ)}
+    someone.write_hosts(json.dumps({"hosts": {"box": host}}))
+    fail(someone, "box")
+    someone.write("tests/job.sh", "ls /made-in-the-container || exit 5\n" + PASSES.replace("tool;", "echo a tool;"))
+    said = someone.ci_tasks("retry", "last")
+    assert said.code == 0, said.out + said.err
+    assert "preparing" not in log(someone) and "word of prepare" in log(someone)
+    assert not engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
+    assert "ci-tasks-kept" not in engine.call("images", "--format", "{{.Repository}}")
+    assert workspaces(someone) == []
+
+
+def test_a_kept_container_that_is_gone_blocks_the_retry(someone: Any, engine: Engine) -> None:
+    someone.write(".github/workflows/pr-test.yml", WORKFLOW.replace("CONTAINER", WHOLE.replace("IMAGE", dockerd.IMAGE)))
+    host = {"kind": "ssh", "address": "box", "pull": "never", "runtime": engine.runtime, "env": dict(engine.environ)}
+    someone.write_hosts(json.dumps({"hosts": {"box": host}}))
+    fail(someone, "box")
+    engine.call("rm", "--force", *engine.call("ps", "-aq", "--filter", "label=ci-tasks.run").split())
+    said = someone.ci_tasks("retry", "last")
+    assert said.code == 125, said.out + said.err
+    (record,) = someone.records()
+    assert "is gone" in record["reason"] and "run the row anew" in record["reason"]
