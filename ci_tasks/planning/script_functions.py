@@ -56,7 +56,9 @@ begin() {
 
 # restore_env: what the steps that a retry does not run again left for later ones
 restore_env() {
-  sed "/^# step $_first\$/,\$d" "$_tmp/before" >> "$_tmp/later"
+  local _line
+  while IFS= read -r _line && [ "$_line" != "# step $_first" ]; do printf '%s\n' "$_line"; done \
+    < "$_tmp/before" >> "$_tmp/later"
   PATH=${PATH#"$_adapter"}; . "$_tmp/later"; PATH=$_adapter$PATH _before=''
 }
 

@@ -117,6 +117,20 @@ def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(far
     assert left(far_person) == []
 
 
+def test_a_retry_goes_on_with_the_files_of_the_kept_container(far_person: Any, engine: Engine) -> None:
+    far_person.write("tests/test_job.py", "echo trace > /trace; touch made-here; exit 3\n")
+    assert far_person.ci_tasks("remote", "--host", "box", "far", "--keep").code == 1
+    far_person.write("tests/test_job.py", "cat /trace && ls made-here && exit 4\n")
+    assert far_person.ci_tasks("retry", "last").code == 1
+    far_person.write("tests/test_job.py", "cat /trace made-here || exit 5\n" + JOB)
+    said = far_person.ci_tasks("retry", "last")
+    assert said.code == 0, said.out + said.err
+    assert "trace" in said.out and "'model': 'Tiny', 'key': 21" in said.out
+    assert not containers(engine)
+    assert "ci-tasks-kept" not in engine.call("images", "--format", "{{.Repository}}")
+    assert left(far_person) == []
+
+
 def test_a_job_whose_docker_client_died_is_not_left_running(far_person: Any, engine: Engine) -> None:
     far_person.write("tests/test_job.py", "echo here; sleep 600\n")
     client = far_person.start("remote", "--host", "box", "far")

@@ -83,7 +83,10 @@ def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir, re
             f"{rules.runtime} cannot start the job's other nodes; runtime: pyxis, apptainer or none can"
         )
     program = _real_program(rules.runtime, run_dir)
-    container = kept.kept_container(tuple(_ci_words(run)), retry.directories) if retry else None
+    container = None
+    if retry:  # `docker` is the adapter itself on the job's PATH
+        environ = {**os.environ, "PATH": os.path.dirname(program) + os.pathsep + os.environ.get("PATH", os.defpath)}
+        container = kept.kept_container(tuple(_ci_words(run)), retry.directories, environ)
     with journal(run_dir) as invocations:
         number = 1 + sum(is_run(invocation.ci) for invocation in invocations)
         here, deviations = rewrite(run, rules, number)

@@ -5,7 +5,8 @@ goes on with its files runs in a container of an image made of it.
 from __future__ import annotations
 
 import re
-from typing import List, Optional, Sequence
+import time
+from typing import List, Mapping, Optional, Sequence
 
 from ..records import DockerInvocation
 from ..run_directory import RunDir
@@ -13,6 +14,7 @@ from .docker_argv import DockerArgvError, is_run, parse_run
 from .journal import ContainerBlocked
 from .run_containers import DockerResult, RunContainer, RunContainers, read_invocations
 
+COMMIT_SECONDS = 600.0  # the container's own files are copied
 _REPOSITORY = "ci-tasks-kept"
 _NO_IMAGE = re.compile("no such image|image not known", re.IGNORECASE)
 
@@ -25,18 +27,19 @@ def image_of(container: RunContainer) -> str:
 def commit(container: RunContainer) -> DockerResult:
     """Make the image, unless it is there: an ended container does not change."""
     client, image = container.client, image_of(container)
+    client.deadline = time.monotonic() + COMMIT_SECONDS
     there = client.run("image", "inspect", "--format", "{{.Id}}", image)
-    return there if there.code == 0 else client.run("commit", "--", container.id, image)
+    return there if there.code == 0 else client.run("commit", "--", container.id, image, timeout=COMMIT_SECONDS)
 
 
-def kept_container(ci: Sequence[str], directories: Sequence[str]) -> Optional[RunContainer]:
+def kept_container(ci: Sequence[str], directories: Sequence[str], environ: Mapping[str, str]) -> Optional[RunContainer]:
     """The container of an earlier run in `directories`, the oldest first, that CI's `docker run` goes on in. None where
     none of them came to it. Raises ContainerBlocked where it is gone."""
     for directory in reversed(directories):
         invocation = _invocation(ci, read_invocations(RunDir(directory)) or ())
         if invocation is None:
             continue
-        containers = RunContainers(directory, thorough=True)
+        containers = RunContainers(directory, thorough=True, environ=environ)
         container = next((each for each in containers.find() if each.name == invocation.name), None)
         if container is None:
             why = "; ".join(containers.problems) or "it was removed"

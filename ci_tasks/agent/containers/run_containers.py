@@ -115,12 +115,12 @@ class RunContainer:
 class RunContainers:
     """The containers of one run. `thorough`: ask the daemon for labels even where docker.json names no container."""
 
-    def __init__(self, run_dir: str, thorough: bool = False) -> None:
+    def __init__(self, run_dir: str, thorough: bool = False, environ: Mapping[str, str] = os.environ) -> None:
         self.paths = run_directory.RunDir(run_dir)
         self.plan = read_plan(self.paths)
         self.thorough = thorough
         self.problems: List[str] = []
-        self._clients = {runtime: DockerClient(runtime, environment(self.plan)) for runtime in RUNTIMES}
+        self._clients = {runtime: DockerClient(runtime, environment(self.plan, environ)) for runtime in RUNTIMES}
 
     def find(self) -> List[RunContainer]:
         """All that exist. `problems` says which daemons did not answer."""
@@ -234,9 +234,9 @@ def read_plan(paths: run_directory.RunDir) -> Plan:
         return Plan()
 
 
-def environment(plan: Plan) -> Dict[str, str]:
+def environment(plan: Plan, environ: Mapping[str, str] = os.environ) -> Dict[str, str]:
     """The host's `env` counts here as it does for the job: DOCKER_HOST says which daemon has the containers."""
-    return {**os.environ, **plan.host_env}
+    return {**environ, **plan.host_env}
 
 
 def read_invocations(paths: run_directory.RunDir) -> Optional[Sequence[DockerInvocation]]:

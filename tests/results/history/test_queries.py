@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.results import history
+from ci_tasks.results import history, store
 from ci_tasks.results.history import LastRun, RowDuration, RunQuery
 
 Make = Callable[..., RunDir]
@@ -165,3 +165,13 @@ def test_the_newest_batch_of_a_label_and_checkout_says_how_its_rows_ended_last(m
         LastRun("three", "planned", batch, f"{batch}.04", "h100a"),
     ]
     assert history.latest("nothing", "/home/somebody/slime") == []
+
+
+def test_a_retry_is_found_and_counts_for_nothing(make: Make) -> None:
+    make("20260101-120000-ckpt", status="failed")
+    make(f"{store.today()}-120000-ckpt", status="passed", retry_of="20260101-120000-ckpt.01")
+    assert [record.retry_of for record in history.search(RunQuery())] == ["20260101-120000-ckpt.01", ""]
+    assert history.samples("ckpt") == {}
+    assert history.proven_hosts() == frozenset()
+    assert [tally.runs for tally in history.flakes("ckpt")] == [1]
+    assert [row.status for row in history.latest("ckpt", "/home/somebody/slime")] == ["failed"]
