@@ -44,6 +44,14 @@ def check_setup(directory: str) -> None:
         )
 
 
+def forget(directory: str, name: str) -> None:
+    """The next check records anew: a retry has changed it."""
+    try:
+        os.unlink(_path(directory, name))
+    except FileNotFoundError:
+        pass
+
+
 def changed_files(directory: str, names: Sequence[str]) -> List[str]:
     """Files of the parts `names` that were changed or removed since the first call, and in a venv added. Byte code that
     a row has cached is removed: Python would run it without a look at the source."""

@@ -22,10 +22,12 @@ from ci_tasks.executors.host_snapshot import RemoteSnapshot
 from ci_tasks.executors.open_executor import open_executor
 from ci_tasks.planning.entry_point import has_entry_point
 from ci_tasks.planning.retry import failed_step, retry_plan
-from ci_tasks.records import Plan, RunRecord
+from ci_tasks.records import BatchResult, Plan, RunRecord
+from ci_tasks.report.live import RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.record import events_of, is_over, judge_run, record_not_started
 from ci_tasks.run.attach import host_of_run
+from ci_tasks.run.events import EventStream, EventView
 from ci_tasks.run.interrupts import Interrupts
 from ci_tasks.run.label import print_results
 from ci_tasks.run.progress_view import open_view, running_row_progress
@@ -35,8 +37,8 @@ _POLL_SECONDS = 0.05
 _MAX_NAMED = 3
 
 
-def retry(name: str, *, keep: bool) -> int:
-    """Run the failed step of the run again, and those after it. Returns the exit code of design's statuses."""
+def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchResult:
+    """Run the failed step of the run again, and those after it."""
     id, run = _kept_run(name)
     remote = read_remote(run)
     before = replace(read_plan(run), script=Path(run.script).read_text(encoding="utf-8", errors="surrogateescape"))
@@ -57,16 +59,16 @@ def retry(name: str, *, keep: bool) -> int:
             raise
         print(_headline(before, plan, code, events_of(run)), flush=True)
         row = PreparedRow(_row(plan), plan, new, None, executor)
-        record = _run(row)
+        record = _run(row, events)
         kept = read_status_if_readable(new).kept is not None
-        exit_code = print_results([record], [new.log], plan.id)
+        result = print_results([record], [new.log], batch.id)
         if kept:
             print(f"edit {source}, then `ci-tasks retry {plan.id}` runs it again")
         elif read_status_if_readable(new).exists and not keep:
             for line in executor.release_retried(row):
                 print(f"left: {line}")
             _forget_kept(id)
-        return exit_code
+        return result
 
 
 def _kept_run(name: str) -> tuple[str, RunDir]:
@@ -167,13 +169,14 @@ def _row(plan: Plan) -> Row:
     )
 
 
-def _run(row: PreparedRow) -> RunRecord:
+def _run(row: PreparedRow, events: EventStream | None) -> RunRecord:
     """Start it, show its log, and judge it. ^C cancels it, a second one kills it."""
     executor: Executor = row.executor
     interrupts, handled = Interrupts(), 0
     interrupts.defer()
     try:
-        with closing(open_view(row.row.row, [row.run])) as view:
+        view = open_view(row.row.row, [row.run])
+        with closing(EventView(view, events) if events else view) as view:
             executor.start(row)
             state = executor.poll(row)
             while not (state.is_complete or state.aborted):
@@ -185,6 +188,8 @@ def _run(row: PreparedRow) -> RunRecord:
                 view.update([running_row_progress(row.row.row, row.run, 0.0, state.note)])
                 executor.wait(_POLL_SECONDS)
                 state = executor.poll(row)
-        return record_not_started(row.run, *state.aborted) if state.aborted else judge_run(row.run)
+            record = record_not_started(row.run, *state.aborted) if state.aborted else judge_run(row.run)
+            view.update([RowProgress(row.row.row, record.status, record.timings.seconds)])
+        return record
     finally:
         interrupts.restore()

@@ -152,6 +152,8 @@ def shell(options: ShellOptions) -> int:
 class RetryOptions:
     run: str = ONE_RUN.field()
     keep: bool = switch("keep the container and the workspace also when it passes").field()
+    json: bool = JSON.field()
+    events: str | None = EVENTS.field()
 
 
 def retry(options: RetryOptions) -> int:
@@ -161,4 +163,10 @@ def retry(options: RetryOptions) -> int:
     """
     from ci_tasks.run.retry import retry
 
-    return retry(options.run, keep=options.keep)
+    with for_programs(as_json=options.json, events=options.events) as events:
+        result = retry(options.run, keep=options.keep, events=events)
+        code = result.exit_code or 0
+        if events:
+            events.exit_code = code
+    print_record(result, as_json=options.json)
+    return code
