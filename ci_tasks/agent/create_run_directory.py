@@ -24,6 +24,9 @@ def write_run_dir(run: RunDir, plan: Plan, agent: bytes) -> None:
     _executable(run.adapter, _ADAPTER.format(python=shlex.quote(sys.executable)))
     with open(run.agent, "wb") as out:
         out.write(agent)
+    if plan.client_seconds is not None:
+        with open(run.client, "wb"):
+            pass
     write_record(run.plan, plan)
 
 

@@ -51,13 +51,17 @@ def start_time(pid: int) -> Optional[str]:
 
 def alive(status: Status) -> bool:
     """Whether the agent that wrote `status` still runs here."""
-    pid = status.pid
-    if pid is None or status.boot_id != boot_id():
+    return status.pid is not None and is_running(Identity(status.pid, status.pid_start, status.boot_id))
+
+
+def is_running(process: Identity) -> bool:
+    """Whether that very process runs here."""
+    if process.boot_id != boot_id():
         return False
     if _has_proc():
-        return start_time(pid) is not None and start_time(pid) == status.pid_start
+        return start_time(process.pid) is not None and start_time(process.pid) == process.pid_start
     try:
-        os.kill(pid, 0)
+        os.kill(process.pid, 0)
     except OSError:
         return False
     return True

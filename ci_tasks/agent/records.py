@@ -5,6 +5,7 @@ plan.json         Plan             the client, once; the last file that makes th
 claims.json       RunDescription   the client, in the place of plan.json, of a run that another client began
 run.sh            -                the client: the job's script
 bin/agent.pyz     -                the client: the agent; bin/docker is its container adapter
+client.lock       -                the client, where the run ends with it: whoever waits for the run locks it
 status.json       Status           the agent, every two seconds; on Slurm also whoever records the job's end
 log               -                the agent: the job's output, secrets masked
 events.jsonl      Event            the agent, the container adapter and run.sh: one line each
@@ -162,6 +163,7 @@ class Plan(RunDescription):
     `exclusive` are the host-wide locks that the run needs for itself, and `gpu_locks` says who takes the locks of its
     GPUs: the job's own script, the agent, or Slurm. `container` is None where docker cannot be adapted.
     `keeps_workspace`: other runs use the workspace after its end. `grace_seconds` lie between SIGTERM and SIGKILL.
+    `client_seconds`: it is cancelled when no client has waited for it for so long; None where it goes on by itself.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -179,6 +181,7 @@ class Plan(RunDescription):
     artifacts: Tuple[str, ...] = ()
     grace_seconds: float = GRACE_SECONDS
     retry: Optional[Retry] = None
+    client_seconds: Optional[float] = None
 
     @property
     def container_runtime(self) -> Optional[str]:

@@ -44,6 +44,7 @@ class RunDir:
         self.bin = self._at("bin")
         self.adapter = self._at("bin", "docker")
         self.agent = self._at("bin", "agent.pyz")
+        self.client = self._at("client.lock")
         self.log = self._at("log")
         self.events = self._at("events.jsonl")
         self.agent_log = self._at("agent.log")

@@ -17,6 +17,7 @@ from typing import Callable, List, Optional, Tuple
 from . import agent_log, cgroup, liveness, process_tree, processes, run_directory
 from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
 from .cleanup.left_containers import remove_left_containers
+from .client_watch import ClientDeadline
 from .codec import RecordError
 from .containers.adapter import BLOCKED, EXIT_BLOCKED
 from .containers.daemon_monitor import DaemonMonitor
@@ -73,6 +74,7 @@ class Supervisor:
         self.resources = RunResources(plan, paths.path)
         self.cleanup = RunCleanup(paths, plan, lambda: signals.stop_requested)
         self.files, self.lock = OwnFiles(paths), liveness.AgentLock(paths.path)
+        self.client = ClientDeadline(paths.path, plan.client_seconds)
         self.left: List[int] = []  # processes that could not be killed
         self.daemon = DaemonMonitor(plan, lambda: remove_left_containers(paths.path))
 
@@ -326,6 +328,9 @@ class Supervisor:
         self.last_heartbeat = time.monotonic()
         process_tree.reap_orphans(self.status.group)
         self._note_daemon()
+        if self.client.poll():
+            self.log.write(b"ci-tasks: cancelled, since no client waits for it any more\n")
+            self.signals.stop_requested = True
         try:
             self._write_status()
         except OSError:

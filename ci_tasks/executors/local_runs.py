@@ -14,6 +14,7 @@ from ci_tasks import debug_log
 from ci_tasks.agent import archive, create_run_directory, liveness
 from ci_tasks.agent.cleanup import cancel as ending
 from ci_tasks.agent.cleanup.lost_run import conclude
+from ci_tasks.agent.client_watch import ClientWatch
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.errors import Blocked
@@ -58,16 +59,17 @@ def start(run: RunDir, secrets: Mapping[str, str] = _NONE) -> None:
 
 def complete(run: RunDir, meanwhile: Callable[[], None] = lambda: None) -> int | None:
     """Start the run and wait for its end. Returns its exit code; ^C ends the run before it goes on its way."""
-    try:
-        start(run)
-        while not has_ended(run):
-            time.sleep(_GLANCE)
-            meanwhile()
-    except KeyboardInterrupt:
-        cancel(run)
-        while not has_ended(run):
-            time.sleep(_GLANCE)
-        raise
+    with ClientWatch(run.path):
+        try:
+            start(run)
+            while not has_ended(run):
+                time.sleep(_GLANCE)
+                meanwhile()
+        except KeyboardInterrupt:
+            cancel(run)
+            while not has_ended(run):
+                time.sleep(_GLANCE)
+            raise
     return read_run_status(run).exit_code
 
 
@@ -109,7 +111,7 @@ def clean_up(run: RunDir) -> None:
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """A ^C waits for the end of the block: in the middle of a Popen it would leave a process that nobody has."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
     finally:

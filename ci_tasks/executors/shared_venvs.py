@@ -28,6 +28,8 @@ CheckOut = Callable[[str], None]  # makes a workspace
 _OURS = b"ci-tasks: "  # what our own program prints among the steps' output
 _LONGEST_LINE = 300
 _MINUTES = 60.0  # that install steps may take
+_CLIENT_SECONDS = 900.0  # that they go on without a client: a laptop may sleep, or its network be away
+_POLL_SECONDS = 0.05
 _REMINDER = 20.0  # seconds after which they say how far they are
 
 
@@ -38,8 +40,13 @@ def _always() -> bool:
 def install(
     setup: SharedSetup, check_out: CheckOut, host: HostSpec, say: Say, should_continue: ShouldContinue = _always
 ) -> str | None:
-    """Run the install steps. Returns why they failed, or None."""
+    """Run the install steps, unless the command that this one resumes has. Returns why they failed, or None."""
     run = RunDir(setup.directory)
+    if os.path.lexists(run.status):
+        if _were_done(setup, run):
+            say("install steps: done before")
+            return None
+        remove_tree(setup.directory, None, "none", {})
     write(setup, host)
     check_out(setup.workspace)
     say(f"install steps: running, log {run.log}")
@@ -49,6 +56,17 @@ def install(
         check_setup(setup.directory)
         say_result(run, time.monotonic() - begun, say)
     return problem
+
+
+def _were_done(setup: SharedSetup, run: RunDir) -> bool:
+    """Whether an earlier command got to their end, and rows may use what they made. Raises SetupChanged."""
+    local_runs.cancel(run)
+    while not local_runs.has_ended(run):
+        time.sleep(_POLL_SECONDS)
+    if local_runs.read_run_status(run).exit_code != 0 or not os.path.exists(f"{setup.directory}/{VENV}"):
+        return False
+    check_setup(setup.directory)
+    return True
 
 
 def say_result(run: RunDir, seconds: float, say: Say) -> None:
@@ -82,6 +100,7 @@ def setup_plan(setup: SharedSetup, host: HostSpec) -> Plan:
         script=setup.script,
         keeps_workspace=True,
         install=setup.install,
+        client_seconds=0.0 if host.kind == "local" else _CLIENT_SECONDS,
     )
 
 

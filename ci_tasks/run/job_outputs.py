@@ -145,7 +145,8 @@ def _run_job(
     here = replace(event, workspace=str(workspace), sha=checkout.commit)
     row = rows.rows(source.workflow, job, here, source.suite.describe)[0]
     place = RunLocation("detect", run.path, str(workspace), checkout, python.find_python(""), str(workspace.parent), "")
-    local_runs.write_run_dir(run, make_plan(source.workflow, job, row, _HERE, here, (), place).plan)
+    plan = make_plan(source.workflow, job, row, _HERE, here, (), place).plan
+    local_runs.write_run_dir(run, replace(plan, client_seconds=0.0))
     code = local_runs.complete(run)
     if code != 0:
         raise _JobFailed(f"job {job.id}, whose output decides the rows, ends with {code}: {last_line(run)}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Optional
 
 from .. import liveness, run_directory
 from ..cleanup.lost_run import conclude
+from ..client_watch import ClientWatch
 from ..records import Status
 from . import frames
 from .messages import HostMessage, RunUpdate
@@ -88,6 +89,7 @@ class _WatchedRun:
     def __init__(self, key: int, run_dir: str, offset: int) -> None:
         self.key, self.over = key, False
         self._paths = run_directory.RunDir(run_dir)
+        self._client = ClientWatch(run_dir)
         self._offset = offset
         self._log: Optional[int] = None
         self._mtime: Optional[int] = None
@@ -101,6 +103,7 @@ class _WatchedRun:
         grew = self._poll_log(send)
         if not grew and final is not None and final.has_ended:
             self.over = True
+            self._client.release()
             if self._log is not None:
                 os.close(self._log)
             self._update(send, RunUpdate(self.key, final, over=True, gone=final.gone))
