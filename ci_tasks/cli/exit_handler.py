@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from ci_tasks import debug_log
 from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_CANCELLED, EXIT_CLOSED_PIPE, CiTasksError, printable, shortened
+from ci_tasks.run.interrupts import termination_interrupts
 from ci_tasks.safe_output import safe_streams, terminal_of
 
 # A full disk or a missing permission is a problem of the machine, not a bug.
@@ -22,7 +23,7 @@ _STORAGE_HINT = "CI_TASKS_HOME names the directory for runs (else ~/.local/state
 def run(command: Callable[[], int]) -> int:
     """Call `command`; what it prints cannot control the terminal. Returns its exit code, or that of the exception that
     ended it."""
-    with safe_streams():
+    with safe_streams(), termination_interrupts():
         code = _report_bugs(_exit_code(command))
     debug_log.LOGGER.debug("exit code %d", code)
     return code

@@ -1,4 +1,5 @@
-"""^C: whether a person pressed it, and holding it back where it must not come between two lines."""
+"""^C, SIGTERM and a terminal that is closed: all of them cancel, and are held back where they must not come between two
+lines."""
 
 from __future__ import annotations
 
@@ -9,6 +10,25 @@ from contextlib import contextmanager
 from typing import Any
 
 _MOST = 4  # times that ^C is held back
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt as ^C does, so that a command that is ended cleans up. One that
+    somebody handles or ignores (`nohup`) stays so."""
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
@@ -20,31 +40,36 @@ def noticed() -> Iterator[Callable[[], bool]]:
         pressed.append(number)
         signal.default_int_handler(number, frame)
 
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # not ours to change: nohup, a notebook
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, press)
+    # Others are not ours to change: nohup, a notebook.
+    numbers = [number for number in _SIGNALS if signal.getsignal(number) is signal.default_int_handler]
+    for number in numbers:
+        signal.signal(number, press)
     try:
         yield lambda: bool(pressed)
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in numbers:
+            signal.signal(number, signal.default_int_handler)
 
 
 class Interrupts:
-    """^C for whoever runs rows. After `defer` it raises nothing: `count` is looked at between two steps, so that no row
-    is lost because ^C came at the very line that started it. After `allow` it raises as ever."""
+    """^C for whoever runs rows, and what `termination_interrupts` makes of other signals. After `defer` it raises
+    nothing: `count` is looked at between two steps, so that no row is lost because ^C came at the very line that
+    started it. After `allow` it raises as ever."""
 
     def __init__(self) -> None:
         self.count = 0
         self._is_deferred = False
-        self._previous: Any = None
+        self._previous: dict[int, Any] = {}
 
     def defer(self) -> None:
         self._is_deferred = True
-        previous = signal.getsignal(signal.SIGINT)
-        if self._previous is None and callable(previous) and threading.current_thread() is threading.main_thread():
-            self._previous = previous
-            signal.signal(signal.SIGINT, self._press)
+        if self._previous or threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            previous = signal.getsignal(number)
+            if callable(previous):
+                self._previous[number] = previous
+                signal.signal(number, self._press)
 
     def allow(self) -> None:
         """Raises KeyboardInterrupt where it was deferred."""
@@ -56,15 +81,27 @@ class Interrupts:
         if self.count:
             raise KeyboardInterrupt
 
+    @contextmanager
+    def hangup_leaves(self) -> Iterator[None]:
+        """A terminal that is closed ends this process and nothing else: rows that run go on without it."""
+        handled = signal.SIGHUP in self._previous
+        if handled:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        try:
+            yield
+        finally:
+            if handled:
+                signal.signal(signal.SIGHUP, self._press)
+
     def restore(self) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-            self._previous = None
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+        self._previous = {}
 
     def _press(self, number: int, frame: Any) -> None:
         self.count += self._is_deferred
         try:
-            self._previous(number, frame)  # somebody may wish to know, see `noticed`
+            self._previous[number](number, frame)  # somebody may wish to know, see `noticed`
         except KeyboardInterrupt:
             if not self._is_deferred or self.count > _MOST:  # of so many nobody looks at `count`: something hangs
                 raise
