@@ -20,10 +20,12 @@ PASSED, FAILED, VACUOUS, BLOCKED, CANCELLED, LOST = "passed", "failed", "vacuous
 EXIT_CODES = {PASSED: 0, FAILED: 1, VACUOUS: 1, BLOCKED: 125, CANCELLED: 130, LOST: 125}
 # Of several rows the first of these that occurred speaks for all: failed wins over blocked, blocked over passed.
 _WORST_FIRST = (CANCELLED, FAILED, VACUOUS, LOST, BLOCKED, PASSED)
-PLANNED, RUNNING = "planned", "running"  # of a run that has no end yet
 # Of a field: what its JSON schema is where the annotation does not say it, and that the key may be missing.
 JSON_SCHEMA = "json_schema"
-STATUSES = (*EXIT_CODES, RUNNING, PLANNED)
+# Of a run that has no end yet; of one without an agent see results.batch_state.
+PREPARING, INSTALLING, WAITING, RUNNING, PLANNED = "preparing", "installing", "waiting", "running", "planned"
+UNFINISHED = (PREPARING, INSTALLING, WAITING, RUNNING, PLANNED)
+STATUSES = (*EXIT_CODES, *UNFINISHED)
 
 
 def overall(statuses: list[str]) -> str:

@@ -8,14 +8,23 @@ from ci_tasks.records import BLOCKED, FAILED, PASSED, RowTally, RunRecord
 from ci_tasks.report.layout import columns
 from ci_tasks.report.table import cause_and_reason, reasons_once
 
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 _SHOWN = (PASSED, FAILED, BLOCKED)
 
 
-def listed(records: Sequence[RunRecord], started: Sequence[str], width: int | None = None) -> list[str]:
-    """One line a run; `started` is when each did, in words."""
-    head = ("RUN", "STATUS", "HOST", "STARTED", "ROW", "REASON")
-    body = [(r.id, r.status, r.host, at, r.row, _reason(r)) for r, at in zip(records, started, strict=True)]
+def listed(records: Sequence[RunRecord], ages: Sequence[str], width: int | None = None) -> list[str]:
+    """One line a run; `ages` say how long ago each started."""
+    head = ("RUN", "STATUS", "HOST", "AGE", "ROW", "REASON")
+    body = [(r.id, r.status, r.host, age, r.row or "-", _reason(r)) for r, age in zip(records, ages, strict=True)]
     return columns(reasons_once([tuple(map(_word, line)) for line in body]), width, head=head, names=[4])
+
+
+def age(seconds: float) -> str:
+    """In the largest unit of which it has two, such as `90 min`."""
+    for unit, size in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def tallied(tallies: Sequence[RowTally], width: int | None = None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from ci_tasks.agent.records import (
     DockerInvocations,
     Environment,
     Event,
+    RemoteLocation,
     RunDescription,
     SlurmAllocation,
     Status,
@@ -41,10 +43,12 @@ from ci_tasks.agent.run_directory import (
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.records import (
     FAILED,
+    LOST,
     NO_EVIDENCE,
     PASSED,
     PLANNED,
     RUNNING,
+    WAITING,
     Attempt,
     Evidence,
     LogDigest,
@@ -55,6 +59,7 @@ from ci_tasks.records import (
     Verdict,
 )
 from ci_tasks.results.analysis import analyse
+from ci_tasks.results.batch_state import BatchState, read_state_if_readable
 from ci_tasks.results.clock import local_events, local_status
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.log_facts import LogFacts, read_log
@@ -118,18 +123,32 @@ def read_run_record(run: RunDir) -> RunRecord | None:
 
 
 def load_record(run: RunDir) -> RunRecord:
-    """The record of a run, or what can be said of one without: it runs, or its client went away before the end.
-    Raises UnreadableRun, OSError."""
+    """The record of a run, or what can be said of one without: it runs, it has yet to begin, or its client went away
+    before. Raises UnreadableRun, OSError."""
     with _readable():
-        record = read_record(RunRecord, run.record)
-        if record is not None:
+        batch = read_state_if_readable(os.path.dirname(run.path))
+        if record := read_record(RunRecord, run.record):
             return record
-        status = local_status(run) if read_remote(run) else conclude(run)
+        remote = read_remote(run)
+        status = local_status(run) if remote else conclude(run)
         if status.exists and is_over(run):
             return judge_run(run)
         plan = read_description(run)
-        state = RUNNING if status.exists else PLANNED
-        return _record(plan, status, Verdict(state, "", NO_EVIDENCE))
+        if status.exists:
+            return _record(plan, status, Verdict(WAITING if status.phase == "waiting" else RUNNING, "", NO_EVIDENCE))
+        return _record(plan, status, _not_started(batch, remote))
+
+
+def _not_started(batch: BatchState | None, remote: RemoteLocation | None) -> Verdict:
+    """How a run stands that has neither a record nor, as far as is known here, an agent."""
+    if batch is not None and batch.is_active:
+        return Verdict(WAITING if batch.phase == "running" else batch.phase, "", NO_EVIDENCE)
+    if remote is not None and not remote.complete:
+        why = f"whether it began on {remote.host} is not known here: `ci-tasks attach` asks"
+        return Verdict(WAITING, why, NO_EVIDENCE)
+    if batch is None:
+        return Verdict(PLANNED, "", NO_EVIDENCE)
+    return Verdict(LOST, batch.why_not_started, NO_EVIDENCE)
 
 
 def is_over(run: RunDir) -> bool:
@@ -137,7 +156,15 @@ def is_over(run: RunDir) -> bool:
     remote = read_remote(run)
     if remote is not None:
         return remote.complete
-    return not liveness.is_alive(run, read_status_if_readable(run))
+    status = read_status_if_readable(run)
+    return not liveness.is_alive(run, status) and (status.exists or not pending_phase(run))
+
+
+def pending_phase(run: RunDir) -> str:
+    """Of a run that has not begun, what the command does that may begin it; empty where none will."""
+    batch = read_state_if_readable(os.path.dirname(run.path))
+    is_pending = batch is not None and batch.is_active and not os.path.exists(run.record)
+    return batch.phase if batch is not None and is_pending else ""
 
 
 @contextmanager

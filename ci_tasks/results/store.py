@@ -24,10 +24,23 @@ from ci_tasks.errors import UnknownName, UsageError, some
 from ci_tasks.resources import HOME_ENV as HOME_ENV
 from ci_tasks.resources import home as home
 from ci_tasks.resources import make_home
+from ci_tasks.results.batch_state import BatchState, read_state_if_readable
 
 _STAMP = "%Y%m%d-%H%M%S"
 _LONGEST_SLUG = 80  # a file name has 255 bytes
 _ID = re.compile(r"(?P<batch>.+)\.(?P<number>\d+)")
+
+
+class BatchHasNoRows(UsageError):
+    """A command that has yet to find its rows, or that was killed before."""
+
+    def __init__(self, batch: str, state: BatchState) -> None:
+        if state.is_active:
+            super().__init__(f"{batch} is being prepared", hint=f"`ci-tasks attach {batch}` waits for its rows")
+        else:
+            why = state.why_not_started
+            super().__init__(f"{batch} has no rows: {why}", hint="`ci-tasks clean` removes what it left")
+        self.batch, self.state = batch, state
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,11 @@ def today() -> str:
     return time.strftime(_STAMP.partition("-")[0])
 
 
+def started_at(name: str) -> float:
+    """When the command of a batch, or of a run, began: seconds since 1970, by its name. Raises ValueError."""
+    return time.mktime(time.strptime(_stamp(name), _STAMP))
+
+
 def run_dirs() -> Iterator[tuple[str, RunDir]]:
     """(id, directory) of every run kept here, newest first. What is not asked for is not looked at."""
     for batch in _newest_first(batches()):
@@ -138,15 +156,18 @@ def planned_at(batch: str) -> int:
 
 
 def find(name: str) -> list[tuple[str, RunDir]]:
-    """The runs that `name` means: an id, a batch, the beginning of either, or `last` for the newest batch.
+    """The runs that `name` means: an id, a batch, the beginning of either, or `last` for the newest batch that runs,
+    or of which a row has begun; where there is none, the newest of all.
 
-    Raises UnknownName where there is none.
+    Raises UnknownName where there is none, and BatchHasNoRows for a batch whose rows are not known yet.
     """
+    if name == "last" and (newest := _newest_rows()):
+        return list(reversed(newest))
     runs = list(_runs_like(name)) if name else []
-    if name == "last" and runs:
-        return list(reversed(runs))
     exact = [(id, run) for id, run in runs if id == name or batch_of(id) == name]
     matches = exact or [(id, run) for id, run in runs if id.startswith(name)]
+    if not matches and (batch := _batch_without_rows(name)) is not None:
+        raise BatchHasNoRows(*batch)
     if not matches:
         raise UnknownName("run", name, [id for id, _ in itertools.islice(run_dirs(), 10)], where=str(home() / "runs"))
     return list(reversed(matches))
@@ -162,14 +183,40 @@ def find_one(name: str) -> tuple[str, RunDir]:
 
 def _runs_like(name: str) -> Iterator[tuple[str, RunDir]]:
     """The runs of which one may be meant, newest first: only their batches' directories are looked at."""
-    if name == "last":
-        newest = next((rows for batch in _newest_first(batches()) if (rows := list(_rows_of(batch)))), [])
-        yield from newest
-        return
     for batch in _newest_first(
         batch for batch in batches() if f"{batch}.".startswith(name) or name.startswith(f"{batch}.")
     ):
         yield from _rows_of(batch)
+
+
+def _newest_rows() -> list[tuple[str, RunDir]]:
+    """Those that `last` means. Raises BatchHasNoRows."""
+    fallback: list[tuple[str, RunDir]] = []
+    for batch in _newest_first(batches()):
+        rows, state = list(_rows_of(batch)), read_state_if_readable(home() / "runs" / batch)
+        if state is not None and state.is_active:
+            if not rows:
+                raise BatchHasNoRows(batch, state)
+            return rows
+        if has_begun(batch):
+            return rows
+        fallback = fallback or rows
+    return fallback
+
+
+def has_begun(batch: str) -> bool:
+    """Whether a row of it may have begun, or has its end on record: not where it was only planned, nor where its
+    command was killed before."""
+    return any(os.path.exists(file) for _, run in _rows_of(batch) for file in (run.record, run.status, run.remote))
+
+
+def _batch_without_rows(name: str) -> tuple[str, BatchState] | None:
+    """The newest batch by that name that has a state and no rows."""
+    for batch in _newest_first(batch for batch in batches() if batch.startswith(name)) if name else ():
+        state = read_state_if_readable(home() / "runs" / batch)
+        if state is not None:
+            return batch, state
+    return None
 
 
 def _rows_of(batch: str) -> Iterator[tuple[str, RunDir]]:
@@ -180,6 +227,22 @@ def _rows_of(batch: str) -> Iterator[tuple[str, RunDir]]:
 
 def _is_row(name: str) -> bool:
     return name.isascii() and name.isdecimal()
+
+
+def setup_dirs(batch: str) -> list[RunDir]:
+    """The run directories of a batch's install steps, or of their copies where they run on another host."""
+    path = home() / "runs" / batch / "environments"
+    found = [RunDir(str(path / name)) for name in sorted(directories(path))]
+    return [run for run in found if os.path.exists(run.plan)]
+
+
+def runs_of(batch: str) -> list[str]:
+    """The run directories of its rows and of its install steps."""
+    return [run.path for run in (*(run for _, run in _rows_of(batch)), *setup_dirs(batch))]
+
+
+def is_row(id: str) -> bool:
+    return _ID.fullmatch(id) is not None
 
 
 def batch_of(id: str) -> str:

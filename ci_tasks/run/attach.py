@@ -7,32 +7,41 @@ from where it stopped. Several people may watch one run, and several processes h
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from ci_tasks.agent import processes
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status
 from ci_tasks.agent.serving.messages import Cancel
 from ci_tasks.config import Config, HostSpec
-from ci_tasks.errors import Blocked
+from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.executors import local_runs
 from ci_tasks.executors.executor import RunState, secrets_of
 from ci_tasks.executors.remote.mirror import lock_mirror
 from ci_tasks.executors.remote.remote_run import RemoteRun
 from ci_tasks.executors.remote.run_manager import RemoteRunManager
-from ci_tasks.records import CANCELLED, LOST, RUNNING, BatchResult, LocatedRun, RunRecord
+from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
+from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import seconds_since_start
-from ci_tasks.results.record import is_over, load_record, record_not_started
+from ci_tasks.results.record import is_over, load_record, pending_phase, record_not_started
 from ci_tasks.run.adopt import adopt_runs
 from ci_tasks.run.events import EventStream, EventView
 from ci_tasks.run.label import print_results
 from ci_tasks.run.progress_view import GrowingLog, open_view, running_row_progress
 
 _POLL_SECONDS = 0.05
+_COMMAND_SECONDS = 60.0  # that a command which was asked to end gets
+_WAITS_FOR = {
+    "preparing": "its command prepares it",
+    "installing": "install steps",
+    "running": "its command starts it later",
+}
 
 
 @dataclass
@@ -52,7 +61,7 @@ class AttachedRun:
             self.claim(self)
         if self.remote_run is not None:
             return run_state(self.remote_run)
-        return RunState(is_complete=is_over(self.run))
+        return RunState(is_complete=is_over(self.run), note=_WAITS_FOR.get(pending_phase(self.run), ""))
 
     def has_ended(self) -> bool:
         state = self.poll()
@@ -61,7 +70,9 @@ class AttachedRun:
 
 def attach(name: str, config: Config, host: str | None, events: EventStream | None = None) -> BatchResult:
     """Follow runs to their end and fetch their files."""
-    runs = find_runs(name, config, host)
+    runs = _wait_for_rows(name, config, host)
+    if all(load_record(run).status == PLANNED for _, run in runs):
+        raise UsageError(f"{name} was only planned", hint=f"`bash {runs[0][1].script}` runs a row by hand")
     with attached_runs(runs) as (attached, managers):
         _follow(name, attached, managers, events)
         records = [_record(attached_run) for attached_run in attached]
@@ -87,8 +98,56 @@ def fetch(name: str, config: Config, host: str | None) -> list[LocatedRun]:
 
 
 def cancel(name: str, config: Config, host: str | None) -> list[LocatedRun]:
-    """End runs with everything they started. Returns those that were running."""
-    runs = [(id, run) for id, run in find_runs(name, config, host) if _may_run(run)]
+    """End runs with everything they started, and a command that would start more of them. Returns those that were
+    running or waiting."""
+    try:
+        found = find_runs(name, config, host)
+    except store.BatchHasNoRows as unprepared:
+        path = str(store.home() / "runs" / unprepared.batch)
+        return [LocatedRun(unprepared.batch, CANCELLED, path)] if _end_command(unprepared.batch) else []
+    concerned = [id for id, run in found if pending_phase(run) or _may_run(run)]
+    for batch in dict.fromkeys(store.batch_of(id) for id, _ in found) if not host else ():
+        if name not in dict(found) or len(store.find(batch)) == 1:
+            _end_command(batch)
+            found += _install_steps(batch)
+        elif not _may_run(found[0][1]) and concerned:
+            raise UsageError(f"{name} has not begun", hint=f"`ci-tasks cancel {batch}` ends its command")
+    _cancel_runs([(id, run) for id, run in found if _may_run(run)])
+    ended = [(id, run) for id, run in found if id in concerned or not store.is_row(id)]
+    return [LocatedRun(id, CANCELLED, run.path) for id, run in ended]
+
+
+def _end_command(batch: str) -> bool:
+    """End the command that prepares or starts the rows of a batch, as ^C does. Returns whether there was one. Raises
+    Blocked."""
+    path = store.home() / "runs" / batch
+    state = read_state_if_readable(path)
+    if state is None or not state.is_active or state.owner == processes.identity():
+        return False
+    if not state.is_here:
+        raise Blocked(f"the command of {batch} runs on {state.machine}", hint="cancel it there")
+    print(f"ending the command of {batch}, process {state.pid}", flush=True)
+    try:
+        for number in (signal.SIGTERM, signal.SIGCONT):  # one that was stopped hears of it, too
+            os.kill(state.pid, number)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        raise Blocked(f"the command of {batch}, process {state.pid}, belongs to another user") from None
+    deadline = time.monotonic() + _COMMAND_SECONDS
+    while (now := read_state_if_readable(path)) is not None and now.is_active and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _install_steps(batch: str) -> list[tuple[str, RunDir]]:
+    """What a command that was killed has left of its install steps."""
+    return [
+        (f"{batch}/environments/{os.path.basename(run.path)}", run) for run in store.setup_dirs(batch) if _may_run(run)
+    ]
+
+
+def _cancel_runs(runs: Sequence[tuple[str, RunDir]]) -> None:
     with attached_runs(runs) as (attached, managers):
         for attached_run in attached:
             if attached_run.remote_run is not None:
@@ -101,9 +160,9 @@ def cancel(name: str, config: Config, host: str | None) -> list[LocatedRun]:
             while not attached_run.has_ended():
                 _print_messages(managers)
                 time.sleep(_POLL_SECONDS)
-            if _record(attached_run).status == LOST:
-                raise Blocked(f"{attached_run.id}: {_record(attached_run).reason}")
-    return [LocatedRun(attached_run.id, CANCELLED, attached_run.run.path) for attached_run in attached]
+            record = _record(attached_run)
+            if record.status == LOST and record.started_at:
+                raise Blocked(f"{attached_run.id}: {record.reason}")
 
 
 def show_log(name: str, *, follow: bool, raw: bool) -> int:
@@ -120,6 +179,21 @@ def show_log(name: str, *, follow: bool, raw: bool) -> int:
             log.copy()
             _record(attached_run)  # whoever fetches a run also records how it ended
     return 0
+
+
+def _wait_for_rows(name: str, config: Config, host: str | None) -> list[tuple[str, RunDir]]:
+    """What `find_runs` returns; of a command that is being prepared, as soon as its rows are known."""
+    waits = False
+    while True:
+        try:
+            return find_runs(name, config, host)
+        except store.BatchHasNoRows as unprepared:
+            if not unprepared.state.is_active:
+                raise
+            if not waits:
+                print(f"{unprepared.batch} is being prepared: waiting for its rows", flush=True)
+            waits, name = True, unprepared.batch
+        time.sleep(_POLL_SECONDS)
 
 
 def find_runs(name: str, config: Config, host: str | None) -> list[tuple[str, RunDir]]:
@@ -240,10 +314,8 @@ def _ask_to_cancel(run: RunDir) -> None:
 
 
 def _may_run(run: RunDir) -> bool:
-    """Of a run that somebody else began nothing is known here yet."""
-    remote = read_remote(run)
-    begun = read_status(run).exists or (remote is not None and remote.adopted)
-    return begun and not is_over(run)
+    """Of one on another host nothing may be known here yet."""
+    return (read_status(run).exists or read_remote(run) is not None) and not is_over(run)
 
 
 def _host_of(run: RunDir) -> str:

@@ -25,6 +25,7 @@ from ci_tasks.config import Config
 from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.results import store
+from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import clock_ahead
 from ci_tasks.results.record import load_record
 from ci_tasks.run.disk_usage import describe_usage
@@ -45,7 +46,8 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     """Print what is removed and what stays, with the reason, and return it."""
     spec = config.host(host)
     if spec.kind == "local":
-        cleaned = _report(chain(_clean_here(days, everything), _clean_environments(days, everything)))
+        lines = (_clean_killed_commands(), _clean_here(days, everything), _clean_environments(days, everything))
+        cleaned = _report(chain(*lines))
         print("\n".join(describe_usage(LocalQueryRunner(), str(store.home()))))
         return cleaned
     from ci_tasks.executors.remote_host import open_remote_host
@@ -95,7 +97,7 @@ def _clean_there(
 
 def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
     """Why a run on another host is not to be removed; empty where it is."""
-    if run.alive:
+    if run.alive and not _is_abandoned(run):
         return "it runs"
     if not run.batch.endswith(_own_suffix()):
         return "" if is_old else "it is somebody else's, and younger than --days"
@@ -104,6 +106,14 @@ def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
     if run.is_row and not _is_home(run) and not everything:
         return "it is not home yet: `fetch` it first, or --all"
     return ""
+
+
+def _is_abandoned(run: RunSummary) -> bool:
+    """Whether it is install steps of ours that nobody waits for any more."""
+    if run.is_row or not run.batch.endswith(_own_suffix()):
+        return False
+    state = read_state_if_readable(store.home() / "runs" / run.batch.removesuffix(_own_suffix()))
+    return state is None or not state.is_active
 
 
 def _own_suffix() -> str:
@@ -129,7 +139,7 @@ def _clean_environments(days: float | None, everything: bool) -> Iterator[tuple[
 
 def _clean_here(days: float | None, everything: bool) -> Iterator[tuple[str, Sequence[str]]]:
     runs = list_runs.runs(str(store.home()))
-    in_use = {run.batch for run in runs if run.alive or (run.kept and not everything)}
+    in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}
     for batch in {run.batch_dir for run in runs if run.batch not in in_use}:
         shutil.rmtree(Path(batch) / "source", ignore_errors=True)
     for info in runs:
@@ -165,14 +175,30 @@ def _remove_venv(run: RunDir) -> list[str]:
     return remove_tree(os.path.join(run.path, VENV), None, "none", {})
 
 
+def _is_active(batch_dir: str) -> bool:
+    state = read_state_if_readable(batch_dir)
+    return state is not None and state.is_active
+
+
+def _clean_killed_commands() -> Iterator[tuple[str, Sequence[str]]]:
+    """Commands that were killed before a row of theirs began, with all that they left here."""
+    for batch in store.batches():
+        path = store.home() / "runs" / batch
+        state = read_state_if_readable(path)
+        if state is not None and state.was_killed and not store.has_begun(batch):
+            hosts = dict.fromkeys(remote.host for run in store.setup_dirs(batch) if (remote := read_remote(run)))
+            there = "".join(f"; `ci-tasks clean --host {host}` ends its install steps there" for host in hosts)
+            left = [line for run in store.setup_dirs(batch) if not read_remote(run) for line in end_and_clean(run.path)]
+            left += remove_tree(str(path), None, "none", {})
+            yield f"{batch}: removed, {state.why_not_started}{there}", left
+
+
 def _has_left(run: RunDir) -> bool:
     status = read_status(run)
     return os.path.lexists(run.workspace) or not status.has_ended or bool(status.left)
 
 
 def _forget_empty(batch: Path) -> None:
-    shutil.rmtree(batch / "source", ignore_errors=True)
-    try:
-        batch.rmdir()
-    except OSError:
-        pass
+    """Remove a batch without runs: its journal and the like are of no use any more."""
+    if batch.parent == store.home() / "runs" and not store.runs_of(batch.name):
+        shutil.rmtree(batch, ignore_errors=True)

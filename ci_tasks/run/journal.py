@@ -10,11 +10,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ci_tasks.agent import processes
 from ci_tasks.agent.codec import encode, from_json
 from ci_tasks.agent.run_directory import read_json
 from ci_tasks.errors import UsageError
 from ci_tasks.records import Checkout
 from ci_tasks.results import store
+from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.store import Batch
 
 NAME = "rows.jsonl"
@@ -78,6 +80,12 @@ def find_unfinished(label: str, checkout: str) -> BatchJournal:
         if journal is None or journal.label != label or journal.checkout != checkout:
             continue
         if any(not _has_end(journal.batch, journal.last_entry(row)) for row in journal.rows):
+            state = read_state_if_readable(journal.batch.path)
+            if state is not None and state.is_active and state.owner != processes.identity():
+                raise UsageError(
+                    f"{name} still runs: process {state.pid} on {state.machine}",
+                    hint=f"`ci-tasks attach {name}` follows it, `ci-tasks cancel {name}` ends it",
+                )
             return journal
     raise UsageError(
         f"no command of label {label} on this checkout was left unfinished", hint="`ci-tasks runs` lists what ran"

@@ -35,6 +35,7 @@ from ci_tasks.records import (
 )
 from ci_tasks.report import junit, table, timeline
 from ci_tasks.results import store
+from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations, proven_hosts
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
@@ -160,10 +161,13 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
         proven = proven_hosts()
         for session in ready.sessions:
             session.is_proven = session.name in proven
-        with HostSessions(ready.sessions, host_requirements(ready.planner, ready.rows)) as hosts:
+        write_phase(ready.batch.path, "running")
+        requirements = host_requirements(ready.planner, ready.rows)
+        with ready.interrupts.hangup_leaves(), HostSessions(ready.sessions, requirements) as hosts:
             return _results(run_rows(ready, options, view, expected_times, hosts))
     session = ready.sessions[0]
     try:
+        write_phase(ready.batch.path, "installing")
         ready.interrupts.allow()
         with session.executor.prepare_environments(ready.setups(), view.print_message) as problem:
             ready.interrupts.defer()
@@ -171,9 +175,11 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
             if problem and ready.journal is None:
                 return _record_none_started(ready, BLOCKED, problem)
             session.unusable_reason = problem or ""  # rows that an earlier command began go on
+            write_phase(ready.batch.path, "running")
             if options.detach:
                 return start_detached(ready, view), [row.run.log for row in ready.planned_rows.values()]
-            return _results(run_rows(ready, options, view, expected_times))
+            with ready.interrupts.hangup_leaves():
+                return _results(run_rows(ready, options, view, expected_times))
     except KeyboardInterrupt:
         ready.interrupts.defer()
         if ready.journal:
@@ -218,7 +224,7 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[Pl
             f"plan is for one host, and {request.host} is several: which row runs where is decided when GPUs are free",
             hint="`ci-tasks remote --explain` says each decision",
         )
-    ready = prepare(source, config, request, open_executor)
+    ready = prepare(source, config, request, open_executor, only_plans=True)
     ready.interrupts.restore()
     if not ready.rows:
         shutil.rmtree(ready.batch.path, ignore_errors=True)

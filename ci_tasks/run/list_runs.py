@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.errors import UnknownName, UsageError, did_you_mean
-from ci_tasks.records import STATUSES, RowTally, RunRecord
+from ci_tasks.records import LOST, PLANNED, STATUSES, RowTally, RunRecord
 from ci_tasks.report import history as tables
-from ci_tasks.results import history
+from ci_tasks.results import history, store
+from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.history import RunQuery
 from ci_tasks.safe_output import json_document, terminal_width
 
@@ -41,18 +42,30 @@ class RunFilterOptions:
 
 
 def show_runs(options: RunFilterOptions, *, json: bool) -> int:
-    """Print the runs that are meant, newest first. Raises UsageError."""
+    """Print the runs that are meant, newest first; what was only planned where that is asked for. Raises UsageError."""
     query = parse_query(options)
-    records = history.search(replace(query, limit=query.limit or _LIMIT))
+    ran = query.status or tuple(status for status in STATUSES if status != PLANNED)
+    records = history.search(replace(query, status=ran, limit=query.limit or _LIMIT))
+    if options == RunFilterOptions(limit=options.limit):
+        records = [*_batches_without_rows(), *records]
     if json:
         _print_json(records)
     elif records:
-        print(
-            "\n".join(tables.listed(records, [_local_time(record.started_at) for record in records], terminal_width()))
-        )
+        now = time.time()
+        print("\n".join(tables.listed(records, [_age(record, now) for record in records], terminal_width())))
     else:
         print(_no_runs_message(options))
     return 0
+
+
+def _batches_without_rows() -> Iterator[RunRecord]:
+    """Commands that have yet to find their rows, or were killed before, as a run each."""
+    for batch in history.batches_without_rows():
+        state = read_state_if_readable(store.home() / "runs" / batch)
+        if state is not None and state.is_active:
+            yield RunRecord(batch, label="", row="", host=None, status=state.phase)
+        elif state is not None and state.was_killed:
+            yield RunRecord(batch, label="", row="", host=None, status=LOST, reason=state.why_not_started)
 
 
 def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
@@ -127,12 +140,16 @@ def _no_runs_message(options: RunFilterOptions) -> str:
     return "no runs like that"
 
 
-def _local_time(parse_time: str | None) -> str:
-    """A record's time as the names of runs have it, in local time."""
+def _age(record: RunRecord, now: float) -> str:
+    """How long ago a run started, or its command where it has not."""
     try:
-        return datetime.fromisoformat(parse_time or "").astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        if record.started_at:
+            started = datetime.fromisoformat(record.started_at).timestamp()
+        else:
+            started = store.started_at(record.id)
     except (ValueError, OverflowError, OSError):
         return "-"
+    return tables.age(max(0.0, now - started))
 
 
 def _print_json(records: Sequence[RunRecord] | Sequence[RowTally]) -> None:

@@ -18,6 +18,7 @@ from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.planning.steps import override_warnings
 from ci_tasks.records import Checkout
 from ci_tasks.results import store
+from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.host_sessions import HostSession, gather_facts
@@ -94,6 +95,7 @@ class PreparedBatch:
         self.interrupts.restore()
         for session in self.sessions:
             session.executor.close()
+        write_phase(self.batch.path, "ended")
 
 
 def prepare(
@@ -102,9 +104,12 @@ def prepare(
     request: RunRequest,
     open_executor: OpenExecutor,
     journal: BatchJournal | None = None,
+    *,
+    only_plans: bool = False,
 ) -> PreparedBatch:
     """Find every row that was asked for, or those of an earlier command, and its hosts. Leaves nothing where it
-    raises, but for what an earlier command left. When it returns, ^C is deferred until the batch is closed."""
+    raises, but for what an earlier command left. When it returns, ^C is deferred until the batch is closed. With
+    `only_plans` nobody will run the rows."""
     specs = config.select_hosts(request.host)
     print_override_warnings(config, source)
     if request.out is None:
@@ -118,6 +123,8 @@ def prepare(
         chosen = _select_rows(job_rows.rows, request)
         batch = journal.batch if journal else store.new_batch(request.label, request.out)
         try:
+            if not only_plans:
+                write_phase(batch.path, "preparing")
             sessions = _open_sessions(executors, source, request, batch)
             code = sessions[0].code
             _check_tests_exist(chosen, code)
@@ -131,6 +138,8 @@ def prepare(
         except BaseException:
             if journal is None:
                 shutil.rmtree(batch.path, ignore_errors=True)
+            else:
+                write_phase(batch.path, "ended")
             raise
     except BaseException:
         for executor in executors:

@@ -52,7 +52,13 @@ COMMANDS = (
         _CODES,
     ),
     Command("fetch", _RESULTS, "Fetch what there is of runs on other hosts.", f"{_HERE}.runs:fetch", (_LOCATED,)),
-    Command("cancel", _RESULTS, "Cancel a run and end every process it started.", f"{_HERE}.runs:cancel", (_LOCATED,)),
+    Command(
+        "cancel",
+        _RESULTS,
+        "Cancel a run: its command and every process it started.",
+        f"{_HERE}.runs:cancel",
+        (_LOCATED,),
+    ),
     Command("shell", _RESULTS, "Open bash where a run is, with its environment.", f"{_HERE}.runs:shell"),
     Command(
         "retry",

@@ -14,7 +14,8 @@ class RunsOptions:
     label: str | None = text("only runs of this label", "LABEL", complete="ci_tasks.cli.completion:labels").field()
     row: str | None = ONLY.field(complete="")
     status: str | None = text(
-        "only these statuses, with commas: passed, failed, vacuous, blocked, cancelled, lost, running, planned",
+        "only these statuses, with commas: passed, failed, vacuous, blocked, cancelled, lost, preparing, installing, "
+        "waiting, running, planned (else all but planned)",
         "STATUS",
         commas=True,
         complete="ci_tasks.cli.completion:statuses",

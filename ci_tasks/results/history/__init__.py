@@ -17,6 +17,7 @@ except ImportError as error:
 from ci_tasks.results.history.queries import (
     LastRun,
     RowDuration,
+    batches_without_rows,
     durations,
     flakes,
     labels,
@@ -31,6 +32,7 @@ __all__ = [
     "LastRun",
     "RowDuration",
     "RunQuery",
+    "batches_without_rows",
     "durations",
     "flakes",
     "labels",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.records import FAILED, PASSED, PLANNED, RowTally, RunRecord
+from ci_tasks.records import FAILED, INSTALLING, PASSED, PLANNED, PREPARING, RowTally, RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.history import database
 from ci_tasks.results.history.run_row import (
@@ -105,13 +105,20 @@ def flakes(label: str = "", query: RunQuery = RunQuery()) -> list[RowTally]:
 
 def latest(label: str, checkout: str) -> list[LastRun]:
     """The newest batch of a label from the checkout at that path: how each row of it ended last, in the order of the
-    rows. A batch that was only planned is none. Empty where there is no such batch."""
+    rows. A batch that was only planned, or has yet to begin, is none. Empty where there is no such batch."""
     lines = _answer(lambda connection: _newest_batch(connection, label, checkout))
     last = {
         row: LastRun(row or "", status, batch, f"{batch}.{number:02d}", host or "")
         for row, status, batch, number, host in lines
     }
     return list(last.values())
+
+
+def batches_without_rows() -> list[str]:
+    """The batches that have no row yet, newest first."""
+    query = "SELECT name FROM batches WHERE open AND name NOT IN (SELECT batch FROM runs) ORDER BY name DESC"
+    rows = _answer(lambda connection: connection.execute(query).fetchall())
+    return [restored(name) for (name,) in rows]
 
 
 def labels() -> list[str]:
@@ -199,9 +206,9 @@ def _tally(names: Sequence[str], entries: list[tuple[Any, ...]]) -> RowTally:
 
 def _newest_batch(connection: sqlite3.Connection, label: str, checkout: str) -> list[tuple[Any, ...]]:
     newest = connection.execute(
-        "SELECT batch FROM runs WHERE label = ? AND checkout = ? AND status != ? AND NOT retry "
+        "SELECT batch FROM runs WHERE label = ? AND checkout = ? AND status NOT IN (?, ?, ?) AND NOT retry "
         f"{_NEWEST_FIRST} LIMIT 1",
-        (stored(label), stored(checkout), PLANNED),
+        (stored(label), stored(checkout), PLANNED, PREPARING, INSTALLING),
     ).fetchone()
     if newest is None:
         return []

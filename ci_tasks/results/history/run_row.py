@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ci_tasks.agent.codec import encode, from_json
-from ci_tasks.records import PLANNED, RUNNING, RunEnvironment, RunRecord
+from ci_tasks.records import UNFINISHED, RunEnvironment, RunRecord
 
 STAMP = len("20260101-120000")
 _MAX_REASON = 2000  # characters
@@ -88,7 +88,7 @@ def run_row(
         row=record.row,
         host=record.host,
         status=record.status,
-        final=record.status not in (RUNNING, PLANNED),
+        final=record.status not in UNFINISHED,
         seconds=record.timings.seconds,
         queued=record.timings.queued,
         simulated=simulated,

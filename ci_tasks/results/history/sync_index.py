@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ci_tasks.agent.run_directory import RunDir
@@ -100,6 +100,7 @@ def _scan_batch(connection: sqlite3.Connection, batch: Path, scan: _Scan) -> Non
             scan.unreadable.append(str(problem).splitlines()[0])
             still_open = True
             continue
+        row = replace(row, final=row.final and os.path.exists(run.record))  # one that never began may be removed
         scan.rows.append(row)
         still_open = still_open or not row.final
     scan.gone += [

@@ -1,0 +1,297 @@
+"""A client that is killed before its rows begin: nothing goes on without it, and every command knows how it stands.
+
+The install steps stand for pip: they run until a file appears, and install nothing, so that a row which begins after
+them ends as blocked. They run here, and on a host over a real sshd.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.results.batch_state import read_state
+from tests import fixtures as support
+
+until = support.until
+
+HOSTS = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true, workspace: WORKSPACE}}\n"
+BLOCKED = "import time; from ci_tasks.run import prepare; prepare.gather_facts = lambda *_: time.sleep(600)"
+SHORT = "from ci_tasks.executors import shared_venvs; shared_venvs._CLIENT_SECONDS = 1.0"
+
+
+class Place:
+    """A person whose install steps run on `host`, in directories below `top`."""
+
+    def __init__(self, person: Any, host: str, top: Path) -> None:
+        self.person, self.host, self.top = person, host, top
+        self.flag = person.home.parent / "installed"
+        self.steps(f"echo begun; while [ ! -e '{self.flag}' ]; do sleep 0.05; done; true")
+
+    def steps(self, text: str) -> None:
+        self.person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", f"{text}\n")
+
+    def start(self) -> Any:
+        """A client, as soon as its install steps run."""
+        client = self.person.start("remote", "--host", self.host, "agent-test")
+        until(lambda: (client.pid, "installing") in self.phases(), "it comes to the install steps")
+        until(lambda: any("begun\n" in log.read_text() for log in self.top.glob("**/log")), "the install steps run")
+        return client
+
+    def phases(self) -> list[tuple[int, str]]:
+        states = [read_state(path.parent) for path in self.person.home.glob("runs/*/state.json")]
+        return [(state.pid, state.phase) for state in states if state is not None]
+
+    def start_and_kill(self) -> Any:
+        client = self.start()
+        client.kill()
+        client.communicate()
+        return client
+
+    def statuses(self, *words: str) -> set[tuple[str, str]]:
+        return {(run["status"], run["reason"]) for run in self.person.ci_tasks("runs", "--json", *words).json}
+
+    def processes(self) -> list[str]:
+        mark = f"CI_TASKS_RUN_DIR={self.top}/".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
+                    found.append((entry / "cmdline").read_text())
+            except OSError:
+                continue
+        return found
+
+
+@pytest.fixture
+def here(person: Any) -> Iterator[Place]:
+    place = Place(person, "local", person.home)
+    yield place
+    place.flag.touch()
+
+
+@pytest.fixture
+def there(person: Any, sshd: Any, tmp_path: Path) -> Iterator[Place]:
+    sshd.start("box")
+    workspace = tmp_path / "there"
+    workspace.mkdir()
+    file = tmp_path / "hosts.yaml"
+    file.write_text(HOSTS.replace("WORKSPACE", str(workspace)))
+    person.env.update(sshd.env, CI_TASKS_HOSTS=str(file))
+    place = Place(person, "box", workspace)
+    yield place
+    place.flag.touch()
+
+
+@pytest.fixture(params=["here", "there"])
+def place(request: pytest.FixtureRequest) -> Place:
+    made: Place = request.getfixturevalue(request.param)
+    return made
+
+
+LOST = {("lost", "the client was killed during the install steps")}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_that_ends_a_client_cancels_as_ctrl_c_does(place: Place, number: signal.Signals) -> None:
+    client = place.start()
+    client.send_signal(number)
+    out, err = client.communicate(timeout=60)
+    assert client.returncode == 130, out + err
+    assert place.statuses() == {("cancelled", "cancelled during the install steps")}
+    assert not place.processes()
+
+
+def test_while_it_lives_its_rows_are_installing_and_cancel_ends_it(place: Place) -> None:
+    client = place.start()
+    assert place.statuses() == {("installing", "")}
+    done = place.person.ci_tasks("cancel", "last")
+    assert (done.code, "cancelled " in done.out) == (0, True), done
+    client.communicate(timeout=60)
+    assert client.returncode == 130
+    assert place.statuses() == {("cancelled", "cancelled during the install steps")}
+    assert not place.processes()
+
+
+def test_attach_waits_for_the_install_steps_and_follows_the_rows(place: Place) -> None:
+    client = place.start()
+    other = place.person.start("attach", "last")
+    until(lambda: "install steps" in other.stdout.readline(), "attach says what it waits for")
+    place.flag.touch()
+    out, err = client.communicate(timeout=120)
+    code, (shown, _) = client.returncode, other.communicate(timeout=60)
+    assert (code, other.returncode, "No module named 'pytest'" in shown) == (125, 125, True), out + err
+
+
+def test_a_killed_client_leaves_no_install_steps_here(here: Place) -> None:
+    here.start_and_kill()
+    until(lambda: not here.processes(), "its install steps end")
+    assert here.statuses() == LOST
+
+
+def test_a_killed_clients_install_steps_on_a_host_end_some_time_later(there: Place) -> None:
+    there.person.first = SHORT
+    there.start_and_kill()
+    until(lambda: not there.processes(), "its install steps end")
+    assert there.statuses() == LOST
+
+
+def test_install_steps_on_a_host_go_on_while_their_client_waits(there: Place) -> None:
+    """Longer than they would without it."""
+    there.person.first = SHORT
+    client = there.start()
+    (log,) = there.top.glob("**/log")
+    status = log.with_name("status.json")
+    before = status.read_text()
+    until(lambda: status.read_text() != before, "a heartbeat")
+    before = status.read_text()
+    until(lambda: status.read_text() != before, "another one")
+    there.flag.touch()
+    out, err = client.communicate(timeout=120)
+    assert "install steps: done" in out, out + err
+
+
+def test_cancel_ends_what_a_killed_client_left(place: Place) -> None:
+    place.start_and_kill()
+    assert place.statuses() == LOST
+    (batch,) = [path.name for path in (place.person.home / "runs").iterdir()]
+    assert place.person.ci_tasks("cancel", batch).code == 0
+    until(lambda: not place.processes(), "its install steps end")
+    assert place.statuses() == LOST
+
+
+def test_attach_says_why_the_rows_of_a_killed_client_never_began(here: Place) -> None:
+    here.start_and_kill()
+    done = here.person.ci_tasks("attach", "last")
+    assert (done.code, "the client was killed during the install steps" in " ".join(done.out.split())) == (125, True)
+
+
+def test_last_is_the_newest_run_of_which_there_is_something_to_show(here: Place) -> None:
+    """Not what was killed before it began, nor what was only planned; but a command that lives."""
+    here.flag.touch()
+    here.person.ci_tasks("remote", "--host", "local", "agent-test")
+    (ran,) = [path.name for path in (here.person.home / "runs").iterdir()]
+    here.flag.unlink()
+    here.start_and_kill()
+    assert here.person.ci_tasks("plan", "agent-test").code == 0
+    assert ran in here.person.ci_tasks("report", "last").out
+    client = here.start()
+    done = here.person.ci_tasks("cancel", "last")
+    client.communicate(timeout=60)
+    assert (client.returncode, done.code) == (130, 0)
+
+
+def test_clean_removes_what_a_killed_client_left(here: Place) -> None:
+    here.start_and_kill()
+    done = here.person.ci_tasks("clean")
+    assert (done.code, "removed, the client was killed during the install steps" in done.out) == (0, True), done
+    until(lambda: not here.processes(), "its install steps end")
+    assert not list((here.person.home / "runs").iterdir())
+    assert here.statuses() == set()
+
+
+def test_resume_starts_the_rows_that_a_killed_client_did_not(place: Place) -> None:
+    place.start_and_kill()
+    place.flag.touch()
+    done = place.person.ci_tasks("remote", "--host", place.host, "agent-test", "--resume")
+    assert place.statuses() == {("blocked", "ModuleNotFoundError: No module named 'pytest'")}, done
+    assert not place.processes()
+
+
+def test_a_command_that_is_not_over_cannot_be_resumed(here: Place) -> None:
+    client = here.start()
+    done = here.person.ci_tasks("remote", "--host", "local", "agent-test", "--resume")
+    client.terminate()
+    client.communicate(timeout=60)
+    assert (done.code, f"still runs: process {client.pid}" in done.err) == (2, True), done
+
+
+# -- before there are rows -------------------------------------------------------------------------------------------
+
+
+def _preparing(place: Place) -> Any:
+    place.person.first = BLOCKED
+    client = place.person.start("remote", "--host", "local", "agent-test")
+    until(lambda: list(place.person.home.glob("runs/*/state.json")), "it prepares its rows")
+    place.person.first = ""
+    return client
+
+
+def test_a_command_without_rows_yet_is_listed_and_cancelled(here: Place) -> None:
+    client = _preparing(here)
+    assert here.statuses() == {("preparing", "")}
+    done = here.person.ci_tasks("cancel", "last")
+    client.communicate(timeout=60)
+    assert (done.code, client.returncode) == (0, 130)
+    assert here.statuses() == set()
+    assert not list((here.person.home / "runs").iterdir())
+
+
+def test_a_client_that_is_killed_before_it_has_rows_is_listed_until_clean(here: Place) -> None:
+    client = _preparing(here)
+    client.kill()
+    client.communicate()
+    assert here.statuses() == {("lost", "the client was killed before its rows were prepared")}
+    assert here.person.ci_tasks("clean").code == 0
+    assert here.statuses() == set()
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_listed_apart_from_runs_and_cannot_be_attached_to(here: Place) -> None:
+    assert here.person.ci_tasks("plan", "agent-test").code == 0
+    assert here.statuses() == set()
+    assert here.statuses("--status", "planned") == {("planned", "")}
+    done = here.person.ci_tasks("attach", "last")
+    assert (done.code, "was only planned" in done.err) == (2, True), done
+
+
+# -- while rows run --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def endless(here: Place) -> Callable[[], Any]:
+    """A client whose row runs until the flag is there."""
+    here.flag.touch()
+    text = f"import os, time\nwhile os.path.exists({str(here.flag)!r}):\n    time.sleep(0.05)\nprint('over')\n"
+    here.person.write("tests/test_tiny_ckpt.py", text)
+
+    def start() -> Any:
+        client = here.person.start("remote", "--host", "sim", "ckpt", "--only", "async")
+        until(lambda: list(here.person.home.glob("runs/*/01/status.json")), "the row runs")
+        return client
+
+    return start
+
+
+def test_a_terminal_that_is_closed_leaves_running_rows_to_themselves(here: Place, endless: Callable[[], Any]) -> None:
+    client = endless()
+    client.send_signal(signal.SIGHUP)
+    client.communicate(timeout=60)
+    assert client.returncode == -signal.SIGHUP
+    assert {status for status, _ in here.statuses()} == {"running"}
+    here.flag.unlink()
+    assert "over" in here.person.ci_tasks("attach", "last").out
+
+
+def test_sigterm_cancels_running_rows(here: Place, endless: Callable[[], Any]) -> None:
+    client = endless()
+    client.send_signal(signal.SIGTERM)
+    out, err = client.communicate(timeout=60)
+    assert client.returncode == 130, out + err
+    assert {status for status, _ in here.statuses()} == {"cancelled"}
+    assert not here.processes()
+
+
+def test_a_client_that_was_stopped_is_cancelled_too(here: Place, endless: Callable[[], Any]) -> None:
+    client = endless()
+    client.send_signal(signal.SIGSTOP)
+    assert here.person.ci_tasks("cancel", "last").code == 0
+    client.communicate(timeout=60)
+    assert client.returncode == 130
+    assert not os.path.exists(f"/proc/{client.pid}")
