@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ci_tasks.report.brief import quoted
 
 _MINUTES = 30  # that a call may take
 _GRACE_SECONDS = 60.0  # for a command to end what it runs
+_ROW_KEYS = ("label", "trigger", "row", "test", "args", "gpus", "image")
 _RUN_KEYS = ("id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at")
 _PLAN_KEYS = ("row", "host", "gpus", "image", "deviations", "lacks", "run_dir")
 _ERROR_LINES = 20
@@ -36,8 +38,13 @@ class Tools:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def jobs(self, label: str = "") -> str:
-        """The rows of the checkout's CI as JSON: label, test, arguments, GPUs, image; of one label, or of all."""
-        return _call("jobs", *_words(label), "--repo", str(self.repo), "--json").checked
+        """The labels of the checkout's CI as JSON, with the number of their rows; of one label its rows: test, args,
+        GPUs, image."""
+        rows = _call("jobs", *_words(label), "--repo", str(self.repo), "--json").json()
+        if label:
+            return _selected(rows, _ROW_KEYS)
+        counts = Counter(row["label"] for row in rows)  # all rows of slime would take 20,000 tokens
+        return json.dumps([{"label": name, "rows": count} for name, count in counts.items()])
 
     def plan(self, label: str, only: str = "", host: str = "") -> str:
         """What would run for a label, as JSON: for each row its GPUs, image, what differs from CI and what the host
@@ -153,4 +160,4 @@ def _words(name: str) -> list[str]:
 
 def _selected(records: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
     """Some keys of each record, none of them a log's text."""
-    return json.dumps([{key: record[key] for key in keys} for record in records], indent=1)
+    return json.dumps([{key: record[key] for key in keys} for record in records])

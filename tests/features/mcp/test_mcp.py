@@ -76,6 +76,7 @@ def test_it_reads_and_offers_nothing_that_runs(person: Any) -> None:
         tools = (await client.list_tools()).tools
         assert {tool.name for tool in tools} == READING
         assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
+        assert {"label": "ckpt", "rows": 5} in json.loads(await call(client, "jobs"))
         rows = json.loads(await call(client, "jobs", label="ckpt"))
         assert "tiny_ckpt[async-save]" in [row["row"] for row in rows]
         (planned,) = json.loads(await call(client, "plan", label="ckpt", only="async"))
