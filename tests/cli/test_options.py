@@ -42,6 +42,7 @@ SEVERAL = {
     "reproduce": ["only"],
     "bisect": ["host"],
     "prefetch": ["only"],
+    "mcp": ["host"],
     "verl": ["variant"],
 }
 

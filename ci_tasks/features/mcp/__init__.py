@@ -9,7 +9,7 @@ FEATURE = Feature(
         Command(
             "mcp",
             "Failures",
-            "Serve jobs, runs, triage and reproduction to an assistant, by MCP.",
+            "Serve the commands to an assistant, by the Model Context Protocol.",
             "ci_tasks.features.mcp.command:mcp",
         ),
     ),

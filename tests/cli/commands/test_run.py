@@ -14,6 +14,7 @@ from ci_tasks import registry
 from ci_tasks.cli.commands.run import RemoteOptions, RunOptions, run_label
 from ci_tasks.cli.options import options_of
 from ci_tasks.cli.program import namespace
+from ci_tasks.records import BatchResult
 from ci_tasks.run import changed_label
 from ci_tasks.run.prepare import RunRequest
 
@@ -89,9 +90,9 @@ def test_repetitions_of_changed_tests_are_of_each_run_that_they_need(monkeypatch
     requests = [RunRequest("cpu-unittest", rows=("rewards",)), RunRequest("changed", host="sim", rows=("ppo",))]
     repeated: list[RunRequest] = []
 
-    def repeat(_source: object, _config: object, request: RunRequest, *_: object) -> int:
+    def repeat(_source: object, _config: object, request: RunRequest, *_: object) -> BatchResult:
         repeated.append(request)
-        return 3 if request.label == "changed" else 0
+        return BatchResult("", "failed", 3 if request.label == "changed" else 0)
 
     monkeypatch.setenv("CI_TASKS_REPO", str(ROOT / "examples/tiny-slime"))
     monkeypatch.setattr(changed_label, "changed_runs", lambda *_, **__: requests)
