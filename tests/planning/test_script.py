@@ -592,4 +592,4 @@ def test_it_runs_again_by_hand(plain: ScriptRunner) -> None:
     for _ in range(2):
         ran = plain.run(step("echo A=1 >> $GITHUB_ENV\n"), step("echo $A\n"))
         assert (ran.code, ran.log.splitlines()[-1]) == (0, "1")
-    assert (plain.directory / "tmp/later").read_text() == "export A=1\n"
+    assert (plain.directory / "tmp/later").read_text() == "# step 1\nexport A=1\n# step 2\n"
