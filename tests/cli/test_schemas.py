@@ -19,8 +19,9 @@ PUBLISHED = {path.stem: json.loads(path.read_text()) for path in (ROOT / "docs/s
 # What they print is a log, a shell's output or a protocol.
 WITHOUT_JSON = {"logs", "shell", "mcp"}
 RUN = ("remote", "--host", "sim", "ckpt", "--only", "async")
-# They need what a test of their own starts: a failed job's log with its commit, two checkouts, a package index, a hub.
-TESTED_ELSEWHERE = {"reproduce", "bisect", "verl", "setup", "prefetch"}
+# They need what a test of their own starts: a failed job's log with its commit, two checkouts, a package index, a hub,
+# a kept run.
+TESTED_ELSEWHERE = {"reproduce", "bisect", "verl", "setup", "prefetch", "retry"}
 
 
 def check(name: str, value: Any) -> Any:

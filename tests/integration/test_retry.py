@@ -125,9 +125,10 @@ def test_one_that_fails_again_is_kept_and_retried_from_there(someone: Any, host:
 def test_without_an_edit_it_says_so_and_runs_all_the_same_and_stays_with_keep(someone: Any) -> None:
     someone.write("tests/job.sh", "[ -e flaky ] || { touch flaky; exit 3; }\n" + PASSES)
     id = fail(someone, "here")
-    said = someone.ci_tasks("retry", id, "--keep")
+    said = someone.ci_tasks("retry", id, "--keep", "--json")
     assert said.code == 0, said.out + said.err
-    assert "nothing changed since" in said.out
+    assert "nothing changed since" in said.err
+    assert said.json["runs"][0]["retry_of"] == id
     assert workspaces(someone)
     assert someone.ci_tasks("retry", id).code == 0
     assert workspaces(someone) == []
