@@ -190,8 +190,14 @@ def daemon_hang(world: World, phase: str) -> None:
 def daemon_hang_ctrl_c(world: World, phase: str) -> None:
     """It answers again when the client has ended."""
     assert world.daemon is not None
-    world.daemon.hang()
-    world.after = world.daemon.resume
+    daemon = world.daemon
+    daemon.hang()
+
+    def resume() -> None:
+        daemon.resume()
+        daemon.call("version")  # returns once it answers
+
+    world.after = resume
     _await_silence(world)
     ctrl_c(world, phase)
 

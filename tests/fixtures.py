@@ -262,6 +262,7 @@ _PERSONS: list[Person] = []  # those of the test at hand
 
 def pytest_runtest_setup() -> None:
     _PERSONS.clear()
+    os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its workers; a command here has no terminal
 
 
 @pytest.hookimpl(tryfirst=True)

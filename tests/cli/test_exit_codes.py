@@ -23,5 +23,5 @@ def test_the_table_has_the_codes_of_every_error() -> None:
 
 def test_a_row_says_what_the_code_means_and_for_which_commands() -> None:
     table = exit_codes.table(schemas.commands())
-    assert "| 1 | vacuous | `run`, `remote`, `attach`, `setup` |" in table
+    assert "| 1 | vacuous | `run`, `remote`, `attach`, `retry`, `setup` |" in table
     assert "| 3 | different failure | `reproduce` |" in table

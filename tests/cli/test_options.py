@@ -42,6 +42,7 @@ SEVERAL = {
     "reproduce": ["only"],
     "bisect": ["host"],
     "prefetch": ["only"],
+    "lint": ["rule"],
     "mcp": ["host"],
     "verl": ["variant"],
 }

@@ -71,7 +71,7 @@ def test_commands_are_listed_in_groups(argv: list[str], capsys: pytest.CaptureFi
     shown.pop("Options", None)
     assert code == 0
     assert list(shown)[: len(HEADINGS)] == list(HEADINGS)
-    assert shown["Run a CI label"] == ["jobs", "plan", "run", "remote"]
+    assert shown["Run a CI label"] == ["jobs", "plan", "run", "remote", "setup"]
     assert sorted(name for names in shown.values() for name in names) == sorted(namespace.task_names)
 
 

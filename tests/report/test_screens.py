@@ -72,7 +72,7 @@ def results(width: int) -> list[str]:
 
 
 def runs(width: int) -> list[str]:
-    return history.listed(RECORDS, ["2026-01-01 12:00:00"] * len(RECORDS), width)
+    return history.listed(RECORDS, [history.age(3600.0 * number) for number, _ in enumerate(RECORDS)], width)
 
 
 def flakes(width: int) -> list[str]:

@@ -20,7 +20,7 @@ from ..codec import RecordError
 from ..records import DockerInvocation, DockerInvocations, Plan
 
 TIMEOUT = 30.0  # seconds for the daemons to find, stop or remove all containers of a run
-SHORT_TIMEOUT = 10.0  # seconds, once one of them did not answer
+SHORT_TIMEOUT = 5.0  # seconds, once one of them did not answer
 GRACE = "1"  # seconds for a container that nobody asked to stop yet: a detached one
 ATTEMPTS = 3  # removing a container fails while it is being created
 _IN_PROGRESS = "is already in progress"  # docker, of a removal that somebody else has begun: the run's agent, say
