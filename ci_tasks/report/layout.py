@@ -21,6 +21,7 @@ _TEXT = 24  # columns that words need to stand beside the other cells
 _SHORTEST_NAME = 16
 _SHORTEST_PREFIX = 8
 _BOUNDARY = re.compile(r"(?<=[^\w.])(?=\w)|(?<=_)(?=[^_])")  # where a part of a name begins
+_MOST_MORE = 200  # columns of a name above its table's share; names that are alike for longer stay whole
 _SNAP = 8  # characters of a name that may be left out so that no word of it is broken
 
 
@@ -80,14 +81,16 @@ def shortened(names: Sequence[str], width: int) -> list[str] | None:
 def narrowest(names: Sequence[str], width: int) -> list[str]:
     """The names shortened to `width`, or to the least more that keeps them apart."""
     longest = max(map(cell_len, names), default=0)
-    return next((cut for at in range(width, longest) if (cut := shortened(names, at))), [*names])
+    return next(
+        (cut for at in range(width, min(longest, width + _MOST_MORE)) if (cut := shortened(names, at))), [*names]
+    )
 
 
 def _cut(text: str, width: int, end: int, snap: int = 0) -> str:
-    begin = text
+    begin = text[:width]  # a host may send a million characters, of which each takes a look
     while cell_len(begin) > width - 1 - end:
         begin = begin[:-1]
-    rest = text[len(begin) :]
+    rest = text[len(begin) :][-width:]
     while cell_len(rest) > end:
         rest = rest[1:]
     if snap:

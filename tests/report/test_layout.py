@@ -165,3 +165,11 @@ def test_all_words_are_shown_whole_and_a_line_is_too_long_only_where_one_cell_or
     assert {word for line in lines for word in line[2].split()} <= {*" ".join(shown).split()}
     longest = max(cell_len(part) for status, name, text in lines for part in (status, name, *text.split()))
     assert all(cell_len(line) <= max(width, len("    ") + max(longest, 24)) for line in shown)
+
+
+@pytest.mark.timeout(20)
+def test_a_text_of_a_million_characters_is_cut_at_once() -> None:
+    """A host may send it. Cut character by character it takes hours."""
+    text = "a" * 1_000_000 + "end"
+    assert without_middle(text, 10) == "aaa…aaaend"
+    assert narrowest([text, "b" * 1_000_000], 10) == ["aaa…aaaend", "bbb…bbbbbb"]
