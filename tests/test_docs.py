@@ -107,7 +107,7 @@ def test_every_path_of_the_project_exists() -> None:
 
 def test_every_page_is_linked_from_the_index() -> None:
     pages = {ROOT / "docs" / link.partition("#")[0] for link in links(ROOT / "docs/index.md") if link.endswith(".md")}
-    assert pages | {ROOT / "docs/index.md"} == set((ROOT / "docs").glob("*.md"))
+    assert pages | {ROOT / "docs/index.md"} == set((ROOT / "docs").rglob("*.md"))
 
 
 def examples() -> Iterator[tuple[str, str]]:
