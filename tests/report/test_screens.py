@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from rich.style import Style
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import Plan, PlannedRun, RowTally, RunRecord
@@ -124,6 +125,8 @@ HOSTS = [HostProgress("h100a", 8), HostProgress("h100b", 8, up=False, note="the 
 
 def live(width: int, *, colour: bool, hosts: list[HostProgress]) -> list[str]:
     out = io.StringIO()
+    for cached in (Style.parse, Style._add):
+        cached.cache_clear()  # a style keeps the codes of the first console that showed it, whatever its colours were
     environment = {"TERM": "xterm-256color"}
     system: Any = "256" if colour else None
     console = Console(
