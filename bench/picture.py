@@ -2,6 +2,8 @@
 
     python bench/picture.py                       runs the label and writes docs/run.svg
     python bench/picture.py --label ckpt --columns 90 --out ckpt.svg
+
+Needs a terminal of its own, which it makes.
 """
 
 from __future__ import annotations
