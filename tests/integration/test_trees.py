@@ -77,11 +77,11 @@ def test_a_job_that_rewrites_git_objects_does_not_change_what_the_next_run_execu
         assert "attacked" in said.out, f"run {number} was the attack that it should be"
 
 
-def test_a_row_does_not_run_in_a_venv_that_an_earlier_row_has_changed(far_person: Any) -> None:
+def test_what_a_row_writes_into_its_venv_reaches_no_later_row(far_person: Any) -> None:
+    """Each row has a venv of its own over that of the install steps."""
     test = far_person.checkout / "tests/test_agent/test_tool_calls.py"
     test.write_text(test.read_text() + INJECTION)
-    said = far_person.ci_tasks("remote", "--host", "box", "agent-test", "--jobs", "1")
-    assert said.code == 125, said.out + said.err
-    assert sorted(record["status"] for record in far_person.records()) == ["blocked", "passed"]
-    assert "an earlier row changed what the install steps made: venv/" in said.out
+    result = far_person.ci_tasks("remote", "--host", "box", "agent-test", "--jobs", "1")
+    assert result.code == 0, result.out + result.err
+    assert [record["status"] for record in far_person.records()] == ["passed", "passed"]
     assert "forged" not in "".join(far_person.logs().values())
