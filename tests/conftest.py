@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks import known_secrets
 from ci_tasks.recorder import sandbox
 from ci_tasks.recorder.record import LaunchRecorder
 from ci_tasks.recorder.records import Recording
@@ -19,7 +20,13 @@ pytest_plugins = ["tests.fixtures"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+
 _HELPERS_FILE = "slime/utils/external_utils/command_utils.py"  # where tests import their helpers from
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_secrets, "_added", set())
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ SECRET = "correct-horse"
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_secrets, "_added", set())
     for name in known_secrets.secret_variables():
         monkeypatch.delenv(name)
 

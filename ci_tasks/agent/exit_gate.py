@@ -183,7 +183,7 @@ def _check(stop_requested: StopRequested) -> None:
 
 
 def _mask_small_file(path: str, values: Sequence[str], stop_requested: StopRequested) -> None:
-    """Replace the file by its masked form; a link, or what cannot be read or searched, is removed."""
+    """Replace the file by its masked form; a link, a pipe, or what cannot be read or searched, is removed."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -192,7 +192,8 @@ def _mask_small_file(path: str, values: Sequence[str], stop_requested: StopReque
         os.unlink(path)
         return
     with os.fdopen(handle, "rb") as source:
-        if os.fstat(handle).st_size > MAX_SEARCHED:
+        info = os.fstat(handle)
+        if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_SEARCHED:
             os.unlink(path)
             return
         if not _has_secrets(source, values, stop_requested):

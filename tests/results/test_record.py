@@ -130,10 +130,12 @@ def test_a_pipe_in_the_place_of_a_record_is_an_error_that_names_it(run: RunDir) 
 
 
 @pytest.mark.parametrize("name", ["log", "events.jsonl", "artifacts/junit.xml", "docker.json", "environment.json"])
-def test_a_pipe_that_a_job_leaves_blocks_no_judging(run: RunDir, name: str) -> None:
+@pytest.mark.parametrize("secrets", [[], ["correct-horse"]], ids=["plain", "searched for secrets"])
+def test_a_pipe_that_a_job_leaves_blocks_no_judging(run: RunDir, name: str, secrets: list[str]) -> None:
     path = Path(run.path, name)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
+    known_secrets.add(secrets)
     assert record.judge_run(run).exit_code == 0
 
 
@@ -203,7 +205,6 @@ def test_what_a_dead_agent_left_unmasked_is_masked_before_it_is_read(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, masked: bool
 ) -> None:
     """Here, since the values are known here; it is done once."""
-    monkeypatch.setattr(known_secrets, "_added", set())
     monkeypatch.setenv("PLAIN_NAME", "correct-horse")
     write_json(run.plan, {**PLAN, "secrets": ["PLAIN_NAME"]})
     write_json(run.status, {**STATUS, "masked": masked})

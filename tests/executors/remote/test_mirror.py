@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks import known_secrets
 from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serving import bundle
@@ -22,7 +21,6 @@ LOG = f"one\nit is {SECRET}.\nlast correct-ho".encode()
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    monkeypatch.setattr(known_secrets, "_added", set())
     monkeypatch.setenv("PLAIN_NAME", SECRET)
     run = RunDir(str(tmp_path / "run"))
     os.makedirs(run.artifacts)
