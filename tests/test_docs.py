@@ -17,6 +17,7 @@ from invoke.parser.context import ParserContext
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from ci_tasks import config
 from ci_tasks.cli.completion import SCRIPTS
 from ci_tasks.cli.options import build, options_of
 from ci_tasks.cli.program import CommandLine, namespace
@@ -28,7 +29,7 @@ from ci_tasks.run.outline import outline
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    (ROOT / "docs").glob("*.md")
+    (ROOT / "docs").rglob("*.md")
 )
 OURS = ("invoke", "ci-tasks", "nox")
 # The labels of slime's that examples may name, beside those of the sample.
@@ -44,6 +45,10 @@ LABELS = {
     "changed-detect",
 }
 HOSTS = {"local", "sim", "sims", "H", "BOX", "cluster", "h100", "h100a", "h100b", "h100c", "h100d", "a", "b", "c", "d"}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def tokens(page: Path) -> Iterator[Token]:
@@ -73,7 +78,7 @@ def links(page: Path) -> Iterator[str]:
             yield str(target)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_has_a_target(page: Path) -> None:
     for link in links(page):
         if re.match(r"[a-z]+:", link):
@@ -101,7 +106,7 @@ def test_every_path_of_the_project_exists() -> None:
             else:
                 continue
             if not exists:
-                missing.append(f"{page.name}: {text}")
+                missing.append(f"{name_of(page)}: {text}")
     assert not missing
 
 
@@ -117,7 +122,7 @@ def examples() -> Iterator[tuple[str, str]]:
             if token.type == "fence" and token.info in ("bash", "sh", "shell"):
                 begun = token.map[0] + 2 if token.map else 0
                 for number, line in enumerate(token.content.splitlines(), begun):
-                    yield f"{page.name}:{number}", line
+                    yield f"{name_of(page)}:{number}", line
     for name, task in namespace.tasks.items():
         for line in (inspect.getdoc(task.function) or "").splitlines():
             if re.match(r"(invoke|ci-tasks|nox|gh|[A-Z_]+=\S+) ", line):
@@ -210,6 +215,30 @@ def check_value(name: str, value: str, argv: list[str]) -> None:
 @cache
 def labels() -> dict[str, list[str]]:
     return outline(open_source(str(ROOT / "examples/tiny-slime")))
+
+
+HOSTS_FILES = [
+    pytest.param(token.content, id=f"{name_of(page)}:{(token.map or [0])[0] + 1}")
+    for page in PAGES
+    for token in tokens(page)
+    if token.type == "fence" and token.info == "yaml"
+]
+
+
+@pytest.mark.parametrize("text", HOSTS_FILES)
+def test_every_hosts_file_is_valid(text: str) -> None:
+    assert config.read(text) != config.read("")
+
+
+def keys_of_tables(page: Path) -> set[str]:
+    """What stands in backquotes in the first column of the page's tables, without a value behind it."""
+    rows = re.findall(r"^\| (`.*?`) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {key.partition(":")[0] for row in rows for key in re.findall(r"`([^`]+)`", row)}
+
+
+def test_hosts_md_describes_every_key() -> None:
+    described = keys_of_tables(ROOT / "docs/hosts.md")
+    assert described >= {*config._HOST_KEYS, *config._OVERRIDE_KEYS} - {"job", "step"}
 
 
 def check_nox(argv: list[str]) -> None:
