@@ -25,6 +25,7 @@ from tests.parts.podman import Podman
 from tests.parts.slurm import Cluster, Slurm, login_node
 from tests.parts.sshd import Sshd
 from tests.parts.warm import Warm, end_session
+from tests.published import check_command
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = ROOT / "examples/tiny-slime"
@@ -182,6 +183,7 @@ class Person:
         started = self.start(*argv)
         out, err = started.communicate(timeout=180)
         self.results.append(CommandResult(started.returncode, out, err))
+        check_command(argv, self.checkout, out)
         return self.results[-1]
 
     def nox(self, *argv: str) -> CommandResult:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -121,24 +122,26 @@ Event = RunPrepared | RowChanged | RowStep | HostChanged | Message | RunEnded | 
 
 
 class EventStream:
-    """Writes events to a file descriptor. The command sets `exit_code` before its end."""
+    """Writes events to a file descriptor, from any thread. The command sets `exit_code` before its end."""
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
+        self._lock = threading.Lock()
         self.exit_code = 0
 
     def write(self, event: Event) -> None:
         """Write a line, masked; do nothing once that has failed."""
-        if self._fd is None:
-            return
         line = json.dumps(encode(masked_record(event, known_secrets.values()))) + "\n"  # ASCII
-        try:
-            rest = line.encode("ascii")
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-        except OSError as error:
-            self._fd = None
-            print(f"ci-tasks: no more events: {error.strerror}; the run continues", file=sys.stderr, flush=True)
+        with self._lock:
+            if self._fd is None:
+                return
+            try:
+                rest = line.encode("ascii")
+                while rest:
+                    rest = rest[os.write(self._fd, rest) :]
+            except OSError as error:
+                self._fd = None
+                print(f"ci-tasks: no more events: {error.strerror}; the run continues", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
 
 from ci_tasks.cli import schemas
 from ci_tasks.cli.options import options_of
 from ci_tasks.cli.program import namespace
+from tests.published import check, check_command, check_events
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = {path.stem: json.loads(path.read_text()) for path in (ROOT / "docs/schemas").glob("*.json")}
@@ -20,16 +21,8 @@ PUBLISHED = {path.stem: json.loads(path.read_text()) for path in (ROOT / "docs/s
 WITHOUT_JSON = {"logs", "shell", "mcp"}
 RUN = ("remote", "--host", "sim", "ckpt", "--only", "async")
 # They need what a test of their own starts: a failed job's log with its commit, two checkouts, a package index, a hub,
-# a kept run.
+# a kept run. What a command of any test prints for programs is checked by tests/fixtures.py.
 TESTED_ELSEWHERE = {"reproduce", "bisect", "verl", "setup", "prefetch", "retry"}
-
-
-def check(name: str, value: Any) -> Any:
-    schema = next(
-        schema for schema, alike in schemas.commands_by_schema().items() if name in [command.name for command in alike]
-    )
-    Draft202012Validator(PUBLISHED[schema]).validate(value)
-    return value
 
 
 def test_the_published_schemas_are_those_of_the_records() -> None:
@@ -82,18 +75,25 @@ def test_what_a_command_prints_is_what_its_schema_says(person: Any, tmp_path: Pa
     assert {"remote", *lines} == {command.name for command in schemas.commands() if command.json} - TESTED_ELSEWHERE
 
 
-def events(text: str) -> list[dict[str, Any]]:
-    validator = Draft202012Validator(PUBLISHED["events"])
-    lines = [json.loads(line) for line in text.splitlines()]
-    for line in lines:
-        validator.validate(line)
-        assert line["version"] == "1.0"
-    return lines
+@pytest.mark.parametrize(
+    ("argv", "out"),
+    [
+        (("retry", "last", "--json"), '{"status": "passed"}'),
+        (("setup", "--events", "-"), '{"version": "1.0", "event": "row_ended"}'),
+        (("verl", "--events", "here"), ""),
+    ],
+)
+def test_every_command_of_a_test_is_checked_and_one_that_prints_something_else_fails_it(
+    argv: tuple[str, ...], out: str, tmp_path: Path
+) -> None:
+    (tmp_path / "here").write_text('{"version": "1.0", "event": "nothing of ours"}')
+    with pytest.raises(ValidationError):
+        check_command(argv, tmp_path, out)
 
 
 def test_events_tell_a_program_everything_from_the_plan_to_the_exit_code(person: Any) -> None:
     done = person.ci_tasks(*RUN, "--events", "-")
-    lines = events(done.out)
+    lines = check_events(done.out)
     named = [line["event"] for line in lines if line["event"] not in ("row_waiting", "message")]
     assert named[:2] == ["run_prepared", "row_started"]
     assert named[-3:] == ["row_ended", "run_ended", "command_ended"]
@@ -106,7 +106,7 @@ def test_events_tell_a_program_everything_from_the_plan_to_the_exit_code(person:
 
 def test_an_error_is_the_last_event(person: Any) -> None:
     done = person.ci_tasks("run", "ckpt", "--only", "nowhere", "--events", "events.jsonl")
-    (line,) = events((person.checkout / "events.jsonl").read_text())
+    (line,) = check_events((person.checkout / "events.jsonl").read_text())
     assert (line["event"], line["exit_code"], done.code) == ("command_ended", 2, 2)
     assert "nowhere" in line["error"]
 

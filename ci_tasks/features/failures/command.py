@@ -24,7 +24,7 @@ from ci_tasks.cli.options import (
     switch,
     text,
 )
-from ci_tasks.cli.output import for_programs, people_read_stderr, print_json, print_record
+from ci_tasks.cli.output import for_programs, print_json, print_record
 from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ class BisectOptions(GivenOptions):
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
     json: bool = JSON.field()
+    events: str | None = EVENTS.field()
 
 
 def bisect(options: BisectOptions) -> int:
@@ -158,8 +159,10 @@ def bisect(options: BisectOptions) -> int:
     from ci_tasks.features.failures.bisection.bisect import bisect
     from ci_tasks.run.hosts_files import open_config
 
-    with people_read_stderr(options.json):
-        result = bisect(options, hosts, with_given(open_config(options.repo), options))
+    with for_programs(as_json=options.json, events=options.events) as events:
+        result = bisect(options, hosts, with_given(open_config(options.repo), options), events)
+        if events:
+            events.exit_code = result.exit_code
     print_record(result, as_json=options.json)
     return result.exit_code
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import asdict, dataclass
 
-from ci_tasks.cli.options import JSON, REPO, WORKFLOW, number, switch, text
+from ci_tasks.cli.options import EVENTS, JSON, REPO, WORKFLOW, number, switch, text
+from ci_tasks.cli.output import for_programs, print_json
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,7 @@ class SetupOptions:
     index: str | None = text("a package index to try first, such as a mirror", "URL").field()
     yes: bool = switch("write the overrides to ~/.config/ci-tasks/hosts.yaml without asking").field()
     json: bool = JSON.field()
+    events: str | None = EVENTS.field()
 
 
 def setup(options: SetupOptions) -> int:
@@ -29,4 +32,10 @@ def setup(options: SetupOptions) -> int:
     from ci_tasks.features.setup.setup import SetupRequest, set_up
 
     request = SetupRequest(options.repo, options.workflow, options.label, options.rows, options.index, yes=options.yes)
-    return set_up(request, as_json=options.json)
+    with for_programs(as_json=options.json, events=options.events) as events:
+        result = set_up(request, may_ask=not options.json and os.isatty(0) and os.isatty(1), events=events)
+        if events:
+            events.exit_code = result.exit_code
+    if options.json:
+        print_json(asdict(result))
+    return result.exit_code

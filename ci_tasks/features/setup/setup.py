@@ -7,14 +7,11 @@ write     those overrides, to the user's hosts.yaml                             
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, Override
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.executors.local_executor import LocalExecutor
@@ -27,10 +24,12 @@ from ci_tasks.planning.planner import wanted_python
 from ci_tasks.planning.steps import plan_steps, version_matches
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
+from ci_tasks.run.events import EventStream
 from ci_tasks.run.hosts_files import open_config, shown, users_hosts
 from ci_tasks.run.label import LabelResult, execute_label, print_results
 from ci_tasks.run.listing import list_jobs
 from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.workflow import rows as workflow_rows
 from ci_tasks.workflow.model import Job, Row
 
@@ -90,17 +89,8 @@ class SetupResult:
     exit_code: int
 
 
-def set_up(request: SetupRequest, *, as_json: bool) -> int:
-    """Print what is found, tried and written. Returns the exit code of the rows."""
-    if not as_json:
-        return _set_up(request, may_ask=os.isatty(0) and os.isatty(1)).exit_code
-    with contextlib.redirect_stdout(sys.stderr):
-        result = _set_up(request, may_ask=False)
-    print_json(asdict(result))
-    return result.exit_code
-
-
-def _set_up(request: SetupRequest, *, may_ask: bool) -> SetupResult:
+def set_up(request: SetupRequest, *, may_ask: bool, events: EventStream | None = None) -> SetupResult:
+    """Print what is found, tried and written. `may_ask`: a person is there to answer."""
     source, config = open_source(request.repo, workflow=request.workflow), open_config(request.repo)
     print(source.headline, flush=True)
     by_label = _rows_by_label(source)
@@ -110,7 +100,7 @@ def _set_up(request: SetupRequest, *, may_ask: bool) -> SetupResult:
     ask = package_index.remembered(executor.run_queries)
     found = {name: _find(source, config, by_label[name], request.index, executor, ask) for name in labels}
     tried = found[label]
-    overrides, result = _try_rows(source, config, tried, request.rows)
+    overrides, result = _try_rows(source, config, tried, request.rows, events)
     records = result.records if result else []
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
     status = overall([record.status for record in records])
@@ -208,7 +198,7 @@ def _indexes(job: Job, python: str, index: str | None, ask: Ask) -> list[IndexFi
 
 
 def _try_rows(
-    source: CheckoutSource, config: Config, found: Findings, count: int
+    source: CheckoutSource, config: Config, found: Findings, count: int, events: EventStream | None
 ) -> tuple[list[Override], LabelResult | None]:
     """Run some rows with the overrides. Those that a failure of the install steps names are added for another try."""
     overrides = list(found.overrides)
@@ -220,7 +210,7 @@ def _try_rows(
         print("", flush=True)
         named = [replace(override, source="ci-tasks setup") for override in overrides]
         trial = replace(config, overrides=(*named, *config.overrides))
-        result = execute_label(source, trial, request)
+        result = execute_label(source, trial, request, ExecutionOptions(events=events))
         if result is None:
             return overrides, None
         print_results(result.records, result.logs, result.batch, result.host_gpus)

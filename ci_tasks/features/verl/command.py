@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_tasks.cli.options import HOST, JSON, KEEP, Option, flag_of, number, options_of, repeatable, switch, text
-from ci_tasks.cli.output import print_json
+from ci_tasks.cli.options import EVENTS, HOST, JSON, KEEP, Option, flag_of, number, options_of, repeatable, switch, text
+from ci_tasks.cli.output import for_programs, print_json
 from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class VerlOptions:
     plan: bool = switch("write what would run, and stop").field()
     markdown: bool = switch("print the summary as markdown").field()
     json: bool = JSON.field()
+    events: str | None = EVENTS.field()
     keep: bool = KEEP.field(help="keep the container and the workspace of a run that fails, for `shell`")
 
 
@@ -89,7 +90,7 @@ def verl(options: VerlOptions) -> int:
 
     Prints the summary for the pull request. Exit code 0 if the level passed, 1 if it failed, 125 if it is blocked.
     """
-    from ci_tasks.features.verl import run_levels as run_levels
+    from ci_tasks.features.verl import report, run_levels
     from ci_tasks.report.plan import describe
     from ci_tasks.run.hosts_files import open_config
 
@@ -97,9 +98,15 @@ def verl(options: VerlOptions) -> int:
     config = open_config(request.bridge, request.verl)
     if options.plan:
         plans = run_levels.plan(request, config)
-        print_json(plans) if options.json else print("\n".join(describe(plans)))
+        print_json([run.public() for run in plans]) if options.json else print("\n".join(describe(plans)))
         return 0
-    return run_levels.run(request, config, form="json" if options.json else "markdown" if options.markdown else "text")
+    with for_programs(as_json=options.json, events=options.events) as events:
+        code, summary = run_levels.run(request, config, markdown=options.markdown, events=events)
+        if events:
+            events.exit_code = code
+    if options.json and summary is not None:
+        print_json(report.public(summary))
+    return code
 
 
 def _request_of(options: VerlOptions) -> VerlRequest:
@@ -158,7 +165,7 @@ def _environment(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 _ALWAYS_SHOWN = ("level", "bridge", "verl", "host")
-_NOT_SHOWN = ("plan", "markdown", "json", "keep")
+_NOT_SHOWN = ("plan", "markdown", "json", "events", "keep")
 
 
 def command_line(options: VerlOptions) -> str:

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.checkout.tree_pair import copy_side_by_side, unlike_disk
-from ci_tasks.cli.output import people_read_stderr
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.features.verl import report
@@ -27,9 +26,10 @@ from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, PASS, Provenanc
 from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, Checkout, PlannedRun
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.prepare import RunRequest
-from ci_tasks.safe_output import json_document
+from ci_tasks.run.row_execution import ExecutionOptions
 
 _MINUTES = {0: 90, 1: 150, 2: 240, 3: 150, 4: 240, 5: 720}
 _BRIDGE_HAS = "src/megatron/bridge"
@@ -69,21 +69,23 @@ def plan(options: VerlRequest, config: Config) -> list[PlannedRun]:
         return running.plan(trees.source, config, _request(options))
 
 
-def run(options: VerlRequest, config: Config, form: str = "text") -> int:
-    """Run the asked level and those that it needs, and end with the summary, `form` being text, markdown or json.
-    Returns the exit code of its result."""
+def run(
+    options: VerlRequest, config: Config, *, markdown: bool = False, events: EventStream | None = None
+) -> tuple[int, Summary | None]:
+    """Run the asked level and those that it needs, and end with the summary as text or markdown. Returns the exit code
+    of its result, and the summary of what ran to its end."""
     if options.baseline is not None and not options.baseline.is_file():
         raise UsageError(f"--baseline names {options.baseline}, which is no file")
-    with _trees_under_test(options, config) as trees, people_read_stderr(form == "json"):
+    with _trees_under_test(options, config) as trees:
         print(
             f"Bridge: {trees.bridge.title}, {options.bridge}\nverl:   {trees.verl.title}, {options.verl}",
             flush=True,
         )
-        done = running.execute_label(trees.source, config, _request(options))
+        done = running.execute_label(trees.source, config, _request(options), ExecutionOptions(events=events))
     if done is None:
-        return EXIT_CODES[VACUOUS]
+        return EXIT_CODES[VACUOUS], None
     if done.records[0].status == CANCELLED:
-        return done.exit_code
+        return done.exit_code, None
     summary = _summary(options, trees, done)
     directory = os.path.dirname(done.logs[0])
     for name, text in (
@@ -92,13 +94,9 @@ def run(options: VerlRequest, config: Config, form: str = "text") -> int:
         ("summary.json", json.dumps(report.public(summary), indent=1, ensure_ascii=False) + "\n"),
     ):
         Path(directory, name).write_text(text, encoding="utf-8", errors="backslashreplace")
-    if form == "json":
-        print(json_document(report.public(summary)))
-        return RESULT_CODES[summary.result]
-    print(
-        "\n".join(["", *_shown(summary, form), "", f"the summary, as text, markdown and JSON: {directory}"]), flush=True
-    )
-    return RESULT_CODES[summary.result]
+    written = f"the summary, as text, markdown and JSON: {directory}"
+    print("\n".join(["", *_shown(summary, markdown=markdown), "", written]), flush=True)
+    return RESULT_CODES[summary.result], summary
 
 
 def _summary(options: VerlRequest, trees: TreesUnderTest, done: LabelResult) -> Summary:
@@ -130,8 +128,8 @@ def _read_chunks(log: str) -> Iterator[bytes]:
         return
 
 
-def _shown(summary: Summary, form: str) -> list[str]:
-    if form == "markdown":
+def _shown(summary: Summary, *, markdown: bool) -> list[str]:
+    if markdown:
         return report.markdown(summary).splitlines()
     plot = ["", *report.plot(summary.curve)] if summary.curve is not None else []
     return [*report.text(summary), *plot]

@@ -27,6 +27,7 @@ from ci_tasks.features.prefetch.requirements import RequiredRepository
 from ci_tasks.planning.host_paths import HostPath
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.prepare import RunRequest, prepare
+from tests.published import check
 
 if TYPE_CHECKING:
     from tests.features.prefetch.hub_server import Fault, Hub
@@ -118,7 +119,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> Iterator
 
 
 def table(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
+    return check("prefetch", json.loads(capsys.readouterr().out))
 
 
 def test_a_dry_run_shows_everything_and_brings_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,13 +58,16 @@ def test_so_do_install_steps_that_a_row_runs_itself(newcomer: Any) -> None:
 @pytest.mark.timeout(300)
 def test_setup_runs_rows_and_writes_the_override_that_they_needed(newcomer: Any) -> None:
     before = newcomer.git("status", "--porcelain")
-    done = newcomer.ci_tasks("setup", "--rows", "1", "--yes", "--json")
+    done = newcomer.ci_tasks("setup", "--rows", "1", "--yes", "--json", "--events", "events.jsonl")
     assert done.code == 0, done.err
     assert [row["status"] for row in done.json["rows"]] == ["passed"]
     assert done.json["overrides"] == [OVERRIDE, OVERRIDE.replace("cpu-unittest", "agent-test")], "the same steps"
     assert done.json["written"] and done.json["file"] == str(newcomer.file)
     assert any("ckpt 5" in line for line in done.json["gpu_host"])
     assert f"  - {OVERRIDE}\n" in newcomer.file.read_text()
+    events = newcomer.checkout / "events.jsonl"
+    assert '"event": "row_ended"' in events.read_text()
+    events.unlink()
     assert newcomer.git("status", "--porcelain") == before, "nothing is written into the checkout"
     planned = newcomer.ci_tasks("plan", "cpu-unittest", "--only", "metrics")
     assert f"override in {newcomer.file}" in planned.out

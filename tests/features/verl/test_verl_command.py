@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests import fixtures as support
+from tests.published import check_events
 
 EXAMPLES = support.ROOT / "examples"
 
@@ -67,8 +68,9 @@ def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
         "- Command: "
     )
     (ran,) = pair.home.glob("runs/*/01/run.sh")
-    again = pair.ci_tasks(*shlex.split(command)[1:], "--plan")
+    again = pair.ci_tasks(*shlex.split(command)[1:], "--plan", "--json")
     assert again.code == 0, again.err
+    assert [planned["label"] for planned in again.json] == ["verl"]
     planned = max(pair.home.glob("runs/*/01/run.sh"))
     assert _step(planned) == _step(ran), "the command of the summary starts the same plan"
     directory = ran.parent
@@ -103,11 +105,16 @@ def _step(script: Path) -> str:
 
 def test_a_bridge_from_elsewhere_in_the_worker_stops_the_run(pair: Any) -> None:
     pair.hosts(TINY_VERL_FAILURE="worker-import")
-    result = pair.verl("--level", "0")
+    result = pair.verl("--level", "0", "--json", "--events", "events.jsonl")
     assert result.code == 125, result.out + result.err
-    assert deliverables(result)["Local Bridge import in verl"] == "Fail"
-    assert deliverables(result)["verl Megatron backend run"] == "Skipped"
-    assert "Result: Blocked" in result.out
+    found = {each["name"]: each["status"] for each in result.json["deliverables"]}
+    assert found["Local Bridge import in verl"] == "Fail"
+    assert found["verl Megatron backend run"] == "Skipped"
+    assert result.json["result"] == "Blocked"
+    assert "Result: Blocked" in result.err
+    *_, row_ended, _, last = check_events((pair.checkout / "events.jsonl").read_text())
+    assert (row_ended["event"], row_ended["status"]) == ("row_ended", "blocked")
+    assert (last["event"], last["exit_code"]) == ("command_ended", 125)
 
 
 REFUSED = [

@@ -27,6 +27,7 @@ from ci_tasks.features.failures.bisection.strategy import (
     next_decision,
 )
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
+from ci_tasks.run.events import EventStream, Message, now
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.workflow.select import select
 
@@ -57,7 +58,9 @@ class BisectionResult:
     runs: int
 
 
-def bisect(options: BisectOptions, hosts: tuple[str, ...], config: Config) -> BisectionResult:
+def bisect(
+    options: BisectOptions, hosts: tuple[str, ...], config: Config, events: EventStream | None = None
+) -> BisectionResult:
     """Find the culprit, with a reason for each commit's mark.
 
     Raises UsageError where the ends are not good and bad, Blocked where no host can go on.
@@ -86,6 +89,7 @@ def bisect(options: BisectOptions, hosts: tuple[str, ...], config: Config) -> Bi
         config=config,
         signature=options.signature or "",
         image=options.image,
+        events=events,
     )
     commits = (history.good, *history.commits)
     with open_state(subject, [commit.sha for commit in commits], fresh=options.fresh) as state:
@@ -206,6 +210,8 @@ class _Bisection:
     def _print(self, text: str) -> None:
         with self.print_lock:
             print(text, flush=True)
+        if self.work.events:
+            self.work.events.write(Message(now(), text.strip()))
 
     def _print_result(self, decision: CulpritFound | Undecided | InvalidRange) -> BisectionResult:
         if isinstance(decision, InvalidRange):

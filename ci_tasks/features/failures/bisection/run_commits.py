@@ -16,9 +16,11 @@ from ci_tasks.records import CANCELLED, LOST, PASSED, VACUOUS, RunRecord
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
 from ci_tasks.report.timeline import duration
 from ci_tasks.run.checkout_source import open_source
+from ci_tasks.run.events import EventStream
 from ci_tasks.run.interrupts import noticed
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.row_execution import ExecutionOptions
 
 _REMINDER = 60.0  # seconds after which a run says that it still goes on
 # What varies from one run to the next in a reason that has no signature.
@@ -46,6 +48,7 @@ class RowUnderTest:
     config: Config
     signature: str = ""
     image: str | None = None
+    events: EventStream | None = None
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,7 @@ def run_commit(
             source,
             work.config,
             request,
+            ExecutionOptions(events=work.events),
             view=QuietView(name, print_line, interrupts),
         )
     except KeyboardInterrupt:

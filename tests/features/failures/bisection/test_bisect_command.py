@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures import until
+from tests.published import check_events
 
 WORKFLOW = """
 on: {pull_request: {types: [labeled]}}
@@ -93,9 +94,10 @@ def test_the_culprit_is_found_past_untestable_commits_and_the_same_command_resum
         and (observation["run"] or observation["kind"] == "missing")
         for observation in kept
     )
-    again = bisecting.ci_tasks(*BISECT, "--host", "two")
+    again = bisecting.ci_tasks(*BISECT, "--host", "two", "--json")
     assert again.code == 0
-    assert again.out.splitlines()[-7:] == result.out.splitlines()[-7:]
+    assert again.err.splitlines()[-7:] == result.out.splitlines()[-7:]
+    assert (again.json["result"], again.json["candidates"][0]["commit"]) == ("found", sha)
     assert state(bisecting)["observations"] == kept, "nothing ran again"
 
 
@@ -115,11 +117,16 @@ def test_two_hosts_run_at_once_and_a_ctrl_c_ends_both_and_loses_nothing(bisectin
     assert {observation["host"] for observation in kept} == {"one", "two"}
     assert len(kept) >= 4
 
-    result = bisecting.ci_tasks(*BISECT, "--host", "two,one", "--resume")
+    result = bisecting.ci_tasks(*BISECT, "--host", "two,one", "--resume", "--events", "events.jsonl")
     assert result.code == 0, result.out + result.err
     assert f"going on after {len(kept)} runs of before" in result.out
     assert bisecting.git("rev-parse", f"c{CULPRIT}").strip() in result.out
     assert state(bisecting)["observations"][: len(kept)] == kept
+    events = check_events((bisecting.checkout / "events.jsonl").read_text())
+    runs = len(state(bisecting)["observations"]) - len(kept)
+    assert sum(event["event"] == "row_ended" for event in events) == runs
+    assert any("the culprit: " in event["text"] for event in events if event["event"] == "message")
+    assert (events[-1]["event"], events[-1]["exit_code"]) == ("command_ended", 0)
 
 
 def test_a_host_that_can_run_nothing_ends_it_as_blocked(bisecting: Any) -> None:

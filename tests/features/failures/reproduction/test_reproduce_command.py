@@ -123,8 +123,9 @@ def test_a_red_job_is_reproduced_fixed_broken_otherwise_and_blocked(red_job: Any
     assert (fixed.code, fixed.out.splitlines()[-1][:12]) == (1, "passed here:"), fixed.out + fixed.err
 
     red_job.write("tests/test_job.py", FAILS.replace("ValueError: loss", "KeyError: loss"))
-    other = red_job.ci_tasks(*reproduce, "--on-my-tree")
-    assert (other.code, other.out.splitlines()[-1][:17]) == (3, "different failure"), other.out + other.err
+    other = red_job.ci_tasks(*reproduce, "--on-my-tree", "--json")
+    assert (other.code, other.err.splitlines()[-1][:17]) == (3, "different failure"), other.out + other.err
+    assert (other.json["verdict"], other.json["exit_code"]) == ("different failure", 3)
 
     red_job.hosts(env={"DOCKER_HOST": f"unix://{tmp_path}/stopped.sock"})
     blocked = red_job.ci_tasks(*reproduce)
