@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from ci_tasks import config
+from ci_tasks.cli import reference
 from ci_tasks.cli.completion import SCRIPTS
 from ci_tasks.cli.options import build, options_of
 from ci_tasks.cli.program import CommandLine, namespace
@@ -170,6 +171,12 @@ def test_every_example_is_a_valid_command_line(where: str, call: list[str], monk
         for name, value in vars(build(options, values, context.name or "")).items():
             if name in values and options_of(options)[name].kind is str:
                 check_value(name, str(value), argv)
+
+
+def test_the_reference_of_the_commands_is_that_of_the_declared_options() -> None:
+    """The page is generated, so that neither can say something else."""
+    written = (ROOT / reference.PAGE).read_text(encoding="utf-8")
+    assert written == reference.page(), "`python -m ci_tasks.cli.reference` writes it"
 
 
 def test_every_command_has_an_example() -> None:
