@@ -17,6 +17,7 @@ from .files import replace_file
 
 VENV, WORKSPACE, READY = "venv", "workspace", "ready"
 PREFIX = "prefix"  # of a shared environment
+COPY = "copy"  # of all that the install steps made, for repetitions
 ENVIRONMENT = "environment"  # a link to the one that the venv is over
 _CHUNK = 1 << 20
 _MAX_SHOWN = 3
@@ -37,11 +38,17 @@ def check_setup(directory: str) -> None:
     below = os.path.join(directory, ENVIRONMENT)
     changed += changed_files(os.path.realpath(below), (PREFIX,)) if os.path.islink(below) else []
     if changed:
-        more = " and %d more" % (len(changed) - _MAX_SHOWN) if len(changed) > _MAX_SHOWN else ""
         raise SetupChanged(
-            "an earlier row changed what the install steps made: %s%s; the next command makes it anew"
-            % (", ".join(changed[:_MAX_SHOWN]), more)
+            "what the install steps made is not as they left it: %s; the next command makes it anew"
+            % differing(changed)
         )
+
+
+def differing(files: Sequence[str]) -> str:
+    """How many files differ, and which. Who wrote them is not known."""
+    more = " and %d more" % (len(files) - _MAX_SHOWN) if len(files) > _MAX_SHOWN else ""
+    count = "1 file differs" if len(files) == 1 else "%d files differ" % len(files)
+    return "%s (%s%s)" % (count, ", ".join(files[:_MAX_SHOWN]), more)
 
 
 def forget(directory: str, name: str) -> None:
@@ -53,14 +60,14 @@ def forget(directory: str, name: str) -> None:
 
 
 def changed_files(directory: str, names: Sequence[str]) -> List[str]:
-    """Files of the parts `names` that were changed or removed since the first call, and in a venv added. Byte code that
-    a row has cached is removed: Python would run it without a look at the source."""
+    """Files of the parts `names` that were changed or removed since the first call, and but for a workspace added. Byte
+    code that a row has cached is removed: Python would run it without a look at the source."""
     return [name + os.fsdecode(file) for name in names for file in _changed(directory, name)]
 
 
 def _changed(directory: str, name: str) -> List[bytes]:
     top = os.fsencode(os.path.join(directory, name))
-    states = dict(_states(top))
+    states = dict(_states(top, with_git=name == COPY))
     try:
         with open(_path(directory, name), "rb") as source:
             recorded = _parse(source.read())
@@ -76,7 +83,7 @@ def _changed(directory: str, name: str) -> List[bytes]:
         elif not _is_removable_cache(top, file):
             changed.append(file)
     for file in states:
-        if file not in recorded and not _is_removable_cache(top, file) and name in (VENV, PREFIX):
+        if file not in recorded and not _is_removable_cache(top, file) and name in (VENV, PREFIX, COPY):
             changed.append(file)
     if doubtful and not changed:
         _write(directory, name, recorded)
@@ -85,7 +92,7 @@ def _changed(directory: str, name: str) -> List[bytes]:
 
 def write_manifest(directory: str, name: str, hashes: Mapping[bytes, str]) -> None:
     """Record the part `name` as it is; `hashes` are those of its files, which nobody writes at this moment."""
-    states = _states(os.fsencode(os.path.join(directory, name)))
+    states = _states(os.fsencode(os.path.join(directory, name)), with_git=name == COPY)
     manifest = {file: (state, _content(state, hashes[file])) for file, state in states if file in hashes}
     _write(directory, name, manifest)
 
@@ -158,8 +165,9 @@ def _parse(text: bytes) -> Manifest:
     return manifest
 
 
-def _states(top: bytes) -> Iterator[Tuple[bytes, bytes]]:
-    """Each file and link, by its path behind `top`, with all that stat says of it but the time of its last access."""
+def _states(top: bytes, with_git: bool = False) -> Iterator[Tuple[bytes, bytes]]:
+    """Each file and link, by its path behind `top`, with all that stat says of it but the time of its last access;
+    git's own records, which every `git status` changes, only `with_git`."""
     unread = [b""]
     while unread:
         above = unread.pop()
@@ -168,7 +176,7 @@ def _states(top: bytes) -> Iterator[Tuple[bytes, bytes]]:
                 for entry in entries:
                     if not entry.is_dir(follow_symlinks=False):
                         yield above + b"/" + entry.name, _state(entry.stat(follow_symlinks=False))
-                    elif entry.name != b".git":  # git's own records, which every `git status` changes
+                    elif with_git or entry.name != b".git":
                         unread.append(above + b"/" + entry.name)
         except NotADirectoryError:
             yield above, _state(os.lstat(top + above))

@@ -137,11 +137,16 @@ class Executor(Protocol):
         """Make the checkouts and venvs that `run.sh` needs when a person runs it. Nothing is called afterwards."""
         ...
 
+    def keep_environments(self) -> None:
+        """Rows will be repeated: `prepare_environments` may be called again, until the executor is closed."""
+        ...
+
     def prepare_environments(
         self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
     ) -> AbstractContextManager[str | None]:
         """Run the install steps that rows share. Yields why they failed, or None; rows run inside of the block.
 
+        After `keep_environments`, steps that were run before are not run again: what they made is as they left it.
         Raises KeyboardInterrupt when `should_continue` returns False: a thread gets no ^C."""
         ...
 

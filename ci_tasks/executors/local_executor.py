@@ -6,13 +6,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ci_tasks.agent.cleanup.remove_run import end_and_clean
+from ci_tasks.agent.cleanup.remove_tree import remove_tree
 from ci_tasks.agent.records import CheckoutPart, QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.setup_copy import make_copy, restore_copy
 from ci_tasks.agent.setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ci_tasks.agent.trees.git import StoreError
 from ci_tasks.agent.trees.kept_workspace import NotKept, update_workspace
@@ -67,6 +69,8 @@ class LocalExecutor:
         self._shared: LocalSnapshot | None = None
         self._never: dict[str, tuple[str, str]] = {}
         self._keeps_files = False  # for rows that go on, or were kept
+        self._setups: set[str] = set()
+        self._copies: shared_venvs.EnvironmentCopies | None = None
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         return requirements.facts(self.spec, gpus=gpus > 0, container=container, simulates=simulates)
@@ -119,23 +123,31 @@ class LocalExecutor:
                 shared_venvs.write(row.setup, self.spec)
                 self._code.check_out(row.setup.workspace)
 
+    def keep_environments(self) -> None:
+        self._copies = shared_venvs.EnvironmentCopies(make_copy, restore_copy, (SetupChanged, OSError))
+
     @contextmanager
     def prepare_environments(
         self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
     ) -> Iterator[str | None]:
-        with ExitStack() as stack:
-            for setup in setups:
-                stack.callback(self._remove_venv, setup)
-                problem = shared_venvs.install(setup, self._code.check_out, self.spec, say, should_continue)
-                if problem:
-                    break
-            else:
-                problem = None
-            yield problem
+        for setup in setups:
+            problem = self._install(setup, say, should_continue)
+            if problem:
+                break
+        else:
+            problem = None
+        yield problem
 
-    def _remove_venv(self, setup: SharedSetup) -> None:
-        if not self._keeps_files:
-            shared_venvs.remove_venv(setup.directory)
+    def _install(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
+        if self._copies and self._copies.restore(setup, say):
+            return None
+        if setup.directory in self._setups:  # of the repetition before
+            remove_tree(setup.directory, None, "none", {})
+        self._setups.add(setup.directory)
+        problem = shared_venvs.install(setup, self._code.check_out, self.spec, say, should_continue)
+        if self._copies and problem is None:
+            self._copies.make(setup, say)
+        return problem
 
     def start(self, row: PreparedRow) -> None:
         try:
@@ -212,5 +224,7 @@ class LocalExecutor:
         return []
 
     def close(self) -> None:
+        for setup in () if self._keeps_files else self._setups:
+            shared_venvs.remove_venv(setup)
         if hasattr(self, "_batch") and not self._keeps_files:  # checkouts borrow its objects
             shutil.rmtree(self._batch.source, ignore_errors=True)

@@ -12,7 +12,7 @@ from ci_tasks.agent.cleanup.remove_tree import remove_tree
 from ci_tasks.agent.containers.rules import NONE, ContainerRules
 from ci_tasks.agent.files import open_file
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.agent.setup_manifest import VENV, WORKSPACE, check_setup
+from ci_tasks.agent.setup_manifest import COPY, VENV, WORKSPACE, check_setup
 from ci_tasks.config import HostSpec
 from ci_tasks.executors import local_runs
 from ci_tasks.executors.last_line import last_line
@@ -78,9 +78,44 @@ def say_result(run: RunDir, seconds: float, say: Say) -> None:
                 say(line[len(_OURS) :][:_LONGEST_LINE].decode("utf-8", "replace").strip())
 
 
+class EnvironmentCopies:
+    """Copies of what install steps made, with which repetitions of the rows begin. `make` and `restore` do it for the
+    directory of install steps, and raise `errors`."""
+
+    def __init__(
+        self, make: Callable[[str], object], restore: Callable[[str], object], errors: tuple[type[Exception], ...]
+    ) -> None:
+        self._make, self._restore, self._errors = make, restore, errors
+        self._made: set[str] = set()
+
+    def make(self, setup: SharedSetup, say: Say) -> None:
+        try:
+            self._make(setup.directory)
+        except self._errors as error:
+            say(f"install steps: run again for each repetition, {error}")
+        else:
+            self._made.add(setup.directory)
+
+    def restore(self, setup: SharedSetup, say: Say) -> bool:
+        """Whether it was restored; else the install steps run again."""
+        if setup.directory not in self._made:
+            return False
+        self._made.discard(setup.directory)
+        begun = time.monotonic()
+        try:
+            self._restore(setup.directory)
+        except self._errors as error:
+            say(f"install steps: run again, {error}")
+            return False
+        self._made.add(setup.directory)
+        say(f"install steps: what they made is restored, in {time.monotonic() - begun:.1f} s")
+        return True
+
+
 def remove_venv(directory: str) -> list[str]:
     """No row needs the venv and the checkout any more; log and plan stay. Returns a line for each problem."""
-    return [line for name in (VENV, WORKSPACE) for line in remove_tree(f"{directory}/{name}", None, "none", {})]
+    parts = (VENV, WORKSPACE, COPY)
+    return [line for name in parts for line in remove_tree(f"{directory}/{name}", None, "none", {})]
 
 
 def write(setup: SharedSetup, host: HostSpec) -> None:

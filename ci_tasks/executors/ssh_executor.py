@@ -7,6 +7,7 @@ needed for that is imported where it serves.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from ci_tasks.results.store import Batch
 
 if TYPE_CHECKING:
     from ci_tasks.checkout.snapshot import Snapshot
+    from ci_tasks.executors.shared_venvs import EnvironmentCopies
     from ci_tasks.planning.planner import SharedSetup
 
 OLD_DAYS = 14.0  # after which objects that nobody sent again, and somebody else's runs, are of no use
@@ -56,6 +58,7 @@ class SSHExecutor:
         self._connection = self._manager.connection
         self._remote_runs: dict[str, RemoteRun] = {}
         self._setups: list[RemoteRun] = []
+        self._copies: EnvironmentCopies | None = None
         self._keeps_setups = False  # a row that was kept goes on with them
         self._code: RemoteSnapshot | None = None
         self._future_snapshot: Future[Snapshot] | None = None
@@ -159,17 +162,40 @@ class SSHExecutor:
         """The checkouts would be on the host; run.sh says how to name one of one's own."""
         self.close()
 
+    def keep_environments(self) -> None:
+        from ci_tasks.agent.serving.messages import CopySetup
+        from ci_tasks.executors.remote.channel import RequestRefused
+        from ci_tasks.executors.shared_venvs import EnvironmentCopies
+
+        self._copies = EnvironmentCopies(
+            lambda directory: self._connection.request(CopySetup(directory)),
+            lambda directory: self._connection.request(CopySetup(directory, restore=True)),
+            (RequestRefused,),
+        )
+
     @contextmanager
     def prepare_environments(
         self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
     ) -> Iterator[str | None]:
         for setup in setups:
-            problem = self._run_setup(setup, say, should_continue)
+            problem = self._install(setup, say, should_continue)
             if problem:
                 break
         else:
             problem = None
         yield problem
+
+    def _install(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
+        if self._copies and self._copies.restore(setup, say):
+            return None
+        for remote_run in [each for each in self._setups if each.directory == setup.directory]:
+            self._setups.remove(remote_run)  # of the repetition before
+            self._connection.request(Clear(remote_run.directory))
+            shutil.rmtree(remote_run.run.path, ignore_errors=True)
+        problem = self._run_setup(setup, say, should_continue)
+        if self._copies and problem is None:
+            self._copies.make(setup, say)
+        return problem
 
     def start(self, row: PreparedRow) -> None:
         remote_run = RemoteRun(

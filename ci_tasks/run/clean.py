@@ -103,6 +103,8 @@ def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
         return "" if is_old else "it is somebody else's, and younger than --days"
     if run.kept and not everything:
         return "it was kept for `shell`; --all removes it"
+    if not run.is_row and _is_active(str(store.home() / "runs" / run.batch.removesuffix(_own_suffix()))):
+        return "its command is not over"
     if run.is_row and not _is_home(run) and not everything:
         return "it is not home yet: `fetch` it first, or --all"
     return ""

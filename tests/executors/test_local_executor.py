@@ -94,4 +94,4 @@ def test_a_row_does_not_start_in_a_venv_that_an_earlier_row_has_changed(tmp_path
     executor.start(row)
     status, why = executor.poll(row).aborted or ("", "")
     assert status == BLOCKED
-    assert "an earlier row changed what the install steps made: venv/module.py;" in why
+    assert "what the install steps made is not as they left it: 1 file differs (venv/module.py);" in why

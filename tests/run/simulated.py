@@ -227,6 +227,9 @@ class Played:
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
         pass
 
+    def keep_environments(self) -> None:
+        pass
+
     @contextmanager
     def prepare_environments(
         self, setups: Sequence[SharedSetup], say: Say, wanted: Callable[[], bool] = lambda: True

@@ -83,7 +83,7 @@ def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[Store
         return None
     if environment is not None and damage:
         environment.give_up()
-        _print("packages of earlier runs are installed again, since a job has changed them: %s" % damage)
+        _print("packages of earlier runs are installed again, since they are not as they were stored: %s" % damage)
         return None
     return environment
 

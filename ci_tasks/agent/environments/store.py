@@ -13,7 +13,7 @@ from typing import Iterator, List, Optional, Tuple
 from .. import run_directory
 from ..cleanup.remove_tree import remove_tree
 from ..file_lock import file_lock
-from ..setup_manifest import PREFIX, changed_files
+from ..setup_manifest import PREFIX, changed_files, differing
 
 RECORD, DAMAGED, USERS = "environment.json", "damaged.json", "users"
 MAX_BYTES = 30 << 30  # of all environments together
@@ -21,7 +21,6 @@ MAX_DAYS = 14.0  # without use
 _LOCK_SECONDS = 60.0
 _STAGING = ".staging-"
 _STAGING_SECONDS = 6 * 3600.0  # no install steps are being stored for longer
-_SHOWN = 3
 _DAY = 86400.0
 
 
@@ -86,10 +85,9 @@ class StoredEnvironment:
     def damage(self) -> str:
         """Which of its files are not as they were stored; empty where all are."""
         if not os.path.exists(os.path.join(self.path, PREFIX + ".manifest")):
-            return "its list of files"
+            return "the list of its files is gone"
         changed = changed_files(self.path, (PREFIX,))
-        more = " and %d more" % (len(changed) - _SHOWN) if len(changed) > _SHOWN else ""
-        return ", ".join(name[len(PREFIX) + 1 :] for name in changed[:_SHOWN]) + more
+        return differing([name[len(PREFIX) + 1 :] for name in changed]) if changed else ""
 
     def give_up(self) -> None:
         """It is not used again, and removed when nobody uses it."""

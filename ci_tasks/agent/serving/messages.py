@@ -202,6 +202,15 @@ class Collect(RequestFor[Done]):
 
 
 @dataclass(frozen=True)
+class CopySetup(RequestFor[Done]):
+    """Keep a copy of what the install steps in `dir` made, or with `restore` put it in the place of what rows used."""
+
+    dir: str
+    restore: bool = False
+    do: Literal["copy-setup"] = "copy-setup"
+
+
+@dataclass(frozen=True)
 class Clear(RequestFor[Cleared]):
     """Remove a run and everything that belongs to it. With `shared`, the last run of a batch also removes the venvs
     that its rows share."""
@@ -245,7 +254,7 @@ class Prune(RequestFor[Pruned]):
     do: Literal["prune"] = "prune"
 
 
-_OfRuns = Union[Receive, Create, StartRun, Submit, Watch, Cancel, Kill, Collect, Clear]
+_OfRuns = Union[Receive, Create, StartRun, Submit, Watch, Cancel, Kill, Collect, CopySetup, Clear]
 Request = Union[_OfRuns, DescribeRun, RunPrograms, ListRuns, Prune]
 
 

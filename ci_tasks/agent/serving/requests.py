@@ -20,6 +20,7 @@ from ..exit_gate import mask_run
 from ..file_lock import LockTimeout, file_lock
 from ..job_environment import machine_environment
 from ..records import SlurmJob
+from ..setup_copy import make_copy, restore_copy
 from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ..slurm.cancel import removing
 from ..slurm.session import SlurmSession
@@ -240,6 +241,15 @@ def _mask(session: ServeSession, path: str, values: Mapping[str, str]) -> List[s
     return unknown
 
 
+def copy_setup(session: ServeSession, request: messages.CopySetup, number: int) -> Done:
+    with session.locked_run(session.run_dir(request.dir)) as run:
+        try:
+            (restore_copy if request.restore else make_copy)(run.path)
+        except (SetupChanged, OSError) as error:
+            raise BadRequest("setup", str(error)) from None
+    return Done()
+
+
 def clear(session: ServeSession, request: messages.Clear, number: int) -> Cleared:
     run = session.run_dir(request.dir)
     left = _remove(run)
@@ -311,6 +321,7 @@ HANDLERS: Dict[type, RequestHandler] = {
     messages.Cancel: RequestHandler(cancel, in_thread=True, must_finish=True),
     messages.Kill: RequestHandler(kill, in_thread=True, must_finish=True),
     messages.Collect: RequestHandler(collect, in_thread=True),
+    messages.CopySetup: RequestHandler(copy_setup, in_thread=True, must_finish=True),
     messages.Clear: RequestHandler(clear, in_thread=True, must_finish=True),
     messages.RunPrograms: RequestHandler(run_programs, in_thread=True),
     messages.DescribeRun: RequestHandler(describe_run, in_thread=True),

@@ -116,10 +116,10 @@ def test_two_that_store_the_same_at_once_make_one(store: Store) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda prefix: (prefix / "lib/a.py").write_text("b\n"), "lib/a.py"),
-        (lambda prefix: (prefix / "lib/a.py").unlink(), "lib/a.py"),
-        (lambda prefix: (prefix / "lib/new.py").touch(), "lib/new.py"),
-        (lambda prefix: (prefix.parent / "prefix.manifest").unlink(), "its list of files"),
+        (lambda prefix: (prefix / "lib/a.py").write_text("b\n"), "1 file differs (lib/a.py)"),
+        (lambda prefix: (prefix / "lib/a.py").unlink(), "1 file differs (lib/a.py)"),
+        (lambda prefix: (prefix / "lib/new.py").touch(), "1 file differs (lib/new.py)"),
+        (lambda prefix: (prefix.parent / "prefix.manifest").unlink(), "the list of its files is gone"),
     ],
 )
 def test_a_damaged_environment_is_not_used_again_and_goes_when_nobody_uses_it(

@@ -71,7 +71,9 @@ def test_a_venv_that_changed_while_the_row_was_queued_is_blocked_and_nothing_run
     batch.write("touch ran\n", setup=str(tmp_path / "setup"))
     module.write_text("a = 2\n")
     assert batch.batch().returncode == 125
-    assert b"blocked: an earlier row changed what the install steps made: venv/module.py" in batch.log()
+    assert (
+        b"blocked: what the install steps made is not as they left it: 1 file differs (venv/module.py)" in batch.log()
+    )
     assert not batch.has("ran")
 
 

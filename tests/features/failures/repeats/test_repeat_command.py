@@ -74,6 +74,28 @@ def test_until_fail_stops_at_the_first_failure_on_a_box_and_names_its_log(
     assert not list((ssh_host.home / ".ci-tasks/runs").iterdir())
 
 
+def test_install_steps_of_a_label_run_once_on_a_box_and_each_repetition_finds_what_they_left(
+    person: Any, sshd: Any
+) -> None:
+    ssh_host, seen, installed = sshd.start("box"), person.home.with_name("seen"), person.home.with_name("installed")
+    hosts = person.home.with_name("hosts.yaml")
+    hosts.write_text(SIM)
+    person.env.update({**sshd.env, "CI_TASKS_HOSTS": str(hosts)})
+    steps = f"echo x >> '{installed}'; echo of the steps > made\n"
+    person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", steps)
+    person.edit(".github/workflows/pr-test.yml", "pip install -e . --no-deps\n", "true\n")
+    row = f"with open({str(seen)!r}, 'a') as out, open('made', 'a+') as made:\n    made.seek(0)\n"
+    row += "    out.write(made.read())\n    made.write('of a row\\n')\nraise SystemExit(1)\n"
+    (name,) = {run["test"] for run in person.ci_tasks("jobs", "agent-test", "--json").json[:1]}
+    person.write(name, row)
+    result = person.ci_tasks("remote", "--host", "box", "agent-test", "--only", Path(name).stem[5:], "--repeat", "2")
+    assert result.code == 1, result.out + result.err
+    assert seen.read_text() == "of the steps\n" * 2, result.out
+    assert installed.read_text() == "x\n"
+    assert "install steps: what they made is restored, in " in result.out
+    assert not list((ssh_host.home / ".ci-tasks/runs").iterdir())
+
+
 def test_ctrl_c_ends_what_runs_and_tells_what_was_seen(person: Any, counting: Path) -> None:
     counting.with_name("sleeps").touch()
     client = person.start("remote", "--host", "sim", "ckpt", "--only", "async", "--repeat", "9")
