@@ -9,14 +9,27 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
-from typing import Iterator, List, NamedTuple, Optional, Set
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Set
 
 KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
 _PROC = "/proc"
 _PR_SET_CHILD_SUBREAPER = 36
+# Runs a program that ends with the thread that started it. Not in preexec_fn, since this process has threads.
+_DIES_WITH_PARENT = """\
+import os, signal, sys
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+except (ImportError, OSError, AttributeError):
+    pass
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 _EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
 _PAUSE_SECONDS = 0.005
+_DEEPEST = 1000  # processes above each other; a parent that changes meanwhile must not lead in a circle
 
 
 class KillResult(NamedTuple):
@@ -42,6 +55,13 @@ def become_subreaper() -> None:
         pass
 
 
+def dying_with_parent(argv: Sequence[str]) -> List[str]:
+    """The argv of a program that the kernel kills when the calling thread ends, also where that is killed."""
+    if not sys.executable:
+        return list(argv)
+    return [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *argv]
+
+
 def reap_orphans(job: Optional[int]) -> None:
     """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for."""
     session = _session_of(os.getpid())
@@ -49,6 +69,18 @@ def reap_orphans(job: Optional[int]) -> None:
         stat = _stat(pid)
         if stat is not None and stat.state == "Z" and stat.session != session and pid != job:
             _reap(pid)
+
+
+def is_below(pid: int, top: int) -> bool:
+    """Whether `top` started the process, or one that did."""
+    for _ in range(_DEEPEST):
+        stat = _stat(pid)
+        if stat is None or pid <= 1:
+            return False
+        if stat.parent == top:
+            return True
+        pid = stat.parent
+    return False
 
 
 def kill_job(job: Optional[int]) -> KillResult:

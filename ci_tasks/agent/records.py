@@ -10,6 +10,7 @@ status.json       Status           the agent, every two seconds; on Slurm also w
 log               -                the agent: the job's output, secrets masked
 events.jsonl      Event            the agent, the container adapter and run.sh: one line each
 docker.json       ContainerCalls   the container adapter: what run.sh asked of docker, and what was run
+gpu.jsonl         GpuSample        the agent: one line a second for each GPU of the run
 environment.json  Environment      the agent, while the job runs: driver, GPUs, images, packages
 agent.log         -                the agent: tracebacks of its own bugs
 artifacts/        CoreFiles        cores.json: core files, which are never copied
@@ -427,6 +428,73 @@ class Environment:
     direct: Mapping[str, DirectUrl] = field(default_factory=dict)
     taken_at: Optional[float] = None
     problem: Optional[str] = None
+
+
+# -- gpu.jsonl -------------------------------------------------------------------------------------------------------
+
+ProcessOwner = Literal["run", "other", "unknown"]
+
+
+@dataclass(frozen=True)
+class GpuProcessSample:
+    """A process on a GPU. `memory` is in MiB. `owner` is `run` for one of the run's, `other` for one that is shown not
+    to be."""
+
+    pid: int
+    memory: Optional[int] = None
+    owner: ProcessOwner = "unknown"
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """A line of gpu.jsonl: a GPU at `t` (seconds since the epoch), or in the `seconds` from there on. Of several
+    seconds it has the highest values, of the utilization the mean, and of the clock the lowest.
+
+    `used` and `total` are MiB. `slowed`: for how many seconds of these its clock was held down, by reason. ECC errors
+    count from when the driver was loaded. What nvidia-smi did not say is None. Lines of another kind have an `xid` of
+    the kernel's log; a `problem` of the sampling; or `ended`, with `kernel_log`: whether that log could be read.
+    """
+
+    t: float
+    gpu: Optional[int] = None
+    uuid: str = ""
+    seconds: float = 1.0
+    used: Optional[int] = None
+    total: Optional[int] = None
+    utilization: Optional[float] = None
+    watts: Optional[float] = None
+    celsius: Optional[int] = None
+    sm_mhz: Optional[int] = None
+    slowed: Mapping[str, float] = field(default_factory=dict)
+    corrected: Optional[int] = None
+    uncorrected: Optional[int] = None
+    processes: Tuple[GpuProcessSample, ...] = ()
+    xid: Optional[int] = None
+    problem: str = ""
+    ended: bool = False
+    kernel_log: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.t < LATEST or not 0 < self.seconds < LATEST:
+            raise ValueError("no time")
+
+    @property
+    def is_measurement(self) -> bool:
+        """Whether it is about a GPU at a moment, not an event."""
+        return self.gpu is not None and self.xid is None
+
+    def line(self) -> str:
+        return json.dumps(codec.encode(self, versioned=False, compact=True), separators=(",", ":")) + "\n"
+
+
+def read_gpu_samples(text: str) -> List[GpuSample]:
+    """The samples in the lines of `text`, without those that cannot be decoded."""
+    samples = []
+    for line in text.split("\n"):
+        with suppress(codec.RecordError):
+            samples.append(codec.from_json(GpuSample, line, where="gpu.jsonl"))
+    return samples
 
 
 # -- artifacts -------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ END_CANCELLED: Final = "cancelled"
 END_ERROR: Final = "error"
 
 # What is fetched beside log, status and artifacts.
-SMALL_FILES = ("docker.json", "environment.json", "events.jsonl", "agent.log")
+SMALL_FILES = ("docker.json", "environment.json", "events.jsonl", "gpu.jsonl", "agent.log")
 
 LARGEST = 1 << 24  # bytes of a record that is read
 
@@ -47,6 +47,7 @@ class RunDir:
         self.client = self._at("client.lock")
         self.log = self._at("log")
         self.events = self._at("events.jsonl")
+        self.gpu_samples = self._at("gpu.jsonl")
         self.agent_log = self._at("agent.log")
         self.status = self._at("status.json")
         self.docker = self._at("docker.json")

@@ -23,6 +23,7 @@ from .containers.adapter import BLOCKED, EXIT_BLOCKED
 from .containers.daemon_monitor import DaemonMonitor
 from .exit_gate import masked_record
 from .gpus.run_resources import ResourcesUnavailable, RunResources
+from .gpus.sampler import GpuSampler
 from .job_environment import given_secrets, job_environment, secret_values, unmasked_secrets
 from .log_file import RunLog
 from .own_files import OwnFiles
@@ -73,6 +74,9 @@ class Supervisor:
         self.stalled = False
         self.resources = RunResources(plan, paths.path)
         self.cleanup = RunCleanup(paths, plan, lambda: signals.stop_requested)
+        self.gpus = GpuSampler(
+            paths, plan, lambda: self.status.gpu_uuids, lambda: self.cleanup.environment.container_ids
+        )
         self.files, self.lock = OwnFiles(paths), liveness.AgentLock(paths.path)
         self.client = ClientDeadline(paths.path, plan.client_seconds)
         self.left: List[int] = []  # processes that could not be killed
@@ -187,6 +191,7 @@ class Supervisor:
         self.status = replace(self.status, group=job.pid, cgroup=own_cgroup)
         self._heartbeat()
         self.cleanup.environment.begin()
+        self.gpus.start()
         return job
 
     def _watch(self, selector: selectors.BaseSelector, job: _Job) -> End:
@@ -264,6 +269,7 @@ class Supervisor:
         # Not the clock's time, which may have been set meanwhile: a run takes as long as it takes.
         ended_at = self.started_at + time.monotonic() - self.began
         self.resources.close()
+        call_with_heartbeat(self.gpus.close, self._heartbeat, HEARTBEAT_SECONDS)
         self.log.close()
         if not call_with_heartbeat(self.log.is_intact, self._heartbeat, HEARTBEAT_SECONDS):
             self.files.note(self.paths.log)

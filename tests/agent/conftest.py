@@ -142,10 +142,34 @@ for descriptor in held:
 print("held", flush=True)
 sys.stdin.read()
 """
+# What the agent asks, and nothing else. With -lms it prints until it is killed, more often than it is asked to.
 _NVIDIA_SMI = """\
 #!/bin/sh
-case $1 in --query-gpu*) file=gpus ;; *) file=apps ;; esac
-cat "%s/$file"
+cd "{files}"
+echo "$*" >> asked
+stream() {{ while :; do while read -r line; do printf '%s\\n' "$line"; done < "$1"; sleep 0.02; done; }}
+case "$*" in
+--help-query-gpu) cat help ;;
+"--query-gpu=index,uuid,"*" --format=csv,noheader,nounits -lms 1000") stream samples ;;
+"--query-compute-apps=gpu_uuid,pid,used_memory,process_name --format=csv,noheader,nounits -lms 2000") stream apps ;;
+"--query-gpu=index,uuid,name,driver_version,memory."*) cat gpus ;;
+"--query-compute-apps=gpu_uuid,pid,used_memory,process_name --format=csv,noheader,nounits") cat apps ;;
+*) echo "Invalid option: $*"; exit 2 ;;
+esac
+"""
+_HELP = """\
+"index"
+"uuid"
+"memory.used"
+"memory.total"
+"pci.bus_id"
+"utilization.gpu"
+"power.draw"
+"temperature.gpu"
+"clocks.current.sm" or "clocks.sm"
+"clocks_throttle_reasons.active"
+"ecc.errors.corrected.volatile.total"
+"ecc.errors.uncorrected.volatile.total"
 """
 
 
@@ -166,11 +190,16 @@ class GpuHost:
         """From now on nvidia-smi shows so many MiB used on each GPU, and these processes."""
         (self.path / "nvidia").mkdir(exist_ok=True)
         gpus = [f"{at}, GPU-{at}, NVIDIA H200, 580.1, {mib}, 143771\n" for at, mib in enumerate(used)]
-        for name, text in (("gpus", "".join(gpus)), ("apps", apps)):
+        lines = [
+            f"{at}, GPU-{at}, {mib}, 143771, 00000000:{at}B:00.0, 97, 651.20, 61, 1755, 0x4, 0, 0\n"
+            for at, mib in enumerate(used)
+        ]
+        files = {"gpus": "".join(gpus), "apps": apps, "samples": "".join(lines), "help": _HELP}
+        for name, text in files.items():
             beside = self.path / "nvidia" / "new"
             beside.write_text(text)
             beside.replace(self.path / "nvidia" / name)
-        self.smi_says(_NVIDIA_SMI % (self.path / "nvidia"))
+        self.smi_says(_NVIDIA_SMI.format(files=self.path / "nvidia"))
 
     def smi_says(self, script: str) -> None:
         beside = self.path / "new"

@@ -98,6 +98,12 @@ class EnvironmentSnapshot:
         self._child: "Optional[subprocess.Popen[bytes]]" = None
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
+    @property
+    def container_ids(self) -> Tuple[str, ...]:
+        """Those of the run's containers that are known by now."""
+        with self._lock:
+            return tuple(self._states)
+
     def begin(self) -> None:
         """Start the thread; not for a plan without container rules, which is no row's."""
         if self.plan.container is not None:

@@ -26,7 +26,7 @@ from .appended_log import AppendedLog
 from .outcome import batch_exit_code
 
 _SCONTROL_SECONDS = 10.0
-_ATTEMPT_FILES = ("docker.json", "environment.json")
+_ATTEMPT_FILES = ("docker.json", "environment.json", "gpu.jsonl")
 
 
 class _CheckoutError(Exception):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.gpus.nvidia_smi import Gpu
+from ci_tasks.agent.gpus.xids import bus_id
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, unknown, warning
@@ -98,12 +99,6 @@ def parse_remapped(text: str) -> dict[str, tuple[bool, bool]]:
     return {
         bus_id(bus): (_is_yes(pending), _is_yes(failure)) for bus, pending, failure in (r for r in rows if len(r) == 3)
     }
-
-
-def bus_id(text: str) -> str:
-    """nvidia-smi writes 00000000:1B:00.0 where the kernel's log has 0000:1b:00."""
-    parts = text.lower().partition(".")[0].split(":")
-    return ":".join([parts[0][-4:].zfill(4), *parts[1:]])
 
 
 def _present(host: HostSpec, answer: QueryAnswer) -> list[CheckResult]:

@@ -1,0 +1,116 @@
+"""GPUs are sampled while a job runs: real agents with an nvidia-smi that prints for ever, hangs or ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ci_tasks.agent import process_tree
+from ci_tasks.agent.gpus.process_owner import ProcessOwners
+from ci_tasks.agent.records import GpuSample, Plan, read_gpu_samples
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import GpuHost, Run
+
+Until = Callable[..., Any]
+WAIT = 'while [ ! -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done'
+
+HANGS = '#!/bin/sh\ncase "$1" in --help*) ;; *) kill -STOP $$ ;; esac\n'
+
+
+def _samples(run: Run) -> list[GpuSample]:
+    path = Path(run.paths.gpu_samples)
+    return read_gpu_samples(path.read_text()) if path.exists() else []
+
+
+def _start(run: Run, host: GpuHost, script: str = WAIT) -> Run:
+    run.plan.update(gpus=1, image=None)
+    return run.start(script, PATH=os.environ["PATH"])
+
+
+def _smi_processes(host: GpuHost) -> list[int]:
+    shown = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    lines = (line.split(None, 1) for line in shown.splitlines() if str(host.bin / "nvidia-smi") in line)
+    return [int(pid) for pid, *_ in lines]
+
+
+def _go(run: Run) -> None:
+    (run.path / "go").touch()
+
+
+def test_the_gpus_of_a_job_are_sampled_until_its_end(run: Run, gpu_host: GpuHost, until: Until) -> None:
+    gpu_host.smi(61440, apps="GPU-0, 1, 2048, /sbin/init\n")
+    _start(run, gpu_host)
+    until(lambda: any(sample.processes for sample in _samples(run)))
+    _go(run)
+    run.ended()
+    samples = _samples(run)
+    first = samples[0]
+    values = (first.gpu, first.uuid, first.used, first.utilization, first.watts, first.slowed)
+    assert values == (0, "GPU-0", 61440, 97, 651.2, {"power cap": 1.0})
+    assert samples[-1].ended
+    process = next(sample.processes[0] for sample in samples if sample.processes)
+    assert (process.pid, process.memory, process.owner, process.name) == (1, 2048, "other", "init")
+    assert not _smi_processes(gpu_host)
+
+
+def test_nvidia_smi_ends_with_an_agent_that_is_killed(run: Run, gpu_host: GpuHost, until: Until) -> None:
+    gpu_host.smi_says(HANGS)
+    _start(run, gpu_host)
+    until(lambda: len(_smi_processes(gpu_host)) == 2)
+    os.kill(run.status().pid or 0, signal.SIGKILL)
+    until(lambda: not _smi_processes(gpu_host))
+
+
+def test_an_nvidia_smi_that_hangs_holds_up_no_end(run: Run, gpu_host: GpuHost, until: Until) -> None:
+    gpu_host.smi_says(HANGS)
+    _start(run, gpu_host)
+    until(lambda: len(_smi_processes(gpu_host)) == 2)
+    _go(run)
+    assert run.ended().exit_code == 0
+    assert not _smi_processes(gpu_host)
+    assert not Path(run.paths.gpu_samples).exists()
+
+
+def test_an_nvidia_smi_that_ends_is_on_record(run: Run, gpu_host: GpuHost, until: Until) -> None:
+    gpu_host.smi_says(
+        '#!/bin/sh\ncase "$*" in --help*) ;; *query-gpu*) echo "0, GPU-0, 4, 100"; echo GPU is lost; exit 15 ;; esac'
+    )
+    _start(run, gpu_host)
+    until(lambda: any(sample.problem for sample in _samples(run)))
+    _go(run)
+    assert run.ended().exit_code == 0
+    assert [sample.problem for sample in _samples(run) if "lost" in sample.problem] == [
+        "nvidia-smi ended with exit code 15: GPU is lost"
+    ]
+
+
+def test_a_run_without_gpus_asks_nothing(run: Run, gpu_host: GpuHost) -> None:
+    gpu_host.smi(4)
+    run.start("true", PATH=os.environ["PATH"]).ended()
+    assert not (gpu_host.path / "nvidia" / "asked").exists()
+    assert not Path(run.paths.gpu_samples).exists()
+
+
+def test_processes_below_the_agent_are_the_runs_and_older_ones_are_not(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "30"]) as child:
+        owners = ProcessOwners(str(tmp_path), Plan(), lambda: ())
+        assert process_tree.is_below(child.pid, os.getpid())
+        assert owners.owner(child.pid) == "run"
+        child.kill()
+    assert owners.owner(1) == "other"
+    assert owners.owner(2**22 + 1) == "unknown"  # it is not visible here
+
+
+def test_a_process_with_the_runs_mark_is_the_runs(tmp_path: Path, until: Until) -> None:
+    script = f"setsid env CI_TASKS_RUN_DIR={os.path.realpath(tmp_path)} sleep 30 > /dev/null 2>&1 & echo $!"
+    pid = int(subprocess.run(["sh", "-c", script], capture_output=True, check=True, text=True).stdout)
+    try:
+        assert not process_tree.is_below(pid, os.getpid())
+        until(lambda: ProcessOwners(str(tmp_path), Plan(), lambda: ()).owner(pid) == "run")
+    finally:
+        os.kill(pid, signal.SIGKILL)
