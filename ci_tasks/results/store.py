@@ -130,7 +130,7 @@ def started_at(name: str) -> float:
 def run_dirs() -> Iterator[tuple[str, RunDir]]:
     """(id, directory) of every run kept here, newest first. What is not asked for is not looked at."""
     for batch in _newest_first(batches()):
-        yield from _rows_of(batch)
+        yield from rows_of(batch)
 
 
 def batches() -> list[str]:
@@ -186,14 +186,14 @@ def _runs_like(name: str) -> Iterator[tuple[str, RunDir]]:
     for batch in _newest_first(
         batch for batch in batches() if f"{batch}.".startswith(name) or name.startswith(f"{batch}.")
     ):
-        yield from _rows_of(batch)
+        yield from rows_of(batch)
 
 
 def _newest_rows() -> list[tuple[str, RunDir]]:
     """Those that `last` means. Raises BatchHasNoRows."""
     fallback: list[tuple[str, RunDir]] = []
     for batch in _newest_first(batches()):
-        rows, state = list(_rows_of(batch)), read_state_if_readable(home() / "runs" / batch)
+        rows, state = list(rows_of(batch)), read_state_if_readable(home() / "runs" / batch)
         if state is not None and state.is_active:
             if not rows:
                 raise BatchHasNoRows(batch, state)
@@ -207,7 +207,7 @@ def _newest_rows() -> list[tuple[str, RunDir]]:
 def has_begun(batch: str) -> bool:
     """Whether a row of it may have begun, or has its end on record: not where it was only planned, nor where its
     command was killed before."""
-    return any(os.path.exists(file) for _, run in _rows_of(batch) for file in (run.record, run.status, run.remote))
+    return any(os.path.exists(file) for _, run in rows_of(batch) for file in (run.record, run.status, run.remote))
 
 
 def _batch_without_rows(name: str) -> tuple[str, BatchState] | None:
@@ -219,7 +219,8 @@ def _batch_without_rows(name: str) -> tuple[str, BatchState] | None:
     return None
 
 
-def _rows_of(batch: str) -> Iterator[tuple[str, RunDir]]:
+def rows_of(batch: str) -> Iterator[tuple[str, RunDir]]:
+    """The ids of its rows with their run directories, the last one first."""
     path = home() / "runs" / batch
     for number in sorted(filter(_is_row, directories(path)), key=int, reverse=True):
         yield f"{batch}.{number}", RunDir(str(path / number))
@@ -238,7 +239,7 @@ def setup_dirs(batch: str) -> list[RunDir]:
 
 def runs_of(batch: str) -> list[str]:
     """The run directories of its rows and of its install steps."""
-    return [run.path for run in (*(run for _, run in _rows_of(batch)), *setup_dirs(batch))]
+    return [run.path for run in (*(run for _, run in rows_of(batch)), *setup_dirs(batch))]
 
 
 def is_row(id: str) -> bool:

@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ci_tasks.agent.codec import encode
+from ci_tasks.agent.run_directory import read_plan
 from ci_tasks.errors import UnknownName, UsageError, did_you_mean
-from ci_tasks.records import LOST, PLANNED, STATUSES, RowTally, RunRecord
+from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord
 from ci_tasks.report import history as tables
 from ci_tasks.results import history, store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.history import RunQuery
+from ci_tasks.results.store import Batch
+from ci_tasks.run.journal import read as read_journal
 from ci_tasks.safe_output import json_document, terminal_width
 
 _AGO = re.compile(r"([0-9]{1,6})(m|h|d|w)")
@@ -24,6 +27,7 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(_DAY.pattern + r"[T ]\d\d:\d\d(:\d\d)?")
 _FORMS = "a date (2026-11-01), a time (2026-11-01T18:30), or how long ago (30m, 12h, 3d, 2w); in local time"
 _LIMIT = 20
+_MAX_BATCHES = 100
 _COMMIT = re.compile(r"[0-9a-f]{1,64}")
 
 
@@ -47,7 +51,7 @@ def show_runs(options: RunFilterOptions, *, json: bool) -> int:
     ran = query.status or tuple(status for status in STATUSES if status != PLANNED)
     records = history.search(replace(query, status=ran, limit=query.limit or _LIMIT))
     if options == RunFilterOptions(limit=options.limit):
-        records = [*_batches_without_rows(), *records]
+        records = _in_time([*_batches_without_rows(), *_rows_without_host(records, query.limit or _LIMIT)], records)
     if json:
         _print_json(records)
     elif records:
@@ -66,6 +70,40 @@ def _batches_without_rows() -> Iterator[RunRecord]:
             yield RunRecord(batch, label="", row="", host=None, status=state.phase)
         elif state is not None and state.was_killed:
             yield RunRecord(batch, label="", row="", host=None, status=LOST, reason=state.why_not_started)
+
+
+def _rows_without_host(records: Sequence[RunRecord], limit: int) -> Iterator[RunRecord]:
+    """Rows of commands for several hosts that no host has got: they have no run directory. `records` are those which
+    are listed, at most `limit`: commands before them are not looked at."""
+    oldest = store.batch_of(records[-1].id) if len(records) >= limit else ""
+    for batch in sorted(store.batches(), reverse=True)[:_MAX_BATCHES]:
+        path = store.home() / "runs" / batch
+        state = read_state_if_readable(path) if batch >= oldest else None
+        if state is None or not (state.is_active or state.was_killed):
+            continue
+        status, reason = (LOST, state.why_not_started) if state.was_killed else (WAITING, "")
+        for row, label in _rows_without_directory(Batch(batch, path)):
+            yield RunRecord(batch, label=label, row=row, host=None, status=status, reason=reason)
+
+
+def _rows_without_directory(batch: Batch) -> Iterator[tuple[str, str]]:
+    """Names of rows, each with the label."""
+    with suppress(UsageError, OSError, ValueError):
+        journal = read_journal(batch)
+        there = {read_plan(run).row for _, run in store.rows_of(batch.id)}
+        if journal is not None and there:
+            gone = {entry.row for entry in journal.entries}
+            yield from ((row, journal.label) for row in journal.rows if row not in there | gone)
+
+
+def _in_time(added: Sequence[RunRecord], records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Both, each of `added` before the first record of its own or an older command."""
+    both = list(records)
+    for record in added:
+        batch = store.batch_of(record.id)
+        older = (at for at, other in enumerate(both) if store.batch_of(other.id) <= batch)
+        both.insert(next(older, len(both)), record)
+    return both
 
 
 def show_flakes(options: RunFilterOptions, *, json: bool) -> int:

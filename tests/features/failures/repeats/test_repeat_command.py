@@ -86,9 +86,8 @@ def test_install_steps_of_a_label_run_once_on_a_box_and_each_repetition_finds_wh
     person.edit(".github/workflows/pr-test.yml", "pip install -e . --no-deps\n", "true\n")
     row = f"with open({str(seen)!r}, 'a') as out, open('made', 'a+') as made:\n    made.seek(0)\n"
     row += "    out.write(made.read())\n    made.write('of a row\\n')\nraise SystemExit(1)\n"
-    (name,) = {run["test"] for run in person.ci_tasks("jobs", "agent-test", "--json").json[:1]}
-    person.write(name, row)
-    result = person.ci_tasks("remote", "--host", "box", "agent-test", "--only", Path(name).stem[5:], "--repeat", "2")
+    person.write("tests/test_agent/test_transcript.py", row)
+    result = person.ci_tasks("remote", "--host", "box", "agent-test", "--only", "transcript", "--repeat", "2")
     assert result.code == 1, result.out + result.err
     assert seen.read_text() == "of the steps\n" * 2, result.out
     assert installed.read_text() == "x\n"
