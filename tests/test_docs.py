@@ -3,6 +3,7 @@ example is a command that exists, with flags that it has and values that can be 
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import re
@@ -222,6 +223,30 @@ def check_value(name: str, value: str, argv: list[str]) -> None:
 @cache
 def labels() -> dict[str, list[str]]:
     return outline(open_source(str(ROOT / "examples/tiny-slime")))
+
+
+@cache
+def texts_of_the_source() -> tuple[str, ...]:
+    """Every text of the package that may be a message, with … for each value that is put into it."""
+    found: set[str] = set()
+    for path in (ROOT / "ci_tasks").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(re.sub(r"%[0-9.]*[a-z]", "…", node.value))
+    return tuple(found)
+
+
+MESSAGES = re.findall(r"^\| `(.+?)` \|", (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_every_message_of_troubleshooting_is_one_of_the_program(message: str) -> None:
+    parts = [re.escape(part.strip()) for part in message.split("…") if part.strip()]
+    assert len(message) > 10, "too little to be found by"
+    pattern = re.compile(".*".join(parts), re.DOTALL)
+    assert any(pattern.search(text) for text in texts_of_the_source())
 
 
 HOSTS_FILES = [
