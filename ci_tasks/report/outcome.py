@@ -110,12 +110,19 @@ def causes(records: Sequence[RunRecord]) -> list[Cause]:
     return sorted(all_causes, key=lambda cause: (order.index(cause.status), -len(cause.records)))
 
 
-def next_steps(names: Sequence[str], records: Sequence[RunRecord], commands: Collection[str]) -> list[NextStep]:
-    """What to type next. `names` are the runs' or their batches', `commands` those of the features here."""
+def next_steps(
+    names: Sequence[str], records: Sequence[RunRecord], commands: Collection[str], kept: Collection[str] = ()
+) -> list[NextStep]:
+    """What to type next. `names` are the runs' or their batches', `commands` those of the features here, `kept` the ids
+    of failed runs whose workspace or container is still there."""
     of = {status: [record for record in records if record.status == status] for status in _PHRASES}
     steps = []
     if of[RUNNING] or of[PLANNED] or of[LOST]:
         steps += [NextStep(f"ci-tasks attach {name}", "Follow the rows to their end.") for name in names]
+    steps += [
+        NextStep(f"ci-tasks retry {id}", "After an edit: run the failed step again where the run was kept.")
+        for id in [*kept][:_MOST_NAMED]
+    ]
     if again := [*of[FAILED], *of[VACUOUS], *of[BLOCKED], *of[CANCELLED]]:
         steps.append(_run_again(again))
     if of[FAILED] and "compare" in commands:
@@ -167,7 +174,8 @@ def _run_again(records: Sequence[RunRecord]) -> NextStep:
     if len(rows) > _MOST_NAMED or any("," in row for row in rows):
         return NextStep(f"{command} --last-failed", "Run again what did not pass in the label's last run.")
     return NextStep(
-        f"{command} --only {shlex.quote(','.join(rows))} --keep", "Run it again, and keep what `ci-tasks shell` needs."
+        f"{command} --only {shlex.quote(','.join(rows))} --keep",
+        "Run it again, and keep what `shell` and `retry` need.",
     )
 
 

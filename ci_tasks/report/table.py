@@ -15,6 +15,9 @@ from ci_tasks.workflow.model import Row
 
 _MAX_CELL = 58
 _MAX_REASON = 300  # characters; the record has all of it
+_WHAT_WAS_TESTED = {"code", "files unlike your disk", "files of the run", "status.json", "exit code", "retried"}
+_HARMLESS = {"PYTEST_ADDOPTS", "install steps", "pull request", "changed tests", "event", "if", "node"}
+_SCHEDULING = ("concurrency", "strategy.", "on.")
 
 
 class Deviating(Protocol):
@@ -131,12 +134,19 @@ def deviations(records: Sequence[Deviating], width: int | None = None) -> list[s
 
 
 def rows_by_deviation(records: Sequence[Deviating]) -> dict[Deviation, list[str]]:
-    """What differs from CI, in order, with the rows that have it."""
+    """What differs from CI with the rows that have it: what can change a result first, else as recorded."""
     rows: dict[Deviation, dict[str, None]] = {}
     for record in records:
         for item in record.deviations:
             rows.setdefault(item, {})[record.row] = None
-    return {item: [*names] for item, names in rows.items()}
+    return {item: [*rows[item]] for item in sorted(rows, key=_rank)}
+
+
+def _rank(deviation: Deviation) -> int:
+    """0 of what was tested and whether it can be believed, 2 of what says when a row runs and not what it does."""
+    if deviation.what in _WHAT_WAS_TESTED:
+        return 0
+    return 2 if deviation.what in _HARMLESS or deviation.what.startswith(_SCHEDULING) else 1
 
 
 def jobs(rows: Sequence[Row], width: int | None = None) -> list[str]:

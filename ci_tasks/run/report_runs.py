@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ci_tasks import __version__
 from ci_tasks.agent.files import open_file
-from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.errors import UsageError
 from ci_tasks.records import PASSED, BatchResult, RunRecord
 from ci_tasks.registry import features, metric_formats
@@ -98,7 +98,8 @@ def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
     ids = [id for id, _, _ in runs]
     names = ids if len(ids) == 1 else list(dict.fromkeys(map(store.batch_of, ids)))
     commands = {command.name for feature in features() for command in feature.commands}
-    return next_steps(names, [record for _, _, record in runs], commands)
+    kept = [id for id, run, _ in runs if read_status_if_readable(run).kept is not None]
+    return next_steps(names, [record for _, _, record in runs], commands, kept)
 
 
 def _generator_line() -> str:

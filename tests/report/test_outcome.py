@@ -103,6 +103,17 @@ def test_the_next_commands_are_those_for_what_happened() -> None:
     assert commands([record("a, b", "failed")])[0].endswith(" --last-failed"), "--only would take it for two parts"
 
 
+def test_a_failed_run_that_was_kept_is_retried() -> None:
+    steps = next_steps(["b"], rows("failed", "failed"), FEATURES, ["b.01"])
+    assert [step.command for step in steps][:2] == [
+        "ci-tasks retry b.01",
+        "ci-tasks remote --host h1 l --only row0,row1 --keep",
+    ]
+    assert "ci-tasks retry b.04" not in [
+        step.command for step in next_steps(["b"], rows("failed"), FEATURES, ["b.01", "b.02", "b.03", "b.04"])
+    ]
+
+
 def test_no_command_of_a_feature_that_is_not_here() -> None:
     assert commands(rows("failed", "blocked"), ()) == ["ci-tasks remote --host h1 l --only row0,row1 --keep"]
     assert "ci-tasks compare l --only row0 --host h1" in commands(rows("failed"), ("compare", "bisect"))

@@ -127,6 +127,13 @@ def test_what_all_rows_share_is_said_once_and_others_with_their_rows() -> None:
     ]
 
 
+def test_what_can_change_a_result_stands_before_what_cannot() -> None:
+    whats = ["PYTEST_ADDOPTS", "concurrency", "container", "strategy.max-parallel", "GPUs", "exit code", "code"]
+    lines = deviations([record("a", deviations=[differs(what) for what in whats])])
+    shown = [line.split(":")[0].strip() for line in lines[1:]]
+    assert shown == ["exit code", "code", "container", "GPUs", "PYTEST_ADDOPTS", "concurrency", "strategy.max-parallel"]
+
+
 def test_a_difference_that_one_row_has_twice_counts_once() -> None:
     records = [record("a", deviations=[differs(), differs()]), record("b")]
     assert deviations(records)[-1] == "  code:  merge → tree; yours [a]"

@@ -49,7 +49,7 @@ def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
         "gpus": 2,
         "gpu_ids": [0, 1],
         "evidence": EVIDENCE,
-        "checkout": {"path": "/c", "commit": "c" * 40, "tree": "d" * 40, "dirty": ["a.py"], "sample": False},
+        "checkout": {"path": "/c", "commit": "c" * 40, "tree": "d" * 40, "head": "e" * 40, "dirty": ["a.py"]},
         "deviations": [{"what": "image", "ci": "a:latest", "here": "a@sha256:1", "why": "pinned"}],
         "environment": {"runtime": "docker", "image": "a:latest", "driver": "550.1", "packages": {"torch": "2.9"}},
         **more,
@@ -107,6 +107,12 @@ def failed_and_passed() -> tuple[str, Reader]:
     steps = [NextStep("ci-tasks doctor --host h100a", "Check what the host lacks.")]
     text = "".join(page("my run", runs, made="Made today.", steps=steps))
     return text, Reader(text)
+
+
+def test_the_commit_is_one_that_exists_and_the_changed_files_are_counted() -> None:
+    text, reader = failed_and_passed()
+    assert reader.texts_of("code").count("eeeeeee + 1 changed file") == 2, "in the summary and in the environment"
+    assert "cccccccc" not in text
 
 
 def test_the_page_answers_first_and_has_every_log_as_data() -> None:

@@ -35,7 +35,7 @@ def triage(log: Iterable[bytes], exit_code: int | None = None, rules: Rules | No
         last = reader.last
         ending = sign(f"exit code {exit_code}", "", ()) if exit_code else ""
         return Triage(UNKNOWN, FAIL, last.number if last else None, last.shown if last else "", ending, _GUESS)
-    return _of_engine(_triage_of(order, reader.candidates, rules), reader.engines)
+    return _of_engine(_triage_of(order, reader.candidates, rules), reader.engines, rules)
 
 
 def _failed(order: list[tuple[float, Candidate]], reader: CandidateReader, exit_code: int | None) -> bool:
@@ -70,19 +70,26 @@ def _triage_of(order: list[tuple[float, Candidate]], candidates: list[Candidate]
         signature=sign(name, message, chosen.frames),
         confidence=_confidence(best, chosen, cause, second is not None),
         context=(*chosen.before, chosen.line.shown, *chosen.after),
-        reason=chosen.rule.reason if chosen.rule else "",
+        reason=_explanation(chosen, cause, rules),
         rule=chosen.rule.name if chosen.rule else "",
         frames=of_code(chosen.frames),
         second=_second_candidate(second[1], candidates, rules) if second else None,
     )
 
 
-def _of_engine(result: Triage, named: dict[str, int]) -> Triage:
+def _explanation(chosen: Candidate, cause: str, rules: Rules) -> str:
+    """The rule's own words of its cause; another cause has those of its own."""
+    own = chosen.rule.reason if chosen.rule else ""
+    return own if chosen.rule and chosen.rule.cause == cause else rules.explanations.get(cause, own)
+
+
+def _of_engine(result: Triage, named: dict[str, int], rules: Rules) -> Triage:
     """An exception of which nothing else is known, in a log that is full of an engine's lines, is that engine's."""
     engine = max(named, key=lambda name: named[name])
     if result.cause != UNKNOWN or result.rule or not result.frames or not named[engine]:
         return result
-    return replace(result, cause=f"{engine}_engine_crash")
+    cause = f"{engine}_engine_crash"
+    return replace(result, cause=cause, reason=rules.explanations.get(cause, ""))
 
 
 def _line_before(chosen: Candidate, rules: Rules) -> Candidate | None:

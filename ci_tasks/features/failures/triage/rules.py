@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +50,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Rules:
-    """All of them. `keywords` finds the lines that are worth a look."""
+    """All of them. `keywords` finds the lines that are worth a look; `explanations` says what a cause means where the
+    quoted line's rule does not."""
 
     keywords: Any
     rules: tuple[Rule, ...]
     places: tuple[Place, ...]
     matcher: Any
+    explanations: Mapping[str, str]
 
     def of(self, text: str, frames: str = "", raised: bool = True) -> Rule | None:
         """The first rule that matches `text` and holds; None where none does. `raised` says that it is an exception,
@@ -112,7 +114,13 @@ def compiled(data: dict[str, Any]) -> Rules:
     places = tuple(_place(number, entry, expression) for number, entry in enumerate(data["frames"], 1))
     # YAML folds lines with a space, which is none of the words'. The rest of a line is taken too: one hit a line.
     keywords = re.sub(r"\|\s+", "|", data["words"])
-    return Rules(re2.compile(f"(?:{keywords})[^\\n]*".encode(), bytewise), tuple(rules), places, matcher)
+    return Rules(
+        re2.compile(f"(?:{keywords})[^\\n]*".encode(), bytewise),
+        tuple(rules),
+        places,
+        matcher,
+        data.get("explanations", {}),
+    )
 
 
 _KEYS = {

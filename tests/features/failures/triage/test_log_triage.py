@@ -50,6 +50,18 @@ def test_the_answer_is_json() -> None:
     assert json.loads(json.dumps(public))["line_no"] == 5
 
 
+FROM_FRAMES = [
+    ("/x/sglang/srt/managers/scheduler.py", "ValueError: memory leak", "sglang_engine_crash", "SGLang's code"),
+    ("/x/huggingface_hub/file_download.py", "ValueError: no such thing", "hf_download", "could not be downloaded"),
+]
+
+
+@pytest.mark.parametrize(("file", "line", "cause", "words"), FROM_FRAMES, ids=[row[2] for row in FROM_FRAMES])
+def test_a_cause_that_only_the_frames_show_is_explained(file: str, line: str, cause: str, words: str) -> None:
+    got = triage([f'Traceback (most recent call last):\n  File "{file}", line 3, in f\n    g()\n{line}\n'.encode()], 1)
+    assert (got.cause, words in got.reason) == (cause, True), got.reason
+
+
 @pytest.mark.parametrize("log", [[], [b""], [b"", b""], [b"\n"], [b"\n\n\n"], [b"step 1\nstep 2\n"]])
 def test_a_log_in_which_nothing_failed_passes(log: list[bytes]) -> None:
     for exit_code in (None, 0):

@@ -32,6 +32,11 @@ def ids(pairs: list[tuple[dict[str, Any], str]]) -> list[str]:
     return [f"{rule['name']}-{line[:40]}" for rule, line in pairs]
 
 
+def test_every_cause_that_frames_or_an_engine_give_is_explained() -> None:
+    causes = {place["cause"] for place in DESCRIBED["frames"]} | {"sglang_engine_crash", "vllm_engine_crash"}
+    assert causes <= shipped().explanations.keys()
+
+
 @pytest.mark.parametrize(("rule", "line"), EXAMPLES, ids=ids(EXAMPLES))
 def test_an_example_is_matched_first_by_its_own_rule(rule: dict[str, Any], line: str) -> None:
     for raised in possible_raised(rule):
