@@ -26,6 +26,7 @@ EXIT_BLOCKED = 125
 EXIT_CANCELLED = 130
 EXIT_CLOSED_PIPE = 141  # as a program that SIGPIPE ended: nobody saw the result, so it is not 0
 
+_WORD = 24  # characters of a word that is left out whole
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -126,11 +127,16 @@ def some(names: Sequence[str]) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """`text` without its middle where it has more than `longest` characters."""
+    """`text` without its middle where it has more than `longest` characters; only long words are cut."""
     if len(text) <= longest:
         return text
-    left = longest // 2
-    return f"{text[:left]} … {len(text) - 2 * left:,} characters left out … {text[-left:]}"
+    half = longest // 2
+    begin, end = text[:half], text[-half:]
+    if " " in begin[-_WORD:]:
+        begin = begin[: begin.rindex(" ")]
+    if " " in end[:_WORD]:
+        end = end[end.index(" ") + 1 :]
+    return f"{begin} … {len(text) - len(begin) - len(end):,} characters left out … {end}"
 
 
 def printable(text: str) -> str:

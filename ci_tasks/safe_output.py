@@ -23,12 +23,19 @@ _ALLOWED = r"\x1b\[[0-9;:]{0,64}m|\x1b\[0?K"
 _BEGUN = re.compile(r"\x1b(?:\[[0-9;:]{0,64})?\Z")  # an allowed sequence whose end is still to come
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _CONTROL = re.compile(rf"({_ALLOWED})|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_BIDIRECTIONAL}]")
+PROGRAM = "ci-tasks"
+_CALL = re.compile(rf"(?<=`){PROGRAM}(?=[ \n])")
 _IN_JSON = re.compile(rf"[\x7f-\x9f{_BIDIRECTIONAL}]")
 
 
 def escape(text: str) -> str:
     """`text` with control sequences as text."""
     return _CONTROL.sub(_visible, text)
+
+
+def with_program(text: str, program: str) -> str:
+    """`text`, where a call of ours in backquotes is one of `program`, as a person can type it."""
+    return text if program == PROGRAM else _CALL.sub(lambda _: program, text)
 
 
 def json_document(value: Any) -> str:
@@ -66,13 +73,15 @@ class LogFilter:
 
 
 class SafeStream:
-    """A text stream that escapes what is written to it, and masks secrets in it; in all else the stream itself."""
+    """A text stream that escapes what is written to it, masks secrets in it, and names the `program` that was typed in
+    calls of ours; in all else the stream itself."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, program: str = PROGRAM) -> None:
         self._stream = stream
+        self.program = program
 
     def write(self, text: str) -> int:
-        self._stream.write(escape(known_secrets.masked(text)))
+        self._stream.write(escape(known_secrets.masked(with_program(text, self.program))))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -84,10 +93,10 @@ class SafeStream:
 
 
 @contextmanager
-def safe_streams() -> Iterator[None]:
-    """Standard output and error escape what is printed while the block lasts."""
+def safe_streams(program: str = PROGRAM) -> Iterator[None]:
+    """Standard output and error escape what is printed while the block lasts. Calls of ours in it are of `program`."""
     before = sys.stdout, sys.stderr
-    wrapped = tuple(SafeStream(stream) if _is_plain(stream) else stream for stream in before)
+    wrapped = tuple(SafeStream(stream, program) if _is_plain(stream) else stream for stream in before)
     sys.stdout, sys.stderr = wrapped
     try:
         yield
@@ -110,6 +119,11 @@ def terminal_width() -> int | None:
 def terminal_of(stream: TextIO) -> TextIO:
     """The stream below, for output whose control sequences are our own."""
     return stream._stream if isinstance(stream, SafeStream) else stream
+
+
+def program_of(stream: TextIO) -> str:
+    """The program that calls in the output of `stream` name."""
+    return stream.program if isinstance(stream, SafeStream) else PROGRAM
 
 
 def _is_plain(stream: TextIO | None) -> bool:

@@ -13,6 +13,7 @@ from ci_tasks.errors import (
     UsageError,
     WorkflowError,
     nearest,
+    shortened,
 )
 
 
@@ -81,3 +82,10 @@ def test_control_characters_are_replaced() -> None:
 def test_of_many_valid_names_the_first_ones_are_listed() -> None:
     hint = UnknownName("row", "x", [f"row{number:02d}" for number in range(51)]).hint
     assert hint.startswith("valid: row00, row01, ") and hint.endswith(", row23 and 27 more")
+
+
+def test_a_text_that_is_shortened_keeps_its_words_whole() -> None:
+    text = " ".join(f"word{number}" for number in range(100))
+    begin, middle, end = shortened(text, 60).split(" … ")
+    assert text.startswith(f"{begin} ") and text.endswith(f" {end}")
+    assert int(middle.split()[0]) == len(text) - len(begin) - len(end)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ci_tasks import debug_log
 from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_CANCELLED, EXIT_CLOSED_PIPE, CiTasksError, printable, shortened
 from ci_tasks.run.interrupts import termination_interrupts
-from ci_tasks.safe_output import safe_streams, terminal_of
+from ci_tasks.safe_output import PROGRAM, safe_streams, terminal_of
 
 # A full disk or a missing permission is a problem of the machine, not a bug.
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -20,10 +20,10 @@ _LONGEST = 4000  # characters of a message; `--debug` logs all of it
 _STORAGE_HINT = "CI_TASKS_HOME names the directory for runs (else ~/.local/state/ci-tasks)"
 
 
-def run(command: Callable[[], int]) -> int:
-    """Call `command`; what it prints cannot control the terminal. Returns its exit code, or that of the exception that
-    ended it."""
-    with safe_streams(), termination_interrupts():
+def run(command: Callable[[], int], program: str = PROGRAM) -> int:
+    """Call `command`; what it prints cannot control the terminal, and its hints call `program`. Returns its exit code,
+    or that of the exception that ended it."""
+    with safe_streams(program), termination_interrupts():
         code = _report_bugs(_exit_code(command))
     debug_log.LOGGER.debug("exit code %d", code)
     return code

@@ -4,7 +4,10 @@ examples of one command. `ci_tasks.cli.program` prints it in columns."""
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import shlex
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 
 from ci_tasks.cli.options import Option, flag_of
@@ -20,7 +23,6 @@ CORE_OPTIONS: Columns = [
     ("--version", "print the version"),
 ]
 _CALL = re.compile(r"(^|\| |^\S+=\S+ )(?:ci-tasks|invoke)(?= )", re.MULTILINE)
-_QUOTED_CALL = re.compile(r"(?<=`)(?:ci-tasks|invoke)(?= )")
 
 
 def groups(commands: Iterable[Command], headings: Iterable[str]) -> dict[str, Columns]:
@@ -58,6 +60,11 @@ def description(command: Command, function: Callable[..., int], program: str) ->
     return [f"  {line}".rstrip() for line in lines]
 
 
-def with_program_name(hint: str, program: str) -> str:
-    """`hint`, where calls in backquotes name `program`."""
-    return _QUOTED_CALL.sub(program, hint)
+def typed_program(argv0: str, name: str) -> str:
+    """How a person calls our program `name` after having typed `argv0`, it or one beside it: `.venv/bin/ci-tasks` where
+    PATH does not lead to it."""
+    beside = os.path.join(os.path.dirname(argv0), name)
+    if os.sep not in argv0 or not os.path.isfile(beside):
+        return name
+    on_path = shutil.which(name)
+    return name if on_path and os.path.samefile(on_path, beside) else shlex.quote(beside)

@@ -22,7 +22,7 @@ from invoke.tasks import Task
 from ci_tasks import debug_log, registry
 from ci_tasks.cli import exit_handler
 from ci_tasks.cli.commands import COMMANDS, HEADINGS
-from ci_tasks.errors import EXIT_USAGE, CiTasksError, UsageError
+from ci_tasks.errors import EXIT_USAGE, UsageError
 from ci_tasks.registry import Command
 
 NAME = "ci-tasks"
@@ -35,7 +35,6 @@ class CommandTask(Task[Any]):
         super().__init__(self.run, name=command.name, positional=())
         self.__doc__ = command.summary
         self.command = command
-        self.program_name = NAME
 
     @cached_property
     def function(self) -> Any:
@@ -59,20 +58,11 @@ class CommandTask(Task[Any]):
         def command() -> int:
             from ci_tasks.cli.options import build
 
-            try:
-                code: int = self.function(build(self.options, values, self.name))
-            except CiTasksError as error:
-                error.hint = self.with_program_name(error.hint)
-                raise
+            code: int = self.function(build(self.options, values, self.name))
             return code
 
         if code := exit_handler.run(command):
             raise Exit(code=code)
-
-    def with_program_name(self, text: str) -> str:
-        from ci_tasks.cli.help import with_program_name
-
-        return with_program_name(text, self.program_name)
 
 
 def _commands() -> list[Command]:
@@ -124,7 +114,6 @@ class CommandLine(Program):
         task = self.tasks_by_name.get(name)
         if task is None:
             return None
-        task.program_name = self.own_name
         return ParserContext(name=name, args=task.get_arguments())
 
     def parse_tasks(self) -> None:
@@ -192,9 +181,6 @@ class CommandLine(Program):
             self.print_columns(columns)
 
     def fail(self, error: UsageError) -> NoReturn:
-        from ci_tasks.cli.help import with_program_name
-
-        error.hint = with_program_name(error.hint, self.own_name)
         raise Exit(f"{NAME}: {error}", code=EXIT_USAGE)
 
 
@@ -203,9 +189,12 @@ def main() -> None:
     raise SystemExit(_run(CommandLine(), sys.argv))
 
 
-def _run(program: Program, argv: list[str]) -> int:
+def _run(program: CommandLine, argv: list[str]) -> int:
+    from ci_tasks.cli.help import typed_program
+
     arguments = debug_log.take_flag(argv)
-    return exit_handler.run(lambda: exit_handler.exit_code_of(lambda: program.run(arguments)))
+    typed = typed_program(argv[0], program.own_name)
+    return exit_handler.run(lambda: exit_handler.exit_code_of(lambda: program.run(arguments)), typed)
 
 
 def replace_invoke() -> None:

@@ -15,19 +15,21 @@ import nox
 
 from ci_tasks import registry
 from ci_tasks.registry import Session
+from ci_tasks.safe_output import PROGRAM
 
 if TYPE_CHECKING:
     from ci_tasks.cli.commands.run import RunOptions
 
 TAG = "ci"
-_PROGRAM = [sys.executable, "-c", "from ci_tasks.cli.program import main; main()"]
+_PROGRAM = "import sys; sys.argv[0] = sys.argv.pop(1); from ci_tasks.cli.program import main; main()"
 
 
 def register() -> None:
     """Register a session for every label of the checkout's workflow. Exits nox with 2 if that cannot be read."""
     from ci_tasks.cli import exit_handler
+    from ci_tasks.cli.help import typed_program
 
-    code = exit_handler.run(_register)
+    code = exit_handler.run(_register, typed_program(sys.argv[0], PROGRAM))
     if code:
         raise SystemExit(code)
 
@@ -56,7 +58,8 @@ def _add_command(declaration: Session, tag: str) -> None:
     """Register a session of a feature. It accepts the command's options after `--`."""
 
     def session(session: nox.Session) -> None:
-        code = subprocess.call([*_PROGRAM, *declaration.command_line, *session.posargs])
+        program = [sys.executable, "-c", _PROGRAM, sys.argv[0]]
+        code = subprocess.call([*program, *declaration.command_line, *session.posargs])
         if code:
             _exit(session, code)
 
@@ -81,8 +84,9 @@ def _row_sessions(label: str, rows: list[str]) -> dict[str, str]:
 def _add_label(name: str, label: str, row: str | None, description: str) -> None:
     def session(session: nox.Session) -> None:
         from ci_tasks.cli import exit_handler
+        from ci_tasks.cli.help import typed_program
 
-        code = exit_handler.run(lambda: _run(session, label, row))
+        code = exit_handler.run(lambda: _run(session, label, row), typed_program(sys.argv[0], PROGRAM))
         if code:
             _exit(session, code)
 

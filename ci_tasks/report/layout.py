@@ -34,6 +34,8 @@ def columns(
     widths = _widths(cells)
     if width is None or not widths or _sum(widths) <= width:
         return _aligned(cells, widths)
+    if lines and head and not any(line[len(head) - 1 :] != [""] for line in cells[1:]):  # a heading over nothing
+        return columns([line[:-1] for line in cells[1:]], width, head=cells[0][:-1], names=[*names])
     names = [at for at in names if at < len(widths)]
     above = [_factor_out(cells, at, head[at]) for at in names] if head else []
     groups = _shorten_and_group(cells, width, names)

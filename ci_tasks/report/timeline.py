@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from ci_tasks.records import RunRecord
-from ci_tasks.report.layout import columns
+from ci_tasks.report.layout import GAP, columns, narrowest
 
 _AT_ONCE = 2.0  # seconds within which one thing follows another without a wait
 _ROUNDED = 0.01  # seconds: one clock says when a row of a host ended and the next one began, to the millisecond
+_SHORTEST_NAME = 16  # columns
 _MOST = 12  # rows of a chain that are listed
 
 
@@ -38,7 +39,7 @@ def summary_lines(records: Sequence[RunRecord], gpus_by_host: Mapping[str, int],
         return []
     begin, end = min(span.started for span in all_spans), max(span.end for span in all_spans)
     path = critical_path(all_spans)
-    lines = [f"Wall time: {duration(end - begin)}", *_path(path, begin, width)]
+    lines = [f"Wall time: {duration(end - begin)}", *_path(path, begin, width, [span.row for span in all_spans])]
     if busy := _busy(all_spans, gpus_by_host, end - begin):
         lines.append(f"GPUs busy: {busy}")
     return lines
@@ -86,8 +87,8 @@ def _overlap(before: Span, span: Span) -> float:
     return _AT_ONCE if before.host != span.host or span.begin > span.started else _ROUNDED
 
 
-def _path(path: Sequence[Span], begin: float, width: int | None) -> list[str]:
-    """The chain as lines; of a long one its longest rows."""
+def _path(path: Sequence[Span], begin: float, width: int | None, rows: Sequence[str]) -> list[str]:
+    """The chain as lines; of a long one its longest rows. Shortened names differ from those of all `rows`."""
     long = sorted(span.end - span.begin for span in path)[-_MOST:][0]
     released_at = [begin, *(span.end for span in path)]
     body = [
@@ -98,7 +99,16 @@ def _path(path: Sequence[Span], begin: float, width: int | None) -> list[str]:
     total = sum(span.end - span.begin for span in path)
     many = f"{len(path)} row{'' if len(path) == 1 else 's'}"
     more = [f"  and {len(path) - len(body)} shorter"] if len(body) < len(path) else []
-    return [f"Critical path: {many}, {duration(total)}", *columns(body, width, names=[1]), *more]
+    return [f"Critical path: {many}, {duration(total)}", *columns(_fitting(body, width, rows), width), *more]
+
+
+def _fitting(body: Sequence[tuple[str, ...]], width: int | None, rows: Sequence[str]) -> Sequence[tuple[str, ...]]:
+    others = [max(map(len, column)) for at, column in enumerate(zip(*body, strict=True)) if at != 1]
+    room = (width or 0) - sum(others) - len(GAP) * sum(map(bool, others))
+    if width is None or room >= max(len(line[1]) for line in body):
+        return body
+    names = dict(zip(rows, narrowest(rows, max(room, _SHORTEST_NAME)), strict=True))
+    return [(line[0], names[line[1]], *line[2:]) for line in body]
 
 
 def _waited(wait: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ci_tasks.errors import printable
 from ci_tasks.records import Triage
+from ci_tasks.report.layout import columns, without_middle
 
 VERDICTS = {
     "fail": "failed: the code under test, or its configuration",
@@ -12,24 +13,24 @@ VERDICTS = {
     "unknown": "unknown: nothing failed in what was read of this log, and its end was not read",
 }
 _WIDE = 200
+_NARROWEST = 24  # columns of a log's line
 
 
-def describe(triage: Triage) -> list[str]:
-    """The lines of `triage`."""
+def describe(triage: Triage, width: int | None = None) -> list[str]:
+    """The lines of `triage`. In a terminal its words wrap, and lines of the log lose their middle."""
     if triage.verdict in ("pass", "unknown"):
         return [VERDICTS[triage.verdict]]
     where = f"line {triage.line_no}" if triage.line_no else "no line"
-    lines = [
-        VERDICTS[triage.verdict],
-        f"cause:      {_cause(triage)}",
-        f"line:       {_cut(triage.text or triage.line or '(the log says nothing)')}",
-        f"where:      {where}{_frames(triage)}, confidence {triage.confidence:.2f}",
+    facts = [
+        ("cause:", _cause(triage)),
+        ("line:", _cut(triage.text or triage.line or "(the log says nothing)")),
+        ("where:", f"{where}{_frames(triage)}, confidence {triage.confidence:.2f}"),
+        *([("signature:", _cut(triage.signature))] if triage.signature else []),
     ]
-    if triage.signature:
-        lines.append(f"signature:  {_cut(triage.signature)}")
     if second := triage.second:
-        lines.append(f"or:         {_cut(second.line)} (line {second.line_no}, {second.cause})")
-    return [printable(line) for line in [*lines, *_context(triage)]]
+        facts.append(("or:", f"{_cut(second.line)} (line {second.line_no}, {second.cause})"))
+    body = columns([(f"{name:<10}", text) for name, text in facts], width)
+    return [VERDICTS[triage.verdict], *body, *(printable(line) for line in _context(triage, width))]
 
 
 def numbered_context(triage: Triage) -> list[tuple[int, str]]:
@@ -47,15 +48,16 @@ def _frames(triage: Triage) -> str:
     return f" in {' > '.join(triage.frames)}" if triage.frames else ""
 
 
-def _context(triage: Triage) -> list[str]:
+def _context(triage: Triage, width: int | None) -> list[str]:
     lines = numbered_context(triage)
     if len(lines) < 2:
         return []
-    return ["", *(_numbered(number, line, triage.line_no) for number, line in lines)]
+    return ["", *(_numbered(number, line, triage.line_no, width) for number, line in lines)]
 
 
-def _numbered(number: int, line: str, failing_line: int | None) -> str:
-    return f"{'>' if number == failing_line else ' '} {number:>6} | {_cut(line)}"
+def _numbered(number: int, line: str, failing_line: int | None, width: int | None) -> str:
+    left = f"{'>' if number == failing_line else ' '} {number:>6} | "
+    return left + (_cut(line) if width is None else without_middle(line, max(width - len(left), _NARROWEST)))
 
 
 def _cut(text: str) -> str:

@@ -6,6 +6,7 @@ tests, as in CI, and run on the host that was asked for. What CI's own detection
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -164,4 +165,5 @@ def _offer(records: Sequence[RunRecord], request: RunRequest, config: Config) ->
     if not names or request.host != _LOCAL:
         return []
     host = next((name for name, spec in config.hosts.items() if spec.kind != "local"), "HOST")
-    return [f"on a host with GPUs: ci-tasks remote --host {host} {request.label} --only {','.join(names)}"]
+    only = shlex.quote(",".join(names))
+    return [f"on a host with GPUs: `ci-tasks remote --host {host} {request.label} --only {only}`"]

@@ -124,6 +124,7 @@ def parse_query(options: RunFilterOptions) -> RunQuery:
     since, until = parse_time("since", options.since, now), parse_time("until", options.until, now)
     if since is not None and until is not None and since >= until:
         raise UsageError(f"--since {options.since} is not before --until {options.until}", hint=f"either is {_FORMS}")
+    _check_hosts(_split_names(options.host))
     commit = options.commit.strip().lower()
     if commit and not _COMMIT.fullmatch(commit):
         raise UsageError(
@@ -161,6 +162,18 @@ def _statuses(text: str) -> tuple[str, ...]:
         if status not in STATUSES:
             raise UnknownName("status", status, STATUSES)
     return _split_names(text)
+
+
+def _check_hosts(names: Sequence[str]) -> None:
+    """Raises UnknownName for one that hosts.yaml does not have and on which nothing ran."""
+    if not names:
+        return
+    from ci_tasks.run.hosts_files import open_config
+
+    valid = {*open_config(quiet=True).hosts, *history.hosts()}
+    for name in names:
+        if name not in valid:
+            raise UnknownName("host", name, valid)
 
 
 def _split_names(text: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from ci_tasks.registry import features, metric_formats
 from ci_tasks.report.html.curves import CI, Curve
 from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar, phases
-from ci_tasks.report.outcome import NextStep, next_steps
+from ci_tasks.report.outcome import NextStep, next_steps, verdict
 from ci_tasks.results import store
 from ci_tasks.results.clock import local_status
 from ci_tasks.results.metrics import read_series
@@ -77,6 +77,8 @@ def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
                 file=sys.stderr if options.markdown or options.brief or options.quiet else sys.stdout,
             )
     if not (options.html or options.junit or options.markdown or options.brief or options.quiet):
+        codes = dict.fromkeys(record.checkout.title for record in records if record.checkout)
+        print(f"{title}: {'; '.join([verdict(records), *codes])}")
         print_results(records, logs, title)
     return batch_result(title, records, logs)
 

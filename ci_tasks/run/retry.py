@@ -7,6 +7,7 @@ to the new tree before it starts.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -102,7 +103,7 @@ def _forget_kept(id: str) -> None:
 
 
 def _anew(plan: Plan) -> str:
-    return f"run the row anew: `ci-tasks remote --host {plan.host} {plan.label} --only '{plan.row}'`"
+    return f"run the row anew: `ci-tasks remote --host {plan.host} {plan.label} --only {shlex.quote(plan.row)}`"
 
 
 def _host(plan: Plan, remote: RemoteLocation | None) -> HostSpec:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.cli.help import typed_program
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     "ci-tasks": [sys.executable, "-c", "from ci_tasks.cli.program import main; main()"],
@@ -31,6 +33,7 @@ WRONG = {
     "remote ckpt --host smi": "unknown host 'smi' in",
     "remote ckpt --host sim --only asink": "unknown row 'asink' in label ckpt",
     "logs nosuchrun": "unknown run 'nosuchrun'",
+    "runs --host smi": "unknown host 'smi'; did you mean 'sim'?",
     "jobs --repo /no/such/place": "--repo names /no/such/place, which is not a directory",
     "jobs --workflow .github/workflows/other.yml": "has no .github/workflows/other.yml",
 }
@@ -111,6 +114,22 @@ def test_help_and_hints_name_the_program_that_was_started(tmp_path: Path) -> Non
     assert "\n  gh run view 123 --log-failed | invoke triage -\n" in run("invoke", "triage --help", tmp_path).stdout
     assert "\n  CI_TASKS_HOSTS=mine.yaml ci-tasks hosts\n" in run("ci-tasks", "hosts --help", tmp_path).stdout
     assert "\n`invoke hosts` lists them\n" in run("invoke", "remote ckpt", tmp_path).stderr
+
+
+def test_a_program_that_path_does_not_lead_to_is_named_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ci-tasks", "invoke", "nox"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert typed_program("./ci-tasks", "ci-tasks") == "./ci-tasks"
+    assert typed_program("./nox", "ci-tasks") == "./ci-tasks", "beside nox, which has no such commands"
+    assert typed_program(f"{tmp_path}/a dir/nox", "ci-tasks") == "ci-tasks", "nothing lies beside it"
+    assert typed_program("-c", "ci-tasks") == "ci-tasks"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert typed_program(f"{tmp_path}/invoke", "invoke") == "invoke"
 
 
 @pytest.mark.parametrize("label", ["precision", "run-ci-precision", "e2e-test-precision"])

@@ -173,3 +173,9 @@ def test_a_text_of_a_million_characters_is_cut_at_once() -> None:
     text = "a" * 1_000_000 + "end"
     assert without_middle(text, 10) == "aaa…aaaend"
     assert narrowest([text, "b" * 1_000_000], 10) == ["aaa…aaaend", "bbb…bbbbbb"]
+
+
+def test_a_last_column_without_a_word_takes_no_room() -> None:
+    lines = [("a" * 40, "passed", ""), ("b" * 40, "passed", "")]
+    assert columns(lines, 50, head=("ROW", "STATUS", "REASON"))[0] == f"ROW{' ' * 37}  STATUS"
+    assert "    REASON" in columns([*lines, ("c", "failed", "why")], 50, head=("ROW", "STATUS", "REASON"))

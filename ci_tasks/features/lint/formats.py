@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ci_tasks.agent.codec import encode
 from ci_tasks.errors import printable
 from ci_tasks.features.lint.lint_finding import RULES, LintFinding
+from ci_tasks.report.layout import paragraph
 from ci_tasks.safe_output import json_document
 
 
@@ -26,14 +27,15 @@ class PublicFinding:
     level: str
 
 
-def text(findings: Sequence[LintFinding]) -> list[str]:
-    """Each finding with its fix; why a rule matters once, before its first finding."""
+def text(findings: Sequence[LintFinding], width: int | None = None) -> list[str]:
+    """Each finding with its fix; why a rule matters once, before its first finding. In a terminal, words wrap."""
     lines: list[str] = []
     for rule in dict.fromkeys(finding.rule for finding in findings):
         of_rule = [finding for finding in findings if finding.rule == rule]
-        lines += ["", f"{rule} ({of_rule[0].level}): {of_rule[0].why}"]
+        lines += ["", *paragraph(f"{rule} ({of_rule[0].level}): {of_rule[0].why}", width)]
         for finding in of_rule:
-            lines += [f"  {finding.file}:{finding.line}: {finding.message}", f"    fix: {finding.fix}"]
+            lines += paragraph(f"{finding.file}:{finding.line}: {finding.message}", width, "  ")
+            lines += paragraph(f"fix: {finding.fix}", width, "    ")
     return [printable(line) for line in lines]
 
 

@@ -17,6 +17,7 @@ from ci_tasks.features.lint.rules import lint
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.listing import list_jobs
+from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.changed_tests import changed_jobs
 
 TEXT, JSON, SARIF, GITHUB = FORMATS = ("text", "json", "sarif", "github")
@@ -48,7 +49,7 @@ def run_lint(
     elif form == GITHUB:
         print("\n".join(formats.github(comparison.new)), end="\n" if comparison.new else "")
     else:
-        print("\n".join([source.headline, *formats.text(comparison.new)]))
+        print("\n".join([source.headline, *formats.text(comparison.new, terminal_width())]))
         _print_fixed(comparison, baseline, shrink)
     return EXIT_CODES[FINDINGS if comparison.new or (comparison.fixed and not shrink) else NO_FINDING]
 

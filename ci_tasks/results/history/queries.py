@@ -127,6 +127,12 @@ def labels() -> list[str]:
     return sorted(restored(label) for (label,) in rows if label)
 
 
+def hosts() -> list[str]:
+    """The hosts on which there are runs, by name."""
+    rows = _answer(lambda connection: connection.execute("SELECT DISTINCT host FROM runs").fetchall())
+    return sorted(restored(host) for (host,) in rows if host)
+
+
 def _answer(question: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
     """From the database; where that cannot be used, from the run directories by themselves."""
     try:

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
 def show_triage(log: AnalysedLog, *, brief: bool) -> int:
     """Print what failed and why."""
-    print(brief_triage(log.triage, log.name) if brief else "\n".join([*describe(log.triage), ""]), end="")
+    if brief:
+        print(brief_triage(log.triage, log.name), end="")
+    else:
+        print("\n".join(describe(log.triage, terminal_width())))
     return 0
 
 
@@ -57,7 +60,9 @@ def reproduce(
     config.host(options.host)
     source, recovered, row = _job_of_log(log.job, options, config.given)
     print("\n".join([*report.recovered(recovered, row.row, row.label, terminal_width()), "", "CI's failure:"]))
-    print("\n".join(f"  {line}".rstrip() for line in describe(log.triage)), "", sep="\n", flush=True)
+    width = terminal_width()
+    failure = describe(log.triage, width and width - 2)
+    print("\n".join(f"  {line}".rstrip() for line in failure), "", sep="\n", flush=True)
     base = recovered.merge_base if source.suite.is_changed(row.label) and not options.on_my_tree else None
     image = options.image or _pinned(recovered)
     run_request = RunRequest(
