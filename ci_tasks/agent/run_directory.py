@@ -24,7 +24,7 @@ END_CANCELLED: Final = "cancelled"
 END_ERROR: Final = "error"
 
 # What is fetched beside log, status and artifacts.
-SMALL_FILES = ("docker.json", "environment.json", "events.jsonl", "gpu.jsonl", "agent.log")
+SMALL_FILES = ("docker.json", "environment.json", "events.jsonl", "gpu.jsonl", "agent.log", "evidence.jsonl")
 
 LARGEST = 1 << 24  # bytes of a record that is read
 
@@ -44,6 +44,7 @@ class RunDir:
         self.bin = self._at("bin")
         self.adapter = self._at("bin", "docker")
         self.agent = self._at("bin", "agent.pyz")
+        self.probe = self._at("bin", "probe")
         self.client = self._at("client.lock")
         self.log = self._at("log")
         self.events = self._at("events.jsonl")
@@ -54,6 +55,8 @@ class RunDir:
         self.remote = self._at("remote.json")
         self.environment = self._at("environment.json")
         self.record = self._at("record.json")
+        self.evidence = self._at("evidence")
+        self.evidence_file = self._at("evidence.jsonl")
         self.artifacts = self._at("artifacts")
         self.junit = self._at("artifacts", "junit.xml")
         self.outputs = self._at("artifacts", "outputs")

@@ -1,0 +1,193 @@
+"""What the probe saw, as frozen dataclasses; `codec` converts them to JSON. Pure. All of it is the job's claim.
+
+evidence/ has a file for each process while the job runs; at its end the agent puts them together into evidence.jsonl,
+each line an `EvidenceLine`: an `EvidenceSummary`, then each `InstalledPackages`, then each `ProcessEvidence`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple
+
+from .. import codec
+
+PROCESS_MAIN, PROCESS_THREAD, PROCESS_WORKER = "main", "thread", "worker"
+
+
+@dataclass(frozen=True)
+class CodeFrame:
+    """A place in a program; `source` is the line's text where its file could be read."""
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class LinkedException:
+    """One exception of a chain: the `cause` or `context` of number `of`, or a `member` of that group; -1 for the first.
+    `frames` begin with the outermost."""
+
+    type: str = ""
+    message: str = ""
+    frames: Tuple[CodeFrame, ...] = ()
+    of: int = -1
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class UncaughtException:
+    """`where`: main, thread, or worker, which is a process of multiprocessing. `chain` begins with the one that was not
+    caught."""
+
+    t: float = 0.0
+    where: str = ""
+    thread: str = ""
+    chain: Tuple[LinkedException, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImportedModule:
+    """`origin` is its file, or the directory of a namespace package; `package_version` that of the metadata beside
+    it, or its `__version__`; `commit` that of the work tree around it. Empty where that is not known."""
+
+    name: str = ""
+    origin: str = ""
+    package_version: str = ""
+    commit: str = ""
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """The most bytes that torch had allocated and reserved on a device, as the process counts them, since the program
+    last reset these peaks."""
+
+    device: int = 0
+    allocated: int = 0
+    reserved: int = 0
+    uuid: str = ""
+
+
+@dataclass(frozen=True)
+class ProcessEvidence:
+    """A Python process. `pid` counts in `namespace` (each container has its own), `start` is in the kernel's ticks:
+    together they are nobody else's. `forked`: it runs on in the interpreter of its parent.
+
+    `env` are the variables of ranks and devices, by name, as they were last. `signal` makes it write the stacks of all
+    threads behind its other lines, 0 where it has no such handler. Before it is sent: is the handler still there
+    (SigCgt), and is `descriptor` still the process's file? A program may have closed it and opened another.
+    `imports` are the watched packages whose import has begun; `modules` what was loaded at the end, also from outside
+    of the interpreter. `packages` names its InstalledPackages. `end` is `exit` or `worker`; it is empty where the
+    process was killed, left by `os._exit`, or lives.
+    """
+
+    file: str = ""
+    pid: int = 0
+    start: int = 0
+    ppid: int = 0
+    parent_start: int = 0
+    namespace: str = ""
+    argv: Tuple[str, ...] = ()
+    directory: str = ""
+    executable: str = ""
+    prefix: str = ""
+    python: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    forked: bool = False
+    signal: int = 0
+    descriptor: int = -1
+    started_at: float = 0.0
+    ended_at: Optional[float] = None
+    end: str = ""
+    imports: Tuple[ImportedModule, ...] = ()
+    modules: Tuple[ImportedModule, ...] = ()
+    packages: str = ""
+    exceptions: Tuple[UncaughtException, ...] = ()
+    memory: Tuple[PeakMemory, ...] = ()
+    stacks: str = ""
+
+    @property
+    def key(self) -> Tuple[str, int, int]:
+        return self.namespace, self.pid, self.start
+
+    @property
+    def parent(self) -> Tuple[str, int, int]:
+        """The key of its parent, if that is one of these processes."""
+        return self.namespace, self.ppid, self.parent_start
+
+    @property
+    def rank(self) -> Optional[int]:
+        """By its environment; None where that says none."""
+        for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+            text = self.env.get(name, "")
+            if text.isdecimal() and len(text) < 10:
+                return int(text)
+        return None
+
+
+@dataclass(frozen=True)
+class InstalledPackages:
+    """What is installed for an interpreter: distributions with their versions, named as their metadata directories."""
+
+    key: str = ""
+    python: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvidenceSummary:
+    """`counted` are all processes that loaded the probe, `files` those with a file. `unread` files could not be read,
+    or are over the limits."""
+
+    counted: int = 0
+    files: int = 0
+    unread: int = 0
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """What the probe saw of a run; what is not in it was not seen. The processes are in the order of their start."""
+
+    summary: EvidenceSummary = EvidenceSummary()
+    packages: Mapping[str, InstalledPackages] = field(default_factory=dict)
+    processes: Tuple[ProcessEvidence, ...] = ()
+
+
+@dataclass(frozen=True)
+class EvidenceLine:
+    """A line of evidence.jsonl: one of the three."""
+
+    summary: Optional[EvidenceSummary] = None
+    packages: Optional[InstalledPackages] = None
+    process: Optional[ProcessEvidence] = None
+
+
+def lines_of(evidence: RunEvidence) -> Iterator[EvidenceLine]:
+    yield EvidenceLine(summary=evidence.summary)
+    for packages in evidence.packages.values():
+        yield EvidenceLine(packages=packages)
+    for process in evidence.processes:
+        yield EvidenceLine(process=process)
+
+
+def parse_lines(text: str) -> RunEvidence:
+    """The content of evidence.jsonl, without lines that are none."""
+    summary = EvidenceSummary()
+    packages: Dict[str, InstalledPackages] = {}
+    processes: List[ProcessEvidence] = []
+    for line in text.split("\n"):
+        try:
+            entry = codec.from_json(EvidenceLine, line, where="evidence.jsonl")
+        except codec.RecordError:
+            continue
+        summary = entry.summary or summary
+        if entry.packages is not None:
+            packages[entry.packages.key] = entry.packages
+        if entry.process is not None:
+            processes.append(entry.process)
+    return RunEvidence(summary, packages, in_order(processes))
+
+
+def in_order(processes: List[ProcessEvidence]) -> Tuple[ProcessEvidence, ...]:
+    return tuple(sorted(processes, key=lambda process: (process.started_at, process.pid)))

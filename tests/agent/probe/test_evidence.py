@@ -1,0 +1,114 @@
+"""What is read of files that a job can write as it likes, and what comes of it for the client."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.probe import evidence
+from ci_tasks.agent.probe.evidence import collect_evidence, parse_process, read_evidence
+from ci_tasks.agent.probe.records import parse_lines
+from ci_tasks.agent.run_directory import RunDir
+
+START = {
+    "event": "start",
+    "t": 1.5,
+    "pid": 7,
+    "start": 3,
+    "ppid": 1,
+    "parent_start": 2,
+    "namespace": "pid:[1]",
+    "argv": ["python", "x.py"],
+    "directory": "/",
+    "executable": "/p",
+    "prefix": "/",
+    "python": "3.8.1",
+    "env": {"RANK": "3"},
+    "forked": False,
+    "signal": 41,
+    "descriptor": 1000,
+}
+NAME = "7-3-0123abcd.jsonl"
+
+
+def lines(*events: object) -> str:
+    return "".join(json.dumps(event) + "\n" for event in events)
+
+
+def run_with(tmp_path: Path, **files: str) -> RunDir:
+    run = RunDir(str(tmp_path))
+    os.makedirs(run.evidence)
+    for name, text in files.items():
+        Path(run.evidence, name).write_text(text)
+    return run
+
+
+def test_lines_that_are_none_and_values_of_another_type_are_left_out() -> None:
+    text = lines(START, {"event": "import", "module": {"name": 3}}, {"event": "import"}, {"event": "x"}, {"event": []})
+    text += '{"event": "end", "t": 2\n{"event": "environ", "env": {"RANK": "4"}}\n{"event": \n'
+    process = parse_process(text + lines({**START, "pid": 8}), NAME)
+    assert process is not None
+    assert (process.pid, process.rank, process.imports, process.end) == (7, 4, (), "")
+    assert parse_process(lines({**START, "pid": "7"})) is None
+    assert parse_process("") is None
+
+
+def test_stacks_are_what_stands_between_the_lines() -> None:
+    end = {"event": "end", "t": 2.0, "how": "exit", "memory": [], "modules": []}
+    text = lines(START) + 'Current thread 0x1 (most recent call first):\n  File "x"\n' + lines(end) + "Thread 0x2\n"
+    process = parse_process(text)
+    assert process is not None
+    assert process.stacks == 'Current thread 0x1 (most recent call first):\n  File "x"\nThread 0x2'
+    assert (process.end, process.ended_at) == ("exit", 2.0)
+
+
+def test_links_pipes_and_other_files_are_not_read(tmp_path: Path) -> None:
+    run = run_with(tmp_path, **{NAME: lines(START), "other": "x", "8-1-0123abcd.jsonl.x": lines(START), "count": ".."})
+    secret = tmp_path / "secret"
+    secret.write_text(lines(START) + "root:x:0:0")
+    os.symlink(secret, os.path.join(run.evidence, "9-1-0123abcd.jsonl"))
+    os.mkfifo(os.path.join(run.evidence, "9-2-0123abcd.jsonl"))
+    os.mkdir(os.path.join(run.evidence, "9-3-0123abcd.jsonl"))
+    found = read_evidence(run.evidence)
+    assert found is not None
+    assert [process.file for process in found.processes] == [NAME]
+    assert (found.summary.counted, found.summary.files, found.summary.unread) == (2, 4, 3)
+    os.rename(run.evidence, tmp_path / "moved")
+    os.symlink(tmp_path / "moved", run.evidence)
+    assert read_evidence(run.evidence) is None
+
+
+def test_what_is_read_and_written_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "MAX_WRITTEN", evidence.MAX_STACKS * 2)
+    huge = lines(START) + "x" * (evidence.MAX_STACKS * 2)
+    run = run_with(tmp_path, **{f"{pid}-3-0123abcd.jsonl": huge for pid in range(4)})
+    assert collect_evidence(run, ())
+    assert os.path.getsize(run.evidence_file) <= evidence.MAX_WRITTEN
+    found = parse_lines(Path(run.evidence_file).read_text())
+    assert found.summary.files == 4 and 0 < len(found.processes) < 4
+    assert found.processes[0].file
+
+
+def test_it_arrives_as_it_was_with_secrets_masked(tmp_path: Path) -> None:
+    frames = [{"file": "/x.py", "line": 3, "function": "f", "source": 'login("hunter2222")'}]
+    chain = [{"of": -1, "link": "", "type": "ValueError", "message": "bad \ud800 hunter2222", "frames": frames}]
+    failure = {"event": "exception", "t": 1.7, "where": "thread", "thread": "T", "chain": chain}
+    key = "packages-" + "0" * 32
+    packages = json.dumps({"python": "3.8.1", "packages": {"torch": "2.0"}})
+    run = run_with(tmp_path, **{NAME: lines(START, failure, {"event": "packages", "file": key}), key: packages})
+    assert collect_evidence(run, ["hunter2222"])
+    text = Path(run.evidence_file).read_text()
+    assert "hunter" not in text
+    found = parse_lines(text)
+    [process] = found.processes
+    assert process.exceptions[0].chain[0].frames[0].source == 'login("***")'
+    assert found.packages[process.packages].packages == {"torch": "2.0"}
+
+
+def test_a_run_without_the_directory_has_no_evidence(tmp_path: Path) -> None:
+    run = RunDir(str(tmp_path))
+    assert not collect_evidence(run, ())
+    assert not os.path.exists(run.evidence_file)

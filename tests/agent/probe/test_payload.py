@@ -1,0 +1,462 @@
+"""The probe in real interpreters: what it sees, and that a program behaves as without it, whatever it does."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.probe.payload import MAX_BYTES, MAX_FILES
+from ci_tasks.agent.probe.records import ProcessEvidence
+from tests.agent.conftest import wait_until
+from tests.agent.probe.interpreters import PYENV, Interpreter, add_probe, make_interpreter, pythons
+
+PROGRAM = """\
+import multiprocessing, sys, threading, unittest
+
+def fail():
+    raise KeyError("in a thread")
+
+def work():
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        raise RuntimeError("at work: \\u00e9 \\U0001f600 \\"\\n") from error
+
+if __name__ == "__main__":
+    thread = threading.Thread(target=fail, name="loader")
+    thread.start()
+    thread.join()
+    for method in ("fork", "spawn"):
+        process = multiprocessing.get_context(method).Process(target=work)
+        process.start()
+        process.join()
+    work()
+"""
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Interpreter:
+    return make_interpreter(tmp_path)
+
+
+def script(interpreter: Interpreter, text: str, name: str = "program.py") -> str:
+    path = interpreter.venv.parent / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def failures(process: ProcessEvidence) -> list[tuple[str, str]]:
+    return [(failure.where, failure.chain[0].type) for failure in process.exceptions]
+
+
+@pytest.mark.parametrize("base", pythons(), ids=lambda base: Path(base).parts[-3] if "pyenv" in base else "own")
+def test_every_python_tells_its_processes_their_failures_and_their_ends(tmp_path: Path, base: str) -> None:
+    python = make_interpreter(tmp_path, base)
+    path = script(python, PROGRAM)
+    code, _, errors = python(path)
+    plain = subprocess.run([base, path], capture_output=True, text=True, check=False)
+    assert (code, _without_pids(errors)) == (plain.returncode, _without_pids(plain.stderr))
+
+    processes = python.processes()
+    main = processes[0]
+    workers = [process for process in processes if process.end == "worker"]
+    assert [process.forked for process in workers] == [True, False]
+    assert main.argv == (python.program, path) and main.end == "exit" and main.ended_at
+    assert {process.parent for process in workers} == {main.key}
+    assert failures(main) == [("thread", "builtins.KeyError"), ("main", "builtins.RuntimeError")]
+    assert main.exceptions[0].thread == "loader"
+    assert [failures(process) for process in workers] == [[("worker", "builtins.RuntimeError")]] * 2
+    error, cause = main.exceptions[1].chain
+    assert error.message == 'at work: \u00e9 \U0001f600 "\n'
+    assert [(frame.function, frame.source) for frame in error.frames] == [
+        ("<module>", "work()"),
+        ("work", 'raise RuntimeError("at work: \\u00e9 \\U0001f600 \\"\\n") from error'),
+    ]
+    assert (cause.type, cause.of, cause.link) == ("builtins.ZeroDivisionError", 0, "cause")
+    assert [module.name for module in main.imports] == ["unittest"]
+    assert main.packages in python.evidence().packages
+    assert python.evidence().summary.counted == len(processes)
+
+
+def _without_pids(text: str) -> str:
+    """The same program's messages: names of threads' addresses differ."""
+    return "\n".join(line for line in text.splitlines() if "Process Spawn" not in line and "~~" not in line)
+
+
+def test_nothing_but_built_in_modules_is_imported_before_the_program(tmp_path: Path) -> None:
+    """A program's own types.py would else not be the one that the library gets."""
+    python = make_interpreter(tmp_path, probe=False)
+    list_modules = "import sys; print(sorted(sys.modules))"
+    before = python("-c", list_modules)[1]
+    add_probe(python)
+    more = set(eval(python("-c", list_modules)[1])) - set(eval(before))
+    assert more <= {"ci_tasks_probe", *sys.builtin_module_names}
+
+
+@pytest.mark.parametrize(
+    ("words", "seen"),
+    [(("-c", "pass"), 1), (("-I", "-c", "pass"), 1), (("-E", "-s", "-c", "pass"), 1), (("-S", "-c", "pass"), 0)],
+)
+def test_an_isolated_interpreter_is_seen_and_one_without_site_is_not(
+    python: Interpreter, words: tuple[str, ...], seen: int
+) -> None:
+    assert python(*words) == (0, "", "")
+    assert len(python.processes()) == seen
+
+
+def test_the_environment_does_not_matter_but_its_ranks_and_devices_are_noted(python: Interpreter) -> None:
+    """As torchrun starts a worker, and Ray one whose PYTHONPATH is its own."""
+    env = {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "CUDA_VISIBLE_DEVICES": "5",
+        "SECRET": "x",
+        "PYTHONPATH": "/root/Megatron-LM",
+    }
+    assert python("-c", "import unittest, os; os.environ['RANK'] = '4'; import json", env=env)[0] == 0
+    process = python.only_process()
+    assert process.rank == 4
+    assert dict(process.env) == {"RANK": "4", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "5"}
+
+
+def test_the_images_own_sitecustomize_runs_as_before(python: Interpreter) -> None:
+    (python.packages / "sitecustomize.py").write_text("print('customized')\n")
+    assert python("-c", "pass")[1] == "customized\n"
+    assert python.only_process().end == "exit"
+
+
+def test_a_site_directory_that_is_read_twice_begins_it_once(python: Interpreter) -> None:
+    other = python.venv.parent / "other"
+    shutil.copytree(python.run.probe, other)
+    (python.packages / "zz.pth").write_text(f"import site; site.addsitedir({str(other)!r})\n")
+    assert python("-c", "pass") == (0, "", "")
+    assert len(python.processes()) == 1
+
+
+def test_an_interpreter_that_cannot_read_the_payload_says_nothing(python: Interpreter) -> None:
+    (python.packages / "ci_tasks_probe.py").write_text("a syntax error\n")
+    assert python("-c", "pass") == (0, "", "")
+    (python.packages / "ci_tasks_probe.py").unlink()
+    assert python("-c", "pass") == (0, "", "")
+    old = next(PYENV.glob("2.7*/bin/python"), None)
+    if old is not None:
+        line = (
+            f"import sys; sys.path.insert(0, {str(python.packages)!r}); "
+            + (Path(python.run.probe) / "ci_tasks_probe.pth").read_text()
+        )
+        shutil.copy(Path(python.run.probe) / "ci_tasks_probe.py", python.packages)
+        done = subprocess.run([old, "-c", line], capture_output=True, check=True)
+        assert done.stderr == b""
+
+
+def test_a_missing_directory_is_no_problem(python: Interpreter) -> None:
+    shutil.rmtree(python.run.evidence)
+    assert python("-c", "import sys, unittest; print(len(sys.meta_path))")[2] == ""
+    assert not os.path.exists(python.run.evidence)
+
+
+def test_a_job_that_deletes_the_directory_runs_on(python: Interpreter) -> None:
+    text = f"import shutil; shutil.rmtree({python.run.evidence!r}); import unittest, os; os.fork(); 1 / 0"
+    code, _, errors = python("-c", text)
+    assert code == 1
+    assert errors.count("ZeroDivisionError") == 2
+    assert "probe" not in errors
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_is_no_problem(python: Interpreter) -> None:
+    os.symlink("/dev/full", os.path.join(python.run.evidence, "count"))
+    assert python("-c", "import unittest") == (0, "", "")
+    os.unlink(os.path.join(python.run.evidence, "count"))
+
+    def limit_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    code, _, errors = python("-c", "import unittest; 1 / 0", preexec_fn=limit_files)
+    assert code == 1
+    assert errors.endswith("ZeroDivisionError: division by zero\n") and "probe" not in errors
+    assert python.evidence().summary.unread == 1
+
+
+def test_what_stands_in_the_place_of_its_files_is_left_alone(python: Interpreter) -> None:
+    outside = python.venv.parent / "outside"
+    outside.write_text("mine")
+    os.symlink(outside, os.path.join(python.run.evidence, "count"))
+    assert python("-c", "pass") == (0, "", "")
+    assert outside.read_text() == "mine"
+    os.unlink(os.path.join(python.run.evidence, "count"))
+    os.mkfifo(os.path.join(python.run.evidence, "count"))
+    assert python("-c", "pass") == (0, "", "")
+
+
+def test_a_program_may_close_all_files_and_open_its_own(python: Interpreter) -> None:
+    """What is written later goes to none of the program's files."""
+    text = f"""
+import os, unittest
+os.closerange(3, 5000)
+mine = [os.open({str(python.venv.parent)!r} + "/mine", os.O_CREAT | os.O_WRONLY) for _ in range(3)]
+while mine[-1] < 1010:
+    mine.append(os.dup(mine[0]))
+1 / 0
+"""
+    assert python("-c", text)[0] == 1
+    assert (python.venv.parent / "mine").read_bytes() == b""
+    assert failures(python.only_process()) == [("main", "builtins.ZeroDivisionError")]
+
+
+def test_standard_files_that_are_closed_stay_closed(python: Interpreter) -> None:
+    text = "import os, sys; print(sys.stdout, file=sys.stderr); import unittest; os.fstat(1)"
+    words = ["sh", "-c", 'exec "$0" "$@" >&-', python.program, "-c", text]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("None\n") and done.stderr.endswith("Bad file descriptor\n")
+
+
+def test_a_limit_of_few_open_files_and_another_directory_do_not_matter(python: Interpreter) -> None:
+    def limit_files() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+
+    text = "import os; os.chdir('/'); import unittest; 1 / 0"
+    assert python("-c", text, preexec_fn=limit_files)[0] == 1
+    assert failures(python.only_process()) == [("main", "builtins.ZeroDivisionError")]
+
+
+def test_processes_without_an_end_have_no_end_mark(python: Interpreter) -> None:
+    assert python("-c", "import os, unittest, json; os._exit(3)")[0] == 3
+    assert python("-c", "import os, unittest, json; os.kill(os.getpid(), 9)")[0] == -9
+    assert [(process.end, process.ended_at) for process in python.processes()] == [("", None)] * 2
+    assert [process.imports[0].name for process in python.processes()] == ["unittest"] * 2
+
+
+def test_a_fork_after_threads_ends_as_it_would(python: Interpreter) -> None:
+    text = """
+import os, threading, time, warnings
+warnings.simplefilter("ignore")
+stop = threading.Event()
+threads = [threading.Thread(target=lambda: [0 for _ in iter(stop.is_set, True)], daemon=True) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for _ in range(20):
+    pid = os.fork()
+    if not pid:
+        os._exit(7)
+    assert os.waitpid(pid, 0)[1] >> 8 == 7
+stop.set()
+"""
+    assert python("-c", text) == (0, "", "")
+    forks = [process for process in python.processes() if process.forked]
+    assert len(forks) == 20
+    assert {process.parent for process in forks} == {python.processes()[0].key}
+
+
+def test_the_signal_writes_the_stacks_of_all_threads(python: Interpreter) -> None:
+    text = """
+import os, queue, sys, threading
+def wait_for_work():
+    queue.Queue().get()
+threading.Thread(target=wait_for_work, daemon=True).start()
+child = os.fork()
+print(child or "", end=" ", flush=True)
+threading.Event().wait()
+"""
+    with python.start("-u", "-c", text) as process:
+        wait_until(lambda: len(python.processes()) == 2)
+        main, child = python.processes()
+        for each in (main, child):
+            assert each.signal == signal.SIGRTMIN + 7
+            assert os.readlink(f"/proc/{each.pid}/fd/{each.descriptor}").endswith(each.file)
+        time.sleep(0.2)
+        os.kill(main.pid, main.signal)
+        os.kill(child.pid, child.signal)
+        main, child = wait_until(lambda: all(each.stacks for each in python.processes()) and python.processes())
+        assert "wait_for_work" in main.stacks and "Current thread" in main.stacks
+        assert "wait_for_work" not in child.stacks and "in wait" in child.stacks
+        assert process.poll() is None
+        os.kill(child.pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+
+
+def test_a_programs_own_handler_is_kept(python: Interpreter) -> None:
+    text = """
+import os, signal
+number = signal.SIGRTMIN + 7
+signal.signal(number, lambda *_: print("mine"))
+os.kill(os.getpid(), number)
+"""
+    assert python("-c", text) == (0, "mine\n", "")
+
+
+def test_hooks_of_a_program_are_called_and_look_as_without_the_probe(python: Interpreter) -> None:
+    text = """
+import sys, threading
+assert sys.excepthook is sys.__excepthook__
+assert getattr(threading, "__excepthook__", threading.excepthook) is threading.excepthook
+before = sys.excepthook
+def hook(*values):
+    print("mine")
+    before(*values)
+sys.excepthook = hook
+raise ValueError("x")
+"""
+    assert python(script(python, text))[:2] == (1, "mine\n")
+    assert failures(python.only_process()) == [("main", "builtins.ValueError")]
+
+
+def test_a_hook_that_calls_no_other_hides_nothing(python: Interpreter) -> None:
+    text = "import sys; sys.excepthook = lambda *values: None; raise ValueError('x')"
+    assert python("-c", text)[0] == 1
+    assert failures(python.only_process()) == [("main", "builtins.ValueError")]
+
+
+def test_exceptions_that_misbehave_are_noted_without_their_text(python: Interpreter) -> None:
+    text = """
+class Bad(Exception):
+    def __str__(self):
+        raise SystemExit(9)
+def deep(n):
+    deep(n + 1)
+try:
+    deep(0)
+except RecursionError as error:
+    raise Bad() from error
+"""
+    assert python(script(python, text))[0] == 1
+    [failure] = python.only_process().exceptions
+    assert [linked.message[:20] for linked in failure.chain] == ["<its text cannot be ", "maximum recursion de"]
+    assert len(failure.chain[1].frames) == 50
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no exception groups")
+def test_members_of_groups_are_noted(python: Interpreter) -> None:
+    assert python("-c", "raise ExceptionGroup('both', [ValueError('a'), KeyError('b')])")[0] == 1
+    [failure] = python.only_process().exceptions
+    links = [(linked.type, linked.of, linked.link) for linked in failure.chain]
+    assert links[1:] == [("builtins.ValueError", 0, "member"), ("builtins.KeyError", 0, "member")]
+
+
+def test_an_exception_that_a_test_framework_caught_is_not_uncaught(python: Interpreter) -> None:
+    text = """
+import sys
+def run():
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        sys.last_value, sys.last_traceback = error, error.__traceback__
+namespace = {"__name__": "framework"}
+import types
+types.FunctionType(run.__code__, {**globals(), "__name__": "framework"})()
+"""
+    assert python(script(python, text)) == (0, "", "")
+    assert python.only_process().exceptions == ()
+
+
+def test_imported_packages_have_their_origin_version_and_commit(python: Interpreter, tmp_path: Path) -> None:
+    installed = python.packages / "torch"
+    installed.mkdir()
+    (installed / "__init__.py").write_text("import json\n")
+    (python.packages / "torch-2.11.0+cu128.dist-info").mkdir()
+    tree = tmp_path / "tree"
+    for name in ("slime", "megatron/core", "helpers"):
+        (tree / name).mkdir(parents=True)
+        (tree / name / "__init__.py").write_text("__version__ = '0.9'\n")
+    (tree / ".git" / "refs").mkdir(parents=True)
+    (tree / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (tree / ".git" / "packed-refs").write_text(f"{'a' * 40} refs/heads/main\n")
+    text = "import torch, slime, megatron.core, helpers, special\n"
+    assert python("-c", text, env={"PYTHONPATH": f"{tree}"})[0] == 1  # there is no `special`
+    process = python.only_process()
+    assert [(module.name, module.package_version) for module in process.imports] == [
+        ("torch", "2.11.0+cu128"),
+        ("slime", ""),
+        ("megatron.core", ""),
+    ]
+    found = {module.name: module for module in process.modules}
+    assert found["torch"].origin == str(installed / "__init__.py") and found["torch"].commit == ""
+    assert (found["slime"].package_version, found["slime"].commit) == ("0.9", "a" * 40)
+    assert found["helpers"].origin == str(tree / "helpers" / "__init__.py")
+    assert python.evidence().packages[process.packages].packages["torch"] == "2.11.0+cu128"
+
+
+def test_namespace_packages_zip_files_and_failing_imports_are_imported_as_before(
+    python: Interpreter, tmp_path: Path
+) -> None:
+    (tmp_path / "tree" / "ray").mkdir(parents=True)
+    (tmp_path / "tree" / "verl.py").write_text("import json\nimport does_not_exist\n")
+    shutil.make_archive(str(tmp_path / "packed"), "zip", _package(tmp_path / "zipped", "vllm"))
+    text = """
+import ray
+try:
+    import verl
+except ModuleNotFoundError as error:
+    print(error.name)
+import vllm
+import importlib.util
+print(importlib.util.find_spec("sglang"), vllm.__file__)
+"""
+    path = f"{tmp_path / 'tree'}:{tmp_path / 'packed.zip'}"
+    code, out, errors = python("-c", text, env={"PYTHONPATH": path})
+    assert (code, out, errors) == (0, f"does_not_exist\nNone {tmp_path}/packed.zip/vllm/__init__.py\n", "")
+    process = python.only_process()
+    assert [module.name for module in process.imports] == ["ray", "verl", "vllm"]
+    assert [module.name for module in process.modules] == ["ray", "vllm"]
+    assert process.modules[0].origin == str(tmp_path / "tree" / "ray")
+
+
+def _package(directory: Path, name: str) -> Path:
+    (directory / name).mkdir(parents=True)
+    (directory / name / "__init__.py").write_text("")
+    return directory
+
+
+def test_peaks_of_gpu_memory_are_asked_of_a_torch_that_is_initialized(python: Interpreter) -> None:
+    torch = _package(python.packages, "torch") / "torch"
+    (torch / "cuda.py").write_text(
+        "is_initialized = lambda: ready\ndevice_count = lambda: 2\nmax_memory_reserved = lambda device: device * 30\n"
+        "max_memory_allocated = lambda device: device * 20\n"
+        "get_device_properties = lambda device: type('P', (), {'uuid': 'GPU-1'})\nready = False\n"
+    )
+    assert python("-c", "import torch.cuda")[0] == 0
+    assert python("-c", "import torch.cuda; torch.cuda.ready = True")[0] == 0
+    first, second = python.processes()
+    assert first.memory == ()
+    assert [(each.device, each.allocated, each.reserved, each.uuid) for each in second.memory] == [(1, 20, 30, "GPU-1")]
+
+
+def test_a_thousand_processes_leave_as_many_files_as_are_allowed(python: Interpreter) -> None:
+    """They are counted; here as if the others had been before."""
+    Path(python.run.evidence, "count").write_bytes(b"." * (MAX_FILES - 5))
+    for _ in range(8):
+        assert python("-c", "pass") == (0, "", "")
+    summary = python.evidence().summary
+    assert (summary.counted, summary.files) == (MAX_FILES + 3, 5)
+
+
+def test_a_process_writes_a_limited_number_of_bytes(python: Interpreter) -> None:
+    text = """
+import threading
+def fail():
+    raise ValueError("x" * 10000)
+for _ in range(200):
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+"""
+    assert python("-c", text)[0] == 0
+    [file] = Path(python.run.evidence).glob("*.jsonl")
+    assert file.stat().st_size <= MAX_BYTES
+    assert python.only_process().end == "exit"
+
+
+def test_a_strange_umask_does_not_hide_the_file_from_the_agent(python: Interpreter) -> None:
+    assert python("-c", "import unittest", preexec_fn=lambda: os.umask(0o777) and None) == (0, "", "")
+    [file] = Path(python.run.evidence).glob("*.jsonl")
+    assert file.stat().st_mode & 0o777 == 0o644
