@@ -4,8 +4,6 @@ example is a command that exists, with flags that it has and values that can be 
 from __future__ import annotations
 
 import ast
-import inspect
-import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -15,8 +13,6 @@ from urllib.parse import unquote
 
 import pytest
 from invoke.parser.context import ParserContext
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 from ci_tasks import config
 from ci_tasks.cli import reference
@@ -28,12 +24,8 @@ from ci_tasks.records import STATUSES
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.list_runs import parse_time
 from ci_tasks.run.outline import outline
+from tests.parts.documents import EXAMPLES, PAGES, ROOT, name_of, tokens
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    (ROOT / "docs").rglob("*.md")
-)
-OURS = ("invoke", "ci-tasks", "nox")
 # The labels of slime's that examples may name, beside those of the sample.
 LABELS = {
     "LABEL",
@@ -47,16 +39,6 @@ LABELS = {
     "changed-detect",
 }
 HOSTS = {"local", "sim", "sims", "H", "BOX", "cluster", "h100", "h100a", "h100b", "h100c", "h100d", "a", "b", "c", "d"}
-
-
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-def tokens(page: Path) -> Iterator[Token]:
-    for token in MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8")):
-        yield token
-        yield from token.children or ()
 
 
 @cache
@@ -115,46 +97,6 @@ def test_every_path_of_the_project_exists() -> None:
 def test_every_page_is_linked_from_the_index() -> None:
     pages = {ROOT / "docs" / link.partition("#")[0] for link in links(ROOT / "docs/index.md") if link.endswith(".md")}
     assert pages | {ROOT / "docs/index.md"} == set((ROOT / "docs").rglob("*.md"))
-
-
-def examples() -> Iterator[tuple[str, str]]:
-    """(where, line) of every line of a shell block, and of a command's help that begins with one of our programs."""
-    for page in PAGES:
-        for token in tokens(page):
-            if token.type == "fence" and token.info in ("bash", "sh", "shell"):
-                begun = token.map[0] + 2 if token.map else 0
-                for number, line in enumerate(token.content.splitlines(), begun):
-                    yield f"{name_of(page)}:{number}", line
-    for name, task in namespace.tasks.items():
-        for line in (inspect.getdoc(task.function) or "").splitlines():
-            if re.match(r"(invoke|ci-tasks|nox|gh|[A-Z_]+=\S+) ", line):
-                yield f"help of {name}", re.split(r" {2,}", line)[0]  # what follows says what it is for
-
-
-def calls(line: str) -> Iterator[list[str]]:
-    """The calls of our programs in a line: each with its words, without what the shell itself reads."""
-    argv = shlex.shlex(line, posix=True, punctuation_chars="|&;<>()")
-    argv.commenters = "#"
-    argv.whitespace_split = True
-    call: list[str] | None = None
-    redirected = False
-    for word in argv:
-        if set(word) <= set("|&;<>()"):
-            redirected = "<" in word or ">" in word
-            if not redirected and call:
-                yield call
-                call = None
-        elif redirected:
-            redirected = False
-        elif call is not None:
-            call.append(word)
-        elif os.path.basename(word) in OURS:
-            call = [os.path.basename(word)]
-    if call:
-        yield call
-
-
-EXAMPLES = [(where, call) for where, line in examples() for call in calls(line)]
 
 
 @pytest.mark.parametrize(("where", "call"), EXAMPLES, ids=[f"{where} {shlex.join(call)}" for where, call in EXAMPLES])
