@@ -126,6 +126,40 @@ class RunEnvironment(Environment):
 
 
 @dataclass(frozen=True)
+class GpuPeaks:
+    """What was sampled of one GPU of a run. Memory is in MiB, and `used` its peak; `others` the peak of processes that
+    are shown not to be the run's. `utilization` is a mean, `watts` and `celsius` are peaks, `sm_mhz` is the lowest
+    clock. `slowed`: seconds in which the clock was held down, by reason. ECC errors are those of the run's time."""
+
+    gpu: int
+    uuid: str
+    total: int | None = None
+    used: int | None = None
+    others: int | None = None
+    utilization: float | None = None
+    watts: float | None = None
+    celsius: int | None = None
+    sm_mhz: int | None = None
+    slowed: Mapping[str, float] = field(default_factory=dict)
+    corrected: int | None = None
+    uncorrected: int | None = None
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """What gpu.jsonl shows. `oddities` are sentences, each about something that was seen; `strangers` those of them
+    about memory that others held. `not_seen` says when there was no sample, and what could not be read. `fullest` is
+    who held what when a GPU was fullest before the end, of a row that ran out of its memory."""
+
+    gpus: tuple[GpuPeaks, ...] = ()
+    seconds: float = 0.0
+    oddities: tuple[str, ...] = ()
+    strangers: tuple[str, ...] = ()
+    not_seen: tuple[str, ...] = ()
+    fullest: str = ""
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One try at a row. `id` is that of its run directory; `gpu_ids` count on its host, or on its node. `left` has a
     line for each thing that could not be removed from the host, or collected there."""
@@ -174,6 +208,7 @@ class RunRecord:
     triage: Triage | None = None
     deviations: tuple[Deviation, ...] = ()
     environment: RunEnvironment = RunEnvironment()
+    gpu_use: GpuUse | None = None
     attempts: tuple[Attempt, ...] = ()
     left: tuple[str, ...] = ()
     stopped: bool = False

@@ -42,6 +42,7 @@ PURE = [
     *("records", "yaml_lines", "given_values", "config", "workflow.*", "planning.*", "report.*"),
     *("results.triage", "results.log_lines", "results.log_scanner", "results.metric_lines", "results.verdict"),
     *(
+        "results.gpu_samples",
         "results.log_facts",
         "results.junit",
         "results.progress",

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ci_tasks.errors import shortened
-from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Deviation, Evidence, RunRecord
+from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Deviation, Evidence, GpuUse, RunRecord
 from ci_tasks.report.layout import columns, without_middle
 from ci_tasks.workflow.model import Row
 
 _MAX_CELL = 58
+_MOST_ODDITIES = 4  # of a row's GPUs
 _MAX_REASON = 300  # characters; the record has all of it
 _WHAT_WAS_TESTED = {"code", "files unlike your disk", "files of the run", "status.json", "exit code", "retried"}
 _HARMLESS = {"PYTEST_ADDOPTS", "install steps", "pull request", "changed tests", "event", "if", "node"}
@@ -43,8 +44,27 @@ def results(records: Sequence[RunRecord], logs: Sequence[str], width: int | None
     shown = [(r, log) for r, log in zip(records, logs, strict=True) if r.status != PASSED and r.started_at]
     if shown:
         lines += ["", *columns([(f"log of {r.row}:", f"{log}{_at(r)}") for r, log in shown], width)]
-    left = left_on_hosts(records, width)
-    return [*lines, "", *left] if left else lines
+    for part in (gpu_oddities(records, width), left_on_hosts(records, width)):
+        lines += ["", *part] if part else []
+    return lines
+
+
+def gpu_oddities(records: Sequence[RunRecord], width: int | None = None) -> list[str]:
+    """What was odd about the GPUs while rows ran, and of a row that did not pass, when they were not sampled."""
+    body = [
+        (f"  {record.row}:", sentence)
+        for record in records
+        if record.gpu_use is not None
+        for sentence in _of_gpus(record.gpu_use, failed=record.status != PASSED)
+    ]
+    return ["GPUs while rows ran:", *columns(body, width)] if body else []
+
+
+def _of_gpus(use: GpuUse, *, failed: bool) -> list[str]:
+    shown = [*use.oddities[:_MOST_ODDITIES]]
+    more = len(use.oddities) - len(shown)
+    shown += [f"and {more} more, see `ci-tasks report --html`"] if more else []
+    return [*shown, *(use.not_seen[:_MOST_ODDITIES] if failed else [])]
 
 
 def left_on_hosts(records: Sequence[RunRecord], width: int | None = None) -> list[str]:

@@ -23,11 +23,13 @@ from ci_tasks.agent.records import (
     DockerInvocations,
     Environment,
     Event,
+    GpuSample,
     RemoteLocation,
     RunDescription,
     SlurmAllocation,
     Status,
     read_events,
+    read_gpu_samples,
 )
 from ci_tasks.agent.run_directory import (
     END_EXIT,
@@ -51,6 +53,7 @@ from ci_tasks.records import (
     WAITING,
     Attempt,
     Evidence,
+    GpuUse,
     LogDigest,
     RunEnvironment,
     RunRecord,
@@ -60,7 +63,8 @@ from ci_tasks.records import (
 )
 from ci_tasks.results.analysis import analyse
 from ci_tasks.results.batch_state import BatchState, read_state_if_readable
-from ci_tasks.results.clock import local_events, local_status
+from ci_tasks.results.clock import clock_ahead, local_events, local_status
+from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.log_facts import LogFacts, read_log
 from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
@@ -70,6 +74,7 @@ _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 _LONGEST_LINE = 1 << 16
 _PIECE = 1 << 18
 _LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
+_LARGEST_SAMPLES = 1 << 23
 _LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log has to do
 
 
@@ -95,7 +100,8 @@ def judge_run(run: RunDir) -> RunRecord:
     events = events_of(run)
     record = _record(plan, status, verdict, facts, calls, _environment(run), queue_seconds(events))
     record = replace(record, deviations=(*record.deviations, *_packages_used_again(events)))
-    return _write_record(run, replace(record, triage=triage if verdict.status != PASSED else None))
+    record = replace(record, triage=triage if verdict.status != PASSED else None)
+    return _write_record(run, _with_gpu_use(record, read_gpu_use(run, record, status.ended_at)))
 
 
 def _mask_leftovers(run: RunDir) -> None:
@@ -287,6 +293,34 @@ def _packages_used_again(events: Sequence[Event]) -> list[Deviation]:
     names = dict.fromkeys(event.name for event in events if event.event == "packages" and event.name)
     why = "shared by runs with the same install steps; --fresh-env installs them anew"
     return [Deviation("packages", "resolved anew in each run", name, why) for name in names]
+
+
+def read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None) -> GpuUse | None:
+    """What gpu.jsonl shows of the run's GPUs; None where there is none, or it has nothing of them."""
+    uuids = {uuid for attempt in record.attempts[-1:] for uuid in attempt.gpu_uuids}
+    out_of_memory = record.cause in OUT_OF_MEMORY
+    samples = gpu_samples(run)
+    return gpu_use(samples, uuids=uuids, ids=record.gpu_ids, ended_at=ended_at, out_of_memory=out_of_memory)
+
+
+def gpu_samples(run: RunDir) -> list[GpuSample]:
+    """The lines of gpu.jsonl, by our clock; none where there is no such file."""
+    try:
+        text = read_file(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    return by_clock(read_gpu_samples(text), clock_ahead(run))
+
+
+def _with_gpu_use(record: RunRecord, use: GpuUse | None) -> RunRecord:
+    """The record with what its GPUs did. Who else held their memory is a difference from CI, and explains a row that
+    ran out of it."""
+    if use is None:
+        return record
+    why = "seen by nvidia-smi while the row ran (gpu.jsonl)"
+    others = [Deviation("memory of its GPUs", "locked for the row", sentence, why) for sentence in use.strangers]
+    reason = "; ".join(filter(None, [record.reason, use.fullest]))
+    return replace(record, gpu_use=use, deviations=(*record.deviations, *others), reason=reason)
 
 
 def log_facts(run: RunDir) -> LogFacts:

@@ -18,13 +18,15 @@ from ci_tasks.errors import UsageError
 from ci_tasks.records import PASSED, BatchResult, RunRecord
 from ci_tasks.registry import features, metric_formats
 from ci_tasks.report.html.curves import CI, Curve
+from ci_tasks.report.html.gpu_charts import RowGpus
 from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar, phases
 from ci_tasks.report.outcome import NextStep, next_steps, verdict
 from ci_tasks.results import store
 from ci_tasks.results.clock import local_status
+from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.metrics import read_series
-from ci_tasks.results.record import events_of, load_record
+from ci_tasks.results.record import events_of, gpu_samples, load_record
 from ci_tasks.run.label import batch_result, print_results
 
 _PIECE = 1 << 18
@@ -114,7 +116,13 @@ def _generator_line() -> str:
 def _runs(runs: Sequence[ReportedRun]) -> list[Run]:
     rows = [record.row for _, _, record in runs]
     return [
-        Run(record, _timeline_bar(id, run, record), _curves(id, run, rows.count(record.row)), _log(id, run, record))
+        Run(
+            record,
+            _timeline_bar(id, run, record),
+            _curves(id, run, rows.count(record.row)),
+            _log(id, run, record),
+            _gpus(id, run, record, rows.count(record.row)),
+        )
         for id, run, record in runs
     ]
 
@@ -137,6 +145,16 @@ def _timeline_bar(id: str, run: RunDir, record: RunRecord) -> Bar | None:
         gpus=record.gpu_ids,
         phases=phases(events),
     )
+
+
+def _gpus(id: str, run: RunDir, record: RunRecord, alike: int) -> RowGpus | None:
+    """What the row's GPUs did; None where they were not sampled."""
+    if record.gpu_use is None:
+        return None
+    uuids = {peaks.uuid for peaks in record.gpu_use.gpus}
+    samples = own_samples(gpu_samples(run), uuids, ())
+    title = record.row if alike == 1 else f"{record.row} ({id})"
+    return RowGpus(title, record.gpu_use, samples) if samples else None
 
 
 def _curves(id: str, run: RunDir, alike: int) -> list[Curve]:

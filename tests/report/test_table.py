@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.codec import decode
-from ci_tasks.records import Evidence, RunRecord
-from ci_tasks.report.table import deviations, evidence, jobs, results, summary
+from ci_tasks.records import Evidence, GpuUse, RunRecord
+from ci_tasks.report.table import deviations, evidence, gpu_oddities, jobs, results, summary
 from ci_tasks.workflow.model import Row
 
 NOTHING = {"kind": "none", "tests": 0, "failures": 0, "skipped": 0, "steps": 0}
@@ -218,3 +218,15 @@ def test_a_row_that_needed_several_attempts_says_what_became_of_them() -> None:
         "attempt 2; blocked on h100a: no space left",
         "KeyError (attempt 3; blocked on h100a: no space left; lost on h100b)",
     ]
+
+
+def test_what_was_odd_about_gpus_stands_below_the_table_and_of_a_failure_what_was_not_seen() -> None:
+    use = GpuUse(oddities=("GPU 3 was throttled (power cap) for 41 s",), not_seen=("Xids: the log was not read",))
+    records = [replace(record("a", "passed"), gpu_use=use), replace(record("b", "failed"), gpu_use=use)]
+    assert gpu_oddities(records) == [
+        "GPUs while rows ran:",
+        "  a:  GPU 3 was throttled (power cap) for 41 s",
+        "  b:  GPU 3 was throttled (power cap) for 41 s",
+        "  b:  Xids: the log was not read",
+    ]
+    assert not gpu_oddities([record("a", "failed")])

@@ -92,6 +92,25 @@ def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> No
     )
 
 
+def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:
+    write_json(run.status, {**STATUS, "exit_code": 1, "gpu_uuids": ["GPU-1"]})
+    Path(run.log).write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    held = [{"pid": 7, "memory": 71680, "owner": "other", "name": "vllm"}]
+    line = {"t": 101.0, "gpu": 1, "uuid": "GPU-1", "used": 71680, "total": 143360, "processes": held}
+    Path(run.gpu_samples).write_text(json.dumps(line) + "\nno line of ours\n")
+    judged = record.judge_run(run)
+    assert judged.reason.endswith("; GPU 1 was fullest at 00:01:41 UTC: others 70 GiB, of 140 GiB")
+    assert judged.gpu_use is not None
+    assert judged.gpu_use.gpus[0].others == 71680
+    stranger = "a process that is not this run's (pid 7, vllm) held 70 GiB on GPU 1 from 00:01:41 UTC to the end"
+    assert [item.here for item in judged.deviations if item.what == "memory of its GPUs"] == [stranger]
+    assert record.load_record(run) == judged
+
+
+def test_without_samples_nothing_is_said_of_the_gpus(run: RunDir) -> None:
+    assert record.judge_run(run).gpu_use is None
+
+
 @pytest.mark.parametrize(
     ("slurm", "what", "here"),
     [

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from ci_tasks.records import PLANNED, RUNNING, RunRecord, overall
 from ci_tasks.report.html import sections
 from ci_tasks.report.html.curves import Curve, figures
+from ci_tasks.report.html.gpu_charts import RowGpus, gpu_charts
 from ci_tasks.report.html.logdata import script, shares
 from ci_tasks.report.html.templates import asset, assets, template
 from ci_tasks.report.html.timeline import Bar, timeline
@@ -18,6 +19,7 @@ from ci_tasks.report.outcome import NextStep, verdict
 _SCRIPTS = ("report/html/view.js", "report/html/viewer.js")  # in this order: the last uses the one before
 _SECTIONS = {
     "timeline": "Timeline",
+    "gpus": "GPUs over time",
     "deviations": "Different from CI",
     "failures": "Failures",
     "rows": "Rows",
@@ -40,12 +42,14 @@ class Log:
 
 @dataclass(frozen=True)
 class Run:
-    """One row's run: its record, when it had which GPUs, its metrics and its log, as far as it has them."""
+    """One row's run: its record, when it had which GPUs and what these did, its metrics and its log, as far as it has
+    them."""
 
     record: RunRecord
     bar: Bar | None = None
     curves: Sequence[Curve] = field(default_factory=tuple)
     log: Log | None = None
+    gpus: RowGpus | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,8 @@ def page(
     bars = [run.bar for run in runs if run.bar is not None]
     shared, own = sections.deviations(records)
     metrics = _metrics(runs, ci)
-    absent = {"timeline": not bars, "failures": not causes, "metrics": not metrics}
+    sampled = [run.gpus for run in runs if run.gpus is not None]
+    absent = {"timeline": not bars, "gpus": not sampled, "failures": not causes, "metrics": not metrics}
     return template("report.html.j2").generate(
         assets=assets(*_SCRIPTS),
         sections=[(name, words) for name, words in _SECTIONS.items() if not absent.get(name)],
@@ -85,6 +90,7 @@ def page(
         causes=causes,
         steps=steps,
         timeline=Markup(timeline(bars)) if bars else None,
+        gpu_use=Markup(gpu_charts(sampled)) if sampled else None,
         shared_deviations=shared,
         own_deviations=own,
         rows=sections.page_rows(records, numbers, causes),

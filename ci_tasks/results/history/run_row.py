@@ -112,6 +112,7 @@ def _abridged(record: RunRecord, id: str) -> RunRecord:
         metrics={},
         deviations=(),
         environment=RunEnvironment(),
+        gpu_use=None,
         attempts=tuple(replace(attempt, reason=attempt.reason[:_MAX_REASON]) for attempt in record.attempts),
     )
 
