@@ -89,7 +89,7 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
             f"{id} has not ended", hint=f"`ci-tasks attach {id}` waits for it, `ci-tasks cancel {id}` ends it"
         )
     if status.kept is None:
-        raise UsageError(f"{id} was not kept: only a failed run of --keep is", hint=f"{_anew(plan)} --keep")
+        raise UsageError(f"{id} was not kept: only a failed run of --keep is", hint=_anew(plan, " --keep"))
     return id, run
 
 
@@ -102,8 +102,8 @@ def _forget_kept(id: str) -> None:
         id = read_plan(run).retry_of
 
 
-def _anew(plan: Plan) -> str:
-    return f"run the row anew: `ci-tasks remote --host {plan.host} {plan.label} --only {shlex.quote(plan.row)}`"
+def _anew(plan: Plan, more: str = "") -> str:
+    return f"run the row anew: `ci-tasks remote --host {plan.host} {plan.label} --only {shlex.quote(plan.row)}{more}`"
 
 
 def _host(plan: Plan, remote: RemoteLocation | None) -> HostSpec:

@@ -104,6 +104,7 @@ def test_the_failed_step_and_those_after_it_run_again_with_the_edit_in_the_kept_
     assert workspaces(someone) == []
     said = someone.ci_tasks("retry", id)
     assert (said.code, "was not kept" in said.err) == (2, True), said.err
+    assert " --keep`" in said.err  # inside of the command to type
 
 
 def test_one_that_fails_again_is_kept_and_retried_from_there(someone: Any, host: str) -> None:
