@@ -14,8 +14,8 @@ from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_CANCELLED, EXIT_CLOSED_
 from ci_tasks.run.interrupts import termination_interrupts
 from ci_tasks.safe_output import PROGRAM, safe_streams, terminal_of
 
-# A full disk or a missing permission is a problem of the machine, not a bug.
-_STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+# A full disk, a limit of a file's size (`ulimit -f`) or a missing permission is a problem of the machine, not a bug.
+_STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 _LONGEST = 4000  # characters of a message; `--debug` logs all of it
 _STORAGE_HINT = "CI_TASKS_HOME names the directory for runs (else ~/.local/state/ci-tasks)"
 

@@ -4,18 +4,20 @@
         view = EventView(view, events)        tells both: people what `view` shows, the program what has changed
         events.exit_code = …
 
-Each line is written at once. A reader that goes away and a full disk end the events, not the run. The last line of a
-command is `command_ended`. Texts (`note`, `text`, `step`) may quote what a job or a host wrote.
+Each line is written at once. A reader that goes away and a full disk end the events, not the run; without a reader the
+command ends as with any closed pipe. The last line of a command is `command_ended`. Texts (`note`, `text`, `step`) may
+quote what a job or a host wrote.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal
@@ -122,11 +124,14 @@ Event = RunPrepared | RowChanged | RowStep | HostChanged | Message | RunEnded | 
 
 
 class EventStream:
-    """Writes events to a file descriptor, from any thread. The command sets `exit_code` before its end."""
+    """Writes events to a file descriptor, from any thread. The command sets `exit_code` before its end. `lost_reader`:
+    nobody reads from the pipe any more."""
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
         self._lock = threading.Lock()
+        self.lost_reader = False
+        self._written = 0  # bytes of whole lines
         self.exit_code = 0
 
     def write(self, event: Event) -> None:
@@ -139,8 +144,12 @@ class EventStream:
                 rest = line.encode("ascii")
                 while rest:
                     rest = rest[os.write(self._fd, rest) :]
+                self._written += len(line)
             except OSError as error:
+                with suppress(OSError):  # a file; a pipe has nothing to take back
+                    os.ftruncate(self._fd, self._written)
                 self._fd = None
+                self.lost_reader = isinstance(error, BrokenPipeError)
                 print(f"ci-tasks: no more events: {error.strerror}; the run continues", file=sys.stderr, flush=True)
 
 
@@ -161,6 +170,8 @@ def open_events(target: str | None) -> Iterator[EventStream | None]:
     finally:
         stream.write(CommandEnded(now(), stream.exit_code, error_text))
         os.close(fd)
+    if stream.lost_reader:  # as of any output whose reader has gone
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _open(target: str) -> int:

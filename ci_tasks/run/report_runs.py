@@ -233,6 +233,8 @@ def _write(path: Path, text: Iterable[str]) -> None:
         with open(beside, "x", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
             out.writelines(text)
         os.replace(beside, path)
+    except OSError as error:  # a full disk's has no name
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         beside.unlink(missing_ok=True)
 

@@ -39,7 +39,7 @@ def test_a_message_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(error) < 4200 and "first" in error and "76,011 characters left out" in error and "last" in error
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES])
 def test_a_full_disk_is_blocked_and_names_the_path(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     def flow() -> int:
         raise OSError(number, os.strerror(number), "/runs/x")

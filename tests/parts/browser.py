@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,12 +18,13 @@ _FLAGS = (
     *("disable-quic", "disable-background-networking", "disable-component-update", "disable-sync"),
 )
 
+_COLOURS = ("color-contrast", "link-in-text-block")  # axe-core's rules of colours
 WIDE, PHONE, PAPER = (1280, 900), (390, 844), (680, 960)  # pixels; paper is A4 less its margins
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Any]:
-    """A browser of its own for one test; the page's console is kept, `get_log("browser")` gives it."""
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One for the tests of a module; the page's console is kept, `get_log("browser")` gives it."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     driver = shutil.which("chromedriver")
     if not (chromium and driver):
@@ -34,7 +35,7 @@ def browser(tmp_path: Path) -> Iterator[Any]:
         _missing("selenium is not installed")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for flag in (*_FLAGS, f"user-data-dir={tmp_path / 'browser'}"):
+    for flag in (*_FLAGS, f"user-data-dir={tmp_path_factory.mktemp('browser')}"):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(executable_path=driver, log_output=os.devnull)
@@ -57,11 +58,13 @@ def show(browser: Any, path: Path, size: tuple[int, int], theme: str, media: str
 
 
 def assert_readable_by_all(browser: Any, path: Path) -> None:
-    """No finding on a wide screen and on a phone, in light and dark; paper is white, and nothing is cut off on it."""
-    for size in (WIDE, PHONE):
-        for theme in ("light", "dark"):
-            show(browser, path, size, theme)
-            _assert_none([*axe_findings(browser), *cut_off(browser)], f"{size}, {theme}")
+    """No finding on a wide screen and on a phone, in light and dark; paper is white, and nothing is cut off on it. A
+    theme is colours alone, so each size has all rules in one theme and those of colours in the other."""
+    for size, theme, other in ((WIDE, "light", "dark"), (PHONE, "dark", "light")):
+        show(browser, path, size, theme)
+        _assert_none([*axe_findings(browser), *cut_off(browser)], f"{size}, {theme}")
+        show(browser, path, size, other)
+        _assert_none([*axe_findings(browser, _COLOURS), *cut_off(browser)], f"{size}, {other}")
     show(browser, path, PAPER, "dark", "print")
     _assert_none(cut_off(browser), "paper")
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -71,18 +74,18 @@ def _assert_none(findings: list[str], where: str) -> None:
     assert not findings, "\n".join([where, *findings])
 
 
-def axe_findings(browser: Any) -> list[str]:
-    """What axe-core, with all of its rules, finds wrong in the page: rule, element, and why."""
+def axe_findings(browser: Any, only: Sequence[str] = ()) -> list[str]:
+    """What axe-core, with all of its rules or `only` some, finds wrong in the page: rule, element, and why."""
     try:
         import axe_core_python
     except ImportError:
         _missing("axe-core-python is not installed")
     browser.execute_script((Path(axe_core_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
-    run = (
-        "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then(done, (e) => done(String(e)))"
-    )
-    results = browser.execute_async_script(run)
-    assert isinstance(results, dict) and len(results["passes"]) > 15, f"axe did not run: {json.dumps(results)[:500]}"
+    options = {"resultTypes": ["violations"], **({"runOnly": list(only)} if only else {})}
+    run = "const [options, done] = arguments; axe.run(document, options).then(done, (e) => done(String(e)))"
+    results = browser.execute_async_script(run, options)
+    ran = isinstance(results, dict) and len(results["passes"]) > (0 if only else 15)
+    assert ran, f"axe did not run: {json.dumps(results)[:500]}"
     return [
         f"{rule['id']}: {node['html'][:200]}: {node['failureSummary']}"
         for rule in results["violations"]
