@@ -99,7 +99,7 @@ def _rows_without_directory(batch: Batch) -> Iterator[tuple[str, str]]:
 def _in_time(added: Sequence[RunRecord], records: Sequence[RunRecord]) -> list[RunRecord]:
     """Both, each of `added` before the first record of its own or an older command."""
     both = list(records)
-    for record in added:
+    for record in reversed(added):
         batch = store.batch_of(record.id)
         older = (at for at, other in enumerate(both) if store.batch_of(other.id) <= batch)
         both.insert(next(older, len(both)), record)
