@@ -1,9 +1,10 @@
-"""Tiny wheels in a directory that pip takes for an index."""
+"""Tiny wheels in a directory that pip takes for an index, and what pip leaves of one, in a hundredth of its time."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,18 @@ def write_wheel(
         for file, text in {**content, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             wheel.writestr(file, text)
     return path
+
+
+def unpack_wheel(wheel: Path, packages: str, *, url: str = "") -> None:
+    """Put a wheel into `packages` as pip does, from an index or the `url`. Scripts are left out."""
+    with zipfile.ZipFile(wheel) as source:
+        source.extractall(packages)
+    (info,) = {Path(packages, name).parent for name in source.namelist() if name.endswith(".dist-info/RECORD")}
+    more = {"INSTALLER": "pip\n", **({"direct_url.json": json.dumps({"url": url, "archive_info": {}})} if url else {})}
+    with (info / "RECORD").open("a") as record:
+        for name, text in more.items():
+            (info / name).write_text(text)
+            record.write(f"{info.name}/{name},sha256={_hash(text)},{len(text)}\n")
 
 
 def _hash(text: str) -> str:

@@ -1,4 +1,6 @@
-"""Install steps with real pip and tiny wheels: what one run got from an index serves the next, nothing else does."""
+"""Install steps with real pip and tiny wheels: what one run got from an index serves the next, nothing else does.
+
+Runs with pip cost seconds, so there are few; test_promotion.py has the cases."""
 
 from __future__ import annotations
 
@@ -6,21 +8,19 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.agent import archive, create_run_directory
-from ci_tasks.agent.environments.layer import site_packages
+from ci_tasks.agent.environments.layer import create_venv, site_packages
 from ci_tasks.agent.environments.store import EnvironmentStore
 from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.agent.setup_manifest import CLOCK_SECONDS
 from ci_tasks.planning.script import Script, Venv, render
 from ci_tasks.planning.steps import PlannedStep
-from tests.parts.wheels import write_wheel
+from tests.parts.wheels import unpack_wheel, write_wheel
 
 # A wheel may bring byte code, which pip replaces.
 _BYTE_CODE = f"greeting/__pycache__/__init__.cpython-{sys.version_info[0]}{sys.version_info[1]}.pyc"
@@ -74,11 +74,11 @@ class Machine:
         (path / "pyproject.toml").write_text(backend)
         return path
 
-    def run(self, checkout: Path, text: str = INSTALL, *, fresh: bool = False) -> Done:
+    def run(self, checkout: Path, text: str = INSTALL, *, directory: Path | None = None) -> Done:
         """The install steps `text` of another command."""
         self.count += 1
-        run = RunDir(str(self.path / f"run {self.count}"))
-        install = InstallSteps(str(self.store.directory), (InstallStep(text, BASH),), fresh=fresh)
+        run = RunDir(str(directory or self.path / f"run {self.count}"))
+        install = InstallSteps(str(self.store.directory), (InstallStep(text, BASH),))
         venv = Venv(sys.executable, f"{run.path}/venv", shares_packages=True, installing=1)
         steps = (PlannedStep("Install", text, BASH, ""),)
         script = render(Script("Install", "c", str(checkout), {}, steps, venv=venv, is_setup=True))
@@ -130,11 +130,18 @@ def after_first(tmp_path_factory: pytest.TempPathFactory, index: Path) -> tuple[
     return machine, machine.run(machine.checkout("first", "answer = 1\n"))
 
 
-@pytest.fixture
-def machine(tmp_path: Path, index: Path, after_first: tuple[Machine, Done]) -> Machine:
-    """A machine of one's own, with what that first run has stored."""
-    shutil.copytree(after_first[0].store.directory, tmp_path / "environments", symlinks=True)
-    return Machine(tmp_path, index)
+@pytest.fixture(scope="module")
+def machine(after_first: tuple[Machine, Done]) -> Machine:
+    return after_first[0]
+
+
+@pytest.fixture(scope="module")
+def second(machine: Machine) -> Done:
+    """The next run of the steps, on another checkout, whose build says whether it sees shared packages."""
+    checkout = machine.checkout("second", "answer = 2\n")
+    with (checkout / "backend.py").open("a") as backend:
+        backend.write("import importlib.util\nprint('seen:', importlib.util.find_spec('greeting'))\n")
+    return machine.run(checkout)
 
 
 def test_the_first_run_stores_what_came_from_the_index_and_keeps_what_came_from_the_checkout(
@@ -150,9 +157,9 @@ def test_the_first_run_stores_what_came_from_the_index_and_keeps_what_came_from_
     assert not os.stat(f"{stored.prefix}/bin/greet").st_mode & 0o222
 
 
-def test_the_next_run_installs_nothing_from_the_index_and_has_scripts_of_its_own(machine: Machine) -> None:
-    checkout = machine.checkout("second", "answer = 2\n")
-    second = machine.run(checkout)
+def test_the_next_run_installs_nothing_from_the_index_and_has_scripts_of_its_own(
+    machine: Machine, second: Done
+) -> None:
     assert second.code == 0, second.log
     assert "Requirement already satisfied: greeting" in second.log
     assert "ci-tasks: uses what earlier runs of these steps installed: " in second.log
@@ -163,102 +170,46 @@ def test_the_next_run_installs_nothing_from_the_index_and_has_scripts_of_its_own
     assert subprocess.run([greet], capture_output=True, text=True, check=True).stdout == "hello\n"
 
 
-def test_two_checkouts_never_see_each_others_code(machine: Machine) -> None:
-    answers = [machine.run(machine.checkout(f"c{number}", f"answer = {number}\n")) for number in (3, 4)]
+def test_two_checkouts_never_see_each_others_code(after_first: tuple[Machine, Done], second: Done) -> None:
     code = "import greeting, mine_code; print(mine_code.answer)"
-    assert [done.python(code) for done in answers] == ["3", "4"]
+    assert [done.python(code) for done in (after_first[1], second)] == ["1", "2"]
 
 
-def test_packages_come_before_the_code_of_an_editable_checkout_as_in_one_venv(machine: Machine) -> None:
-    done = machine.run(machine.checkout("c", "answer = 3\n"))
-    order = done.python("import sys; print([path.rsplit('/', 1)[-1] for path in sys.path[-3:]])")
-    assert order == "['site-packages', 'site-packages', 'c']"
+def test_packages_come_before_the_code_of_an_editable_checkout_as_in_one_venv(second: Done) -> None:
+    order = second.python("import sys; print([path.rsplit('/', 1)[-1] for path in sys.path[-3:]])")
+    assert order == "['site-packages', 'site-packages', 'second']"
 
 
-def test_an_isolated_build_does_not_see_shared_packages(machine: Machine) -> None:
+def test_an_isolated_build_does_not_see_shared_packages(machine: Machine, second: Done) -> None:
     """As it does not see those of the venv that it builds for."""
-    checkout = machine.checkout("c", "")
-    with (checkout / "backend.py").open("a") as backend:
-        backend.write("import importlib.util\nprint('seen:', importlib.util.find_spec('greeting'))\n")
-    setup = machine.run(checkout)
-    row = machine.run_row(checkout, setup, "pip install -v -e . --no-deps\n")
+    row = machine.run_row(machine.path / "second", second, "pip install -v -e . --no-deps\n")
     assert "seen: None" in row.log, row.log
 
 
-def test_steps_that_differ_share_nothing_but_the_bytes_of_equal_files(machine: Machine) -> None:
-    (stored,) = machine.store.all()
-    time.sleep(CLOCK_SECONDS)
-    assert stored.damage() == "", "and its copied files are known to be as they were"
-    done = machine.run(machine.checkout("c", ""), INSTALL + "pip install extra\n")
-    assert "already satisfied: greeting" not in done.log
-    first, second = (Path(site_packages(stored.prefix), "greeting/data.txt") for stored in machine.store.all())
-    assert first.samefile(second)
-
-
-def test_what_a_job_writes_into_shared_packages_is_noticed_and_the_next_run_gets_clean_ones(machine: Machine) -> None:
-    (stored,) = machine.store.all()
-    module = Path(site_packages(stored.prefix), "politeness.py")
-    module.chmod(0o644)
-    module.write_text("please = False\n")
-    done = machine.run(machine.checkout("c", ""))
-    assert "installed again, since they are not as they were stored: 1 file differs (lib/" in done.log, done.log
-    assert "politeness.py)" in done.log
-    assert done.python("import politeness; print(politeness.please)") == "True"
-    assert [environment.damage() for environment in machine.store.all()] == [""]
-
-
-def test_fresh_packages_are_resolved_anew_and_serve_from_then_on(machine: Machine) -> None:
-    newer = write_wheel(machine.index, "politeness", "2.0", {"politeness.py": "please = 2\n"})
-    try:
-        old = machine.run(machine.checkout("b", ""))
-        fresh = machine.run(machine.checkout("c", ""), fresh=True)
-        after = machine.run(machine.checkout("d", ""))
-    finally:
-        newer.unlink()
-    code = "import politeness; print(politeness.please)"
-    assert [done.python(code) for done in (old, fresh, after)] == ["True", "2", "2"]
-
-
-def test_steps_that_fail_or_are_killed_store_nothing(machine: Machine) -> None:
-    for end in ("exit 3\n", "kill -9 $$\n"):
-        done = machine.run(machine.checkout(f"c{machine.count}", ""), f"pip install extra\n{end}")
-        assert done.code != 0
-    assert len(machine.store.all()) == 1
-    assert not [name for name in os.listdir(machine.store.directory) if name.startswith(".")]
-
-
-def test_packages_that_cannot_be_stored_stay_where_they_are(machine: Machine) -> None:
-    lock = Path(machine.store.directory, "lock")
-    lock.unlink()
-    done = machine.run(machine.checkout("c", ""), f"pip install extra\nrm -f {lock}\nmkdir {lock}\n")
-    assert "ci-tasks: packages are not shared with other runs: " in done.log
-    assert done.code == 0 and done.python("import extra; print(extra.x)") == "1"
-    lock.rmdir()
-    assert len(machine.store.all()) == 1
-
-
-def test_packages_that_the_steps_change_serve_this_run_alone(machine: Machine) -> None:
-    patch = 'python -c \'import politeness; open(politeness.__file__, "w").write("please = 7")\'\n'
-    done = machine.run(machine.checkout("c", ""), f"pip install greeting\n{patch}")
-    assert "packages are not shared with other runs: the steps change what pip has installed: lib/" in done.log
-    assert done.code == 0 and done.python("import politeness; print(politeness.please)") == "7"
-    assert len(machine.store.all()) == 1
-
-
-def test_a_package_from_a_file_and_what_it_needs_stays_with_the_run(machine: Machine) -> None:
-    done = machine.run(machine.checkout("c", ""), f"pip install {machine.index}/greeting-1.0-py3-none-any.whl extra\n")
-    assert done.own_packages == {"greeting", "politeness"}
-    newest = machine.store.all()[0]
-    assert "extra==1.0" in newest.record.lock and "politeness==1.0" not in newest.record.lock
-
-
-def test_what_a_row_installs_is_gone_with_it(machine: Machine) -> None:
-    checkout = machine.checkout("c", "answer = 5\n")
-    setup = machine.run(checkout)
+def test_what_a_row_installs_is_gone_with_it(machine: Machine, second: Done) -> None:
+    checkout = machine.path / "second"
     text = "pip install extra\npython -c 'import extra, greeting, mine_code; print(mine_code.answer)'\ngreet\n"
-    row = machine.run_row(checkout, setup, text)
-    assert row.log.splitlines()[-2:] == ["5", "hello"], row.log
-    other = machine.run_row(checkout, setup, "python -c 'import extra'\n")
+    row = machine.run_row(checkout, second, text)
+    assert row.log.splitlines()[-2:] == ["2", "hello"], row.log
+    other = machine.run_row(checkout, second, "python -c 'import extra'\n")
     assert other.code != 0 and "No module named 'extra'" in other.log
     used = '"event": "packages", "name": "'
     assert used in (row.directory / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize(("text", "stored"), [("true\n", 2), ("exit 3\n", 1), ("kill -9 $$\n", 1)])
+def test_steps_that_fail_or_are_killed_store_nothing(
+    machine: Machine, tmp_path: Path, text: str, stored: int, second: Done
+) -> None:
+    """The venv has got something that could be stored."""
+    directory = f"{tmp_path}/run/venv"
+    create_venv(directory, os.path.dirname(os.path.dirname(sys.executable)))
+    unpack_wheel(machine.index / "extra-1.0-py3-none-any.whl", site_packages(directory))
+    (tmp_path / "run/tmp").mkdir()
+    (tmp_path / "run/tmp/environment-key").write_text("f" * 64)
+    own = Machine(tmp_path, machine.index)
+    shutil.copytree(machine.store.directory, own.store.directory, symlinks=True)
+    done = own.run(own.checkout("c", ""), text, directory=tmp_path / "run")
+    assert (done.code == 0) == (stored == 2), done.log
+    assert len(own.store.all()) == stored
+    assert not [name for name in os.listdir(own.store.directory) if name.startswith(".")]
