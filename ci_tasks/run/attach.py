@@ -73,6 +73,8 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
     runs = _wait_for_rows(name, config, host)
     if all(load_record(run).status == PLANNED for _, run in runs):
         raise UsageError(f"{name} was only planned", hint=f"`bash {runs[0][1].script}` runs a row by hand")
+    if any(pending_phase(run) == "installing" for _, run in runs):
+        print(f"{name}: waiting for the install steps", flush=True)
     with attached_runs(runs) as (attached, managers):
         _follow(name, attached, managers, events)
         records = [_record(attached_run) for attached_run in attached]

@@ -67,6 +67,13 @@ def test_afterwards_only_the_log_and_the_plan_stay(rows: Rows) -> None:
     assert not (rows.directory / "workspace").exists() and not (rows.directory / "venv").exists()
 
 
+def test_a_command_that_goes_on_where_another_stopped_does_not_run_them_again(rows: Rows) -> None:
+    rows.install()
+    assert rows.install() is None
+    assert rows.messages[-1] == "install steps: done before"
+    assert (rows.directory / "installed").read_text() == "numpy\n"
+
+
 def test_steps_that_fail_are_a_problem_with_the_line_that_says_why(rows: Rows) -> None:
     problem = rows.install("echo no such wheel; exit 3")
     assert problem == f"the install steps ended with 3: no such wheel (log {rows.directory}/log)"

@@ -34,6 +34,7 @@ class Place:
 
     def steps(self, text: str) -> None:
         self.person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", f"{text}\n")
+        self.person.edit(".github/workflows/pr-test.yml", "pip install -e . --no-deps\n", "true\n")
 
     def start(self) -> Any:
         """A client, as soon as its install steps run."""
@@ -87,17 +88,16 @@ def there(person: Any, sshd: Any, tmp_path: Path) -> Iterator[Place]:
     place.flag.touch()
 
 
-@pytest.fixture(params=["here", "there"])
-def place(request: pytest.FixtureRequest) -> Place:
-    made: Place = request.getfixturevalue(request.param)
-    return made
-
-
 LOST = {("lost", "the client was killed during the install steps")}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_signal_that_ends_a_client_cancels_as_ctrl_c_does(place: Place, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("where", "number"), [("here", signal.SIGTERM), ("there", signal.SIGHUP)], ids=["here-SIGTERM", "there-SIGHUP"]
+)
+def test_a_signal_that_ends_a_client_cancels_as_ctrl_c_does(
+    where: str, number: signal.Signals, request: pytest.FixtureRequest
+) -> None:
+    place: Place = request.getfixturevalue(where)
     client = place.start()
     client.send_signal(number)
     out, err = client.communicate(timeout=60)
@@ -106,108 +106,75 @@ def test_a_signal_that_ends_a_client_cancels_as_ctrl_c_does(place: Place, number
     assert not place.processes()
 
 
-def test_while_it_lives_its_rows_are_installing_and_cancel_ends_it(place: Place) -> None:
-    client = place.start()
-    assert place.statuses() == {("installing", "")}
-    done = place.person.ci_tasks("cancel", "last")
-    assert (done.code, "cancelled " in done.out) == (0, True), done
-    client.communicate(timeout=60)
-    assert client.returncode == 130
-    assert place.statuses() == {("cancelled", "cancelled during the install steps")}
-    assert not place.processes()
-
-
-def test_attach_waits_for_the_install_steps_and_follows_the_rows(place: Place) -> None:
-    client = place.start()
-    other = place.person.start("attach", "last")
+def test_attach_waits_for_the_install_steps_and_follows_the_rows(here: Place) -> None:
+    client = here.start()
+    other = here.person.start("attach", "last")
     until(lambda: "install steps" in other.stdout.readline(), "attach says what it waits for")
-    place.flag.touch()
+    here.flag.touch()
     out, err = client.communicate(timeout=120)
     code, (shown, _) = client.returncode, other.communicate(timeout=60)
     assert (code, other.returncode, "No module named 'pytest'" in shown) == (125, 125, True), out + err
 
 
-def test_a_killed_client_leaves_no_install_steps_here(here: Place) -> None:
+def test_a_killed_client_leaves_nothing_here_and_every_command_says_so(here: Place) -> None:
     here.start_and_kill()
     until(lambda: not here.processes(), "its install steps end")
     assert here.statuses() == LOST
-
-
-def test_a_killed_clients_install_steps_on_a_host_end_some_time_later(there: Place) -> None:
-    there.person.first = SHORT
-    there.start_and_kill()
-    until(lambda: not there.processes(), "its install steps end")
-    assert there.statuses() == LOST
-
-
-def test_install_steps_on_a_host_go_on_while_their_client_waits(there: Place) -> None:
-    """Longer than they would without it."""
-    there.person.first = SHORT
-    client = there.start()
-    (log,) = there.top.glob("**/log")
-    status = log.with_name("status.json")
-    before = status.read_text()
-    until(lambda: status.read_text() != before, "a heartbeat")
-    before = status.read_text()
-    until(lambda: status.read_text() != before, "another one")
-    there.flag.touch()
-    out, err = client.communicate(timeout=120)
-    assert "install steps: done" in out, out + err
-
-
-def test_cancel_ends_what_a_killed_client_left(place: Place) -> None:
-    place.start_and_kill()
-    assert place.statuses() == LOST
-    (batch,) = [path.name for path in (place.person.home / "runs").iterdir()]
-    assert place.person.ci_tasks("cancel", batch).code == 0
-    until(lambda: not place.processes(), "its install steps end")
-    assert place.statuses() == LOST
-
-
-def test_attach_says_why_the_rows_of_a_killed_client_never_began(here: Place) -> None:
-    here.start_and_kill()
     done = here.person.ci_tasks("attach", "last")
     assert (done.code, "the client was killed during the install steps" in " ".join(done.out.split())) == (125, True)
-
-
-def test_last_is_the_newest_run_of_which_there_is_something_to_show(here: Place) -> None:
-    """Not what was killed before it began, nor what was only planned; but a command that lives."""
-    here.flag.touch()
-    here.person.ci_tasks("remote", "--host", "local", "agent-test")
-    (ran,) = [path.name for path in (here.person.home / "runs").iterdir()]
-    here.flag.unlink()
-    here.start_and_kill()
-    assert here.person.ci_tasks("plan", "agent-test").code == 0
-    assert ran in here.person.ci_tasks("report", "last").out
-    client = here.start()
-    done = here.person.ci_tasks("cancel", "last")
-    client.communicate(timeout=60)
-    assert (client.returncode, done.code) == (130, 0)
-
-
-def test_clean_removes_what_a_killed_client_left(here: Place) -> None:
-    here.start_and_kill()
     done = here.person.ci_tasks("clean")
     assert (done.code, "removed, the client was killed during the install steps" in done.out) == (0, True), done
-    until(lambda: not here.processes(), "its install steps end")
     assert not list((here.person.home / "runs").iterdir())
     assert here.statuses() == set()
 
 
-def test_resume_starts_the_rows_that_a_killed_client_did_not(place: Place) -> None:
-    place.start_and_kill()
-    place.flag.touch()
-    done = place.person.ci_tasks("remote", "--host", place.host, "agent-test", "--resume")
-    assert place.statuses() == {("blocked", "ModuleNotFoundError: No module named 'pytest'")}, done
-    assert not place.processes()
+def test_install_steps_on_a_host_go_on_while_their_client_waits_and_end_some_time_after_it(there: Place) -> None:
+    there.person.first = SHORT
+    client = there.start()
+    (log,) = there.top.glob("**/log")
+    status = log.with_name("status.json")
+    for _ in range(2):
+        before = status.read_text()
+        until(lambda: status.read_text() != before, "a heartbeat")  # noqa: B023
+    assert there.processes() and client.poll() is None, "longer than they would without it"
+    client.kill()
+    client.communicate()
+    until(lambda: not there.processes(), "its install steps end")
+    assert there.statuses() == LOST
 
 
-def test_a_command_that_is_not_over_cannot_be_resumed(here: Place) -> None:
-    client = here.start()
-    done = here.person.ci_tasks("remote", "--host", "local", "agent-test", "--resume")
-    client.terminate()
-    client.communicate(timeout=60)
+def test_cancel_ends_a_living_client_and_what_a_killed_one_left(there: Place) -> None:
+    client = there.start()
+    assert there.statuses() == {("installing", "")}
+    done = there.person.ci_tasks("remote", "--host", "box", "agent-test", "--resume")
     assert (done.code, f"still runs: process {client.pid}" in done.err) == (2, True), done
+    done = there.person.ci_tasks("cancel", "last")
+    assert (done.code, "cancelled " in done.out) == (0, True), done
+    client.communicate(timeout=60)
+    assert client.returncode == 130
+    assert there.statuses() == {("cancelled", "cancelled during the install steps")}
+    assert not there.processes()
+    there.start_and_kill()
+    killed = max(path.name for path in (there.person.home / "runs").iterdir())
+    assert there.person.ci_tasks("cancel", killed).code == 0
+    until(lambda: not there.processes(), "its install steps end")
+    assert there.statuses() > LOST
+
+
+def test_resume_starts_the_rows_that_a_killed_client_did_not_and_clean_of_the_host_ends_its_install_steps(
+    there: Place,
+) -> None:
+    there.start_and_kill()
+    there.flag.touch()
+    done = there.person.ci_tasks("remote", "--host", "box", "agent-test", "--resume")
+    assert there.statuses() == {("blocked", "ModuleNotFoundError: No module named 'pytest'")}, done
+    there.flag.unlink()
+    there.start_and_kill()
+    assert there.processes()
+    done = there.person.ci_tasks("clean", "--host", "box")
+    assert done.code == 0, done.out + done.err
+    until(lambda: not there.processes(), "its install steps end")
+    assert not list(there.top.glob("runs/*")), done.out
 
 
 # -- before there are rows -------------------------------------------------------------------------------------------

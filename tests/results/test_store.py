@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent.run_directory import write_record
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.results import store
+from ci_tasks.results.batch_state import read_state, write_phase
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +77,37 @@ def test_an_unknown_name_lists_the_newest(name: str) -> None:
         store.find(name)
     assert "label-11.01" in caught.value.hint
     assert "label-01.01" not in caught.value.hint
+
+
+def _state(batch: store.Batch, kind: str) -> None:
+    """`kind`: planned, killed, lives, began or over."""
+    if kind != "planned":
+        write_phase(batch.path, "ended" if kind in ("began", "over") else "installing")
+    if kind == "killed":
+        state = read_state(batch.path)
+        assert state is not None
+        write_record(str(batch.path / "state.json"), replace(state, boot_id="of another boot"))
+    if kind == "began":
+        Path(batch.run_dir(1).status).write_text("{}")
+
+
+@pytest.mark.usefixtures("one_second")
+@pytest.mark.parametrize(
+    ("kinds", "newest"),
+    [
+        (["began", "killed", "planned"], 0),
+        (["began", "lives", "planned"], 1),
+        (["lives", "began"], 1),
+        (["planned", "killed", "planned"], 2),
+        (["began", "over"], 0),
+    ],
+)
+def test_last_is_the_newest_run_of_which_there_is_something_to_show(kinds: list[str], newest: int) -> None:
+    """Not what was killed before it began, nor what was only planned; but a command that lives."""
+    batches = [_batch(f"b{at}", at=at) for at, _ in enumerate(kinds)]
+    for batch, kind in zip(batches, kinds, strict=True):
+        _state(batch, kind)
+    assert _ids("last") == [batches[newest].run_id(1)]
 
 
 def test_last_of_nothing_is_unknown() -> None:
