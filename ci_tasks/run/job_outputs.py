@@ -52,20 +52,23 @@ def find_rows(
     source: CheckoutSource, label: str, event: EventContext, base: str | None, *, run_needs: bool = True
 ) -> JobRows:
     """The rows of `label`. Jobs whose outputs decide them are run here, unless nobody asked for that: then it is an
-    error. Raises UnknownName, WorkflowError, CheckoutError."""
+    error, but of changed tests, for which CI's rule is read. Raises UnknownName, WorkflowError, CheckoutError."""
     changed_by_rule = source.suite.is_changed(label) and not _has_label(source, label)
     job = _template_job(source, event) if changed_by_rule else job_of(source.workflow, label)
     missing = [] if changed_by_rule else rows.missing_outputs(job, event)
-    if missing and not run_needs:
+    is_changed = source.suite.is_changed(label)
+    if missing and not run_needs and not is_changed:
         raise _undecided(source, job, event)
     if not missing and not changed_by_rule:
         return JobRows(job, _rows(source, job, event), event)
     with _clone(source, base) as (workspace, checkout):
         if changed_by_rule:
             found = _by_rule(source, job, event, workspace, "the workflow has no job for changed tests")
+        elif not run_needs:
+            found = _by_rule(source, job, event, workspace, "nothing of the checkout is executed without --run-needs")
         else:
             found = _by_outputs(source, job, event, workspace, checkout, missing)
-        if source.suite.is_changed(label):
+        if is_changed:
             return replace(found, left_out=_left_out(source, found, workspace))
         return found
 
@@ -173,6 +176,8 @@ def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: P
         )
     planned = replace(job, id=changed.job, condition=None, needs=(), matrix=changed.matrix(files))
     job_rows = rows.rows(source.workflow, planned, event, source.suite.describe)
+    if _has_label(source, changed.label):
+        job_rows = [replace(row, trigger=rows.trigger_of(source.workflow, job)) for row in job_rows]
     note = Deviation("changed tests", "the workflow's own detection", "the same rule, applied by ci-tasks", why)
     return JobRows(planned, job_rows, event, (note,))
 

@@ -34,7 +34,8 @@ def list_jobs(
     source: CheckoutSource, label: str | None = None, base: str | None = None, *, run_needs: bool = False
 ) -> list[Row]:
     """Every row of the checkout's workflow, or of one label. With `run_needs`, jobs whose outputs decide a matrix run
-    here; otherwise its row says `dynamic`, and nothing of the checkout is executed."""
+    here; otherwise its row says `dynamic`, but where only the label of changed tests is asked for, and nothing of the
+    checkout is executed."""
     event = _event_at_head(source)
     if label is not None and not source.suite.is_changed(label):
         job_of(source.workflow, label)
@@ -42,8 +43,10 @@ def list_jobs(
     for job in source.workflow.jobs.values():
         if label is not None and not matches_job(label, job.id):
             continue
-        if run_needs and rows.missing_outputs(job, event):
-            listed += find_rows(source, label_of(job.id), event, base).rows
+        name = label_of(job.id)
+        wanted = run_needs or (label is not None and source.suite.is_changed(name))
+        if wanted and rows.missing_outputs(job, event):
+            listed += find_rows(source, name, event, base, run_needs=run_needs).rows
         else:
             listed += rows.rows(source.workflow, job, event, source.suite.describe)
     if label is not None and source.suite.is_changed(label) and not any(row.label == label for row in listed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,18 @@ def changed_source(path: Path, before: list[str], now: dict[str, str | None]) ->
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).write_text(text)
     return CheckoutSource(path, "given", read(CHANGED, ".github/workflows/pr-test.yml"))
+
+
+def test_changed_tests_are_listed_by_cis_rule_without_executing_its_script(tmp_path: Path) -> None:
+    source = changed_source(tmp_path, [], {"tests/test_a.py": TEXT})
+    script = CHANGED.replace('ROWS=""', f'ROWS=""; touch {tmp_path}/executed', 1)
+    source = replace(source, workflow=read(script, ".github/workflows/pr-test.yml"))
+    found = find_rows(source, "changed", EventContext(), "HEAD", run_needs=False)
+    assert [row.test for row in found.rows] == ["tests/test_a.py"]
+    assert "nothing of the checkout is executed" in found.deviations[0].why
+    assert not (tmp_path / "executed").exists()
+    find_rows(source, "changed", EventContext(), "HEAD")
+    assert (tmp_path / "executed").exists(), "with it, it is"
 
 
 def test_changed_tests_that_cis_detection_leaves_out_are_named_with_the_reason(tmp_path: Path) -> None:

@@ -44,7 +44,10 @@ def jobs(options: JobsOptions) -> int:
         print_json([JobRow.of(row).public() for row in rows])
     else:
         print(source.headline)
-        print("\n".join(table.jobs(rows, terminal_width())))
+        if rows:
+            print("\n".join(table.jobs(rows, terminal_width())))
+        else:
+            print(f"label {label} has no row: no test file is new or modified")
         if label and any(row.dynamic for row in rows):
             print("rows that an output of another job decides: --run-needs runs that job here, --output gives it")
     return 0
