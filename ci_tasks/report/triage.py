@@ -61,4 +61,7 @@ def _numbered(number: int, line: str, failing_line: int | None, width: int | Non
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
+    if len(text) <= _WIDE:
+        return text
+    end = text.rfind(" ", _WIDE - _NARROWEST, _WIDE - 1) + 1  # behind a word, if one ends there
+    return text[: end or _WIDE - 1] + "…"
