@@ -18,6 +18,12 @@ _WORKSPACE = re.compile(r"^(?:\$GITHUB_WORKSPACE|\$\{GITHUB_WORKSPACE\}|\$PWD|\$
 _JOINED = re.compile(r"^-[rce](?=.)")  # -rrequirements.txt
 _PACKAGING = re.compile(r"(?:pyproject\.toml|setup\.py|setup\.cfg|.*(?:requirements|constraints).*\.(?:txt|in))")
 _NAMES_OTHERS = (".txt", ".in", ".toml", ".cfg", ".py", ".sh")
+# How pip and uv reach an index and what they print, by their documentation; not what is installed.
+_REACH = re.compile(
+    r"PIP_(?:CACHE_DIR|CERT|CLIENT_CERT|(?:DEFAULT_)?TIMEOUT|DISABLE_PIP_VERSION_CHECK|LOG|NO_CACHE_DIR|NO_COLOR|NO_INPUT"
+    r"|PROGRESS_BAR|PROXY|QUIET|RETRIES|ROOT_USER_ACTION|TRUSTED_HOST|VERBOSE)"
+    r"|UV_(?:CACHE_DIR|HTTP_TIMEOUT|NO_CACHE|NO_PROGRESS)"
+)
 _LARGEST = 1 << 20  # bytes; no file that says what to install is larger
 _MAX_FILES = 1000
 
@@ -28,11 +34,15 @@ def environment_key(install: InstallSteps, workspace: str, environ: Mapping[str,
         "python": [sys.version, sysconfig.get_platform(), str(sysconfig.get_config_var("SOABI")), *platform.libc_ver()],
         "steps": [repr(step) for step in install.steps],
         "env": sorted(install.env),
-        "index": sorted("%s=%s" % item for item in environ.items() if item[0].startswith(("PIP_", "UV_"))),
+        "index": sorted("%s=%s" % item for item in environ.items() if _is_setting(item[0])),
         "pip.conf": [_digest(path) for path in _pip_settings(environ)],
         "files": ["%s %s" % item for item in sorted(named_files(install.steps, workspace).items())],
     }
     return hashlib.sha256(repr(sorted(parts.items())).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _is_setting(name: str) -> bool:
+    return name.startswith(("PIP_", "UV_")) and not _REACH.fullmatch(name)
 
 
 def named_files(steps: Sequence[InstallStep], workspace: str) -> Dict[str, str]:
