@@ -17,7 +17,7 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status
 from ci_tasks.agent.serving.messages import Cancel
-from ci_tasks.config import Config, HostSpec
+from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.executors import local_runs
 from ci_tasks.executors.executor import RunState, secrets_of
@@ -32,8 +32,9 @@ from ci_tasks.results.clock import seconds_since_start
 from ci_tasks.results.record import is_over, load_record, pending_phase, record_not_started
 from ci_tasks.run.adopt import adopt_runs
 from ci_tasks.run.events import EventStream, EventView
-from ci_tasks.run.label import print_results
+from ci_tasks.run.host_of_run import host_of_run
 from ci_tasks.run.progress_view import GrowingLog, open_view, running_row_progress
+from ci_tasks.run.results_table import print_results
 
 _POLL_SECONDS = 0.05
 _COMMAND_SECONDS = 60.0  # that a command which was asked to end gets
@@ -330,8 +331,3 @@ def _location(run: RunDir) -> RemoteLocation:
     remote = read_remote(run)
     assert remote is not None
     return remote
-
-
-def host_of_run(remote: RemoteLocation) -> HostSpec:
-    """The host where the run is, as it was called then: hosts.yaml may say something else by now."""
-    return HostSpec(name=remote.host, kind=remote.kind, address=remote.address, workspace=remote.workspace)

@@ -25,7 +25,6 @@ from ci_tasks.records import (
     BLOCKED,
     CANCELLED,
     EXIT_CODES,
-    PLANNED,
     RUNNING,
     VACUOUS,
     BatchResult,
@@ -33,7 +32,7 @@ from ci_tasks.records import (
     RunRecord,
     overall,
 )
-from ci_tasks.report import junit, table, timeline
+from ci_tasks.report import junit
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations, proven_hosts
@@ -46,10 +45,10 @@ from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.journal import find_unfinished, start_journal
 from ci_tasks.run.prepare import PreparedBatch, RunRequest, prepare
 from ci_tasks.run.progress_view import ProgressView, open_view
+from ci_tasks.run.results_table import print_results, statuses
 from ci_tasks.run.resume import check_same_tree
-from ci_tasks.run.row_execution import ExecutionOptions, RowExecution, statuses
+from ci_tasks.run.row_execution import ExecutionOptions, RowExecution
 from ci_tasks.run.row_plans import host_requirements
-from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.model import Row
 
 _SIMULATED_SECONDS = 10.0  # seconds
@@ -237,41 +236,6 @@ def _headline(ready: PreparedBatch) -> str:
     checkout = ready.checkout
     count = f"{len(ready.rows)} row{'' if len(ready.rows) == 1 else 's'}"
     return f"run {ready.batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}"
-
-
-def print_results(
-    records: list[RunRecord],
-    logs: Sequence[str],
-    name: str,
-    gpus_by_host: Mapping[str, int] | None = None,
-    also: Sequence[str] = (),
-) -> BatchResult:
-    """Print the table that ends a run, then what is `also` to be said."""
-    counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
-    width = terminal_width()
-    times = timeline.summary_lines(records, gpus_by_host or {}, width) if counts else []
-    lines = [
-        "",
-        *table.results(records, logs, width),
-        "",
-        *table.deviations(records, width),
-        "",
-        *times,
-        *([""] if times else []),
-        *also,
-    ]
-    print("\n".join(lines))
-    print(f"{name}: {table.summary(records)}", flush=True)
-    return batch_result(name, records, logs)
-
-
-def batch_result(name: str, records: Sequence[RunRecord], logs: Sequence[str]) -> BatchResult:
-    """The rows together; `logs` are in the order of `records`."""
-    directories = {record.id: os.path.dirname(log) for record, log in zip(records, logs, strict=True) if log}
-    if any(record.status in (RUNNING, PLANNED) for record in records):
-        return BatchResult(name, RUNNING, None, tuple(records), directories)
-    status = overall(statuses(records))
-    return BatchResult(name, status, EXIT_CODES[status], tuple(records), directories)
 
 
 def write_junit(result: LabelResult) -> str:

@@ -27,7 +27,7 @@ from ci_tasks.results.clock import local_status
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.metrics import read_series
 from ci_tasks.results.record import events_of, gpu_samples, load_record
-from ci_tasks.run.label import batch_result, print_results
+from ci_tasks.run.results_table import batch_result, print_results
 
 _PIECE = 1 << 18
 _MOST_EVENTS = 1 << 20  # bytes of events.jsonl: a gate that waits for days says so again and again

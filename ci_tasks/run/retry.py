@@ -27,11 +27,11 @@ from ci_tasks.records import BatchResult, Plan, RunRecord
 from ci_tasks.report.live import RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.record import events_of, is_over, judge_run, record_not_started
-from ci_tasks.run.attach import host_of_run
 from ci_tasks.run.events import EventStream, EventView
+from ci_tasks.run.host_of_run import host_of_run
 from ci_tasks.run.interrupts import Interrupts
-from ci_tasks.run.label import print_results
 from ci_tasks.run.progress_view import open_view, running_row_progress
+from ci_tasks.run.results_table import print_results
 from ci_tasks.workflow.model import Row
 
 _POLL_SECONDS = 0.05

@@ -121,9 +121,3 @@ class RowExecution:
         """An attempt that counted as a host's failure was the row's after all: `record` is how it was judged."""
         attempt = record.attempts[-1]
         self.earlier = [attempt if earlier.id == attempt.id else earlier for earlier in self.earlier]
-
-
-def statuses(records: Sequence[RunRecord]) -> list[str]:
-    """The statuses that count for the whole: a row that was ended for another's failure says nothing of its own."""
-    counted = [record.counted_status for record in records if not (record.stopped and record.status == CANCELLED)]
-    return counted or [record.status for record in records]

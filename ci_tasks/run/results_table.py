@@ -1,0 +1,51 @@
+"""The table that ends a run, and its rows together. Apart from `run`, so that a retry need not load that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
+from ci_tasks.report import table, timeline
+from ci_tasks.safe_output import terminal_width
+
+
+def print_results(
+    records: list[RunRecord],
+    logs: Sequence[str],
+    name: str,
+    gpus_by_host: Mapping[str, int] | None = None,
+    also: Sequence[str] = (),
+) -> BatchResult:
+    """Print the table that ends a run, then what is `also` to be said."""
+    counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
+    width = terminal_width()
+    times = timeline.summary_lines(records, gpus_by_host or {}, width) if counts else []
+    lines = [
+        "",
+        *table.results(records, logs, width),
+        "",
+        *table.deviations(records, width),
+        "",
+        *times,
+        *([""] if times else []),
+        *also,
+    ]
+    print("\n".join(lines))
+    print(f"{name}: {table.summary(records)}", flush=True)
+    return batch_result(name, records, logs)
+
+
+def batch_result(name: str, records: Sequence[RunRecord], logs: Sequence[str]) -> BatchResult:
+    """The rows together; `logs` are in the order of `records`."""
+    directories = {record.id: os.path.dirname(log) for record, log in zip(records, logs, strict=True) if log}
+    if any(record.status in (RUNNING, PLANNED) for record in records):
+        return BatchResult(name, RUNNING, None, tuple(records), directories)
+    status = overall(statuses(records))
+    return BatchResult(name, status, EXIT_CODES[status], tuple(records), directories)
+
+
+def statuses(records: Sequence[RunRecord]) -> list[str]:
+    """The statuses that count for the whole: a row that was ended for another's failure says nothing of its own."""
+    counted = [record.counted_status for record in records if not (record.stopped and record.status == CANCELLED)]
+    return counted or [record.status for record in records]
