@@ -97,6 +97,49 @@ class Triage:
 
 
 @dataclass(frozen=True)
+class HangGroup:
+    """Processes of a run that stand at the same place: `who` names them, `where` says what they wait for there."""
+
+    who: str
+    where: str
+    frames: tuple[str, ...] = ()
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class HangCulprit:
+    """A process, or a thread of it, that the others wait for, or that waits for itself. `function`, `file` and `line`
+    are its innermost frame outside of libraries; empty where it has none."""
+
+    who: str
+    where: str
+    pid: int
+    rank: int | None = None
+    function: str = ""
+    file: str = ""
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Hang:
+    """Why a run hangs, from the stacks and states of its processes at `taken_at`.
+
+    `outcome` is shown, contradicted (it goes on) or not determined; `kind` one word for what it is, `reason` one line.
+    `trigger` says what asked: request, stall or timeout. `could_not` has a line for each part that could not be had.
+    """
+
+    outcome: str
+    kind: str
+    reason: str
+    culprits: tuple[HangCulprit, ...] = ()
+    groups: tuple[HangGroup, ...] = ()
+    could_not: tuple[str, ...] = ()
+    taken_at: str | None = None
+    seconds: float = 0.0
+    trigger: str = ""
+
+
+@dataclass(frozen=True)
 class Timings:
     """`seconds` from start to end; `queued` of them the run waited for GPUs or locks, None where that is not known."""
 

@@ -56,6 +56,8 @@ PURE = [
         "features.failures.triage.*",
         "features.failures.bisection.*",
         "features.failures.*.report",
+        "features.failures.hang.*",
+        "agent.hang.facts",
     ),
     *("features.failures.repeats.outcomes", "features.failures.reproduction.verdicts"),
     *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines", "features.verl.report"),

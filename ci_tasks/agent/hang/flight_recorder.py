@@ -1,0 +1,161 @@
+"""torch's flight recorder: asking for a dump, and reading it. The pickle is the job's own: no name in it is looked up.
+
+Only opcodes that build plain data are there, and the reader in Python, since the one in C reserves memory for any index
+that a pickle names.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import pickletools
+import stat
+import time
+from typing import Any, ClassVar, Dict, List, Mapping, NamedTuple, Optional
+
+from .facts import RecordedCollective
+
+MAX_BYTES = 4 << 20
+_DATA = (
+    *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1"),
+    *("BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+    *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "EMPTY_TUPLE", "TUPLE", "TUPLE1"),
+    *("TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"),
+    *("GET", "BINGET", "LONG_BINGET", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"),
+)
+_CODES = {opcode.name: opcode.code.encode("latin-1")[0] for opcode in pickletools.opcodes}
+
+
+class UnsafePickle(ValueError):
+    """It asks for more than plain data."""
+
+
+class _PlainData(pickle._Unpickler):
+    dispatch: ClassVar[Dict[int, Any]] = {_CODES[name]: pickle._Unpickler.dispatch[_CODES[name]] for name in _DATA}
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise UnsafePickle("it names %.100s" % module)
+
+
+def read_pickle(content: bytes) -> Any:
+    """The data in a pickle. Raises UnsafePickle."""
+    if len(content) > MAX_BYTES:
+        raise UnsafePickle("more than %d MiB" % (MAX_BYTES >> 20))
+    try:
+        return _PlainData(io.BytesIO(content)).load()
+    except UnsafePickle:
+        raise
+    except Exception as error:  # whatever a crafted one makes of the reader
+        raise UnsafePickle("no plain data: %.100r" % error) from None
+
+
+def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]:
+    """The last collective that a rank has begun, by its dump; None where it has none. Raises UnsafePickle."""
+    data = read_pickle(content)
+    entries = data.get("entries") if isinstance(data, dict) else None
+    if not isinstance(entries, list):
+        raise UnsafePickle("no entries")
+    collectives = [entry for entry in entries if isinstance(entry, dict) and _number(entry) > 0]
+    if not collectives:
+        return None
+    newest = max(collectives, key=lambda entry: (_int(entry, "record_id"), _number(entry)))
+    group = _group(newest)
+    done = [_number(entry) for entry in collectives if entry.get("state") == "completed" and _group(entry) == group]
+    return RecordedCollective(
+        rank=rank,
+        operation=str(newest.get("profiling_name") or "").rpartition(":")[2][:100],
+        number=_number(newest),
+        state=str(newest.get("state") or "")[:50],
+        last_completed=max(done, default=-1),
+        group=group,
+    )
+
+
+def _number(entry: Mapping[Any, Any]) -> int:
+    return 0 if entry.get("is_p2p") is True else _int(entry, "collective_seq_id")
+
+
+def _int(entry: Mapping[Any, Any], key: str) -> int:
+    value = entry.get(key)
+    return value if type(value) is int and 0 <= value < 1 << 62 else 0
+
+
+def _group(entry: Mapping[Any, Any]) -> str:
+    name = entry.get("process_group") or entry.get("pg_id") or ""
+    parts = name if isinstance(name, (tuple, list)) else (name,)
+    return " ".join(str(part)[:100] for part in parts if isinstance(part, (str, int)))[:200]
+
+
+# -- in the place of the job -------------------------------------------------------------------------------------------
+
+
+class Dump(NamedTuple):
+    rank: int
+    content: bytes
+
+
+def dumps(processes: List[Mapping[str, str]], seconds: float) -> "tuple[List[Dump], List[str]]":
+    """(dumps, why not) of the ranks whose variables name a pipe: a byte in it makes torch write one."""
+    asked: Dict[int, str] = {}
+    could_not: List[str] = []
+    for env in processes:
+        rank, prefix = env.get("RANK", ""), env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
+        target = env.get("TORCH_FR_DUMP_TEMP_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or ""
+        if not prefix or not rank.isdigit():
+            continue
+        if not target:
+            could_not.append("rank %s: the job does not say where torch writes its flight recorder" % rank)
+        elif _poke("%s%s.pipe" % (prefix, rank)):
+            asked[int(rank)] = target + rank
+        else:
+            could_not.append("rank %s: nobody reads %s%s.pipe" % (rank, prefix, rank))
+    began, found = time.time() - 1, {}  # type: ignore[var-annotated]
+    until = time.monotonic() + seconds
+    sizes: Dict[int, int] = {}
+    while len(found) < len(asked) and time.monotonic() < until:
+        for rank_number, path in asked.items():
+            info = _stat(path)
+            if rank_number not in found and info is not None and info.st_mtime >= began and info.st_size:
+                if sizes.get(rank_number) == info.st_size:
+                    found[rank_number] = _read(path)
+                sizes[rank_number] = info.st_size
+        time.sleep(0.1)
+    could_not += [
+        "rank %d: no dump of the flight recorder in %s" % (rank, asked[rank]) for rank in asked if rank not in found
+    ]
+    return [Dump(rank, content) for rank, content in sorted(found.items())], could_not
+
+
+def _poke(path: str) -> bool:
+    """Without a reader the pipe is not opened: whoever opened it then would wait."""
+    try:
+        if not stat.S_ISFIFO(os.lstat(path).st_mode):
+            return False
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(pipe, b"1\n")
+    except OSError:
+        return False
+    finally:
+        os.close(pipe)
+    return True
+
+
+def _stat(path: str) -> Optional[os.stat_result]:
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return None
+    return info if stat.S_ISREG(info.st_mode) else None
+
+
+def _read(path: str) -> bytes:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as source:
+            return source.read(MAX_BYTES + 1)
+    except OSError:
+        return b""

@@ -1,0 +1,588 @@
+"""From what was seen of a run's processes to why it hangs. Pure.
+
+The rules are asked one after the other, the surest first; the first that is shown is the answer. A rule names a
+culprit only where what it waits for, or why it cannot go on, was seen: otherwise the answer is "not determined", with
+the groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
+from ci_tasks.features.failures.hang import waits
+from ci_tasks.features.failures.hang.processes import Process, RunProcesses, ThreadState, processes_of, rank_in
+from ci_tasks.features.failures.hang.ras import read_ras
+from ci_tasks.records import Hang, HangCulprit, HangGroup
+
+SHOWN, CONTRADICTED, NOT_DETERMINED = "shown", "contradicted", "not determined"
+_WAITS_FOR_RANKS = (waits.COLLECTIVE, waits.GPU, waits.BARRIER)
+_MAX_GROUPS = 40
+_MAX_STEPS = 20  # from one process that waits to the next
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rule concludes."""
+
+    kind: str
+    reason: str
+    culprits: Sequence[tuple[Process, ThreadState]] = ()
+    outcome: str = SHOWN
+
+
+Rule = Callable[[RunProcesses], "Finding | None"]
+
+
+def analyse_hang(facts: HangFacts) -> Hang:
+    """Why the run hangs."""
+    run = processes_of(facts)
+    found = next((finding for finding in (rule(run) for rule in _RULES) if finding), None)
+    groups = tuple(_groups(run))
+    if found is None:
+        seen = "; ".join(f"{group.who}: {group.where}" for group in groups[:3]) or "no process was seen"
+        found = Finding("", f"not determined; {seen}", (), NOT_DETERMINED)
+    could_not = [*facts.could_not, *(f"{p.name}: {line}" for p in run.by_id.values() for line in p.facts.could_not)]
+    return Hang(
+        outcome=found.outcome,
+        kind=found.kind,
+        reason=found.reason,
+        culprits=tuple(_culprit(*culprit) for culprit in found.culprits),
+        groups=groups[:_MAX_GROUPS],
+        could_not=tuple(could_not[:100]),
+        taken_at=_iso(facts.taken_at),
+        seconds=facts.seconds,
+        trigger=facts.reason,
+    )
+
+
+# -- the rules ---------------------------------------------------------------------------------------------------------
+
+
+def _stopped(run: RunProcesses) -> Finding | None:
+    found = [process for process in run.by_id.values() if process.facts.state == "T"]
+    if not found:
+        return None
+    why = f"{_names(found)} {_is(found)} stopped: SIGCONT lets {_them(found)} go on"
+    return Finding("stopped", _with_where(why, found), _mains(found))
+
+
+def _uninterruptible(run: RunProcesses) -> Finding | None:
+    found = [
+        (process, thread)
+        for process in run.by_id.values()
+        for thread in process.facts.threads
+        if thread.state == "D" and thread.still
+    ]
+    if not found:
+        return None
+    processes = list({process.id: process for process, _ in found}.values())
+    channel = next((thread.wchan for _, thread in found if thread.wchan), "")
+    why = f"{_names(processes)} {_is(processes)} in uninterruptible sleep (state D{f', {channel}' if channel else ''})"
+    return Finding(
+        "uninterruptible", _with_where(f"{why}: a disk, a file system or a driver", processes), _mains(processes)
+    )
+
+
+def _file_locks(run: RunProcesses) -> Finding | None:
+    """Locks on files: the kernel says who has them."""
+    holders = {(lock.place, lock.waiter): (lock.place, lock.holder) for lock in run.facts.locks}
+    for first in holders:
+        way = [first]
+        while way[-1] in holders and holders[way[-1]] not in way:
+            way.append(holders[way[-1]])
+        processes = [run.by_id[id] for id in way if id in run.by_id]
+        if way[-1] in holders and len(processes) == len(way) and holders[way[-1]] == first:
+            whys = [f"{process.name} waits for a lock on a file: {process.main.wait.text}" for process in processes]
+            return Finding(
+                "lock cycle", f"each has the file lock that the next waits for: {'; '.join(whys)}", _mains(processes)
+            )
+    for waiter, holder in holders.items():
+        if holder in run.by_id and holder not in holders and waiter in run.by_id:
+            process = run.by_id[holder]
+            last = _last_of(run, process)
+            why = (
+                f"{run.by_id[waiter].name} waits for a file lock that {process.name} has, which is in {_where(process)}"
+            )
+            return (
+                _ending(run, last, "file lock", why)
+                if last is not process
+                else Finding("file lock", why, _mains([process]))
+            )
+    return None
+
+
+def _lock_cycle(run: RunProcesses) -> Finding | None:
+    """Locks that are globals of a module: the text of the functions says who has them."""
+    for process in run.by_id.values():
+        blocked = [thread for thread in process.threads if thread.locks.wants and thread.wait.kind == waits.LOCK]
+        for first in blocked:
+            way = [first]
+            while True:
+                holder = _holder(process, way[-1])
+                if holder is None or holder not in blocked:
+                    break
+                if holder is first:
+                    return _cycle(process, way)
+                if holder in way:
+                    break
+                way.append(holder)
+    return None
+
+
+def _holder(process: Process, thread: ThreadState) -> ThreadState | None:
+    """Who has the lock that a thread waits for, where exactly one does."""
+    holders = [other for other in process.threads if thread.locks.wants in other.locks.holds]
+    return holders[0] if len(holders) == 1 else None
+
+
+def _cycle(process: Process, way: Sequence[ThreadState]) -> Finding:
+    if len(way) == 1:
+        why = f"{process.name} takes a lock that it has already: {way[0].wait.text}"
+        return Finding("lock cycle", why, [(process, way[0])])
+    parts = []
+    for thread in way:
+        wants = thread.locks.wants[1] if thread.locks.wants else ""
+        holds = ", ".join(sorted(name for _, name in thread.locks.holds))
+        parts.append(f"{_thread_name(thread)} has {holds} and waits for {wants} ({thread.wait.text})")
+    return Finding(
+        "lock cycle", f"lock cycle in {process.name}: {'; '.join(parts)}", [(process, thread) for thread in way]
+    )
+
+
+def _forked_lock(run: RunProcesses) -> Finding | None:
+    """A forked process has one thread: whoever had the lock is not in it."""
+    for process in run.by_id.values():
+        stack = process.main.stack
+        is_copy = process.facts.forked or (stack and any(f.name == "popen_fork.py" for f in stack.python))
+        if is_copy and len(process.facts.threads) == 1 and process.main.wait.kind == waits.LOCK:
+            why = f"{process.name} was forked while another thread had the lock that it waits for"
+            return Finding("fork with a held lock", f"{why}: {process.main.wait.text}", _mains([process]))
+    return None
+
+
+def _import_deadlock(run: RunProcesses) -> Finding | None:
+    for process in run.by_id.values():
+        waiting = [thread for thread in process.threads if thread.wait.kind == waits.IMPORT]
+        importing = [
+            thread
+            for thread in process.threads
+            if thread not in waiting and thread.stack and any(f.function == "exec_module" for f in thread.stack.python)
+        ]
+        if waiting and len(importing) == 1 and importing[0].wait.kind in (waits.JOIN, waits.CONDITION, waits.QUEUE):
+            why = f"import deadlock in {process.name}: a thread waits for a module that is being imported"
+            why += f" ({waiting[0].wait.text}), and the import waits: {importing[0].wait.text}"
+            return Finding("import deadlock", why, [(process, importing[0]), (process, waiting[0])])
+    return None
+
+
+def _missing_rank(run: RunProcesses) -> Finding | None:
+    """Ranks that should be there and are not, while the others wait for them."""
+    ranks = run.ranks
+    missing = sorted(set(range(run.world)) - set(ranks)) if run.world and run.world <= 1 << 16 else []
+    waiting = [process for process in ranks.values() if process.main.wait.kind in _WAITS_FOR_RANKS]
+    if not missing or not waiting or not ranks:
+        return None
+    dead = {rank: item for item in run.facts.dead for rank in (rank_in(item.env),) if rank in missing}
+    ends = [f"rank {rank}: {dead[rank].error or _end(dead[rank].how)}" for rank in missing if rank in dead]
+    told = f" ({'; '.join(ends[:3])})" if ends else ""
+    why = f"{_ranks(missing)} {'is' if len(missing) == 1 else 'are'} gone{told}; {_waiting(waiting)}"
+    gone = [_gone(run, rank) for rank in missing[:8]]
+    return Finding("dead rank", why, gone)
+
+
+def _odd_ranks(run: RunProcesses) -> Finding | None:
+    """Ranks that are elsewhere than those that wait for them."""
+    ranks = run.ranks
+    inside = {rank: process for rank, process in ranks.items() if process.main.wait.kind in _WAITS_FOR_RANKS}
+    outside = {rank: process for rank, process in ranks.items() if rank not in inside}
+    if len(ranks) < 2 or not inside:
+        return None
+    if outside:
+        return _outside(run, list(outside.values()), list(inside.values()))
+    return _different_collectives(run, inside)
+
+
+def _outside(run: RunProcesses, odd: list[Process], waiting: list[Process]) -> Finding | None:
+    if any(process.main.stack is None for process in odd):
+        return None
+    computing = [process for process in odd if process.main.wait.kind == waits.COMPUTES]
+    rest = f"{_names(waiting)} {_wait(waiting)} in {_collective(run, waiting)}"
+    if computing and len(computing) == len(odd):
+        why = f"{_names(odd)} still {'computes' if len(odd) == 1 else 'compute'}: {_where(odd[0])}; {rest}"
+        return Finding("straggler", why, _mains(odd))
+    if len({_place(process) for process in odd}) > 1 and len(odd) > len(waiting):
+        return None
+    blocked = [process for process in odd if process not in computing] or odd
+    ends = [_last_of(run, process) for process in blocked]
+    why = f"{_names(blocked)} {_wait(blocked)} in {_where(blocked[0])}; {rest}"
+    if ends[0] is not blocked[0]:
+        why += f"; it waits for {ends[0].name}: {_where(ends[0])}"
+        return Finding("rank waits elsewhere", why, [*_mains(blocked), *_mains(ends[:1])])
+    return Finding("rank waits elsewhere", why, _mains(blocked))
+
+
+def _different_collectives(run: RunProcesses, inside: dict[int, Process]) -> Finding | None:
+    """All are in collectives, but not in the same."""
+    behind = _behind(run)
+    if behind:
+        odd = [inside[rank] for rank in behind if rank in inside]
+        if odd:
+            others = [process for process in inside.values() if process not in odd]
+            if not others:
+                return None
+            why = f"{_names(odd)} {_is(odd)} behind ({_numbers(run)}): {_where(odd[0])}; {_waiting(others)}"
+            return Finding("collectives differ", why, _mains(odd))
+    groups: dict[tuple[str, str], list[Process]] = {}
+    for process in inside.values():
+        groups.setdefault(_place(process), []).append(process)
+    if len(groups) < 2:
+        return None
+    ordered = sorted(groups.values(), key=len)
+    if len({process.main.wait.kind for process in inside.values()}) > 1 and len(ordered[0]) == len(ordered[-1]):
+        ordered = sorted(ordered, key=lambda group: group[0].main.wait.kind == waits.GPU)
+    odd, rest = ordered[0], ordered[-1]
+    if len(ordered) == 2 and len(odd) == len(rest):  # nobody is odd: both are named
+        why = f"the ranks are in different collectives: {_waiting(odd)}; {_waiting(rest)}"
+        return Finding("collectives differ", why, _mains([odd[0], rest[0]]))
+    if len(ordered) > 2 or len(odd) == len(rest):
+        return None
+    why = f"{_waiting(odd)}; {_waiting(rest)}"
+    return Finding("collectives differ", why, _mains(odd))
+
+
+def _chain(run: RunProcesses) -> Finding | None:
+    """From a process that waits for another one to the one at the end, through pipes, sockets, children and threads."""
+    for process in run.by_id.values():
+        if _targets(run, process):
+            last, way = _follow(run, process)
+            if last is None:
+                return _circle(way)
+            if len(way) > 1:
+                before = way[-2]
+                why = f"{before.name} waits for {last.name}: {_where(before)}"
+                return _ending(run, last, _link_kind(before, last), why)
+    return None
+
+
+def _link_kind(before: Process, last: Process) -> str:
+    wait = before.main.wait
+    if wait.kind == waits.WRITE:
+        return "pipe full"
+    return "child" if wait.kind == waits.CHILD else "waits for a process"
+
+
+def _circle(way: Sequence[Process]) -> Finding:
+    """Each waits for the next."""
+    parts = [f"{process.name} in {_where(process)}" for process in way]
+    kind = "pipe full" if any(process.main.wait.kind == waits.WRITE for process in way) else "wait cycle"
+    return Finding(
+        kind,
+        f"{'a pipe is full: ' if kind == 'pipe full' else ''}each waits for the next: {'; '.join(parts)}",
+        _mains(way),
+    )
+
+
+def _ending(run: RunProcesses, last: Process, kind: str, why: str) -> Finding | None:
+    thread = _thread_at_end(last)
+    if thread is None:
+        return None
+    if thread.wait.kind == waits.COMPUTES:
+        return Finding(kind, f"{why}; {last.name} computes: {thread.wait.text or last.program}", [(last, thread)])
+    return Finding(kind, f"{why}; {last.name}: {_describe(last, thread)}", [(last, thread)])
+
+
+def _single(run: RunProcesses) -> Finding | None:
+    """One process, and what it waits for or computes."""
+    pythons = [process for process in run.by_id.values() if process.facts.python and process.main.stack]
+    if len(pythons) != 1:
+        return None
+    process = pythons[0]
+    thread = _thread_at_end(process)
+    if thread is None or thread.wait.frame is None:
+        return None
+    if thread.wait.kind == waits.COMPUTES:
+        if not process.stays:
+            return Finding("goes on", f"{process.name} goes on: {thread.wait.text}", (), CONTRADICTED)
+        why = f"{process.name} computes in {thread.wait.text}, in both looks: an endless loop, or slow work"
+        return Finding("computes", why, [(process, thread)])
+    if thread.wait.kind == waits.UNKNOWN:
+        return None
+    return Finding(thread.wait.kind or "waits", f"{process.name} {_describe(process, thread)}", [(process, thread)])
+
+
+_RULES: tuple[Rule, ...] = (
+    _stopped,
+    _uninterruptible,
+    _lock_cycle,
+    _forked_lock,
+    _import_deadlock,
+    _file_locks,
+    _missing_rank,
+    _odd_ranks,
+    _chain,
+    _single,
+)
+
+
+# -- who waits for whom ------------------------------------------------------------------------------------------------
+
+
+def _follow(run: RunProcesses, first: Process) -> tuple[Process | None, list[Process]]:
+    """(the end, the way there); without an end the way is a circle. It goes on where there is one process to go to."""
+    way = [first]
+    while len(way) < _MAX_STEPS:
+        targets = _targets(run, way[-1])
+        if len(targets) != 1:
+            return way[-1], way
+        if targets[0] in way:
+            return None, way[way.index(targets[0]) :]
+        way.append(targets[0])
+    return way[-1], way
+
+
+def _last_of(run: RunProcesses, process: Process) -> Process:
+    last, way = _follow(run, process)
+    return last or way[-1]
+
+
+def _targets(run: RunProcesses, process: Process) -> list[Process]:
+    """The processes that its main thread waits for; none where that is not seen."""
+    thread = _thread_at_end(process)
+    if thread is None:
+        return []
+    wait = thread.wait
+    if wait.kind == waits.CHILD:
+        children = [child for child in run.children(process) if child.facts.state != "Z"]
+        return [child for child in children if not _is_tracker(child)]
+    file = process.file(wait.fd) if wait.kind in (waits.READ, waits.WRITE) else None
+    if file is None:
+        return []
+    if file.target.startswith("socket:"):
+        return _peers(run, file.inode)
+    ends = [
+        other
+        for other in run.by_id.values()
+        if other is not process
+        and any(_is_end(item, file, wait.kind) for item in other.facts.files if item.inode == file.inode)
+    ]
+    return _without_ancestors_copies(run, process, ends)
+
+
+def _is_end(item: object, file: object, kind: str) -> bool:
+    return bool(getattr(item, "reads" if kind == waits.WRITE else "writes"))
+
+
+def _without_ancestors_copies(run: RunProcesses, process: Process, ends: list[Process]) -> list[Process]:
+    """Forked siblings inherit ends that they do not use: of several, the parent is the one that made the pipe."""
+    parent = [end for end in ends if end.facts.pid == process.facts.ppid]
+    return parent if len(ends) > 1 and parent else ends
+
+
+def _peers(run: RunProcesses, inode: int) -> list[Process]:
+    own = next((socket for socket in run.facts.sockets if socket.inode == inode), None)
+    if own is None:
+        return []
+    other = [s.inode for s in run.facts.sockets if (s.net, s.local, s.remote) == (own.net, own.remote, own.local)]
+    return [
+        p for p in run.by_id.values() if any(f.inode in other for f in p.facts.files if f.target.startswith("socket:"))
+    ]
+
+
+def _is_tracker(process: Process) -> bool:
+    return any("resource_tracker" in word or "forkserver" in word for word in process.facts.argv)
+
+
+def _thread_at_end(process: Process) -> ThreadState | None:
+    """The main thread, or the one that it waits for, where that is shown: the only other one, or the one that has the
+    lock. None where several could be meant."""
+    thread = process.main
+    for _ in range(_MAX_STEPS):
+        if thread.wait.kind == waits.LOCK and thread.locks.wants:
+            holder = _holder(process, thread)
+            if holder is None or holder is thread:
+                return thread
+            thread = holder
+        elif thread.wait.kind == waits.JOIN:
+            others = [
+                other
+                for other in process.others
+                if other is not thread and other.stack and waits.user_frame(other.stack)
+            ]
+            if len(others) != 1:
+                return thread
+            thread = others[0]
+            if thread.wait.kind == waits.JOIN:
+                return thread
+        else:
+            return thread
+    return thread
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _groups(run: RunProcesses) -> Iterator[HangGroup]:
+    """Processes with equal stacks of the main thread, ranks first and the largest group first."""
+    found: dict[tuple[object, ...], list[Process]] = {}
+    for process in run.by_id.values():
+        found.setdefault((process.rank is None, *_stack_key(process)), []).append(process)
+    for key, group in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0].id)):
+        stack = group[0].main.stack
+        frames = tuple(f"{f.function} {f.file}:{f.line}" for f in stack.python[:12]) if stack else ()
+        who = _names(group) if key[0] is False or len(group) <= 4 else f"{len(group)} processes {group[0].program}"
+        yield HangGroup(who, _where(group[0]), frames, len(group))
+
+
+def _stack_key(process: Process) -> tuple[object, ...]:
+    stack, wait = process.main.stack, process.main.wait
+    if stack is None:
+        return (process.program, process.facts.state, wait.kind)
+    own = tuple((f.function, f.file, f.line) for f in stack.python if not waits.is_library(f))
+    return (wait.kind, wait.call, own)
+
+
+def _culprit(process: Process, thread: ThreadState) -> HangCulprit:
+    frame = thread.wait.frame
+    return HangCulprit(
+        who=process.name,
+        where=_describe(process, thread),
+        pid=process.facts.pid,
+        rank=process.rank,
+        function=frame.function if frame else "",
+        file=frame.file if frame else "",
+        line=frame.line if frame else None,
+    )
+
+
+def _place(process: Process) -> tuple[str, str]:
+    wait = process.main.wait
+    return (wait.call if wait.kind == waits.COLLECTIVE else wait.kind, wait.frame.place if wait.frame else "")
+
+
+def _describe(process: Process, thread: ThreadState) -> str:
+    """What a thread does: `waits in queue.get at loader.py:88`."""
+    wait = thread.wait
+    if wait.frame is None:
+        return wait.text or _state(process)
+    named = "" if thread is process.main else f"{_thread_name(thread)} "
+    word = "computes in" if wait.kind == waits.COMPUTES else "is in" if wait.kind in (waits.C_CODE, "") else "waits in"
+    return f"{named}{word} {wait.text}"
+
+
+def _where(process: Process) -> str:
+    return process.main.wait.text or _state(process)
+
+
+def _state(process: Process) -> str:
+    thread = process.main.kernel
+    channel = f", {thread.wchan}" if thread and thread.wchan else ""
+    return f"state {process.facts.state}{channel}"
+
+
+def _collective(run: RunProcesses, waiting: Sequence[Process]) -> str:
+    """`all_reduce number 412 at train.py:88`, where torch's recorder or NCCL knows the number."""
+    text = _where(waiting[0])
+    ranks = {process.rank for process in waiting}
+    numbers = {item.number for item in run.facts.collectives if item.rank in ranks}
+    call = waiting[0].main.wait.call
+    if len(numbers) == 1 and call and text.startswith(call):
+        return f"{call} number {numbers.pop()}{text[len(call) :]}"
+    return text
+
+
+def _behind(run: RunProcesses) -> list[int]:
+    """Ranks that have begun fewer collectives than others, by NCCL or torch's recorder."""
+    for text in run.facts.ras.values():
+        if behind := list(read_ras(text).behind):
+            return behind
+    if len({item.group for item in run.facts.collectives}) != 1:
+        return []  # each process group has numbers of its own
+    last = {item.rank: item.number for item in run.facts.collectives}
+    most = max(last.values(), default=0)
+    behind = [rank for rank, number in sorted(last.items()) if number < most]
+    return behind if 0 < len(behind) < len(last) else []
+
+
+def _numbers(run: RunProcesses) -> str:
+    for text in run.facts.ras.values():
+        counts = read_ras(text).counts
+        if counts:
+            return ", ".join(f"rank {rank}: operation {count}" for rank, count in sorted(counts.items())[:4])
+    return "by torch's flight recorder"
+
+
+def _gone(run: RunProcesses, rank: int) -> tuple[Process, ThreadState]:
+    """A rank that is no more, as a process without threads."""
+    dead = next((item for item in run.facts.dead if rank_in(item.env) == rank), None)
+    process = Process(ProcessFacts(dead.pid if dead else 0, 0, state="gone"), "", 1.0, {}, rank)
+    return process, ThreadState(None, None, waits.Wait(waits.UNKNOWN))
+
+
+def _end(how: str) -> str:
+    return "it ended by itself" if how else "it was killed, or ended without Python's exit"
+
+
+def _thread_name(thread: ThreadState) -> str:
+    name = thread.stack.name if thread.stack else ""
+    return (
+        f"thread {name}"
+        if name and name != "MainThread"
+        else "the main thread"
+        if thread.stack and thread.stack.main
+        else "a thread"
+    )
+
+
+def _names(processes: Sequence[Process]) -> str:
+    numbers = sorted(process.rank for process in processes if process.rank is not None)
+    others = [process.name for process in processes if process.rank is None]
+    shown = others[:4] + ([f"{len(others) - 4} more"] if len(others) > 4 else [])
+    return ", ".join([*([_ranks(numbers)] if numbers else []), *shown])
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    """`ranks 0-2, 4-7`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"rank{'' if len(numbers) == 1 else 's'} {', '.join(texts)}"
+
+
+def _mains(processes: Sequence[Process]) -> list[tuple[Process, ThreadState]]:
+    return [(process, process.main) for process in processes]
+
+
+def _with_where(why: str, processes: Sequence[Process]) -> str:
+    wait = processes[0].main.wait
+    return f"{why} ({wait.text})" if wait.frame else why
+
+
+def _waiting(processes: Sequence[Process]) -> str:
+    """`ranks 0-2 wait in all_reduce at train.py:88`."""
+    return f"{_names(processes)} {_wait(processes)} in {_where(processes[0])}"
+
+
+def _is(processes: Sequence[Process]) -> str:
+    return "is" if len(processes) == 1 else "are"
+
+
+def _wait(processes: Sequence[Process]) -> str:
+    return "waits" if len(processes) == 1 else "wait"
+
+
+def _them(processes: Sequence[Process]) -> str:
+    return "it" if len(processes) == 1 else "them"
+
+
+def _iso(seconds: float) -> str | None:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds") if seconds > 0 else None
+    except (OverflowError, ValueError, OSError):
+        return None

@@ -1,0 +1,422 @@
+"""Programs that hang, each in its own way: `python planted.py CASE DIRECTORY [ROLE]`. The function that hangs has the
+case's name, or that of its role. Before it does, it says so with a file DIRECTORY/ready-PID."""
+
+import asyncio
+import ctypes
+import fcntl
+import itertools
+import multiprocessing
+import os
+import queue
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from torch.distributed import distributed_c10d as dist
+
+CASE, DIRECTORY = sys.argv[1], sys.argv[2]
+ROLE = sys.argv[3] if len(sys.argv) > 3 else ""
+RANK = int(os.environ.get("RANK", "-1"))
+PROBED = {
+    "queue_never_filled",
+    "rank_late",
+    "rank_dead",
+    "missing_collective",
+    "lock_order",
+    "endless_loop",
+    "gil_held",
+}
+IMPORTS_ITSELF = """import __main__
+import threading
+def load():
+    import imports_itself
+    imports_itself.begin()
+def begin():
+    thread = threading.Thread(target=load)
+    thread.start()
+    __main__.ready()
+    thread.join()
+begin()
+"""
+STEP = """def step_{}(until):
+    while time.monotonic() < until:
+        sum(range(1000))
+"""
+lock_a, lock_b = threading.Lock(), threading.Lock()
+
+
+def ready():
+    open(os.path.join(DIRECTORY, f"ready-{os.getpid()}"), "w").close()
+
+
+def probe():
+    """The probe itself, as a `.pth` file would load it."""
+    directory = os.path.join(DIRECTORY, "evidence")
+    os.makedirs(directory, exist_ok=True)
+    payload = {}
+    with open(os.environ["PLANTED_PROBE"]) as source:
+        exec(compile(source.read(), "ci_tasks_probe.py", "exec"), payload)
+    payload["begin"](directory)
+
+
+def again(role):
+    """A child of this case with a role."""
+    return [sys.executable, __file__, CASE, DIRECTORY, role]
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+def lock_order():
+    both = threading.Barrier(2)
+
+    def other():
+        with lock_b:
+            both.wait()
+            with lock_a:
+                pass
+
+    threading.Thread(target=other, daemon=True).start()
+    with lock_a:
+        both.wait()
+        ready()
+        with lock_b:
+            pass
+
+
+def lock_twice():
+    with lock_a:
+        ready()
+        with lock_a:
+            pass
+
+
+def queue_never_filled():
+    ready()
+    queue.Queue().get()
+
+
+def condition_never_notified():
+    condition = threading.Condition()
+    with condition:
+        ready()
+        condition.wait()
+
+
+def event_never_set():
+    ready()
+    threading.Event().wait()
+
+
+def semaphore_zero():
+    ready()
+    threading.Semaphore(0).acquire()
+
+
+def join_of_stuck_thread():
+    def stuck():
+        ready()
+        queue.Queue().get()
+
+    thread = threading.Thread(target=stuck)
+    thread.start()
+    thread.join()
+
+
+def exit_waits_for_thread():
+    def stuck_at_exit():
+        ready()
+        threading.Event().wait()
+
+    threading.Thread(target=stuck_at_exit).start()
+
+
+def import_deadlock():
+    with open(os.path.join(DIRECTORY, "imports_itself.py"), "w") as out:
+        out.write(IMPORTS_ITSELF)
+    sys.path.insert(0, DIRECTORY)
+    import imports_itself  # noqa: F401
+
+
+def endless_loop():
+    ready()
+    number = 0
+    while True:
+        number += 1
+
+
+def goes_on():
+    """It works, in another function each time."""
+    ready()
+    for number in itertools.count():
+        names = {"time": time}
+        exec(STEP.format(number), names)
+        names[f"step_{number}"](time.monotonic() + 0.2)
+
+
+def asyncio_future():
+    async def forever():
+        await asyncio.get_running_loop().create_future()
+
+    ready()
+    asyncio.run(forever())
+
+
+def long_sleep():
+    ready()
+    time.sleep(100000)
+
+
+# -- in C --------------------------------------------------------------------------------------------------------------
+
+
+def c_code():
+    ready()
+    ctypes.CDLL(None).pause()
+
+
+def gil_held():
+    threading.Thread(target=time.sleep, args=(100000,), daemon=True).start()
+    ready()
+    ctypes.PyDLL(None).read(os.pipe()[0], None, 1)
+
+
+def c_program():
+    ready()
+    subprocess.run(["sleep", "100000"])
+
+
+def d_state():
+    """A parent is in state D until its child of posix_spawn has opened its files, and one of them never opens."""
+    fifo = os.path.join(DIRECTORY, "never-opened")
+    os.mkfifo(fifo)
+    ready()
+    os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, fifo, os.O_RDONLY, 0)])
+
+
+def fifo_without_writer():
+    fifo = os.path.join(DIRECTORY, "no-writer")
+    os.mkfifo(fifo)
+    ready()
+    open(fifo)  # noqa: SIM115
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def pipe_full():
+    if ROLE:
+        writes_too_much()
+    child = subprocess.Popen(again("writer"), stdout=subprocess.PIPE)
+    ready()
+    child.wait()
+
+
+def writes_too_much():
+    ready()
+    sys.stdout.write("x" * (1 << 20))
+    sys.stdout.flush()
+
+
+def child_reads_pipe():
+    if ROLE:
+        reads_from_parent()
+    child = subprocess.Popen(again("reader"), stdin=subprocess.PIPE)
+    ready()
+    child.wait()
+
+
+def reads_from_parent():
+    ready()
+    sys.stdin.buffer.raw.read(1)
+
+
+def socket_peer_silent():
+    if ROLE:
+        link = socket.create_connection(("127.0.0.1", int(ROLE)))
+        silent_peer(link)
+    server = socket.create_server(("127.0.0.1", 0))
+    child = subprocess.Popen(again(str(server.getsockname()[1])))
+    link, _ = server.accept()
+    ready()
+    link.recv(1)
+    child.wait()
+
+
+def silent_peer(link):
+    ready()
+    threading.Event().wait()
+
+
+def flock_held():
+    path = os.path.join(DIRECTORY, "held.lock")
+    file = open(path, "w")  # noqa: SIM115
+    if ROLE:
+        ready()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    subprocess.Popen(again("waiter"), close_fds=True)
+    holds_the_lock()
+
+
+def holds_the_lock():
+    ready()
+    threading.Event().wait()
+
+
+def flock_cycle():
+    first, second = (open(os.path.join(DIRECTORY, name), "w") for name in ("one.lock", "two.lock"))  # noqa: SIM115
+    if ROLE:
+        first, second = second, first
+    fcntl.flock(first, fcntl.LOCK_EX)
+    mark = os.path.join(DIRECTORY, "cycle-%s" % (ROLE or "first"))
+    open(mark, "w").close()
+    if not ROLE:
+        subprocess.Popen(again("second"))
+    other = os.path.join(DIRECTORY, "cycle-%s" % ("first" if ROLE else "second"))
+    while not os.path.exists(other):
+        time.sleep(0.01)
+    ready()
+    fcntl.flock(second, fcntl.LOCK_EX)
+
+
+def fork_held_lock():
+    def holder():
+        with lock_a:
+            held.set()
+            time.sleep(100000)
+
+    held = threading.Event()
+    threading.Thread(target=holder, daemon=True).start()
+    held.wait()
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=forked_child)
+    child.start()
+    ready()
+    child.join()
+
+
+def forked_child():
+    ready()
+    with lock_a:
+        pass
+
+
+def pool_worker_died():
+    pool = multiprocessing.get_context("fork").Pool(2, initializer=ready)
+    ready()
+    pool.map(os._exit, [1])
+
+
+def join_of_stuck_process():
+    child = multiprocessing.get_context("fork").Process(target=stuck_process)
+    child.start()
+    ready()
+    child.join()
+
+
+def stuck_process():
+    ready()
+    queue.Queue().get()
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+def train():
+    ready()
+    dist.all_reduce()
+
+
+def rank_late():
+    if RANK == 2:
+        slow_rank()
+    train()
+
+
+def slow_rank():
+    ready()
+    while True:
+        sum(range(1000))
+
+
+def rank_dead():
+    if RANK == 2:
+        os._exit(9)
+    train()
+
+
+def other_collective():
+    if RANK == 1:
+        ready()
+        dist.broadcast()
+    train()
+
+
+def missing_collective():
+    if RANK == 3:
+        load()
+    train()
+
+
+def load():
+    ready()
+    queue.Queue().get()
+
+
+def two_ranks():
+    if RANK == 1:
+        load()
+    train()
+
+
+def rank_in_c_code():
+    if RANK == 0:
+        c_code()
+    train()
+
+
+def rank_waits_for_child():
+    if RANK == 0:
+        ready()
+        subprocess.run(["sleep", "100000"])
+    train()
+
+
+def stopped_rank():
+    if RANK == 1:
+        ready()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    train()
+
+
+def ray_tree():
+    """A driver, below it a program that is no Python, and below that workers with ranks."""
+    if ROLE == "worker":
+        if RANK == 1:
+            actor_loop()
+        train()
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    script = ""
+    for rank in range(3):
+        words = shlex.join(again("worker"))
+        script += f"RANK={rank} WORLD_SIZE=3 PYTHONPATH={shlex.quote(os.environ['PYTHONPATH'])} {words} & "
+    raylet = subprocess.Popen(["bash", "-c", script + "wait"], env=env, start_new_session=True)
+    ready()
+    raylet.wait()
+
+
+def actor_loop():
+    ready()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    if CASE in PROBED:
+        probe()
+    globals()[CASE]()

@@ -1,0 +1,157 @@
+"""Starts the programs of data/planted.py, waits until each is in its state, and looks at all of them at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci_tasks.agent.codec import decode
+from ci_tasks.agent.hang.facts import HangFacts, Inspection
+from ci_tasks.agent.hang.inspector import Inspector
+from ci_tasks.agent.probe import payload
+
+PLANTED = Path(__file__).parent / "data" / "planted.py"
+_C10D = """
+import threading
+
+def all_reduce():
+    _wait()
+
+def broadcast():
+    _wait()
+
+def _wait():
+    threading.Event().wait()
+"""
+_SECONDS = 30.0
+
+
+@dataclass
+class PlantedRun:
+    """The processes of one case; `pids` are those that are looked at."""
+
+    case: str
+    roots: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for root in self.roots for pid in (root.pid, *_below(root.pid))]
+
+
+@contextmanager
+def planted(cases: dict[str, int], directory: Path) -> Iterator[dict[str, PlantedRun]]:
+    """All cases at once, each with so many ranks; 0 for one process without."""
+    package = directory / "torch" / "distributed"
+    package.mkdir(parents=True)
+    for name, text in (("../__init__.py", ""), ("__init__.py", ""), ("distributed_c10d.py", _C10D)):
+        (package / name).write_text(text)
+    runs = {case: PlantedRun(case) for case in cases}
+    try:
+        for case, ranks in cases.items():
+            for rank in range(ranks or 1):
+                runs[case].roots.append(_start(case, directory, rank if ranks else None, ranks))
+        for run in runs.values():
+            _wait_for_state(run, directory)
+        yield runs
+    finally:
+        for run in runs.values():
+            for pid in run.pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
+            for root in run.roots:
+                root.wait()
+
+
+def look(runs: dict[str, PlantedRun], py_spy: str) -> dict[str, HangFacts]:
+    """What the inspector sees of each case: one inspection of all."""
+    pids = {run.case: run.pids for run in runs.values()}
+    found = decode(
+        Inspection,
+        Inspector([pid for own in pids.values() for pid in own], py_spy, between=1.0, native_seconds=2.0).inspect(),
+        where="look",
+    )
+    return {case: _facts_of(case, found, set(own)) for case, own in pids.items()}
+
+
+def _facts_of(case: str, found: Inspection, pids: set[int]) -> HangFacts:
+    own = tuple(process for process in found.processes if process.pid in pids)
+    return HangFacts(
+        seconds_between=found.seconds_between,
+        machine=found.machine,
+        processes=own,
+        sockets=found.sockets,
+        locks=tuple(lock for lock in found.locks if lock.waiter in pids),
+        sources=found.sources,
+    )
+
+
+def _start(case: str, directory: Path, rank: int | None, ranks: int) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "PYTHONPATH": str(directory), "PLANTED_PROBE": payload.__file__}
+    if rank is not None:
+        env.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
+    return subprocess.Popen(
+        [sys.executable, str(PLANTED), case, str(directory)],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _wait_for_state(run: PlantedRun, directory: Path) -> None:
+    """Until each Python of the case is about to hang, or has ended, and sleeps or computes."""
+    until = time.monotonic() + _SECONDS
+    while time.monotonic() < until:
+        pids = run.pids
+        if pids and all(_is_in_state(pid, directory) for pid in pids):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{run.case} did not come into its state")
+
+
+def _is_in_state(pid: int, directory: Path) -> bool:
+    if not re.search(r"python[^\0]*\0[^\0]*planted\.py\0", _command(pid)) or (directory / f"ready-{pid}").exists():
+        return True
+    return _state(pid) in ("Z", "") or _state(_parent(pid)) == "D"
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _below(pid: int) -> list[int]:
+    try:
+        children = [
+            int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()
+        ]
+    except OSError:
+        return []
+    return [other for child in children for other in (child, *_below(child))]

@@ -1,0 +1,125 @@
+"""What faulthandler, py-spy and NCCL write is read, whatever stands in it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ci_tasks.features.failures.hang.lock_order import lock_use
+from ci_tasks.features.failures.hang.ras import read_ras
+from ci_tasks.features.failures.hang.stacks import Frame, Stack, read_faulthandler, read_py_spy
+
+DUMP = """{"event": "start", "t": 1.0, "pid": 7}
+Thread 0x00007f5664ffd6c0 (most recent call first):
+  File "/job/loader.py", line 88 in next_batch
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Current thread 0x00007f5666000740 [MainThread] (most recent call first):
+  File "/usr/lib/python3.11/queue.py", line 171 in get
+  File "/job/train.py", line ??? in <module>
+"""
+
+
+def test_the_last_thread_of_a_dump_is_the_main_one() -> None:
+    other, main = read_faulthandler(DUMP)
+    assert other == Stack(
+        (Frame("next_batch", "/job/loader.py", 88), Frame("run", "/usr/lib/python3.11/threading.py", 982))
+    )
+    assert (main.main, main.name) == (True, "MainThread")
+    assert main.frames[1] == Frame("<module>", "/job/train.py", None)
+
+
+def test_the_newest_dump_of_several_counts() -> None:
+    later = DUMP.replace("line 88", "line 99")
+    assert [stack.frames[0].line for stack in read_faulthandler(DUMP + later)] == [99, 171]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\0" * 100, "Thread 0x (most recent call first):", '  File "x", line 1 in f\n' * 10, DUMP.replace("0x", "1x")],
+)
+def test_what_is_no_dump_has_no_threads(text: str) -> None:
+    assert read_faulthandler(text) == []
+
+
+def test_a_dump_without_end_is_read_in_part() -> None:
+    assert len(read_faulthandler(DUMP + '  File "/x.py", line 1 in f\n' * 300_000)[-1:]) <= 1
+
+
+def test_py_spy_names_threads_and_native_frames() -> None:
+    frames = [
+        {"name": "pthread_cond_wait", "filename": "libc.so.6", "line": 0},
+        {"name": "Queue.get", "filename": "/usr/lib/python3.11/queue.py", "line": 171},
+    ]
+    thread = {"thread_name": "MainThread", "os_thread_id": 7, "owns_gil": True, "frames": frames}
+    (stack,) = read_py_spy(json.dumps([thread]), pid=7)
+    assert (stack.main, stack.tid, stack.owns_gil, stack.natives) == (True, 7, True, frozenset({"pthread_cond_wait"}))
+    assert stack.python == (Frame("get", "/usr/lib/python3.11/queue.py", 171),)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"frames": 3}]', "[" * 100_000, "null", '[{"frames": [1, null]}]'])
+def test_what_py_spy_never_writes_gives_no_frames(text: str) -> None:
+    assert [stack.frames for stack in read_py_spy(text, 1) if stack.frames] == []
+
+
+RAS = """MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  Rank 0 has launched up to operation 6 -- GPU 0 managed by process 649 on node n
+  Rank 1 has launched up to operation 5 -- GPU 1 managed by process 650 on node n
+"""
+
+
+def test_nccl_says_which_rank_is_behind() -> None:
+    answer = read_ras(RAS)
+    assert (answer.operation, answer.behind) == ("AllReduce", (1,))
+
+
+def test_two_communicators_that_contradict_each_other_name_nobody() -> None:
+    assert read_ras(RAS + RAS.replace("operation 6", "operation 4")).behind == ()
+
+
+LOCKS = """
+import threading
+a, b = threading.Lock(), threading.Lock()
+def both():
+    with a:
+        with b:
+            pass
+def taken():
+    a.acquire()
+    b.acquire()
+def released():
+    a.acquire()
+    a.release()
+    b.acquire()
+def own(a):
+    with a:
+        with b:
+            pass
+class C:
+    def m(self):
+        with self.a:
+            with self.b:
+                pass
+def one_line():
+    with a, b:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "wants", "holds"),
+    [
+        (5, "a", set()),
+        (6, "b", {"a"}),
+        (10, "b", {"a"}),
+        (14, "b", set()),
+        (17, "b", set()),  # `a` is a parameter: nobody knows which lock it is
+        (22, "", set()),
+        (25, "", set()),  # at which of both it is, its line does not say
+    ],
+)
+def test_what_a_thread_wants_and_holds_is_in_the_text_of_its_function(line: int, wants: str, holds: set[str]) -> None:
+    use = lock_use(Stack((Frame("f", "x.py", line),)), {"x.py": LOCKS})
+    assert ((use.wants or ("", ""))[1], {name for _, name in use.holds}) == (wants, holds)
