@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 
+from .probe import install
 from .records import Plan
 from .run_directory import RunDir, write_record
 
@@ -24,6 +25,8 @@ def write_run_dir(run: RunDir, plan: Plan, agent: bytes) -> None:
     _executable(run.adapter, _ADAPTER.format(python=shlex.quote(sys.executable)))
     with open(run.agent, "wb") as out:
         out.write(agent)
+    if plan.probe is not None:
+        install.write_files(run, plan.probe.packages)
     if plan.client_seconds is not None:
         with open(run.client, "wb"):
             pass

@@ -8,6 +8,8 @@ bin/agent.pyz     -                the client: the agent; bin/docker is its cont
 client.lock       -                the client, where the run ends with it: whoever waits for the run locks it
 status.json       Status           the agent, every two seconds; on Slurm also whoever records the job's end
 log               -                the agent: the job's output, secrets masked
+evidence/         -                the job's Python processes, where they have the probe: see ci_tasks.agent.probe
+evidence.jsonl    EvidenceLine     the agent at the end of the run: what it took from there
 events.jsonl      Event            the agent, the container adapter and run.sh: one line each
 docker.json       ContainerCalls   the container adapter: what run.sh asked of docker, and what was run
 gpu.jsonl         GpuSample        the agent: one line a second for each GPU of the run
@@ -158,6 +160,13 @@ class InstallSteps:
 
 
 @dataclass(frozen=True)
+class ProbeRules:
+    """What the probe looks for: `packages` beside those that it always watches."""
+
+    packages: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Plan(RunDescription):
     """Everything that was decided about one row on one host; `script` is the text of run.sh, and stands there only.
 
@@ -165,6 +174,7 @@ class Plan(RunDescription):
     GPUs: the job's own script, the agent, or Slurm. `container` is None where docker cannot be adapted.
     `keeps_workspace`: other runs use the workspace after its end. `grace_seconds` lie between SIGTERM and SIGKILL.
     `client_seconds`: it is cancelled when no client has waited for it for so long; None where it goes on by itself.
+    `probe` is None where no interpreter gets it.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -183,6 +193,7 @@ class Plan(RunDescription):
     grace_seconds: float = GRACE_SECONDS
     retry: Optional[Retry] = None
     client_seconds: Optional[float] = None
+    probe: Optional[ProbeRules] = None
 
     @property
     def container_runtime(self) -> Optional[str]:

@@ -149,6 +149,7 @@ RUN_NEEDS = switch("run the jobs of the workflow here whose outputs decide the r
 NODES = number("number of Slurm nodes for each row, with its GPUs on each of them", "nodes", nox=True)
 IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
 FRESH_ENV = switch("install all packages anew, not those that earlier runs of the same steps have installed", nox=True)
+NO_PROBE = switch("put no probe into the run's Python interpreters: no evidence from inside the job", nox=True)
 KEEP = switch("keep the container and the workspace of a row that fails, for `shell` and `retry`", nox=True)
 REPEAT = number("number of repetitions", "repetitions", hint="for example --repeat 20", nox=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ci_tasks.agent.records import ProbeRules
 from ci_tasks.config import HostSpec
 from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.expression_references import condition_texts, expression_texts, referenced_names
@@ -55,6 +56,12 @@ def deviations(
         *_assumed(event, resolve, read),
         *_secrets(workflow, resolve, read),
     )
+
+
+def probe_deviation(probe: ProbeRules | None) -> Iterator[Deviation]:
+    if probe is not None:
+        here = "Python processes note what they import, how they fail and how they end"
+        yield Deviation("probe", "none", here, "evidence from inside the job; --no-probe leaves it out")
 
 
 def code_deviations(checkout: Checkout) -> Iterator[Deviation]:

@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ci_tasks.agent.containers.rules import DOCKER, PODMAN
 from ci_tasks.agent.gpus.request import JOB
-from ci_tasks.agent.records import InstallStep, InstallSteps
+from ci_tasks.agent.records import InstallStep, InstallSteps, ProbeRules
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks, lock_deviation
-from ci_tasks.planning.deviations import deviations
+from ci_tasks.planning.deviations import deviations, probe_deviation
 from ci_tasks.planning.expression_references import depends_on_matrix, referenced_names
 from ci_tasks.planning.nodes import node_lines
 from ci_tasks.planning.runners import architecture
@@ -33,7 +34,8 @@ class RunLocation:
     `python` is (path, version) of the interpreter for a venv. `environments` is the directory of the batch's venvs,
     `store` that of the packages which all runs share, empty for none; with `fresh` none of them are used. `lock_dir`
     holds the locks of simulated GPUs. `starts_ray`: the row's test starts Ray. `keep`: a failed run keeps its container
-    and workspace. `image` replaces CI's image. `nodes` is the number of cluster nodes of the row.
+    and workspace. `image` replaces CI's image. `nodes` is the number of cluster nodes of the row. `probe` is what the
+    probe looks for, None for a run without it.
     """
 
     id: str
@@ -49,6 +51,7 @@ class RunLocation:
     nodes: int = 1
     store: str = ""
     fresh: bool = False
+    probe: ProbeRules | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ def make_plan(
     script = _script(workflow, job, row, host, resolve, location, steps, planned.python, setup)
     if script.venv and install.steps:
         script = replace(script, venv=replace(script.venv, shares_packages=True, installing=len(install.steps)))
+    probe = location.probe if script.has_venv or (row.image and host.runtime in (DOCKER, PODMAN)) else None
+    script = replace(script, probe=probe is not None)
     needed = _secrets(script, host)
     texts = [step.text for step in steps] + [" ".join(script.container)]
     locks = gpu_locks(row, host, location.lock_dir, texts)
@@ -132,6 +137,7 @@ def make_plan(
                 event=event,
             ),
             *lock_deviation(locks),
+            *probe_deviation(probe),
         ),
         host_env={**host.env, **({LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})},
         container=container_rules(host, location.id, location.run_dir, location.lock_dir, _images(row, location)),
@@ -146,6 +152,7 @@ def make_plan(
         nodes=location.nodes,
         takes_locks=locks is not None and locks.count > 0 and locks.by == JOB,
         may_fail=is_true(resolve.known(job.continue_on_error)),
+        probe=probe,
     )
     if location.nodes != 1:
         plan = replace(plan, deviations=(*plan.deviations, *node_lines(location.nodes, plan.gpus, host).deviations))

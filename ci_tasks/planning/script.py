@@ -16,6 +16,7 @@ from ci_tasks.planning.script_functions import (
     ADAPTER,
     FUNCTIONS,
     NOTE_PACKAGES,
+    PROBE,
     PYTEST,
     RESERVED,
     ROW_VENV,
@@ -48,6 +49,7 @@ class Script:
 
     `container` are the words of a job-level container: options for `docker run`, and the image last. `setup` is the
     directory of the shared install steps that the script waits for; `is_setup` says that it is these steps itself.
+    `probe`: the venv gets the probe.
     """
 
     title: str
@@ -61,6 +63,12 @@ class Script:
     is_setup: bool = False
     container: Sequence[str] = ()
     github: Mapping[str, str] = field(default_factory=dict)
+    probe: bool = False
+
+    @property
+    def has_venv(self) -> bool:
+        """Whether the steps have a venv that is the row's own."""
+        return not self.is_setup and (self.venv is not None or self.setup is not None)
 
 
 def render(script: Script) -> str:
@@ -77,6 +85,7 @@ def render(script: Script) -> str:
         _container(script) if script.container else "",
         _setup(script.setup) if script.setup else "",
         _venv(script.venv) if script.venv else "",
+        PROBE if script.probe and script.has_venv else "",
         ADAPTER if not script.container else "",
         *_steps(script),
         SETUP_TAIL if script.is_setup else TAIL,

@@ -17,6 +17,7 @@ from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.exit_gate import mask_run, masked_record
 from ci_tasks.agent.files import open_file, read_file
+from ci_tasks.agent.probe.evidence import collect_left_evidence
 from ci_tasks.agent.records import (
     Deviation,
     DockerInvocation,
@@ -107,6 +108,7 @@ def judge_run(run: RunDir) -> RunRecord:
 def _mask_leftovers(run: RunDir) -> None:
     """Mask what an agent of this machine that died could not. What came from a host was masked when it came."""
     known_secrets.add_variables(read_plan(run).secrets)
+    collect_left_evidence(run, known_secrets.values())
     if not read_status(run).masked and read_remote(run) is None:
         old = mask_run(run, known_secrets.values())
         if old:

@@ -40,7 +40,7 @@ class RunRequest:
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
     `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
     `nodes` over how many nodes of a cluster each row runs. `prefetch`: what they will download comes first.
-    `run_needs`: jobs whose outputs decide the rows are run here."""
+    `run_needs`: jobs whose outputs decide the rows are run here. `probe`: the row's interpreters get it."""
 
     label: str
     only: str | None = None
@@ -56,6 +56,7 @@ class RunRequest:
     nodes: int = 1
     prefetch: bool = False
     run_needs: bool = True
+    probe: bool = True
 
 
 @dataclass(frozen=True)

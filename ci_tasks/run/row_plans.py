@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks import registry
+from ci_tasks.agent.records import ProbeRules
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import PreparedRow, Say
@@ -108,6 +109,7 @@ class RowPlanner:
             keep=request.keep,
             image=request.image,
             nodes=request.nodes,
+            probe=ProbeRules(self.source.suite.packages) if request.probe else None,
         )
         return make_plan(
             self.source.workflow, self.job_rows.job, row, session.spec, event, self.config.overrides, place

@@ -78,12 +78,13 @@ class ChangedTests:
 class Suite:
     """The conventions of one project. `workflow` is its file in a checkout ("" where there is no usual one), which a
     template beside it may replace; `directory` is what people call its checkout. `lock_scripts` is the directory of the
-    scripts that take the locks of GPUs."""
+    scripts that take the locks of GPUs. `packages` are those of the project, whose origin a run records."""
 
     name: str = "generic"
     workflow: str = ""
     directory: str = ""
     lock_scripts: str = "tests/ci"
+    packages: tuple[str, ...] = ()
     matches: Callable[[Workflow], bool] = lambda workflow: True
     describe: Describe = describe
     changed: ChangedTests | None = None

@@ -10,6 +10,7 @@ import pytest
 
 from ci_tasks.agent.codec import encode, to_json
 from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.records import ProbeRules
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
@@ -531,3 +532,22 @@ def test_a_job_of_an_arm_runner_sees_its_architecture() -> None:
     planned = plan(workflow(steps, runner="ubuntu-24.04-arm"))
     assert "export RUNNER_ARCH=ARM64\n" in planned.script and "echo ARM64 Linux\n" in planned.script
     assert deviation(planned, "architecture").ci == "ARM64 (ubuntu-24.04-arm)"
+
+
+# The probe
+
+
+def test_a_row_whose_interpreters_vanish_with_it_gets_the_probe_and_says_so() -> None:
+    probe = ProbeRules(("slime",))
+    image = "    container: {image: x}\n" + STEPS
+    cases = {"venv": (PYTHON + MATRIX, BARE), "layered venv": (STEPS, SIM), "container": (image, DOCKER)}
+    for name, (body, host) in cases.items():
+        planned = plan(workflow(body), host, place=replace(PLACE, probe=probe))
+        assert (planned.probe, "probe" in whats(planned)) == (probe, True), name
+        without = plan(workflow(body), host)
+        assert (without.probe, "probe" in whats(without), "probe" in without.script) == (None, False, False), name
+
+
+def test_the_hosts_own_python_gets_no_probe() -> None:
+    planned = plan(workflow(STEPS), BARE, place=replace(PLACE, probe=ProbeRules()))
+    assert (planned.probe, "probe" in whats(planned), "probe" in planned.script) == (None, False, False)

@@ -18,6 +18,7 @@ from ..containers.kept import remove_images
 from ..containers.run_containers import RunContainer, RunContainers, environment
 from ..exit_gate import mask_run
 from ..job_environment import secret_values
+from ..probe.evidence import collect_evidence
 from ..records import Kept, Plan
 from .environment_snapshot import EnvironmentSnapshot
 from .remove_tree import make_readable, remove_tree
@@ -80,7 +81,7 @@ class RunCleanup:
         if os.path.realpath(self.paths.path) != self._directory:
             left.append("%s leads elsewhere now: nothing below it is removed" % self.paths.path)
             return (*self._problems, *left)
-        for path in (os.path.join(self.paths.path, "tmp"), *self._workspace()):
+        for path in (os.path.join(self.paths.path, "tmp"), self.paths.evidence, *self._workspace()):
             left += remove_tree(path, image, *runtime_of(self.plan))
         return (*self._problems, *left)
 
@@ -92,11 +93,21 @@ class RunCleanup:
         collected = collect(self.paths, self.plan, containers, self.began, failed=not succeeded)
         self._problems = unanswered + collected
         make_readable(self.paths.artifacts, image, *daemon)
+        self._collect_evidence()
         masked = self._mask(image)
         if self.plan.keep and not succeeded:
             names = tuple(container.name for container in containers)
             return CleanupResult(Kept(names, self.plan.workspace), tuple(self._problems), masked)
         return CleanupResult(left=self._remove(containers), masked=masked)
+
+    def _collect_evidence(self) -> None:
+        """One file in the place of many; of a run that is kept, whose container needs the directory, both."""
+        if self.plan.probe is None:
+            return
+        try:
+            collect_evidence(self.paths, secret_values(self.plan))
+        except (OSError, ValueError) as error:
+            self._problems.append("the evidence of its processes is not complete: %s" % error)
 
     def _mask(self, image: Optional[str]) -> bool:
         """Whether everything that is fetched is masked; what is not will be when it is fetched."""

@@ -21,6 +21,7 @@ from ..codec import RecordError, from_json, parse
 from ..containers.run_containers import RunContainer, RunContainers, names_by_runtime, read_invocations
 from ..exit_gate import masked_record
 from ..job_environment import job_environment, secret_values
+from ..probe.payload import OFF as PROBE_OFF
 from ..records import ContainerState, DirectUrl, DockerVersions, Environment, GpuModel, Plan
 
 STARTUP_SECONDS = 2.0  # a container gets so long to start its own work first
@@ -155,6 +156,7 @@ class EnvironmentSnapshot:
             pass
         env = {**job_environment(Plan(host_env=self.plan.host_env), self.paths.path)}
         del env[run_directory.ENV_RUN_DIR]  # it is no process of the job
+        env[PROBE_OFF] = "1"
         python = shared if os.path.exists(shared) else shutil.which("python3", path=env.get("PATH"))
         if python:
             packages = self._packages_now(self._run([python, "-c", LIST_PACKAGES], env))
@@ -180,7 +182,17 @@ class EnvironmentSnapshot:
                     self._add_state(container, Packages(problem=ENDED_EARLY))
 
     def _packages_in(self, container: RunContainer) -> Packages:
-        argv = ["exec", "--env", "PYTHONDONTWRITEBYTECODE=1", container.id, "python3", "-c", LIST_PACKAGES]
+        argv = [
+            "exec",
+            "--env",
+            "PYTHONDONTWRITEBYTECODE=1",
+            "--env",
+            PROBE_OFF + "=1",
+            container.id,
+            "python3",
+            "-c",
+            LIST_PACKAGES,
+        ]
         answer = container.client.run(*argv, timeout=QUERY_SECONDS)
         if answer.code != 0:
             return Packages(problem="its packages could not be listed: %s" % answer.problem)

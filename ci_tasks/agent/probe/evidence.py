@@ -232,6 +232,15 @@ def collect_evidence(run: RunDir, secrets: Sequence[str]) -> bool:
     return True
 
 
+def collect_left_evidence(run: RunDir, secrets: Sequence[str]) -> None:
+    """Of a run that is over, what its agent could not collect. A directory that cannot be read is not seen."""
+    if os.path.isdir(run.evidence) and not os.path.lexists(run.evidence_file):
+        try:
+            collect_evidence(run, secrets)
+        except (OSError, ValueError):
+            pass
+
+
 def _encoded(entry: EvidenceLine) -> bytes:
     text = codec.to_json(entry, versioned=False, compact=True)
     return (text + "\n").encode("utf-8", "backslashreplace")

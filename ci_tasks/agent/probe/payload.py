@@ -28,6 +28,7 @@ LOW_FD, HIGH_FD = 200, 1000  # where the open file is out of the way of a job th
 SIGNAL = 7  # above SIGRTMIN
 COUNT = "count"  # a byte for each process
 PACKAGES = "packages-"
+OFF = "CI_TASKS_NO_PROBE"  # set for processes that are the agent's own
 
 WATCHED = (
     *("torch", "megatron.core", "megatron.bridge", "slime", "sglang", "vllm", "verl", "ray", "transformer_engine"),
@@ -42,7 +43,7 @@ VARIABLES = (
 _INSTALLED = ("site-packages", "dist-packages")
 _TRIES = 100  # searches for modules, after which one that was searched for before is not being imported
 _RESERVED = 1 << 15  # bytes for the end mark
-_STARTUP = ("sitecustomize", "usercustomize")
+_STARTUP = ("sitecustomize", "usercustomize", "__main__", "__mp_main__")
 
 _probe: "Any" = None
 
@@ -50,7 +51,7 @@ _probe: "Any" = None
 def begin(directory: str, names: str = "") -> None:
     """Start to write into `directory`, once in a process. `names` are further packages to watch, with commas."""
     global _probe
-    if _probe is None:
+    if _probe is None and OFF not in os.environ:
         try:
             probe = _Probe(directory, WATCHED + tuple(filter(None, names.split(","))))
             probe.begin()
@@ -72,7 +73,9 @@ class _Probe:
         self.imported: "dict[str, Any]" = {}
         self.environ: "dict[str, str]" = {}
         self.finds = 0
-        self.noted: "Any" = None  # the id of the last exception; a reference would keep its frames alive
+        # The id of the last exception that ends the process; a reference would keep its frames alive. What is compared
+        # with it lives as long: an id is used again for another exception.
+        self.noted: "Any" = None
         self.has_packages = self.has_ended = self.has_worker_hook = self.in_worker = False
         self.excepthook: "Any" = None
         self.thread_excepthook: "Any" = None
@@ -321,14 +324,16 @@ class _Probe:
         value = sys.exc_info()[1]
         if isinstance(value, SystemExit):
             value = value.__context__ if value.code else None  # torch's spawn catches, and exits with 1
-        self.note_exception(value, "worker")
+        if value is not None and self.noted != id(value):
+            self.note_exception(value, "worker")
 
     def note_exception(self, value: "Any", where: str, thread: "Any" = None) -> None:
         try:
-            if value is None or self.exceptions_left <= 0 or (where != "thread" and self.noted == id(value)):
+            if value is None or self.exceptions_left <= 0:
                 return
             self.exceptions_left -= 1
-            self.noted = id(value)
+            if where != "thread":
+                self.noted = id(value)
             self.note_imports()
             self.note_environ()
             name = str(getattr(thread, "name", "") or "")
@@ -363,7 +368,9 @@ class _Probe:
         trace = getattr(sys, "last_traceback", None)
         frame = getattr(trace, "tb_frame", None)
         if frame is not None and frame.f_globals.get("__name__") in ("__main__", "runpy"):
-            self.note_exception(getattr(sys, "last_value", None), "main")
+            value = getattr(sys, "last_value", None)
+            if self.noted != id(value):
+                self.note_exception(value, "main")
 
 
 # -- the process -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ..environments.store import EnvironmentStore
 from ..exit_gate import mask_run
 from ..file_lock import LockTimeout, file_lock
 from ..job_environment import machine_environment
+from ..probe.evidence import collect_left_evidence
 from ..records import SlurmJob
 from ..setup_copy import make_copy, restore_copy
 from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
@@ -229,6 +230,8 @@ def _mask(session: ServeSession, path: str, values: Mapping[str, str]) -> List[s
     """Mask secrets where the run's agent did not. Returns the names of those whose values are not known."""
     run = run_directory.RunDir(path)
     status = run_directory.read_status_if_readable(run)
+    if status.has_ended:
+        collect_left_evidence(run, list(values.values()))
     if status.masked:
         return []
     names = status.secrets if status.exists else run_directory.read_plan(run).secrets

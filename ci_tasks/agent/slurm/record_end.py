@@ -14,6 +14,7 @@ from typing import Callable, List, Optional, Tuple
 from .. import run_directory
 from ..exit_gate import mask_run, masked_record
 from ..file_lock import file_lock
+from ..probe.evidence import collect_left_evidence
 from ..records import SlurmAllocation, Status
 from . import job_file, states
 from .appended_log import AppendedLog
@@ -55,6 +56,8 @@ def _record(run_dir: str, decide: Callable[[Status], Tuple[Optional[JobOutcome],
         is_recorded = status.concluded and outcome is not None and outcome.sentence == status.error
         if outcome is not None and not is_recorded:
             status = _ended(status, outcome, AppendedLog(paths.log, values))
+        if outcome is not None:
+            collect_left_evidence(paths, values)
         if values and not status.masked:
             status = replace(masked_record(status, values), masked=True)
             _mask_files(paths, values)

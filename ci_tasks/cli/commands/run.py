@@ -17,6 +17,7 @@ from ci_tasks.cli.options import (
     JSON,
     KEEP,
     LABEL,
+    NO_PROBE,
     NODES,
     ONLY,
     REPEAT,
@@ -56,6 +57,7 @@ class RunOptions(GivenOptions):
     jobs: int | None = JOBS.field()
     fresh_env: bool = FRESH_ENV.field()
     keep: bool = KEEP.field()
+    no_probe: bool = NO_PROBE.field()
     detach: bool = switch("start the rows and return at once; `attach` fetches the results", nox=True).field()
     image: str | None = IMAGE.field()
     nodes: int | None = NODES.field()
@@ -219,6 +221,7 @@ def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
         rows=_last_failed(label, source) if options.last_failed and not source.suite.is_changed(label) else (),
         nodes=options.nodes or 1,
         prefetch=options.prefetch,
+        probe=not options.no_probe,
     )
 
 

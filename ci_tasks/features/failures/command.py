@@ -15,6 +15,7 @@ from ci_tasks.cli.options import (
     JSON,
     KEEP,
     LABEL,
+    NO_PROBE,
     ONLY,
     REPEAT,
     REPO,
@@ -85,6 +86,7 @@ class ReproduceOptions(GivenOptions):
     rev: str | None = REV.field(help="the commit, where the log does not say it or another one is meant")
     image: str | None = IMAGE.field(help="run in this container image instead of the one that CI ran")
     keep: bool = KEEP.field()
+    no_probe: bool = NO_PROBE.field()
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
     json: bool = JSON.field()
@@ -141,6 +143,7 @@ class BisectOptions(GivenOptions):
     ).field()
     fresh: bool = switch("start again, without the results so far").field()
     image: str | None = IMAGE.field()
+    no_probe: bool = NO_PROBE.field()
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
     json: bool = JSON.field()

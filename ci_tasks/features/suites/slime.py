@@ -46,5 +46,6 @@ SUITE = Suite(
     directory="slime",
     matches=matches,
     describe=describe,
+    packages=("slime", "slime_plugins"),
     changed=ChangedTests("changed", "e2e-test-changed", "changed-detect", changed.RULE, changed.changed_matrix),
 )

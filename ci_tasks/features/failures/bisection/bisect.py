@@ -90,6 +90,7 @@ def bisect(
         signature=options.signature or "",
         image=options.image,
         events=events,
+        probe=not options.no_probe,
     )
     commits = (history.good, *history.commits)
     with open_state(subject, [commit.sha for commit in commits], fresh=options.fresh) as state:

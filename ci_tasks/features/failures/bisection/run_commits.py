@@ -49,6 +49,7 @@ class RowUnderTest:
     signature: str = ""
     image: str | None = None
     events: EventStream | None = None
+    probe: bool = True
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def run_commit(
     name = f"{commit_run.sha[:12]} on {commit_run.host}"
     try:
         source = open_source(work.repo, commit_run.sha, work.workflow, work.config.given)
-        request = RunRequest(work.label, None, commit_run.host, image=work.image, rows=(work.row,))
+        request = RunRequest(work.label, None, commit_run.host, image=work.image, rows=(work.row,), probe=work.probe)
         done = execute_label(
             source,
             work.config,

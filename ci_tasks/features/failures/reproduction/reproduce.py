@@ -66,7 +66,14 @@ def reproduce(
     base = recovered.merge_base if source.suite.is_changed(row.label) and not options.on_my_tree else None
     image = options.image or _pinned(recovered)
     run_request = RunRequest(
-        row.label, None, options.host, base or None, keep=options.keep, image=image, rows=(row.row,)
+        row.label,
+        None,
+        options.host,
+        base or None,
+        keep=options.keep,
+        image=image,
+        rows=(row.row,),
+        probe=not options.no_probe,
     )
     print(source.headline, flush=True)
     how = ExecutionOptions(events=events)
