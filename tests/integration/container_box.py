@@ -37,11 +37,11 @@ class Box:
         self.label = f"ci-tasks.dir={self.path}"
         self.as_user: list[str] = []
 
-    def write(self, inside: str, *words: str, after: str = "", **plan: Any) -> None:
+    def write(self, inside: str, *words: str, after: str = "", image: str = dockerd.IMAGE, **plan: Any) -> None:
         """A job whose script runs `inside` in a container, and says how that ended."""
         flags = " ".join(["--rm", "--network host", *words])
         script = 'PATH="$CI_TASKS_RUN_DIR/bin:$PATH"\n'
-        script += f"docker run {flags} {dockerd.IMAGE} bash -c {shlex.quote(inside)}\n{after}"
+        script += f"docker run {flags} {image} bash -c {shlex.quote(inside)}\n{after}"
         self.workspace.mkdir(parents=True)
         create_run_directory.write_run_dir(self.run, replace(self.plan(), script=script, **plan), archive.build())
         adapter = Path(self.run.adapter)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ci_tasks.agent.probe.records import parse_lines
+from ci_tasks.agent.records import ProbeRules
+from tests.integration.container_box import Box
+from tests.parts.dockerd import PYTHON_IMAGE, Daemon, docker, image_tar
 
 PROGRAM = """\
 import threading
@@ -32,3 +38,42 @@ def test_a_row_that_fails_leaves_what_its_processes_noted(person: Any) -> None:
     assert failures == [("thread", "builtins.KeyError"), ("main", "builtins.ValueError")]
     origins = {module.name: module.origin for module in test.modules}
     assert origins["tiny_slime"].endswith("/workspace/tiny_slime/__init__.py")
+
+
+# -- containers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def python_image(docker_daemon: Daemon) -> str:
+    """An image that has the Python of these tests."""
+    docker(docker_daemon.host, "import", "-", PYTHON_IMAGE, stdin=image_tar(python=True))
+    return PYTHON_IMAGE
+
+
+@pytest.fixture
+def box(tmp_path: Path, docker_daemon: Daemon) -> Box:
+    docker_daemon.reset()
+    return Box(tmp_path / "home", docker_daemon)
+
+
+def container_deviation(box: Box) -> str:
+    [call] = box.json("docker.json")["calls"]
+    return next(str(deviation["here"]) for deviation in call["deviations"] if deviation["what"] == "probe")
+
+
+def test_the_pythons_of_an_image_have_the_probe(box: Box, python_image: str) -> None:
+    """Also for another user, in a container whose own files cannot be written."""
+    inside = "env -i /usr/bin/python3 -c 'import json; raise ValueError(1)'; echo ended with $?"
+    box.write(inside, "--read-only", "--user", "1000:1000", image=python_image, probe=ProbeRules())
+    box.start()
+    status = box.ended()
+    assert (status.exit_code, status.left) == (0, ())
+    assert "ended with 1" in box.log() and "ci_tasks_probe" not in box.log()
+    [process] = parse_lines(Path(box.run.evidence_file).read_text()).processes
+    assert (process.pid < 100, process.end) == (True, "exit"), "the container's own pids"
+    assert [failure.chain[0].type for failure in process.exceptions] == ["builtins.ValueError"]
+    assert container_deviation(box).startswith("two files in /")
+    assert not Path(box.run.evidence).exists()
+    known = json.loads((box.home / "image-pythons.json").read_text())
+    assert len(known["images"]) == 1 and known["images"][0]["directories"]
+    box.is_gone()

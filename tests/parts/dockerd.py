@@ -28,6 +28,7 @@ from tests.parts import Missing
 from tests.parts.engine import output_of
 
 IMAGE = "ci-tasks-test:local"
+PYTHON_IMAGE = "ci-tasks-test-python:local"
 TOOLS = (
     *("bash", "sh", "sleep", "cat", "env", "pwd", "ls", "id", "touch", "true", "seq", "df", "rm", "ln", "mkfifo"),
     *("dirname", "mkdir", "chmod", "cp", "date"),  # what a run.sh needs that runs inside a job's container
@@ -249,9 +250,12 @@ def write_oci_runtime(directory: Path, hold: Path = Path("/nonexistent"), held: 
     return program
 
 
-def image_tar() -> bytes:
-    """A root file system: TOOLS with the shared libraries that ldd names, each at its usual place."""
+def image_tar(python: bool = False) -> bytes:
+    """A root file system: TOOLS with the shared libraries that ldd names, each at its usual place. With `python`, the
+    Python of this process too, as python3 and with a part of its library."""
     tools = {f"/usr/bin/{name}": path for name in TOOLS if (path := shutil.which(name))}
+    if python:
+        tools.update(_python_files())
     libraries = {library: library for path in set(tools.values()) for library in _libraries(path)}
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
@@ -270,6 +274,28 @@ def image_tar() -> bytes:
                 entry.size, entry.mode = os.stat(path).st_size, 0o755
                 tar.addfile(entry, source)
     return out.getvalue()
+
+
+def packages_directory() -> str:
+    """Where the Python of PYTHON_IMAGE has its packages."""
+    words = [os.path.realpath(sys.executable), "-I", "-c", "import site; print(site.getsitepackages()[0])"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _python_files() -> dict[str, str]:
+    program, library = os.path.realpath(sys.executable), Path(os.__file__).parent
+    files = {"/usr/bin/python3": program, f"{packages_directory()}/README.txt": f"{library}/os.py"}
+    for part in (
+        "*.py",
+        "encodings/*.py",
+        "collections/*.py",
+        "importlib/*.py",
+        "json/*.py",
+        "re/*.py",
+        "lib-dynload/*",
+    ):
+        files.update({str(path): str(path) for path in library.glob(part)})
+    return files
 
 
 def _libraries(program: str) -> list[str]:

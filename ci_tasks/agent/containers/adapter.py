@@ -18,9 +18,9 @@ from ..argv_masking import masked
 from ..codec import RecordError
 from ..gpus.claim import visible_gpus
 from ..job_environment import secret_values
-from ..records import Deviation, Plan, Retry
+from ..records import Deviation, Plan
 from ..run_directory import RunDir, read_plan
-from . import apptainer, kept, podman, pyxis, ray_nodes
+from . import apptainer, kept, podman, probe_mounts, pyxis, ray_nodes
 from .bare import bare_deviations, container_command, container_environment, inner_environment
 from .docker_argv import DockerArgvError, DockerRun, is_run, option, parse_run, render, split_global
 from .journal import ContainerBlocked, journal, masked_invocation, record_container, record_pull
@@ -63,7 +63,7 @@ def _main(argv: list[str], run_dir: RunDir) -> int:
         return _run_bare(run, rules, run_dir)
     if rules.runtime in _ROOTLESS:
         return _run_rootless(run, rules, run_dir)
-    return _run_in_container(run, rules, run_dir, plan.retry)
+    return _run_in_container(run, rules, run_dir, plan)
 
 
 def _read_rules(run_dir: RunDir, plan: Plan) -> ContainerRules:
@@ -77,16 +77,18 @@ def _read_rules(run_dir: RunDir, plan: Plan) -> ContainerRules:
 # -- docker and podman -----------------------------------------------------------------------------------------------
 
 
-def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir, retry: Retry | None) -> int:
+def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir, plan: Plan) -> int:
     if ray_nodes.other_node_count(os.environ):
         raise ContainerBlocked(
             f"{rules.runtime} cannot start the job's other nodes; runtime: pyxis, apptainer or none can"
         )
     program = _real_program(rules.runtime, run_dir)
-    container = None
+    container, retry = None, plan.retry
     if retry:  # `docker` is the adapter itself on the job's PATH
         environ = {**os.environ, "PATH": os.path.dirname(program) + os.pathsep + os.environ.get("PATH", os.defpath)}
         container = kept.kept_container(tuple(_ci_words(run)), retry.directories, environ)
+    # Before the journal is locked: it takes as long as it takes.
+    is_pulled = plan.probe is not None and not container and _pull(run, rules, run_dir, program)
     with journal(run_dir) as invocations:
         number = 1 + sum(is_run(invocation.ci) for invocation in invocations)
         here, deviations = rewrite(run, rules, number)
@@ -96,11 +98,26 @@ def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir, re
             here, more = _for_podman(run, here, program)
             deviations = [item for item in deviations if item.what != "init"] + more
         _check_sources(run, here)
+        if plan.probe is not None:
+            here = probe_mounts.without_pull(here) if is_pulled else here
+            here, deviation = probe_mounts.with_probe(here, run_dir, program, os.environ)
+            deviations.append(deviation)
         invocations.append(masked_invocation(render(run), render(here), deviations, rules.runtime, here.last("name")))
     if here.last("pull") == "always":
         record_pull(run_dir, here.image)
     record_container(run_dir, here.last("name"))
     return _execute(program, [rules.runtime, *render(here)], {**os.environ, **client_environment(run, rules)})
+
+
+def _pull(run: DockerRun, rules: ContainerRules, run_dir: RunDir, program: str) -> bool:
+    """Pull the image where the run would: its Pythons must be known before it starts."""
+    here, _ = rewrite(run, rules)
+    if rules.runtime == PODMAN:
+        here, _ = _for_podman(run, here, program)
+    if not probe_mounts.pulls(here, program, os.environ):
+        return False
+    record_pull(run_dir, here.image)
+    return probe_mounts.pull(here, program, os.environ)
 
 
 def _ci_words(run: DockerRun) -> Sequence[str]:
