@@ -44,6 +44,7 @@ PURE = [
     *(
         "results.gpu_samples",
         "results.log_facts",
+        "results.machines",
         "results.junit",
         "results.progress",
         "results.metrics",

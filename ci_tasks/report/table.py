@@ -5,7 +5,8 @@ Plain text serves a terminal, a log and a pasted comment alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from ci_tasks.errors import shortened
@@ -31,9 +32,14 @@ class Deviating(Protocol):
     def deviations(self) -> Sequence[Deviation]: ...
 
 
-def results(records: Sequence[RunRecord], logs: Sequence[str], width: int | None = None) -> list[str]:
+def results(
+    records: Sequence[RunRecord],
+    logs: Sequence[str],
+    width: int | None = None,
+    notes: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
     """One line a row: status, row, where there are several its host, time, evidence, reason and what became of earlier
-    attempts; then the log of each row that did not pass."""
+    attempts; then the log of each row that did not pass, and what `notes` say by a run's id of its machine."""
     hosts = len({record.host for record in records}) > 1
     head = ("STATUS", "ROW", *(("HOST",) if hosts else ()), "TIME", "EVIDENCE", "REASON")
     body = [
@@ -44,7 +50,12 @@ def results(records: Sequence[RunRecord], logs: Sequence[str], width: int | None
     shown = [(r, log) for r, log in zip(records, logs, strict=True) if r.status != PASSED and r.started_at]
     if shown:
         lines += ["", *columns([(f"log of {r.row}:", f"{log}{_at(r)}") for r, log in shown], width)]
-    for part in (gpu_oddities(records, width), left_on_hosts(records, width)):
+    machines = [(f"machine of {r.row}:", notes[r.id]) for r in records if r.id in notes]
+    for part in (
+        columns(machines, width) if machines else [],
+        gpu_oddities(records, width),
+        left_on_hosts(records, width),
+    ):
         lines += ["", *part] if part else []
     return lines
 

@@ -238,6 +238,7 @@ def _record(
         gpu_uuids=uuids or status.gpu_uuids,
         queue_seconds=queued if status.slurm is None else status.queue_seconds,
         image_digest=around.digest,
+        driver=environment.driver,
         started_at=_iso(started),
         ended_at=_iso(ended),
     )

@@ -27,6 +27,7 @@ from ci_tasks.results.clock import local_status
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.metrics import read_series
 from ci_tasks.results.record import events_of, gpu_samples, load_record
+from ci_tasks.run.machine_notes import machine_notes
 from ci_tasks.run.results_table import batch_result, print_results
 
 _PIECE = 1 << 18
@@ -115,6 +116,7 @@ def _generator_line() -> str:
 
 def _runs(runs: Sequence[ReportedRun]) -> list[Run]:
     rows = [record.row for _, _, record in runs]
+    notes = machine_notes([record for _, _, record in runs])
     return [
         Run(
             record,
@@ -122,6 +124,7 @@ def _runs(runs: Sequence[ReportedRun]) -> list[Run]:
             _curves(id, run, rows.count(record.row)),
             _log(id, run, record),
             _gpus(id, run, record, rows.count(record.row)),
+            notes.get(record.id, ""),
         )
         for id, run, record in runs
     ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
 from ci_tasks.report import table, timeline
+from ci_tasks.run.machine_notes import machine_notes
 from ci_tasks.safe_output import terminal_width
 
 
@@ -23,7 +24,7 @@ def print_results(
     times = timeline.summary_lines(records, gpus_by_host or {}, width) if counts else []
     lines = [
         "",
-        *table.results(records, logs, width),
+        *table.results(records, logs, width, machine_notes(records)),
         "",
         *table.deviations(records, width),
         "",

@@ -40,6 +40,7 @@ COMMANDS = (
         (
             "ci_tasks.records:RunRecord[]",
             "ci_tasks.records:RowTally[]",
+            "ci_tasks.records:MachineTally[]",
         ),
     ),
     Command("logs", _RESULTS, "Print a run's log, safe for a terminal, or with --raw unchanged.", f"{_HERE}.runs:logs"),

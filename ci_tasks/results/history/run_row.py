@@ -76,7 +76,7 @@ def run_row(
     batch: str, number: int, record: RunRecord, *, planned: int = 0, simulated: bool = False, seen: int = 0
 ) -> RunRow:
     """`planned` is when the run's batch was, in nanoseconds since 1970."""
-    started = _seconds(record.started_at)
+    started = epoch_seconds(record.started_at)
     checkout = record.checkout
     return RunRow(
         batch=batch,
@@ -140,7 +140,8 @@ def from_line(line: tuple[Any, ...]) -> RunRow:
     return RunRow(*map(restored, line))
 
 
-def _seconds(text: str | None) -> float | None:
+def epoch_seconds(text: str | None) -> float | None:
+    """The seconds since 1970 of a time in a record; None for no time."""
     try:
         return datetime.fromisoformat(text or "").timestamp()
     except (ValueError, OverflowError, OSError):
