@@ -250,6 +250,7 @@ class RunRecord:
     evidence: Evidence = NO_EVIDENCE
     metrics: Mapping[str, float | str] = field(default_factory=dict)
     triage: Triage | None = None
+    hang: Hang | None = None
     deviations: tuple[Deviation, ...] = ()
     environment: RunEnvironment = RunEnvironment()
     gpu_use: GpuUse | None = None

@@ -46,9 +46,8 @@ class Feature:
     `needs` are the names of the features that it requires. `repeated_run` runs a label several times: the
     implementation of `run --repeat` and `--until-fail`. `before_rows` is called before the rows of a host start: see
     `ci_tasks.run.row_plans.BeforeRows`.
-    `suite` is a `workflow.suite.Suite`, `metric_format` a
-    `results.metric_lines.MetricFormat`; `failure_analysis` and `ci_log_reader` are the functions of the types in
-    `results.analysis`.
+    `suite` is a `workflow.suite.Suite`, `metric_format` a `results.metric_lines.MetricFormat`; `failure_analysis`,
+    `hang_analysis` and `ci_log_reader` are the functions of the types in `results.analysis`.
     """
 
     name: str
@@ -60,6 +59,7 @@ class Feature:
     suite: str = ""
     metric_format: str = ""
     failure_analysis: str = ""
+    hang_analysis: str = ""
     ci_log_reader: str = ""
 
 

@@ -33,6 +33,10 @@ def main(argv: List[str]) -> int:
             return shell.main(run_dir)
         if command == "docker":
             return adapter.main(argv[3:], run_dir)
+        if command == "hang":
+            from .hang import collect
+
+            return collect.main(argv[1:])
         if command in ("venv", "store-packages", "row-venv") and len(argv) == 3:
             from .environments import command as environments
 

@@ -63,6 +63,17 @@ def kill(path: str) -> Set[int]:
     return pids
 
 
+def processes_in(path: str) -> List[int]:
+    """The processes in it, and in those below it."""
+    pids: List[int] = []
+    for directory, _, _ in os.walk(path) if path else ():
+        try:
+            pids += map(int, _read(os.path.join(directory, _PROCESSES)).split())
+        except (OSError, ValueError):
+            pass
+    return pids
+
+
 def remove(path: str) -> None:
     """It is busy until the last process in it is reaped."""
     deadline = time.monotonic() + _REMOVE_SECONDS

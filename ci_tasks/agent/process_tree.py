@@ -88,6 +88,11 @@ def kill_job(job: Optional[int]) -> KillResult:
     return _kill(_session_of(os.getpid()), job)
 
 
+def of_job(agent: int) -> List[int]:
+    """The processes below a run's agent that are not its own programs."""
+    return list(_living(agent, _session_of(agent)))
+
+
 def kill_everything() -> None:
     """Kill every process below this one, its own programs too. Nobody may wait for any of them any more."""
     _kill(None, None)

@@ -15,6 +15,8 @@ docker.json       ContainerCalls   the container adapter: what run.sh asked of d
 gpu.jsonl         GpuSample        the agent: one line a second for each GPU of the run
 environment.json  Environment      the agent, while the job runs: driver, GPUs, images, packages
 agent.log         -                the agent: tracebacks of its own bugs
+hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
+hang.request      -                whoever asks the agent to look at the run's processes
 artifacts/        CoreFiles        cores.json: core files, which are never copied
                   MaskedFiles      masked.json: artifacts that held secrets
                   LeftOut          left-out.json: files that were not collected, and why
@@ -101,7 +103,8 @@ class RunDescription:
 
     `entry_point` is whether the test file does anything when it is run, None where the row names no test file. `nodes`
     are those of a cluster, each with the row's GPUs. `takes_locks`: a lock script starts the test, and prints its
-    GPUs. `may_fail`: its failure does not fail CI's run. `retry_of` is the run whose last steps it runs again.
+    GPUs. `may_fail`: its failure does not fail CI's run. `retry_of` is the run whose last steps it runs again. After
+    `hang_minutes` without a byte of log its processes are looked at.
     """
 
     id: str = ""
@@ -116,6 +119,7 @@ class RunDescription:
     runtime: str = ""
     timeout_minutes: float = 24 * 60
     stall_minutes: float = 10
+    hang_minutes: float = 10
     deviations: Tuple[Deviation, ...] = ()
     checkout: Checkout = Checkout()
     entry_point: Optional[bool] = None
@@ -241,6 +245,7 @@ class Status:
     `cgroup` the directory of its cgroup, if it has one of its own. `waiting`
     says who holds the resources that it waits for, `queue_seconds` how long it has waited so far. `gpu_uuids` are those
     of `gpu_ids`, as far as nvidia-smi says. `daemon_silent_seconds`: for how long docker or podman has not answered.
+    `longest_silence` are the most seconds without a byte of log.
     `left` has a line for each thing that could not be removed or collected. `secrets` are the names of those that the
     job got, `masked` says whether they are masked in all that leaves the host. `signalled` and `concluded` are Slurm's:
     a signal interrupted the agent, and the end of the Slurm job is included. `gone`: the agent died before it wrote an
@@ -266,6 +271,7 @@ class Status:
     log_error: Optional[str] = None
     log_sha256: Optional[str] = None
     stalled: bool = False
+    longest_silence: float = 0.0
     daemon_silent_seconds: float = 0.0
     end: Optional[End] = None
     exit_code: Optional[int] = None

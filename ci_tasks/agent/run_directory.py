@@ -23,8 +23,12 @@ END_TIMEOUT: Final = "timeout"
 END_CANCELLED: Final = "cancelled"
 END_ERROR: Final = "error"
 
+HANG_FILES = ("hang/facts.json", "hang/stacks.txt")
 # What is fetched beside log, status and artifacts.
-SMALL_FILES = ("docker.json", "environment.json", "events.jsonl", "gpu.jsonl", "agent.log", "evidence.jsonl")
+SMALL_FILES = (
+    *("docker.json", "environment.json", "events.jsonl", "gpu.jsonl", "agent.log", "evidence.jsonl"),
+    *HANG_FILES,
+)
 
 LARGEST = 1 << 24  # bytes of a record that is read
 
@@ -59,6 +63,9 @@ class RunDir:
         self.evidence_file = self._at("evidence.jsonl")
         self.artifacts = self._at("artifacts")
         self.junit = self._at("artifacts", "junit.xml")
+        self.hang = self._at("hang", "facts.json")
+        self.hang_stacks = self._at("hang", "stacks.txt")
+        self.hang_request = self._at("hang.request")
         self.outputs = self._at("artifacts", "outputs")
 
     def _at(self, *parts: str) -> str:

@@ -24,6 +24,8 @@ from .containers.daemon_monitor import DaemonMonitor
 from .exit_gate import masked_record
 from .gpus.run_resources import ResourcesUnavailable, RunResources
 from .gpus.sampler import GpuSampler
+from .hang.watcher import MAX_SECONDS as LOOK_SECONDS
+from .hang.watcher import HangWatcher, timeout_allows
 from .job_environment import given_secrets, job_environment, secret_values, unmasked_secrets
 from .log_file import RunLog
 from .own_files import OwnFiles
@@ -71,7 +73,8 @@ class Supervisor:
             secrets=given_secrets(plan),
         )
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
-        self.stalled = False
+        self.stalled = self.looked_at_silence = False
+        self.longest_silence = 0.0  # seconds
         self.resources = RunResources(plan, paths.path)
         self.cleanup = RunCleanup(paths, plan, lambda: signals.stop_requested)
         self.gpus = GpuSampler(
@@ -79,6 +82,7 @@ class Supervisor:
         )
         self.files, self.lock = OwnFiles(paths), liveness.AgentLock(paths.path)
         self.client = ClientDeadline(paths.path, plan.client_seconds)
+        self.hang = HangWatcher(paths, lambda text: agent_log.log_traceback(paths.path, "hang", RuntimeError(text)))
         self.left: List[int] = []  # processes that could not be killed
         self.daemon = DaemonMonitor(plan, lambda: remove_left_containers(paths.path))
 
@@ -203,9 +207,19 @@ class Supervisor:
                     self._event(Event(_now(), run_directory.END_CANCELLED))
                     return run_directory.END_CANCELLED
                 self._event(Event(_now(), run_directory.END_TIMEOUT))
+                self._finish_look(selector, job)
                 return run_directory.END_TIMEOUT
+            if timeout_allows(self.timeout):
+                self.hang.look_before(deadline)
             self._pump(selector, job, deadline)
         return run_directory.END_EXIT
+
+    def _finish_look(self, selector: selectors.BaseSelector, job: _Job) -> None:
+        """A look at the processes ends before they are."""
+        until = time.monotonic() + LOOK_SECONDS
+        while self.hang.is_looking and time.monotonic() < until and not self.signals.stop_requested:
+            self._pump(selector, job, time.monotonic() + POLL_SECONDS)
+            self.hang.poll()
 
     def _terminate(self, selector: selectors.BaseSelector, job: _Job) -> None:
         """SIGTERM, then the grace period. What the job prints meanwhile is logged: a full pipe would block it."""
@@ -254,6 +268,7 @@ class Supervisor:
 
     def _note_output(self) -> None:
         self.last_output = time.monotonic()
+        self.looked_at_silence = False
         if self.stalled:
             self.stalled = False
             self._event(Event(_now(), "resumed"))
@@ -261,6 +276,10 @@ class Supervisor:
     def _check_stall(self) -> None:
         if self.resources.waiting:
             self.last_output = time.monotonic()  # a job that waits for GPUs is silent with good reason
+        silent = time.monotonic() - self.last_output
+        self.longest_silence = max(self.longest_silence, silent)
+        if silent >= self.plan.hang_minutes * 60 and not self.looked_at_silence:
+            self.looked_at_silence = self.hang.look("stall")
         if not self.stalled and time.monotonic() >= self.last_output + self.stall:
             self.stalled = True
             self._event(Event(_now(), "stalled", minutes=self.stall / 60))
@@ -268,6 +287,7 @@ class Supervisor:
     def _finish(self, end: End, code: Optional[int]) -> None:
         # Not the clock's time, which may have been set meanwhile: a run takes as long as it takes.
         ended_at = self.started_at + time.monotonic() - self.began
+        self.hang.close()
         self.resources.close()
         call_with_heartbeat(self.gpus.close, self._heartbeat, HEARTBEAT_SECONDS)
         self.log.close()
@@ -332,6 +352,8 @@ class Supervisor:
 
     def _heartbeat(self) -> bool:
         self.last_heartbeat = time.monotonic()
+        if self.status.group is not None and self.status.phase == "running":
+            self.hang.poll()
         process_tree.reap_orphans(self.status.group)
         self._note_daemon()
         if self.client.poll():
@@ -352,6 +374,7 @@ class Supervisor:
             log_bytes=self.log.bytes,
             log_error=self.log.error,
             stalled=self.stalled,
+            longest_silence=round(self.longest_silence, 1),
             changed=self.files.changed,
         )
         self.files.write_status(masked_record(self.status, self._secrets))

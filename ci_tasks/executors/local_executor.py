@@ -22,7 +22,7 @@ from ci_tasks.checkout.revision import local_base
 from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
-from ci_tasks.executors import local_runs, python, requirements, shared_venvs
+from ci_tasks.executors import local_runs, py_spy, python, requirements, shared_venvs
 from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say
 from ci_tasks.executors.host_snapshot import RemoteSnapshot, take_host_snapshot
 from ci_tasks.executors.queries import LocalQueryRunner
@@ -157,6 +157,7 @@ class LocalExecutor:
                 self._code.check_out(row.plan.workspace)
             if row.plan.setup:
                 check_setup(row.plan.setup)
+            py_spy.keep_here(store.home())
             local_runs.start(row.run, row.secrets)
         except (CiTasksError, SetupChanged, OSError) as problem:  # the tree is proven: what fails now is the machine
             self._never[row.run.path] = (BLOCKED, str(problem))

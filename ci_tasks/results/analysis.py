@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ci_tasks import registry
-from ci_tasks.records import Triage
+from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.hang.facts import HangFacts
+from ci_tasks.agent.run_directory import RunDir, read_record
+from ci_tasks.records import Hang, Triage
 
 if TYPE_CHECKING:
     from ci_tasks.results.verdict import JobEnd
@@ -27,6 +30,9 @@ class CiJobLog:
     failing_line: int | None
 
 
+HangAnalysis = Callable[["HangFacts"], Hang]
+"""Why a run hangs: what was seen of its processes."""
+
 CiLogReader = Callable[[str, "str | None"], AbstractContextManager[CiJobLog]]
 """Opens a file with CI's log, of the job that is named where it holds several. Raises UsageError."""
 
@@ -35,6 +41,16 @@ def analyse(log: Iterable[bytes], ended: JobEnd) -> Triage | None:
     """Why a job failed, as far as its log says; None where no feature analyses failures."""
     failure_analysis: FailureAnalysis | None = registry.hook("failure_analysis")
     return failure_analysis(log, ended) if failure_analysis else None
+
+
+def hang_of(run: RunDir) -> Hang | None:
+    """Why the run hung when its processes were last looked at; None where they were not, or no feature says it."""
+    analysis: HangAnalysis | None = registry.hook("hang_analysis")
+    try:
+        facts = read_record(HangFacts, run.hang) if analysis else None
+    except (OSError, RecordError):
+        return None
+    return analysis(facts) if analysis and facts is not None else None
 
 
 def ci_log_reader() -> CiLogReader | None:

@@ -34,6 +34,7 @@ from ci_tasks.agent.records import (
 )
 from ci_tasks.agent.run_directory import (
     END_EXIT,
+    END_TIMEOUT,
     RunDir,
     read_description,
     read_plan,
@@ -55,6 +56,7 @@ from ci_tasks.records import (
     Attempt,
     Evidence,
     GpuUse,
+    Hang,
     LogDigest,
     RunEnvironment,
     RunRecord,
@@ -62,12 +64,13 @@ from ci_tasks.records import (
     Triage,
     Verdict,
 )
-from ci_tasks.results.analysis import analyse
+from ci_tasks.results.analysis import analyse, hang_of
 from ci_tasks.results.batch_state import BatchState, read_state_if_readable
 from ci_tasks.results.clock import clock_ahead, local_events, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.log_facts import LogFacts, read_log
+from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN
 from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
 from ci_tasks.results.waits import queue_seconds
 
@@ -102,7 +105,23 @@ def judge_run(run: RunDir) -> RunRecord:
     record = _record(plan, status, verdict, facts, calls, _environment(run), queue_seconds(events))
     record = replace(record, deviations=(*record.deviations, *_packages_used_again(events)))
     record = replace(record, triage=triage if verdict.status != PASSED else None)
+    record = _with_hang(record, hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
     return _write_record(run, _with_gpu_use(record, read_gpu_use(run, record, status.ended_at)))
+
+
+def _with_hang(record: RunRecord, hang: Hang | None) -> RunRecord:
+    """The record of a run that ended silently, or at its timeout, with why. What was not shown is no reason."""
+    if hang is None or record.status == PASSED or not record.attempts:
+        return record
+    record = replace(record, hang=hang)
+    if hang.outcome != "shown":
+        return record
+    reason = f"{record.reason.partition('; last line: ')[0]}: {hang.reason}"
+    attempts = (*record.attempts[:-1], replace(record.attempts[-1], reason=reason))
+    triage = record.triage
+    if triage is not None and triage.cause in (UNKNOWN, TIMEOUT_HANG):
+        triage = replace(triage, cause=TIMEOUT_HANG, reason=hang.reason)
+    return replace(record, reason=reason, attempts=attempts, triage=triage)
 
 
 def _mask_leftovers(run: RunDir) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from ci_tasks import known_secrets
 from ci_tasks.agent import processes
-from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, StackText, ThreadFacts
+from ci_tasks.agent.run_directory import RunDir, write_json, write_record
 from ci_tasks.records import Attempt
 from ci_tasks.results import record
 from ci_tasks.results.record import UnreadableRun
@@ -59,6 +60,39 @@ def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
     assert written["started_at"] == "1970-01-01T00:01:40.000+00:00"
     assert set(written["checkout"]) >= {"path", "commit", "tree", "dirty"}
     assert record.load_record(run) == judged
+
+
+HANGS = ProcessFacts(
+    pid=7,
+    ppid=1,
+    name="python",
+    argv=("python", "t.py"),
+    python=True,
+    threads=(ThreadFacts(7, state="S", syscall="202 0x1", still=True),),
+    stacks=(
+        StackText(
+            "probe",
+            "Current thread 0x1 (most recent call first):\n"
+            '  File "/usr/lib/python3.11/queue.py", line 171 in get\n  File "/job/t.py", line 5 in load\n',
+            True,
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("end", ["timeout", "exit"])
+def test_why_a_row_hung_is_its_reason_where_its_timeout_ended_it(run: RunDir, end: str) -> None:
+    write_json(run.status, {**STATUS, "end": end, "exit_code": 1})
+    os.makedirs(os.path.dirname(run.hang))
+    write_record(run.hang, HangFacts(machine="x86_64", seconds_between=3.0, processes=(HANGS,), reason="timeout"))
+    judged = record.judge_run(run)
+    if end == "exit":
+        assert judged.hang is None, "it went on after the look"
+        return
+    assert judged.hang is not None
+    assert judged.reason == "timeout after 90 min: t.py (pid 7) waits in queue.get at t.py:5, in load"
+    assert judged.attempts[-1].reason == judged.reason
+    assert judged.triage is None or (judged.triage.cause, judged.triage.reason) == ("timeout_hang", judged.hang.reason)
 
 
 def test_a_failure_that_ci_goes_on_after_says_so(run: RunDir) -> None:

@@ -13,7 +13,7 @@ import os
 import stat
 import struct
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Callable, Iterator, List
+from typing import Any, BinaryIO, Callable, Iterator, List, Sequence
 
 from ..codec import RecordError, encode, from_json
 from ..names import UnsafeName, check_relative_path
@@ -61,6 +61,14 @@ def send(run_dir: str, write: Callable[[bytes], None]) -> None:
         sender.add(name)
     for path in _files(run.artifacts):
         sender.add(os.path.relpath(path, run.path))
+    sender.close()
+
+
+def send_files(run_dir: str, names: Sequence[str], write: Callable[[bytes], None]) -> None:
+    """Write a bundle of these files of a run alone."""
+    sender = _Sender(RunDir(run_dir).path, write)
+    for name in names:
+        sender.add(name)
     sender.close()
 
 

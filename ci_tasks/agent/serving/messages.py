@@ -221,6 +221,26 @@ class Clear(RequestFor[Cleared]):
 
 
 @dataclass(frozen=True)
+class StoreProgram(RequestFor[Done]):
+    """Keep a program for the agents of runs, under the name `prefix` and the SHA-256 of its bytes, which follow as
+    those of a pack do."""
+
+    prefix: Literal["py-spy-"]
+    sha256: str
+    do: Literal["store-program"] = "store-program"
+
+
+@dataclass(frozen=True)
+class LookAtProcesses(RequestFor[Done]):
+    """Let the agent of a run look at the run's processes, and send what it has seen as a stream in parts. `request` is
+    new with each; one that is repeated gets the same answer."""
+
+    dir: str
+    request: str
+    do: Literal["look"] = "look"
+
+
+@dataclass(frozen=True)
 class DescribeRun(RequestFor[DescribedRun]):
     """What run another client began."""
 
@@ -255,7 +275,7 @@ class Prune(RequestFor[Pruned]):
 
 
 _OfRuns = Union[Receive, Create, StartRun, Submit, Watch, Cancel, Kill, Collect, CopySetup, Clear]
-Request = Union[_OfRuns, DescribeRun, RunPrograms, ListRuns, Prune]
+Request = Union[_OfRuns, StoreProgram, LookAtProcesses, DescribeRun, RunPrograms, ListRuns, Prune]
 
 
 def result_type(request: RequestFor[R]) -> Type[R]:

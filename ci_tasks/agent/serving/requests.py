@@ -18,6 +18,7 @@ from ..cleanup.remove_run import remove_run
 from ..environments.store import EnvironmentStore
 from ..exit_gate import mask_run
 from ..file_lock import LockTimeout, file_lock
+from ..hang import look
 from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
 from ..records import SlurmJob
@@ -253,6 +254,28 @@ def copy_setup(session: ServeSession, request: messages.CopySetup, number: int) 
     return Done()
 
 
+def store_program(session: ServeSession, request: messages.StoreProgram, number: int) -> Done:
+    chunks = session.pack_chunks()
+    try:
+        look.store_program(session.home, request.prefix, request.sha256, chunks)
+    except (OSError, ValueError) as error:
+        raise BadRequest("store", str(error)) from None
+    finally:
+        for _ in chunks:  # as with a pack
+            pass
+    return Done()
+
+
+def look_at_processes(session: ServeSession, request: messages.LookAtProcesses, number: int) -> Done:
+    path = session.run_dir(request.dir)
+    try:
+        look.wait_for_look(path, request.request, session.is_disconnected)
+    except look.NoLook as error:
+        raise BadRequest("look", str(error)) from None
+    bundle.send_files(path, run_directory.HANG_FILES, lambda chunk: session.send(frames.part(number, chunk)))
+    return Done()
+
+
 def clear(session: ServeSession, request: messages.Clear, number: int) -> Cleared:
     run = session.run_dir(request.dir)
     left = _remove(run)
@@ -326,6 +349,8 @@ HANDLERS: Dict[type, RequestHandler] = {
     messages.Collect: RequestHandler(collect, in_thread=True),
     messages.CopySetup: RequestHandler(copy_setup, in_thread=True, must_finish=True),
     messages.Clear: RequestHandler(clear, in_thread=True, must_finish=True),
+    messages.StoreProgram: RequestHandler(store_program),
+    messages.LookAtProcesses: RequestHandler(look_at_processes, in_thread=True),
     messages.RunPrograms: RequestHandler(run_programs, in_thread=True),
     messages.DescribeRun: RequestHandler(describe_run, in_thread=True),
     messages.ListRuns: RequestHandler(runs, in_thread=True),

@@ -276,9 +276,13 @@ class Channel:
         return pending
 
     def post_pack(self, pack: Iterable[bytes], form: str) -> PendingRequest[Done]:
-        """Send one pack of objects; nothing else comes in between. Raises LinkDied."""
+        """Send one pack of objects. Raises LinkDied."""
+        return self.post_bytes(Receive(form), pack)
+
+    def post_bytes(self, request: RequestFor[Done], pack: Iterable[bytes]) -> PendingRequest[Done]:
+        """Send a request that is followed by bytes; nothing else comes in between. Raises LinkDied."""
         with self._writing:
-            pending = self.post(Receive(form))
+            pending = self.post(request)
             try:
                 for chunk in pack:
                     self._send(frames.frame(frames.DATA, chunk))

@@ -25,6 +25,14 @@ FEATURE = Feature(
             exit_codes="ci_tasks.features.failures.reproduction.verdicts:EXIT_CODES",
         ),
         Command(
+            "hang",
+            _HEADING,
+            "Find why a running run hangs, and which rank.",
+            f"{_COMMANDS}:hang",
+            json=("ci_tasks.records:Hang",),
+            exit_codes="ci_tasks.features.failures.hang.analysis:EXIT_CODES",
+        ),
+        Command(
             "bisect",
             _HEADING,
             "Find the commit that made a row fail, flaky or not.",
@@ -34,5 +42,6 @@ FEATURE = Feature(
         ),
     ),
     repeated_run=f"{_COMMANDS}:repeated_run",
+    hang_analysis="ci_tasks.features.failures.hang.analysis:analyse_hang",
     failure_analysis="ci_tasks.features.failures.triage.analysis:analyse",
 )

@@ -16,6 +16,7 @@ from ci_tasks.cli.options import (
     KEEP,
     LABEL,
     NO_PROBE,
+    ONE_RUN,
     ONLY,
     REPEAT,
     REPO,
@@ -64,6 +65,32 @@ def triage(options: TriageOptions) -> int:
         print_json(encode(analysis.triage, versioned=False))
         return 0
     return show_triage(analysis, brief=options.brief)
+
+
+@dataclass(frozen=True)
+class HangOptions:
+    run: str = ONE_RUN.field()
+    json: bool = JSON.field()
+
+
+def hang(options: HangOptions) -> int:
+    """
+    ci-tasks hang last                    which rank is where, and whom the others wait for
+    ci-tasks hang last --json
+    """
+    from ci_tasks.features.failures.hang.analysis import EXIT_CODES, analyse_hang
+    from ci_tasks.features.failures.hang.report import hang_lines
+    from ci_tasks.results import store
+    from ci_tasks.run.look import look_at
+    from ci_tasks.safe_output import terminal_width
+
+    id, run = store.find_one(options.run)
+    result = analyse_hang(look_at(run))
+    if options.json:
+        print_json(encode(result, versioned=False))
+    else:
+        print("\n".join(hang_lines(result, id, run.hang_stacks, terminal_width())))
+    return EXIT_CODES[result.outcome]
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from datetime import datetime, timezone
 
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
 from ci_tasks.features.failures.hang import waits
-from ci_tasks.features.failures.hang.processes import Process, RunProcesses, ThreadState, processes_of, rank_in
+from ci_tasks.features.failures.hang.processes import CLIENTS, Process, RunProcesses, ThreadState, processes_of, rank_in
 from ci_tasks.features.failures.hang.ras import read_ras
 from ci_tasks.records import Hang, HangCulprit, HangGroup
 
 SHOWN, CONTRADICTED, NOT_DETERMINED = "shown", "contradicted", "not determined"
+EXIT_CODES = {SHOWN: 0, CONTRADICTED: 1, NOT_DETERMINED: 4}
 _WAITS_FOR_RANKS = (waits.COLLECTIVE, waits.GPU, waits.BARRIER)
 _MAX_GROUPS = 40
 _MAX_STEPS = 20  # from one process that waits to the next
@@ -107,9 +108,7 @@ def _file_locks(run: RunProcesses) -> Finding | None:
                 f"{run.by_id[waiter].name} waits for a file lock that {process.name} has, which is in {_where(process)}"
             )
             return (
-                _ending(run, last, "file lock", why)
-                if last is not process
-                else Finding("file lock", why, _mains([process]))
+                _ending(last, "file lock", why) if last is not process else Finding("file lock", why, _mains([process]))
             )
     return None
 
@@ -254,20 +253,21 @@ def _different_collectives(run: RunProcesses, inside: dict[int, Process]) -> Fin
 
 
 def _chain(run: RunProcesses) -> Finding | None:
-    """From a process that waits for another one to the one at the end, through pipes, sockets, children and threads."""
-    for process in run.by_id.values():
-        if _targets(run, process):
-            last, way = _follow(run, process)
-            if last is None:
-                return _circle(way)
-            if len(way) > 1:
-                before = way[-2]
-                why = f"{before.name} waits for {last.name}: {_where(before)}"
-                return _ending(run, last, _link_kind(before, last), why)
-    return None
+    """From processes that wait for another one to the one at the end, through pipes, sockets, children and threads;
+    where all of them lead to the same end."""
+    ways = [_follow(run, process) for process in run.by_id.values() if _targets(run, process)]
+    ways = [(last, way) for last, way in ways if last is None or len(way) > 1]
+    ends = {last.id if last else min(process.id for process in way) for last, way in ways}
+    if len(ends) != 1:
+        return None
+    last, way = max(ways, key=lambda item: len(item[1]))
+    if last is None:
+        return _circle(way)
+    before = way[-2]
+    return _ending(last, _link_kind(before), f"{before.name} waits for {last.name}: {_where(before)}")
 
 
-def _link_kind(before: Process, last: Process) -> str:
+def _link_kind(before: Process) -> str:
     wait = before.main.wait
     if wait.kind == waits.WRITE:
         return "pipe full"
@@ -285,9 +285,10 @@ def _circle(way: Sequence[Process]) -> Finding:
     )
 
 
-def _ending(run: RunProcesses, last: Process, kind: str, why: str) -> Finding | None:
+def _ending(last: Process, kind: str, why: str) -> Finding | None:
+    """None where nothing is shown of the last one: an idle server, or a client of what was not seen."""
     thread = _thread_at_end(last)
-    if thread is None:
+    if thread is None or thread.wait.kind == waits.POLL or last.program in CLIENTS:
         return None
     if thread.wait.kind == waits.COMPUTES:
         return Finding(kind, f"{why}; {last.name} computes: {thread.wait.text or last.program}", [(last, thread)])

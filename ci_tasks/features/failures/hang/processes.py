@@ -13,6 +13,8 @@ from ci_tasks.features.failures.hang.waits import UNKNOWN, Wait, is_library, wai
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+CLIENTS = frozenset(("docker", "podman", "apptainer", "srun", "ssh"))  # what they wait for is not below them
+_IN_BETWEEN = frozenset(("bash", "sh", "dash", "env", "timeout", "nohup", "tee", "tini", "docker-init")) | CLIENTS
 _COMPUTES = 0.1  # of the time between the looks; less is a timer, or the probe
 _LARGEST_RANK = 1 << 20
 
@@ -160,7 +162,13 @@ def processes_of(facts: HangFacts) -> RunProcesses:
     for process in made:
         process.rank = _rank(process, by_id)
     _keep_one_of_each_rank(made)
-    return RunProcesses(facts, by_id)
+    return RunProcesses(facts, {process.id: process for process in made if not _is_in_between(process, made)})
+
+
+def _is_in_between(process: Process, others: Iterable[Process]) -> bool:
+    """A shell or a container's client that waits for what is of interest."""
+    is_shell = process.program in _IN_BETWEEN and process.facts.state not in "TD"
+    return is_shell and any(other.facts.python for other in others)
 
 
 def rank_in(env: Mapping[str, str]) -> int | None:

@@ -1,0 +1,303 @@
+"""Looks at all processes of a run that may hang, and writes hang/facts.json and hang/stacks.txt into its directory.
+
+A process of its own, which the run's agent starts and ends after a while: whatever hangs here, the run does not notice.
+Each part has a limit of its own, and a part that could not be had is a line that says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
+
+from .. import cgroup, process_tree, processes, run_directory
+from ..codec import RecordError, from_json, to_json
+from ..containers.run_containers import RunContainer, RunContainers
+from ..exit_gate import masked_record
+from ..files import replace_file
+from ..host_queries import ask
+from ..job_environment import secret_values
+from ..probe.evidence import read_evidence
+from ..probe.records import ProcessEvidence
+from ..records import Status
+from . import flight_recorder, inspector
+from .facts import DeadProcess, HangFacts, Inspection, ProcessFacts, Reason, RecordedCollective
+from .look import MAX_PROGRAM, TOOLS
+
+SECONDS = 55.0  # for everything
+INSPECT_SECONDS = 38.0  # for the processes of the host, or of one container
+DUMP_SECONDS = 8.0  # for torch to write its flight recorder
+QUERY_SECONDS = 10.0
+MAX_OUTPUT = 12 << 20  # bytes from one container
+MAX_DEAD = 64
+PY_SPY = "py-spy-"
+# Reads the inspector's own text, its options and a program from standard input: nothing is written into the container.
+_BOOT = (
+    "import sys, json; i = sys.stdin.buffer; h = json.loads(i.readline()); s = i.read(h['source']);"
+    " n = {'__name__': 'i'}; exec(compile(s, 'inspector.py', 'exec'), n); n['main'](h['options'], i.read())"
+)
+_GPUS = "--query-gpu=index,utilization.gpu,memory.used,power.draw"
+_PROCESSES = "--query-compute-apps=gpu_uuid,pid,used_memory"
+
+T = TypeVar("T")
+
+
+def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
+    """Look, and write what is seen. Raises OSError where it cannot be written."""
+    began = time.monotonic()
+    paths = run_directory.RunDir(run_dir)
+    status = run_directory.read_status(paths)
+    py_spy = find_py_spy(run_dir)
+    pids = _job_processes(paths, status)  # before there are any of ours
+    threads = _Threads()
+    looks = [threads.call(_look_at_host, pids, py_spy)]
+    containers, problems = _containers(run_dir)
+    looks += [threads.call(_look_into, container, py_spy) for container in containers]
+    asked = threads.call(_ask_host)
+    threads.join(began + SECONDS - DUMP_SECONDS - time.monotonic())
+    facts = HangFacts(taken_at=round(time.time(), 3), reason=reason, request=request)
+    for place, look in zip(["", *(container.name for container in containers)], looks):  # noqa: B905  # Python 3.8
+        facts = _with_look(facts, place, look)
+    dead, collectives, why = _evidence(paths, facts)
+    gpus, gpu_processes, pressure = asked[0] if asked else ("", "", "")
+    facts = replace(
+        facts,
+        seconds=round(time.monotonic() - began, 3),
+        dead=dead,
+        collectives=collectives,
+        gpus=gpus,
+        gpu_processes=gpu_processes,
+        memory_pressure=pressure,
+        could_not=(*facts.could_not, *problems, *why),
+    )
+    _write(paths, masked_record(facts, secret_values(run_directory.read_plan(paths))))
+    return facts
+
+
+def find_py_spy(run_dir: str) -> str:
+    """The program that a client has sent to this host: below the home of all runs, and named by its content."""
+    directory = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(run_dir)))), TOOLS)
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.startswith(PY_SPY))
+    except OSError:
+        return ""
+    intact = (name for name in names if name == PY_SPY + (_digest(os.path.join(directory, name)) or "-"))
+    return next((os.path.join(directory, name) for name in intact), "")
+
+
+def _digest(path: str) -> Optional[str]:
+    try:
+        with open(path, "rb") as source:
+            content = source.read(MAX_PROGRAM + 1)
+    except OSError:
+        return None
+    return hashlib.sha256(content).hexdigest() if len(content) <= MAX_PROGRAM else None
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+
+
+class _Threads:
+    """Calls that run at the same time; each result is a list, empty for as long as there is none."""
+
+    def __init__(self) -> None:
+        self._threads: List[threading.Thread] = []
+
+    def call(self, function: Callable[..., T], *args: Any) -> List[T]:
+        results: List[T] = []
+        thread = threading.Thread(target=lambda: results.append(function(*args)), daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        return results
+
+    def join(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+def _job_processes(paths: run_directory.RunDir, status: Status) -> List[int]:
+    """As a run's end finds them: below its agent, by their mark, in its cgroup."""
+    pids = process_tree.of_job(status.pid) if status.pid else []
+    pids += processes.of_run(paths.path, status.group)
+    pids += cgroup.processes_in(status.cgroup)
+    return sorted(set(pids) - {os.getpid(), os.getppid()})
+
+
+def _look_at_host(pids: List[int], py_spy: str) -> Inspection:
+    found = inspector.Inspector(pids, py_spy, seconds=INSPECT_SECONDS).inspect()
+    found["ras"], why = inspector.ask_ras()
+    found["could_not"] += ["NCCL: " + why] if why else []
+    return _inspection(json.dumps(found), "the host")
+
+
+def _look_into(container: RunContainer, py_spy: str) -> Inspection:
+    """What the inspector sees in a container, run by the Python that is there."""
+    source = pkgutil.get_data(__name__, "inspector.py")
+    assert source is not None
+    header = {"source": len(source), "options": {"ras": True, "seconds": INSPECT_SECONDS}}
+    program = b""
+    if py_spy:
+        with open(py_spy, "rb") as file:
+            program = file.read()
+    argv = [container.client.runtime, "exec", "-i", container.id, "python3", "-I", "-S", "-c", _BOOT]
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=container.client.env
+        )
+        out, err = process.communicate(json.dumps(header).encode() + b"\n" + source + program, INSPECT_SECONDS + 5)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Inspection(could_not=("container %s: %s" % (container.name, error),))
+    if process.returncode or len(out) > MAX_OUTPUT:
+        lines = err.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % process.returncode]
+        return Inspection(could_not=("container %s: %s" % (container.name, lines[-1][:300]),))
+    return _inspection(out.decode("utf-8", "replace"), "container %s" % container.name)
+
+
+def _inspection(text: str, where: str) -> Inspection:
+    try:
+        return from_json(Inspection, text, where=where)
+    except RecordError as error:
+        return Inspection(could_not=(str(error)[:300],))
+
+
+def _containers(run_dir: str) -> Tuple[List[RunContainer], List[str]]:
+    own = RunContainers(run_dir)
+    found = [container for container in own.find() if container.running]
+    return found, list(own.problems)
+
+
+def _ask_host() -> Tuple[str, str, str]:
+    """(GPUs, their processes, memory pressure); empty where there is no such thing."""
+    queries = {
+        "gpus": ["nvidia-smi", _GPUS, "--format=csv,noheader"],
+        "processes": ["nvidia-smi", _PROCESSES, "--format=csv,noheader"],
+    }
+    answers = ask(queries, QUERY_SECONDS)
+    gpus, users = (answers[name].out if answers[name].code == 0 else "" for name in ("gpus", "processes"))
+    try:
+        with open("/proc/pressure/memory", encoding="ascii") as source:
+            pressure = source.read(1000)
+    except (OSError, ValueError):
+        pressure = ""
+    return gpus[: 1 << 14], users[: 1 << 14], pressure
+
+
+def _with_look(facts: HangFacts, place: str, look: List[Inspection]) -> HangFacts:
+    """The facts with those of one place."""
+    name = "container %s" % place if place else "the host"
+    found = look[0] if look else Inspection(could_not=("%s: no answer in time" % name,))
+    return replace(
+        facts,
+        seconds_between=found.seconds_between or facts.seconds_between,
+        machine=found.machine or facts.machine,
+        processes=facts.processes + tuple(replace(process, place=place) for process in found.processes),
+        sockets=facts.sockets + tuple(found.sockets),
+        locks=facts.locks + tuple(replace(lock, place=place) for lock in found.locks),
+        sources={**found.sources, **facts.sources},
+        ras={**facts.ras, place: found.ras} if found.ras else facts.ras,
+        could_not=facts.could_not + tuple("%s: %s" % (place, why) if place else why for why in found.could_not),
+    )
+
+
+def _evidence(
+    paths: run_directory.RunDir, facts: HangFacts
+) -> Tuple[Tuple[DeadProcess, ...], Tuple[RecordedCollective, ...], List[str]]:
+    """(ranks that are no more, torch's last collectives, why not)."""
+    alive = {(process.pid, process.start) for process in facts.processes if not process.ended}
+    evidence = read_evidence(paths.evidence)
+    seen = evidence.processes if evidence is not None else ()
+    gone = [item for item in seen if item.rank is not None and (item.pid, item.start) not in alive]
+    dead = tuple(_dead(item) for item in gone[-MAX_DEAD:])
+    envs = [process.env for process in facts.processes if not process.ended]
+    dumped, could_not = flight_recorder.dumps(_one_a_rank(envs), DUMP_SECONDS)
+    found = []
+    for rank, content in dumped:
+        try:
+            collective = flight_recorder.newest_collective(content, rank)
+        except flight_recorder.UnsafePickle as error:
+            could_not.append("rank %d: its flight recorder is not read: %s" % (rank, error))
+            continue
+        found += [collective] if collective else []
+    return dead, tuple(found), could_not
+
+
+def _dead(item: ProcessEvidence) -> DeadProcess:
+    last = item.exceptions[-1].chain[0] if item.exceptions and item.exceptions[-1].chain else None
+    error = "%s: %s" % (last.type, last.message.split("\n")[0][:300]) if last else ""
+    return DeadProcess(pid=item.pid, env=item.env, argv=item.argv[:20], how=item.end, error=error)
+
+
+def _one_a_rank(envs: Sequence[Mapping[str, str]]) -> List[Mapping[str, str]]:
+    """Children of a rank have its variables too."""
+    found: Dict[str, Mapping[str, str]] = {}
+    for env in envs:
+        found.setdefault(env.get("RANK", ""), env)
+    return list(found.values())
+
+
+# -- the files ---------------------------------------------------------------------------------------------------------
+
+
+def _write(paths: run_directory.RunDir, facts: HangFacts) -> None:
+    directory = os.path.dirname(paths.hang)
+    if os.path.islink(directory) or (os.path.exists(directory) and not os.path.isdir(directory)):
+        os.unlink(directory)
+    os.makedirs(directory, exist_ok=True)
+    replace_file(paths.hang_stacks, "\n".join(_readable(facts)).encode("utf-8", "backslashreplace"))
+    replace_file(
+        paths.hang, to_json(facts, compact=True).encode("utf-8", "backslashreplace")
+    )  # the last: it is complete
+
+
+def _readable(facts: HangFacts) -> Iterator[str]:
+    """The stacks as a person reads them."""
+    for process in facts.processes:
+        yield "=== %s" % _title(process)
+        for thread in process.threads:
+            yield "thread %d %s: state %s %s" % (thread.tid, thread.name, thread.state, thread.wchan)
+        for stack in process.stacks:
+            yield "--- stacks by %s" % stack.by
+            yield from _lines(stack.text)
+        yield ""
+    for place, text in facts.ras.items():
+        yield "=== NCCL %s\n%s" % (place, text)
+    yield from ("could not: %s" % line for line in facts.could_not)
+    yield ""
+
+
+def _title(process: ProcessFacts) -> str:
+    rank = "rank %s, " % process.env["RANK"] if "RANK" in process.env else ""
+    place = " in %s" % process.place if process.place else ""
+    return "%spid %d%s, state %s: %s" % (
+        rank,
+        process.pid,
+        place,
+        process.state,
+        " ".join(process.argv) or process.name,
+    )
+
+
+def _lines(text: str) -> Iterator[str]:
+    try:
+        threads = json.loads(text)
+        for thread in threads:
+            yield "Thread %s %s" % (thread.get("os_thread_id"), thread.get("thread_name"))
+            yield from ("  %(name)s (%(filename)s:%(line)s)" % frame for frame in thread["frames"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        yield text.strip()
+
+
+def main(argv: Sequence[str]) -> int:
+    """`… hang RUN_DIR REASON REQUEST`."""
+    reasons: Dict[str, Reason] = {"request": "request", "stall": "stall", "timeout": "timeout"}
+    collect(argv[0], reasons.get(argv[1], "request"), argv[2] if len(argv) > 2 else "")
+    sys.stdout.flush()
+    os._exit(0)  # a thread may hang in a container daemon

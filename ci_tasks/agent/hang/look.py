@@ -1,0 +1,80 @@
+"""Asking a run's agent to look at the run's processes, on the host; and the program that it needs for that."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from typing import Callable, Iterable
+
+from .. import run_directory
+from ..codec import RecordError
+from ..files import replace_file
+from .facts import HangFacts
+from .watcher import MAX_SECONDS
+
+MAX_PROGRAM = 64 << 20  # bytes
+TOOLS = "tools"
+_WAIT_SECONDS = MAX_SECONDS + 10.0  # the agent sees the request with its next heartbeat
+_POLL_SECONDS = 0.2
+
+
+class NoLook(Exception):
+    """Why nothing was seen, for a person."""
+
+
+def wait_for_look(run_dir: str, request: str, is_given_up: Callable[[], bool] = lambda: False) -> HangFacts:
+    """What the run's agent has seen after it was asked. Raises NoLook."""
+    paths = run_directory.RunDir(run_dir)
+    facts = _facts(paths)
+    if facts is not None and facts.request == request:
+        return facts
+    if not (request.isalnum() and len(request) <= 100):
+        raise NoLook("no request: %.100r" % request)
+    status = run_directory.read_status_if_readable(paths)
+    if not status.exists or status.has_ended:
+        raise NoLook("the run %s" % ("has ended" if status.has_ended else "has not begun"))
+    try:
+        replace_file(paths.hang_request, request.encode("ascii"))
+    except OSError as error:
+        raise NoLook("the request could not be written: %s" % error.strerror) from None
+    until = time.monotonic() + _WAIT_SECONDS
+    while time.monotonic() < until and not is_given_up():
+        time.sleep(_POLL_SECONDS)
+        facts = _facts(paths)
+        if facts is not None and facts.request == request:
+            return facts
+        if run_directory.read_status_if_readable(paths).has_ended:
+            raise NoLook("the run has ended meanwhile")
+    raise NoLook("its agent has not answered within %.0f s" % _WAIT_SECONDS)
+
+
+def _facts(paths: run_directory.RunDir) -> "HangFacts | None":
+    try:
+        return run_directory.read_record(HangFacts, paths.hang)
+    except (OSError, RecordError):
+        return None
+
+
+def store_program(home: str, prefix: str, sha256: str, chunks: Iterable[bytes]) -> None:
+    """Keep a program below `home`, under its hash. Raises ValueError where it is another one, OSError."""
+    directory = os.path.join(home, TOOLS)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    handle, beside = tempfile.mkstemp(prefix=".", dir=directory)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            for chunk in chunks:
+                size += len(chunk)
+                if size > MAX_PROGRAM:
+                    raise ValueError("a program of more than %d MiB" % (MAX_PROGRAM >> 20))
+                digest.update(chunk)
+                out.write(chunk)
+        if digest.hexdigest() != sha256:
+            raise ValueError("the program is not the one with this hash")
+        os.chmod(beside, 0o755)
+        os.replace(beside, os.path.join(directory, prefix + sha256))
+    except BaseException:
+        os.unlink(beside)
+        raise

@@ -1,0 +1,59 @@
+"""py-spy, which reads the stacks of a run's processes: a static program, sent once to each host, by its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_tasks.agent.hang.collect import PY_SPY
+from ci_tasks.agent.hang.look import TOOLS
+from ci_tasks.agent.serving.messages import RunPrograms, StoreProgram
+
+if TYPE_CHECKING:
+    from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
+
+_CHUNK = 1 << 18
+_SECONDS = 10.0
+
+
+def find_py_spy() -> Path | None:
+    """The program beside our own Python; None where it was not installed."""
+    places = [Path(sysconfig.get_path("scripts")), Path(sys.executable).parent]
+    return next((place / "py-spy" for place in places if os.access(place / "py-spy", os.X_OK)), None)
+
+
+def keep_here(home: Path) -> None:
+    """Let the agents of this machine's runs find it."""
+    program = find_py_spy()
+    target = home / TOOLS / f"{PY_SPY}{_digest(program)}" if program else None
+    if program is None or target is None or target.exists():
+        return
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copy2(program, beside)
+    os.replace(beside, target)
+
+
+def send(connection: ReconnectingConnection) -> None:
+    """Let the agents of a host find it, if that has our machine type. Raises what the connection raises."""
+    program = find_py_spy()
+    if program is None:
+        return
+    name = f"{PY_SPY}{_digest(program)}"
+    commands = {"machine": ("uname", "-sm"), "tools": ("ls", f"{connection.hello().home}/{TOOLS}")}
+    outputs = connection.request(RunPrograms(commands, _SECONDS)).outputs
+    is_like_ours = outputs["machine"].out.split() == [os.uname().sysname, os.uname().machine]
+    if not is_like_ours or name in outputs["tools"].out.split():
+        return
+    content = program.read_bytes()
+    chunks = (content[at : at + _CHUNK] for at in range(0, len(content), _CHUNK))
+    connection.channel().post_bytes(StoreProgram("py-spy-", name.removeprefix(PY_SPY)), chunks).wait()
+
+
+def _digest(program: Path) -> str:
+    return hashlib.sha256(program.read_bytes()).hexdigest()

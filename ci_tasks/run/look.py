@@ -1,0 +1,78 @@
+"""Looking at the processes of a running run: its agent does, wherever it is, and what it saw is brought here."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from contextlib import closing
+
+from ci_tasks import known_secrets
+from ci_tasks.agent.exit_gate import masked_record
+from ci_tasks.agent.hang.facts import HangFacts
+from ci_tasks.agent.hang.look import NoLook, wait_for_look
+from ci_tasks.agent.mask import mask_text
+from ci_tasks.agent.records import RemoteLocation
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_record, read_remote, write_record
+from ci_tasks.agent.serving import bundle
+from ci_tasks.agent.serving.messages import LookAtProcesses
+from ci_tasks.errors import Blocked
+from ci_tasks.executors import py_spy
+from ci_tasks.results import store
+from ci_tasks.run.host_of_run import host_of_run
+
+_IN_MEMORY = 1 << 22
+_MAX_BYTES = 1 << 26
+
+
+def look_at(run: RunDir) -> HangFacts:
+    """What the run's agent sees of its processes now. Raises Blocked where it cannot be asked."""
+    remote = read_remote(run)
+    if remote is not None:
+        return _look_there(run, remote)
+    py_spy.keep_here(store.home())
+    try:
+        return wait_for_look(run.path, secrets.token_hex(8))
+    except NoLook as reason:
+        raise Blocked(f"no look at {run.path}: {reason}", hint="`ci-tasks runs` lists those that run") from None
+
+
+def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
+    from ci_tasks.executors.remote_host import open_remote_host
+
+    known_secrets.add_variables(read_plan(run).secrets)
+    with closing(open_remote_host(host_of_run(remote))) as manager:
+        py_spy.send(manager.connection)
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
+
+            def keep(chunk: bytes) -> None:
+                if spool.tell() + len(chunk) > _MAX_BYTES:
+                    raise Blocked(f"{remote.host} sent more than {_MAX_BYTES >> 20} MiB")
+                spool.write(chunk)
+
+            manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
+            spool.seek(0)
+            return _keep(run, spool)
+
+
+def _keep(run: RunDir, spool: object) -> HangFacts:
+    """The facts that a bundle holds, masked and stored in the run directory here."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            bundle.unpack(spool, directory)
+        except (bundle.BundleError, OSError) as problem:
+            raise Blocked(f"the host sent what no host of ci-tasks sends: {problem}") from None
+        there = RunDir(directory)
+        facts = read_record(HangFacts, there.hang)
+        if facts is None:
+            raise Blocked("the host sent nothing of the run's processes")
+        values = known_secrets.values()
+        facts = masked_record(facts, values)
+        os.makedirs(os.path.dirname(run.hang), exist_ok=True)
+        write_record(run.hang, facts, compact=True)
+        if os.path.exists(there.hang_stacks):
+            with open(there.hang_stacks, encoding="utf-8", errors="replace") as source:
+                text = mask_text(values, source.read(_MAX_BYTES))
+            with open(run.hang_stacks, "w", encoding="utf-8", errors="replace") as out:
+                out.write(text)
+        return facts

@@ -1,0 +1,137 @@
+"""Asking an agent for a look: what a run that ended, a job that asks too, or a wrong program gets."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.codec import to_json
+from ci_tasks.agent.hang import collect, watcher
+from ci_tasks.agent.hang.facts import HangFacts
+from ci_tasks.agent.hang.look import NoLook, store_program, wait_for_look
+from ci_tasks.agent.hang.watcher import HangWatcher
+from ci_tasks.agent.records import Status
+from ci_tasks.agent.run_directory import RunDir, read_record, write_record
+from ci_tasks.records import Plan
+
+AGENT = """import sys
+open(sys.argv[2] + "/looked", "a").write(" ".join(sys.argv[3:]) + "|")
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A run whose agent only notes that it looked."""
+    run = RunDir(str(tmp_path / "runs/b/01"))
+    Path(run.bin).mkdir(parents=True)
+    with zipfile.ZipFile(run.agent, "w") as archive:
+        archive.writestr("__main__.py", AGENT)
+    write_record(run.status, Status("running", "running"))
+    write_record(run.plan, Plan())
+    return run
+
+
+def wait(hang: HangWatcher) -> None:
+    until = time.monotonic() + 30
+    while hang.is_looking and time.monotonic() < until:
+        hang.poll()
+        time.sleep(0.01)
+
+
+def looked(run: RunDir) -> list[str]:
+    try:
+        return Path(run.path, "looked").read_text().split("|")[:-1]
+    except FileNotFoundError:
+        return []
+
+
+def test_a_request_is_answered_once(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "_PAUSE", -1)
+    hang = HangWatcher(run, pytest.fail)
+    Path(run.hang_request).write_text("abc")
+    for _ in range(3):
+        hang.poll()
+        wait(hang)
+    assert looked(run) == ["request abc"]
+
+
+@pytest.mark.parametrize("text", ["", "../x", "a b", "a" * 101, "\0", "é"])
+def test_what_is_no_request_is_not_answered(run: RunDir, text: str) -> None:
+    Path(run.hang_request).write_text(text)
+    hang = HangWatcher(run, pytest.fail)
+    hang.poll()
+    assert not hang.is_looking
+
+
+def test_before_the_timeout_there_is_one_look(run: RunDir) -> None:
+    hang = HangWatcher(run, pytest.fail)
+    hang.look_before(time.monotonic() + 3600)
+    assert not hang.is_looking
+    for _ in range(2):
+        hang.look_before(time.monotonic() + 1)
+        wait(hang)
+    assert looked(run) == ["timeout "]
+
+
+def test_a_look_that_hangs_is_ended(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(run.agent, "w") as archive:
+        archive.writestr("__main__.py", "import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(watcher, "MAX_SECONDS", 0.0)
+    lines: list[str] = []
+    hang = HangWatcher(run, lines.append)
+    assert hang.look("stall")
+    wait(hang)
+    assert not hang.is_looking
+    assert lines == ["a look at the processes was ended: no end within 0 s"]
+
+
+@pytest.mark.parametrize(("status", "why"), [(Status(), "has not begun"), (Status("ended", "ended"), "has ended")])
+def test_a_run_that_does_not_run_is_not_asked(run: RunDir, status: Status, why: str) -> None:
+    write_record(run.status, status)
+    if not status.exists:
+        Path(run.status).unlink()
+    with pytest.raises(NoLook, match=why):
+        wait_for_look(run.path, "abc")
+
+
+def test_the_answer_to_a_request_is_waited_for(run: RunDir) -> None:
+    def agent() -> None:
+        while not Path(run.hang_request).exists():
+            time.sleep(0.01)
+        Path(run.hang).parent.mkdir()
+        Path(run.hang).write_text(to_json(HangFacts(request="abc", gpus="x")))
+
+    thread = threading.Thread(target=agent, daemon=True)
+    thread.start()
+    assert wait_for_look(run.path, "abc").gpus == "x"
+    thread.join(10)
+    assert wait_for_look(run.path, "abc").gpus == "x", "a request that is repeated gets the same answer"
+
+
+def test_a_program_is_kept_under_its_hash_alone(run: RunDir, tmp_path: Path) -> None:
+    content = b"\x7fELF" + b"x" * 1000
+    name = hashlib.sha256(content).hexdigest()
+    with pytest.raises(ValueError, match="hash"):
+        store_program(str(tmp_path), "py-spy-", name, [b"another"])
+    assert list((tmp_path / "tools").iterdir()) == []
+    store_program(str(tmp_path), "py-spy-", name, [content[:10], content[10:]])
+    assert collect.find_py_spy(run.path) == str(tmp_path / "tools" / f"py-spy-{name}")
+    (tmp_path / "tools" / f"py-spy-{name}").write_bytes(b"changed")
+    assert collect.find_py_spy(run.path) == ""
+
+
+def test_a_link_in_the_place_of_the_directory_leads_nowhere(run: RunDir, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    Path(run.path, "hang").symlink_to(elsewhere)
+    collect.collect(run.path, "request", "abc")
+    assert list(elsewhere.iterdir()) == []
+    facts = read_record(HangFacts, run.hang)
+    assert facts is not None
+    assert (facts.request, facts.reason) == ("abc", "request")
+    assert Path(run.hang_stacks).read_text().count("could not") == len(facts.could_not)
