@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ci_tasks.agent.codec import encode
+from ci_tasks.agent.probe.records import ImportedModule
 from ci_tasks.agent.records import Checkout as Checkout
 from ci_tasks.agent.records import Deviation as Deviation
 from ci_tasks.agent.records import DiskDifference as DiskDifference
@@ -157,10 +158,14 @@ class LogDigest:
 
 @dataclass(frozen=True)
 class RunEnvironment(Environment):
-    """What a run had around it, and the image that its plan names."""
+    """What a run had around it, and the image that its plan names. Where the probe saw the test, `interpreter` is the
+    Python that it ran in, and `python` and `packages` are that one's. `imported` is what any process imported of the
+    packages that are watched, or from outside of its interpreter."""
 
     runtime: str | None = None
     image: str | None = None
+    interpreter: str = ""
+    imported: tuple[ImportedModule, ...] = ()
 
     @property
     def digest(self) -> str | None:
@@ -224,12 +229,40 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class RankMemory:
+    """The most bytes that torch had allocated and reserved on a device, as a process counts them; `rank` is None where
+    the process has none."""
+
+    rank: int | None
+    pid: int
+    device: int
+    uuid: str
+    allocated: int
+    reserved: int
+
+
+@dataclass(frozen=True)
+class ProbeSummary:
+    """What the probe saw of a run's Python processes, by their own words. `ended` of them noted their end: others were
+    killed, or left by `os._exit`. `counted` are all that loaded the probe. `exceptions` are the first that nobody
+    caught, `conflicts` packages that came from different places. `not_seen` says what is not known, and why."""
+
+    processes: int = 0
+    ended: int = 0
+    counted: int = 0
+    exceptions: tuple[str, ...] = ()
+    memory: tuple[RankMemory, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    not_seen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """A row's run: the content of record.json.
 
     `status` is one of STATUSES. `attempts` are all tries at the row, the last of them this run. `stopped`: it was ended
     because another row had failed. `may_fail`: its failure does not fail CI's run. `retry_of`: the run whose last
-    steps it ran again. `files_gone` is set by the history
+    steps it ran again. `probe` is None for a run without the probe. `files_gone` is set by the history
     alone: nothing but this is left of the run.
     """
 
@@ -253,6 +286,7 @@ class RunRecord:
     hang: Hang | None = None
     deviations: tuple[Deviation, ...] = ()
     environment: RunEnvironment = RunEnvironment()
+    probe: ProbeSummary | None = None
     gpu_use: GpuUse | None = None
     attempts: tuple[Attempt, ...] = ()
     left: tuple[str, ...] = ()

@@ -70,6 +70,7 @@ from ci_tasks.results.clock import clock_ahead, local_events, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.log_facts import LogFacts, read_log
+from ci_tasks.results.probe_evidence import probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN
 from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
 from ci_tasks.results.waits import queue_seconds
@@ -105,6 +106,7 @@ def judge_run(run: RunDir) -> RunRecord:
     record = _record(plan, status, verdict, facts, calls, _environment(run), queue_seconds(events))
     record = replace(record, deviations=(*record.deviations, *_packages_used_again(events)))
     record = replace(record, triage=triage if verdict.status != PASSED else None)
+    record = _with_evidence(record, run, plan, calls)
     record = _with_hang(record, hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
     return _write_record(run, _with_gpu_use(record, read_gpu_use(run, record, status.ended_at)))
 
@@ -122,6 +124,15 @@ def _with_hang(record: RunRecord, hang: Hang | None) -> RunRecord:
     if triage is not None and triage.cause in (UNKNOWN, TIMEOUT_HANG):
         triage = replace(triage, cause=TIMEOUT_HANG, reason=hang.reason)
     return replace(record, reason=reason, attempts=attempts, triage=triage)
+
+
+def _with_evidence(
+    record: RunRecord, run: RunDir, plan: RunDescription, calls: Sequence[DockerInvocation]
+) -> RunRecord:
+    """With what its processes noted."""
+    evidence = read_run_evidence(run)
+    environment = with_imports(record.environment, evidence, plan.test)
+    return replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
 
 
 def _mask_leftovers(run: RunDir) -> None:

@@ -28,6 +28,11 @@ def test_a_row_that_fails_leaves_what_its_processes_noted(person: Any) -> None:
     [record] = person.ci_tasks("remote", "--host", "sim", "ckpt", "--only", "async-save", "--json").json["runs"]
     assert record["status"] == "failed"
     assert "probe" in [deviation["what"] for deviation in record["deviations"]]
+    summary, environment = record["probe"], record["environment"]
+    assert (summary["processes"], summary["not_seen"]) == (summary["counted"], [])
+    assert "ValueError: the reason (test_tiny_ckpt.py:6 in <module>)" in summary["exceptions"][1]
+    assert environment["interpreter"].endswith("/tmp/venv/bin/python")
+    assert environment["packages"]["tiny-slime"], "the row's install step put it into the row's own venv"
     run = Path(person.home, "runs", *record["id"].split("."))
     assert not (run / "evidence").exists()
     evidence = parse_lines((run / "evidence.jsonl").read_text())

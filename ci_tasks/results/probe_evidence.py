@@ -1,0 +1,225 @@
+"""What the processes of a run noted, as its record has it: a summary, and the interpreter that the test ran in.
+
+It is the job's claim, and what is missing from it was not seen. Pure but for `read_run_evidence`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ci_tasks.agent.files import read_file
+from ci_tasks.agent.probe.evidence import MAX_WRITTEN
+from ci_tasks.agent.probe.records import (
+    ImportedModule,
+    ProcessEvidence,
+    RunEvidence,
+    UncaughtException,
+    parse_lines,
+)
+from ci_tasks.agent.records import Deviation, DockerInvocation, RunDescription
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.records import ProbeSummary, RankMemory, RunEnvironment
+
+PROBE = "probe"  # the deviation's name
+_MAX_SHOWN = 20
+_MAX_TEXT = 300
+_FRAMEWORKS = ("pytest", "unittest")
+
+
+def read_run_evidence(run: RunDir) -> RunEvidence | None:
+    """The content of evidence.jsonl; None where there is none."""
+    try:
+        return parse_lines(read_file(run.evidence_file, MAX_WRITTEN).decode("utf-8", "replace"))
+    except OSError:
+        return None
+
+
+# -- for the record ----------------------------------------------------------------------------------------------------
+
+
+def probe_summary(
+    evidence: RunEvidence | None, plan: RunDescription, calls: Sequence[DockerInvocation]
+) -> ProbeSummary | None:
+    """None for a run without the probe."""
+    if not any(deviation.what == PROBE for deviation in plan.deviations):
+        return None
+    found = evidence or RunEvidence()
+    return ProbeSummary(
+        processes=len(found.processes),
+        ended=sum(bool(process.end) for process in found.processes),
+        counted=found.summary.counted,
+        exceptions=tuple(exception_text(*pair) for pair in uncaught_exceptions(found)[:_MAX_SHOWN]),
+        memory=tuple(peak_memory(found)),
+        conflicts=tuple(conflicts(found)),
+        not_seen=tuple(_not_seen(evidence, calls)),
+    )
+
+
+def with_imports(around: RunEnvironment, evidence: RunEvidence | None, test: str | None) -> RunEnvironment:
+    """The environment with the packages of the interpreter that the test ran in, and what was imported."""
+    if evidence is None or not evidence.processes:
+        return around
+    around = replace(around, imported=imported_modules(evidence))
+    process = test_process(evidence, test)
+    if process is None:
+        return around
+    around = replace(around, interpreter=process.executable)
+    installed = evidence.packages.get(packages_key(process, evidence))
+    if installed is None or not installed.packages:
+        return around
+    known = [around.packages, *(container.packages for container in around.containers)]
+    names = {_normalized(name): name for packages in known for name in packages}
+    packages = {
+        names.get(_normalized(name), name.replace("_", "-")): version for name, version in installed.packages.items()
+    }
+    direct = {name: url for name, url in around.direct.items() if around.packages.get(name) == packages.get(name)}
+    return replace(around, python=process.python, packages=packages, direct=direct, taken_at=process.started_at or None)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_process(evidence: RunEvidence, test: str | None) -> ProcessEvidence | None:
+    """The process that ran the row's test file; where the row names none, the one that imported the most of what is
+    watched. None where no process did either."""
+    if test is not None:
+        runs = [process for process in evidence.processes if _is_path_of(_script(process), test)]
+        named = [process for process in evidence.processes if any(_is_path_of(word, test) for word in process.argv)]
+        # A script that starts the test names it too.
+        with_framework = [process for process in named if _imports_framework(process)]
+        candidates = runs or with_framework
+    else:
+        candidates = [process for process in evidence.processes if process.imports]
+    return max(candidates, key=lambda process: (len(_modules(process)), process.started_at), default=None)
+
+
+def _script(process: ProcessEvidence) -> str:
+    """The file that the interpreter runs: the first word after its options; empty with `-m` and `-c`."""
+    words = iter(process.argv[1:])
+    for word in words:
+        if word in ("-m", "-c"):
+            return ""
+        if word in ("-W", "-X"):
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+    return ""
+
+
+def _is_path_of(word: str, test: str) -> bool:
+    path = word.partition("::")[0]
+    return path.endswith(".py") and (path == test or path.endswith("/" + test) or test.endswith("/" + path))
+
+
+def _imports_framework(process: ProcessEvidence) -> bool:
+    return any(module.name in _FRAMEWORKS for module in process.imports)
+
+
+def packages_key(process: ProcessEvidence, evidence: RunEvidence) -> str:
+    """Which packages its interpreter has: those of its parent, if it is a fork."""
+    by_key = {other.key: other for other in evidence.processes}
+    for _ in range(len(by_key)):
+        parent = by_key.get(process.parent)
+        if process.packages or not process.forked or parent is None:
+            break
+        process = parent
+    return process.packages
+
+
+def process_tree(evidence: RunEvidence) -> Mapping[tuple[str, int, int] | None, tuple[ProcessEvidence, ...]]:
+    """The children of each process, by its key; None has those whose parent was not seen."""
+    keys = {process.key for process in evidence.processes}
+    tree: dict[tuple[str, int, int] | None, tuple[ProcessEvidence, ...]] = {}
+    for process in evidence.processes:
+        parent = process.parent if process.parent in keys and process.parent != process.key else None
+        tree[parent] = (*tree.get(parent, ()), process)
+    return tree
+
+
+# -- packages ----------------------------------------------------------------------------------------------------------
+
+
+def _modules(process: ProcessEvidence) -> tuple[ImportedModule, ...]:
+    """As they were at its end, and those of which only the beginning of their import was seen."""
+    ended = {module.name for module in process.modules}
+    return (*process.modules, *(module for module in process.imports if module.name not in ended))
+
+
+def imported_modules(evidence: RunEvidence) -> tuple[ImportedModule, ...]:
+    """Each module and origin once, with the most that any process knows of it."""
+    best: dict[tuple[str, str], ImportedModule] = {}
+    for module in (module for process in evidence.processes for module in _modules(process)):
+        known = best.get((module.name, module.origin))
+        if known is None or (module.package_version and not known.package_version):
+            best[module.name, module.origin] = module
+    return tuple(sorted(best.values(), key=lambda module: (module.name, module.origin))[:1000])
+
+
+def conflicts(evidence: RunEvidence) -> Iterator[str]:
+    """Packages that processes imported from different places."""
+    origins: dict[str, list[str]] = {}
+    for module in imported_modules(evidence):
+        origins.setdefault(module.name, []).append(module.origin)
+    watched = {module.name for process in evidence.processes for module in process.imports} - set(_FRAMEWORKS)
+    for name, places in origins.items():
+        if len(places) > 1 and name in watched:
+            yield _cut(f"{name}: {' and '.join(places)}")
+
+
+# -- failures and memory -----------------------------------------------------------------------------------------------
+
+
+def uncaught_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, UncaughtException]]:
+    """In the order of their time."""
+    found = [(process, failure) for process in evidence.processes for failure in process.exceptions if failure.chain]
+    return sorted(found, key=lambda pair: pair[1].t)
+
+
+def exception_text(process: ProcessEvidence, failure: UncaughtException) -> str:
+    """`pid 7, rank 3, thread loader: KeyError: 'x' (loader.py:88 in next_batch)`."""
+    first = failure.chain[0]
+    who = [f"pid {process.pid}"]
+    if process.rank is not None:
+        who.append(f"rank {process.rank}")
+    if failure.where == "thread":
+        who.append(f"thread {failure.thread}".strip())
+    kind = first.type.removeprefix("builtins.")
+    message = next((line.strip() for line in first.message.splitlines() if line.strip()), "")
+    frame = first.frames[-1] if first.frames else None
+    place = f" ({frame.file.rpartition('/')[2]}:{frame.line} in {frame.function})" if frame else ""
+    text = f"{', '.join(who)}: {kind}" + (f": {message}" if message else "")
+    return _cut(text, _MAX_TEXT - len(place)) + place
+
+
+def peak_memory(evidence: RunEvidence) -> Iterator[RankMemory]:
+    """Of each process and device, by rank."""
+    ordered = sorted(evidence.processes, key=lambda process: (process.rank is None, process.rank or 0, process.pid))
+    for process in ordered:
+        for peak in process.memory:
+            yield RankMemory(process.rank, process.pid, peak.device, peak.uuid, peak.allocated, peak.reserved)
+
+
+def _not_seen(evidence: RunEvidence | None, calls: Iterable[DockerInvocation]) -> Iterator[str]:
+    deviations: list[Deviation] = [item for call in calls for item in call.deviations if item.what == PROBE]
+    yield from dict.fromkeys(item.here for item in deviations if item.here.startswith("none"))
+    if evidence is None:
+        yield "nothing that processes noted is here"
+        return
+    if not evidence.processes:
+        yield "no Python process was seen"
+    summary = evidence.summary
+    if summary.counted > summary.files:
+        yield f"{summary.counted - summary.files} processes were counted only"
+    missing = summary.files - len(evidence.processes)
+    if missing > 0:
+        yield f"what {missing} processes noted could not be read, or was too much"
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _cut(text: str, length: int = _MAX_TEXT) -> str:
+    return text if len(text) <= length else text[: max(0, length - 1)] + "…"

@@ -1,0 +1,173 @@
+"""What the record has of a run's processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.probe.evidence import collect_evidence
+from ci_tasks.agent.probe.records import (
+    CodeFrame,
+    EvidenceSummary,
+    ImportedModule,
+    InstalledPackages,
+    LinkedException,
+    PeakMemory,
+    ProcessEvidence,
+    RunEvidence,
+    UncaughtException,
+)
+from ci_tasks.agent.records import ContainerState, Deviation, DirectUrl, DockerInvocation, RunDescription
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.records import ProbeSummary, RunEnvironment
+from ci_tasks.results.probe_evidence import (
+    conflicts,
+    exception_text,
+    imported_modules,
+    peak_memory,
+    probe_summary,
+    process_tree,
+    read_run_evidence,
+    uncaught_exceptions,
+    with_imports,
+)
+from ci_tasks.results.probe_evidence import (
+    test_process as find_test_process,
+)
+
+TEST = "tests/test_ppo.py"
+PLAN = RunDescription(test=TEST, deviations=(Deviation("probe", "none", "yes", "why"),))
+TORCH = ImportedModule("torch", "/lib/torch/__init__.py", "2.11")
+PYTEST = ImportedModule("pytest", "/lib/pytest/__init__.py")
+
+
+def process(pid: int, *argv: str, **values: object) -> ProcessEvidence:
+    start = {"pid": pid, "start": pid * 10, "started_at": float(pid), "namespace": "n", "end": "exit", "argv": argv}
+    return ProcessEvidence(**{**start, **values})  # type: ignore[arg-type]
+
+
+def evidence(*processes: ProcessEvidence, **packages: InstalledPackages) -> RunEvidence:
+    return RunEvidence(EvidenceSummary(len(processes), len(processes)), packages, processes)
+
+
+@pytest.mark.parametrize(
+    ("argv", "imports", "is_test"),
+    [
+        (("python", TEST, "--flag"), (), True),
+        (("python", f"/w/{TEST}"), (), True),
+        (("python", "test_ppo.py"), (), True),
+        (("python", "-u", "-X", "dev", "-W", "error", TEST), (), True),
+        (("python", "-m", "pytest", TEST + "::test_a"), (PYTEST,), True),
+        (("python", "/v/bin/pytest", "-q", TEST), (PYTEST,), True),
+        (("python", "tests/ci/gpu_lock_exec.py", "--count", "4", "--", "python", TEST), (), False),
+        (("python", "other/test_ppo2.py"), (TORCH,), False),
+        (("python", "-c", "pass"), (TORCH,), False),
+    ],
+)
+def test_the_process_that_ran_the_test(
+    argv: tuple[str, ...], imports: tuple[ImportedModule, ...], is_test: bool
+) -> None:
+    first = process(1, "python", "-m", "pip", "install", "-e", ".")
+    found = find_test_process(evidence(first, process(2, *argv, imports=imports)), TEST)
+    assert (found is not None and found.pid == 2) == is_test
+
+
+def test_without_a_test_file_it_is_the_process_that_imported_the_most() -> None:
+    few, many = process(1, imports=(TORCH,)), process(2, imports=(TORCH, PYTEST))
+    assert find_test_process(evidence(few, many, process(3)), None) == many
+    assert find_test_process(evidence(process(3)), None) is None
+
+
+def test_the_packages_are_those_of_the_interpreter_that_the_test_ran_in() -> None:
+    installed = InstalledPackages("a", "3.12.3", {"torch": "2.11", "flash_attn": "2.8", "PyYAML": "6"})
+    pip = process(1, "python", "-m", "pip", packages="b", executable="/usr/bin/python3")
+    test = process(2, "python", TEST, packages="a", executable="/w/venv/bin/python", python="3.12.3", modules=(TORCH,))
+    container = ContainerState("c", packages={"pyyaml": "5", "flash-attn": "1"})
+    direct = {"torch": DirectUrl("https://x/torch"), "gone": DirectUrl("https://x/gone")}
+    before = RunEnvironment(
+        python="3.11.2", packages={"torch": "2.11", "gone": "1"}, direct=direct, containers=(container,)
+    )
+    found = with_imports(before, evidence(pip, test, a=installed, b=InstalledPackages("b")), TEST)
+    assert (found.python, found.interpreter) == ("3.12.3", "/w/venv/bin/python")
+    assert found.packages == {"torch": "2.11", "flash-attn": "2.8", "pyyaml": "6"}
+    assert set(found.direct) == {"torch"}
+    assert found.imported == (TORCH,)
+
+
+def test_a_fork_has_the_packages_of_its_parent_and_an_unseen_test_changes_nothing() -> None:
+    installed = InstalledPackages("a", "3.12.3", {"torch": "2.11"})
+    parent = process(1, "python", "x.py", packages="a")
+    fork = process(2, "python", TEST, forked=True, ppid=1, parent_start=10)
+    before = RunEnvironment(python="3.11.2", packages={"x": "1"})
+    assert with_imports(before, evidence(parent, fork, a=installed), TEST).packages == {"torch": "2.11"}
+    assert with_imports(before, evidence(parent, a=installed), TEST).packages == {"x": "1"}
+    assert with_imports(before, None, TEST) == before
+
+
+def test_a_module_is_known_once_by_the_process_that_knows_its_version() -> None:
+    unknown = replace(TORCH, package_version="")
+    other = ImportedModule("torch", "/other/torch/__init__.py")
+    found = evidence(process(1, imports=(unknown,)), process(2, imports=(TORCH,)), process(3, imports=(other,)))
+    assert imported_modules(found) == (TORCH, other)
+    assert list(conflicts(found)) == ["torch: /lib/torch/__init__.py and /other/torch/__init__.py"]
+
+
+def test_exceptions_are_in_the_order_of_their_time() -> None:
+    def failure(t: float, **values: object) -> UncaughtException:
+        frames = (CodeFrame("/w/run.py", 3, "main"), CodeFrame("/w/loader.py", 88, "next_batch", "x[1]"))
+        chain = (LinkedException("builtins.KeyError", "\n'x'\nmore", frames),)
+        return UncaughtException(t, chain=chain, **values)  # type: ignore[arg-type]
+
+    late = process(1, exceptions=(failure(9, where="main"), UncaughtException(1)))
+    early = process(2, env={"RANK": "3"}, exceptions=(failure(5, where="thread", thread="loader"),))
+    found = uncaught_exceptions(evidence(late, early))
+    assert [exception_text(*pair) for pair in found] == [
+        "pid 2, rank 3, thread loader: KeyError: 'x' (loader.py:88 in next_batch)",
+        "pid 1: KeyError: 'x' (loader.py:88 in next_batch)",
+    ]
+
+
+def test_memory_is_listed_by_rank() -> None:
+    found = evidence(
+        process(1, memory=(PeakMemory(0, 1, 2, "u"),)),
+        process(2, env={"RANK": "10"}, memory=(PeakMemory(1, 3, 4), PeakMemory(0, 5, 6))),
+        process(3, env={"RANK": "2"}, memory=(PeakMemory(0, 7, 8),)),
+    )
+    peaks = [(peak.rank, peak.pid, peak.device, peak.allocated) for peak in peak_memory(found)]
+    assert peaks == [(2, 3, 0, 7), (10, 2, 1, 3), (10, 2, 0, 5), (None, 1, 0, 1)]
+
+
+def test_the_tree_of_processes_has_those_whose_parent_was_not_seen_at_its_top() -> None:
+    top, child = process(1, ppid=99), process(2, ppid=1, parent_start=10)
+    reused, elsewhere = process(3, ppid=1, parent_start=11), process(4, ppid=1, parent_start=10, namespace="m")
+    tree = process_tree(evidence(top, child, reused, elsewhere))
+    assert tree == {None: (top, reused, elsewhere), top.key: (child,)}
+
+
+def test_the_summary_says_what_was_not_seen() -> None:
+    assert probe_summary(None, RunDescription(), ()) is None
+    assert probe_summary(None, PLAN, ()) == ProbeSummary(not_seen=("nothing that processes noted is here",))
+    none = Deviation("probe", "none", "none in the container: the image has no Python from 3.8 on", "why")
+    calls = (DockerInvocation((), (), (none,)), DockerInvocation((), (), (none,)))
+    empty = probe_summary(RunEvidence(), PLAN, calls)
+    assert empty is not None and empty.not_seen == (none.here, "no Python process was seen")
+    found = RunEvidence(EvidenceSummary(2005, 4), {}, (process(1), process(2, end="")))
+    summary = probe_summary(found, PLAN, ())
+    assert summary is not None and (summary.processes, summary.ended, summary.counted) == (2, 1, 2005)
+    assert summary.not_seen == (
+        "2001 processes were counted only",
+        "what 2 processes noted could not be read, or was too much",
+    )
+
+
+def test_a_file_that_is_none_has_no_evidence(tmp_path: Path) -> None:
+    run = RunDir(str(tmp_path))
+    assert read_run_evidence(run) is None
+    Path(run.evidence_file).write_bytes(b"\xff\n[]\n{}\n" + b'{"process": {"pid": "x"}}\n')
+    assert read_run_evidence(run) == RunEvidence()
+    Path(run.evidence_file).unlink()
+    Path(run.evidence).mkdir()
+    assert collect_evidence(run, ())
+    assert read_run_evidence(run) == RunEvidence()
