@@ -44,6 +44,7 @@ def _run(argv: Sequence[str], timeout: float, environ: Optional[Mapping[str, str
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environ,
+            cwd="/",  # Python loads what `-c` and `-m` import from here first: not from a checkout
             start_new_session=True,  # so that a child of the program, which keeps the pipe open, can be ended with it
         )
     except OSError as error:

@@ -37,14 +37,15 @@ def find_python(version_spec: str) -> tuple[str, str]:
 
 
 def find_python_command(version_spec: str) -> list[str]:
-    """Prints `version path` of every interpreter that may be `version_spec`."""
+    """Prints `version path` of every interpreter that may be `version_spec`. -I: `import platform` must not load the
+    platform.py of a checkout in which we are."""
     minor = re.match(r"\d+\.\d+", version_spec)
     names = ["python3"]
     if minor:
         names = [f"python{minor[0]}", "python3", *(path.format(version=minor[0]) for path in _VERSION_MANAGERS)]
     script = f"""for name in {" ".join(names)}; do
   path=$(command -v "$name") || continue
-  found=$("$path" -c 'import platform, sys; print(platform.python_version(), sys.executable)' 2> /dev/null) ||
+  found=$("$path" -I -c 'import platform, sys; print(platform.python_version(), sys.executable)' 2> /dev/null) ||
     continue
   echo "$found"
 done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     def make(place: str, version: str = "", code: int = 0) -> str:
         path = tmp_path / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'#!/bin/sh\n[ "$1" = -c ] || exit 99\necho {version} {path}\nexit {code}\n')
+        path.write_text(f'#!/bin/sh\n[ "$1 $2" = "-I -c" ] || exit 99\necho {version} {path}\nexit {code}\n')
         path.chmod(0o755)
         return str(path)
 
@@ -90,3 +91,14 @@ def test_where_there_is_none_it_is_our_own_and_the_caller_compares(fake: Fake, v
 @pytest.mark.parametrize("version_spec", ["3.x", "3", "3.*"])
 def test_any_python_3_is_our_own(fake: Fake, version_spec: str) -> None:
     assert python.find_python(version_spec) == (sys.executable, platform.python_version())
+
+
+def test_a_platform_py_of_the_current_directory_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`plan` in a checkout executes nothing of it, and finds the Python that is there."""
+    (tmp_path / "platform.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    (tmp_path / "python3").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    answer = subprocess.run(python.find_python_command("3"), capture_output=True, text=True, check=True).stdout
+    assert answer.split()[0] == OURS[1]
+    assert not (tmp_path / "executed").exists()

@@ -25,6 +25,8 @@ _ROW_KEYS = ("label", "trigger", "row", "test", "args", "gpus", "image")
 _RUN_KEYS = ("id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at")
 _PLAN_KEYS = ("row", "host", "gpus", "image", "deviations", "lacks", "run_dir")
 _ERROR_LINES = 20
+# Without the current directory on sys.path: a checkout's json.py must not be loaded for ours.
+_PROGRAM = "import sys; sys.path[:] = filter(None, sys.path); from ci_tasks.cli.program import main; main()"
 
 
 class Tools:
@@ -132,7 +134,7 @@ class _Output:
 def _call(*argv: str, minutes: int = _MINUTES) -> _Output:
     """Run our program. What still runs after `minutes` is interrupted, as by ^C."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "from ci_tasks.cli.program import main; main()", *argv],
+        [sys.executable, "-c", _PROGRAM, *argv],
         stdin=subprocess.DEVNULL,  # ours is the protocol's
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

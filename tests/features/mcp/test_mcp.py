@@ -73,7 +73,11 @@ def unquoted(text: str) -> str:
 
 
 def test_it_reads_and_offers_nothing_that_runs(person: Any) -> None:
+    """Nor is a module of the checkout, in which assistants start their servers, loaded in the place of Python's."""
+    executed = person.checkout / "executed"
+
     async def use(client: Any) -> None:
+        person.write("json.py", f"open({str(executed)!r}, 'w')")
         tools = (await client.list_tools()).tools
         assert {tool.name for tool in tools} == READING
         assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
@@ -86,6 +90,7 @@ def test_it_reads_and_offers_nothing_that_runs(person: Any) -> None:
         for tool in ("run", "wait", "reproduce"):
             assert tool in await refused(client, tool, label="ckpt", run="last", log="failed.log")
         assert not list((person.home / "runs").glob("*/*/status.json"))
+        assert not executed.exists()
 
     serve(person, use)
 
