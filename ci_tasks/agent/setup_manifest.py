@@ -97,6 +97,12 @@ def write_manifest(directory: str, name: str, hashes: Mapping[bytes, str]) -> No
     _write(directory, name, manifest)
 
 
+def recorded_content(directory: str, name: str) -> Dict[bytes, bytes]:
+    """Mode and hash of each file of the part `name`, as recorded."""
+    with open(_path(directory, name), "rb") as source:
+        return {file: content for file, (_, content) in _parse(source.read()).items()}
+
+
 def _write(directory: str, name: str, manifest: Manifest) -> None:
     """A file that was written a moment ago could be written again in the same tick of the file system's clock: its
     state is left out, and it is hashed at each check."""

@@ -155,7 +155,8 @@ TAIL = """exit "$_exit_code"
 
 # What a job got from an index is kept for the next with the same steps; what the steps themselves take is little then.
 STORE_PACKAGES = r"""if [ "$_status" = success ] && [ -z "${_kept:-}" ]; then
-  "$_python" -I "$CI_TASKS_RUN_DIR/bin/agent.pyz" store-packages "$CI_TASKS_RUN_DIR" "$_venv"
+  "$_python" -I "$CI_TASKS_RUN_DIR/bin/agent.pyz" store-packages "$CI_TASKS_RUN_DIR" "$_venv" ||
+    blocked "packages of $_venv are missing"
 fi
 """
 

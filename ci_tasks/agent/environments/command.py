@@ -13,7 +13,7 @@ from ..file_lock import LockTimeout
 from ..setup_manifest import ENVIRONMENT
 from .key import environment_key
 from .layer import create_venv
-from .promote import NotShareable, promote
+from .promote import NotShareable, VenvIncomplete, promote
 from .store import EnvironmentStore, StoredEnvironment
 
 PACKAGES = "packages"  # beside the log: which packages are used again
@@ -44,7 +44,8 @@ def make_venv(run_dir: str, directory: str) -> int:
 
 
 def store_packages(run_dir: str, directory: str) -> int:
-    """Store what the steps have installed, if that is not where it comes from. No run fails because of it."""
+    """Store what the steps have installed, if that is not where it comes from. No run fails because of it, unless its
+    venv is no longer whole."""
     install = run_directory.read_plan(run_directory.RunDir(run_dir)).install
     store = EnvironmentStore(install.store)
     try:
@@ -61,6 +62,9 @@ def store_packages(run_dir: str, directory: str) -> int:
         pass  # nothing new
     except (OSError, LockTimeout, NotShareable) as error:
         _print("packages are not shared with other runs: %s" % error)
+    except VenvIncomplete as error:
+        _print("the venv has lost what was stored of it: %s" % error)
+        return 1
     return 0
 
 

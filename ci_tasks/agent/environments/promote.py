@@ -25,6 +25,10 @@ class NotShareable(Exception):
     """Why what is installed serves this venv alone."""
 
 
+class VenvIncomplete(Exception):
+    """The venv has lost packages: nothing can be run with it."""
+
+
 @dataclass(frozen=True)
 class Distribution:
     """What is installed: its files below the venv, and the hashes of them that its RECORD has. `from_archive`: pip got
@@ -42,7 +46,8 @@ class Distribution:
 
 def promote(venv: str, store: EnvironmentStore, key: str, now: float) -> Optional[StoredEnvironment]:
     """Store what pip got from an index, and put the venv over it. None where there is nothing of the kind. Whoever is
-    killed has stored nothing; where it fails, the venv is as it was."""
+    killed has stored nothing; where it fails, the venv is as it was. Raises NotShareable, OSError, LockTimeout, and
+    VenvIncomplete where it is not."""
     distributions = list(read_distributions(venv))
     hashes = file_hashes(venv, {file for each in distributions if each.from_index for file in each.files})
     changed = _changed_by_steps(distributions, hashes)
@@ -70,7 +75,10 @@ def promote(venv: str, store: EnvironmentStore, key: str, now: float) -> Optiona
         raise
     finally:
         _remove_staging(staging)
-    put_over(venv, environment.prefix, environment.record.scripts_of)
+    try:
+        put_over(venv, environment.prefix, environment.record.scripts_of)
+    except OSError as error:
+        raise VenvIncomplete(str(error)) from None
     return environment
 
 

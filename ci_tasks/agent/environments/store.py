@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Iterator, List, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from .. import run_directory
 from ..cleanup.remove_tree import remove_tree
 from ..file_lock import file_lock
-from ..setup_manifest import PREFIX, changed_files, differing
+from ..setup_manifest import PREFIX, changed_files, differing, recorded_content
 
 RECORD, DAMAGED, USERS = "environment.json", "damaged.json", "users"
 MAX_BYTES = 30 << 30  # of all environments together
@@ -129,21 +130,39 @@ class EnvironmentStore:
         return tempfile.mkdtemp(prefix=_STAGING, dir=self.directory)
 
     def add(self, staging: str, record: EnvironmentRecord, venv: str) -> StoredEnvironment:
-        """Put a complete directory in its place. One with the same packages may be there: it counts as resolved now."""
+        """Put a complete directory in its place. One with the same files may be there: it counts as resolved now."""
         os.makedirs(os.path.join(staging, USERS), exist_ok=True)
-        run_directory.write_record(os.path.join(staging, RECORD), record)
-        environment = StoredEnvironment(
-            os.path.join(self.directory, "%s-%s" % (record.key[:16], record.lock_hash)), record
-        )
         with self.locked():
-            if os.path.exists(os.path.join(environment.path, RECORD)):
-                run_directory.write_record(os.path.join(environment.path, RECORD), record)
+            path, there = self._place(staging, record)
+            if there is not None:
+                # Its scripts are those of the venv that it was made from.
+                record = replace(record, scripts_of=there.record.scripts_of, bytes=there.record.bytes)
+                there.add_user(venv)
+                run_directory.write_record(os.path.join(path, RECORD), record)
             else:
-                if os.path.lexists(environment.path):  # damaged, and perhaps in use
-                    os.rename(environment.path, tempfile.mktemp(prefix=".damaged-", dir=self.directory))
-                os.rename(staging, environment.path)
-            environment.add_user(venv)
-        return environment
+                StoredEnvironment(staging).add_user(venv)
+                run_directory.write_record(os.path.join(staging, RECORD), record)
+                os.rename(staging, path)
+        return StoredEnvironment(path, record)
+
+    def _place(self, staging: str, record: EnvironmentRecord) -> Tuple[str, Optional[StoredEnvironment]]:
+        """The path for a complete directory, and what is there already if that has the same files. The same versions
+        need not be the same files: an index may have replaced them."""
+        first = os.path.join(self.directory, "%s-%s" % (record.key[:16], record.lock_hash))
+        for number in itertools.count(1):
+            path = first if number == 1 else "%s-%d" % (first, number)
+            known = _record(path)
+            there = StoredEnvironment(path, known) if known else None
+            if there is not None and there.damage():
+                there.give_up()
+                there = None
+            if there is None:
+                if os.path.lexists(path):  # damaged, and perhaps in use
+                    os.rename(path, tempfile.mktemp(prefix=".damaged-", dir=self.directory))
+                return path, None
+            if _installed(staging) == _installed(path):
+                return path, there
+        raise AssertionError("there are more numbers")
 
     def evict(self, max_bytes: float = MAX_BYTES, max_days: float = MAX_DAYS) -> List[Tuple[str, Tuple[str, ...]]]:
         """Remove what is damaged, half made, unused for `max_days`, or least recently used above `max_bytes`; never
@@ -195,6 +214,15 @@ def _record(path: str) -> Optional[EnvironmentRecord]:
         return run_directory.read_record(EnvironmentRecord, os.path.join(path, RECORD))
     except (OSError, ValueError):
         return None
+
+
+def _installed(path: str) -> Dict[bytes, bytes]:
+    """What pip installed, without what names the venv that it was for: scripts, byte code and their hashes in RECORD."""
+    return {
+        file: content
+        for file, content in recorded_content(path, PREFIX).items()
+        if not file.startswith(b"/bin/") and not file.endswith((b".pyc", b".dist-info/RECORD"))
+    }
 
 
 def _is_left(path: str) -> bool:

@@ -125,6 +125,26 @@ def test_fresh_packages_are_resolved_anew_and_serve_from_then_on(machine: Machin
     assert [done.python(code) for done in runs] == ["True", "2", "2"]
 
 
+def test_fresh_packages_take_the_place_of_damaged_ones(machine: Machine) -> None:
+    """Else each run of --fresh-env would put its venv over the damaged ones, which no row may use."""
+    (stored,) = machine.store.all()
+    module = Path(site_packages(stored.prefix), "politeness.py")
+    module.chmod(0o644)
+    module.write_text("please = False\n")
+    done = machine.run("greeting", "politeness", fresh=True)
+    assert done.python("import politeness; print(politeness.please)") == "True"
+    assert [environment.damage() for environment in machine.store.all()] == [""]
+
+
+def test_a_venv_that_has_lost_packages_is_not_used(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(promote, "put_over", full)
+    with pytest.raises(AssertionError):
+        machine.run("extra")
+
+
 def test_packages_that_cannot_be_stored_stay_where_they_are(machine: Machine) -> None:
     lock = Path(machine.store.directory, "lock")
     done = machine.run("extra", after=f"import os; os.unlink({str(lock)!r}); os.mkdir({str(lock)!r})")

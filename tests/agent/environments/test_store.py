@@ -113,6 +113,25 @@ def test_two_that_store_the_same_at_once_make_one(store: Store) -> None:
     assert [environment.record.made_at for environment in store.store.all()] == [2], "resolved again, to the same"
 
 
+def test_the_same_versions_with_other_files_are_another_environment(store: Store) -> None:
+    """An index has replaced a file, or built it anew: a run gets what it has installed itself."""
+    first = store.add("k", {"lib/b.py": "one\n"}, made_at=1)
+    second = store.add("k", {"lib/b.py": "two\n"}, made_at=2)
+    assert first.path != second.path
+    assert [Path(each.prefix, "lib/b.py").read_text() for each in store.store.all()] == ["two\n", "one\n"]
+    assert store.add("k", {"lib/b.py": "one\n", "bin/x": "#!/other/bin/python\n"}).path == first.path
+
+
+def test_what_is_stored_again_keeps_the_scripts_of_the_venv_that_it_was_made_from(store: Store) -> None:
+    """Else later venvs would link to scripts that start the Python of a venv that is gone."""
+    staging = [store.store.new_directory() for _ in range(2)]
+    for number, path in enumerate(staging):
+        (Path(path) / PREFIX).mkdir()
+        write_manifest(path, PREFIX, {})
+        store.store.add(path, EnvironmentRecord("k", scripts_of=f"/venv {number}"), str(store.path / f"v{number}"))
+    assert [environment.record.scripts_of for environment in store.store.all()] == ["/venv 0"]
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
