@@ -3,7 +3,9 @@ own state on that day."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import itertools
 import os
 import platform
 import re
@@ -24,7 +26,9 @@ _REACH = re.compile(
     r"|PROGRESS_BAR|PROXY|QUIET|RETRIES|ROOT_USER_ACTION|TRUSTED_HOST|VERBOSE)"
     r"|UV_(?:CACHE_DIR|HTTP_TIMEOUT|NO_CACHE|NO_PROGRESS)"
 )
-_LARGEST = 1 << 20  # bytes; no file that says what to install is larger
+# In a path: what the shell puts in. A list in braces has lost its commas.
+_UNKNOWN = re.compile(r"\$(?:\{\w+\}|\w+)|\{[^}]*$|^[^{]*\}|[*?{}]+")
+_LARGEST = 1 << 20  # bytes; no file that names others is larger
 _MAX_FILES = 1000
 
 
@@ -57,9 +61,9 @@ def named_files(steps: Sequence[InstallStep], workspace: str) -> Dict[str, str]:
         if path in tried or not path.startswith(top + os.sep):
             continue
         tried.add(path)
-        if os.path.isfile(path) and os.path.getsize(path) <= _LARGEST:
+        if os.path.isfile(path):
             digests[os.path.relpath(path, top)] = _digest(path)
-            if path.endswith(_NAMES_OTHERS):
+            if path.endswith(_NAMES_OTHERS) and os.path.getsize(path) <= _LARGEST:
                 with open(path, encoding="utf-8", errors="surrogateescape") as source:
                     named = _named(source.read(), os.path.dirname(path), top)
                 unread += [other for other in named if other.endswith(_NAMES_OTHERS)]
@@ -85,6 +89,15 @@ def _named(text: str, *directories: str) -> Iterator[str]:
             for directory in directories:
                 yield os.path.join(directory, word)
                 yield os.path.join(directory, _JOINED.sub("", word))
+                yield from _matching(directory, word)
+
+
+def _matching(directory: str, word: str) -> Iterator[str]:
+    """The files that a path may be, of which the shell knows a part: `requirements/*.txt`, `$DIR/dev.txt`."""
+    pattern = _UNKNOWN.sub("*", word)
+    if _UNKNOWN.search(word) and pattern.strip("*/.") and not pattern.startswith("/") and ".." not in pattern:
+        found = glob.iglob(os.path.join(glob.escape(directory), pattern))
+        yield from itertools.islice((path for path in found if os.path.isfile(path)), _MAX_FILES)
 
 
 def _pip_settings(environ: Mapping[str, str]) -> List[str]:
@@ -100,6 +113,9 @@ def _pip_settings(environ: Mapping[str, str]) -> List[str]:
 def _digest(path: str) -> str:
     try:
         with open(path, "rb") as source:
-            return hashlib.sha256(source.read(_LARGEST)).hexdigest()
+            digest = hashlib.sha256()
+            for chunk in iter(lambda: source.read(_LARGEST), b""):
+                digest.update(chunk)
+            return digest.hexdigest()
     except OSError:
         return ""

@@ -217,7 +217,7 @@ def _record(path: str) -> Optional[EnvironmentRecord]:
 
 
 def _installed(path: str) -> Dict[bytes, bytes]:
-    """What pip installed, without what names the venv that it was for: scripts, byte code and their hashes in RECORD."""
+    """What pip installed, but for what names the venv that it was for: scripts, byte code, their hashes in RECORD."""
     return {
         file: content
         for file, content in recorded_content(path, PREFIX).items()

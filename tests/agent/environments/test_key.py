@@ -93,6 +93,10 @@ NAMED = {
     "pip install .[test]": ["more/base.txt", "pyproject.toml", "requirements.txt", "setup.py"],
     "pip install -e . --no-deps": [],
     "bash scripts/install.sh": ["scripts/extra.txt", "scripts/install.sh"],
+    "pip install -r more/*.txt": ["more/base.txt"],
+    "for dir in more scripts; do pip install -r $dir/base.txt; done": ["more/base.txt"],
+    "pip install -r more/{base,test}.txt": ["more/base.txt", "requirements.txt"],  # one too many does no harm
+    'for file in "$@"; do pip install -r $file; done': [],
     "pip install ../../etc /etc/passwd no-such-file": [],
 }
 
@@ -107,6 +111,17 @@ def test_a_changed_file_that_a_step_names_has_another_key(workspace: Path) -> No
     before = key_of(workspace, text)
     (workspace / "more/base.txt").write_text("numpy==2\n")
     assert key_of(workspace, text) != before
+
+
+def test_a_large_file_counts_too(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of a lock tool, with all hashes."""
+    monkeypatch.setattr(key, "_LARGEST", 10)
+    text, file = "pip install -r requirements.txt", workspace / "requirements.txt"
+    keys = set()
+    for last in "ab":
+        file.write_text(f"{'#' * 100}\n{last}\n")
+        keys.add(key_of(workspace, text))
+    assert len(keys) == 2
 
 
 def test_a_file_is_found_from_the_steps_directory(workspace: Path) -> None:
