@@ -34,7 +34,7 @@ class SetupChanged(Exception):
 
 def check_setup(directory: str) -> None:
     """Record what rows take over from the directory of install steps, or compare. Raises SetupChanged, OSError."""
-    changed = changed_files(directory, (VENV, WORKSPACE, READY))
+    changed = changed_files(directory, (VENV, WORKSPACE, READY, ENVIRONMENT))
     below = os.path.join(directory, ENVIRONMENT)
     changed += changed_files(os.path.realpath(below), (PREFIX,)) if os.path.islink(below) else []
     if changed:
@@ -83,7 +83,7 @@ def _changed(directory: str, name: str) -> List[bytes]:
         elif not _is_removable_cache(top, file):
             changed.append(file)
     for file in states:
-        if file not in recorded and not _is_removable_cache(top, file) and name in (VENV, PREFIX, COPY):
+        if file not in recorded and not _is_removable_cache(top, file) and name in (VENV, PREFIX, COPY, ENVIRONMENT):
             changed.append(file)
     if doubtful and not changed:
         _write(directory, name, recorded)
@@ -173,7 +173,10 @@ def _parse(text: bytes) -> Manifest:
 
 def _states(top: bytes, with_git: bool = False) -> Iterator[Tuple[bytes, bytes]]:
     """Each file and link, by its path behind `top`, with all that stat says of it but the time of its last access;
-    git's own records, which every `git status` changes, only `with_git`."""
+    git's own records, which every `git status` changes, only `with_git`. No link is followed."""
+    if os.path.islink(top):
+        yield b"", _state(os.lstat(top))
+        return
     unread = [b""]
     while unread:
         above = unread.pop()

@@ -29,6 +29,8 @@ def setup(tmp_path: Path) -> Path:
         (tmp_path / name).write_text("honest\n")
     (tmp_path / "venv/lib/link").symlink_to("module.py")
     (tmp_path / "ready").write_text("PATH=venv/bin:$PATH\n")
+    (tmp_path / "store/prefix").mkdir(parents=True)
+    (tmp_path / "environment").symlink_to("store")
     check_setup(str(tmp_path))
     return tmp_path
 
@@ -45,6 +47,11 @@ def _other_link(setup: Path) -> None:
     (setup / "venv/lib/link").symlink_to("/tmp/forged.py")
 
 
+def _other_environment(setup: Path) -> None:
+    (setup / "environment").unlink()
+    (setup / "environment").symlink_to(setup / "venv")
+
+
 CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (_same_size_and_time, "venv/lib/module.py"),
     (lambda setup: (setup / "venv/lib/module.py").unlink(), "venv/lib/module.py"),
@@ -52,6 +59,8 @@ CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda setup: (setup / "venv/lib/sitecustomize.py").touch(), "venv/lib/sitecustomize.py"),
     (_other_link, "venv/lib/link"),
     (lambda setup: (setup / "workspace/test.py").write_text("forged\n"), "workspace/test.py"),
+    (_other_environment, "environment"),
+    (lambda setup: (setup / "environment").unlink(), "environment"),
     (lambda setup: (setup / "ready").write_text("PATH=/tmp/forged:$PATH\n"), "ready"),
 ]
 
@@ -106,13 +115,12 @@ def test_a_file_of_a_moment_ago_is_read_again_since_its_time_may_not_change_with
         assert (setup / "venv.manifest").read_bytes().startswith(b"\t"), "no state is recorded"
 
 
-def test_the_environment_below_the_venv_is_checked_too(setup: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    below = tmp_path_factory.mktemp("environment")
-    (below / "prefix").mkdir()
+def test_the_environment_below_the_venv_is_checked_too(setup: Path) -> None:
+    below = setup / "store"
+    (below / "prefix.manifest").unlink()
     (below / "prefix/package.py").write_text("honest\n")
     (digest,) = file_hashes(str(below / "prefix"), ["package.py"]).values()
     write_manifest(str(below), PREFIX, {b"/package.py": digest})
-    (setup / "environment").symlink_to(below)
     check_setup(str(setup))
     (below / "prefix/package.py").write_text("forged\n")
     with pytest.raises(SetupChanged, match=r"prefix/package\.py"):
