@@ -8,6 +8,7 @@ A token is 2.5 bytes or more of a log: 4 of English, 3 of a traceback, 2.5 of ba
 
 from __future__ import annotations
 
+import re
 import shlex
 import unicodedata
 from collections import Counter
@@ -22,6 +23,8 @@ END = "----- END QUOTED LOG -----"
 _WIDE = 300  # bytes of a quoted line
 _NAME = 120  # bytes of a name
 _MOST_ROWS = 10  # listed one by one
+# Letters and marks by their category, but without a picture: models read them, people do not see them.
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _NOT_FAILED = ("pass", "unknown")
 
 
@@ -107,4 +110,4 @@ def _visible(text: str, width: int) -> str:
 
 
 def _is_visible(character: str) -> bool:
-    return character == " " or unicodedata.category(character)[0] not in "CZ"
+    return character == " " or (unicodedata.category(character)[0] not in "CZ" and not _BLANK.match(character))

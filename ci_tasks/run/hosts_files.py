@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,17 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
     for notice in (*notices, *config.notices) if not quiet else ():
         print(f"ci-tasks: {printable(notice)}", file=sys.stderr, flush=True)
     return config
+
+
+def config_for_run(name: str) -> Config:
+    """As `open_config`, for a command about runs: what they tested is under test, wherever one comes back to them."""
+    from ci_tasks.agent.run_directory import read_plan
+    from ci_tasks.results import store
+
+    paths: list[str] = []
+    with suppress(UsageError, OSError, ValueError):  # no such run, or none of this machine
+        paths = [read_plan(run).checkout.path for _, run in store.find(name)]
+    return open_config(*(Path(path) for path in dict.fromkeys(paths) if path), None)
 
 
 def trust(checkout: str | None) -> tuple[str, str]:

@@ -82,6 +82,14 @@ def test_characters_that_nobody_sees_are_shown() -> None:
     assert hidden not in text
 
 
+@pytest.mark.parametrize("character", ["\ufe0f", "\U000e0101", "\u3164", "\u2800", "\u034f"])
+def test_neither_are_letters_and_marks_without_a_picture(character: str) -> None:
+    """Any text can be spelt in variation selectors, and a model reads it."""
+    text = triage(replace(FOUND, text=f"seen{character}"), "x.log")
+    assert character not in text
+    assert f"seen{ascii(character)[1:-1]}" in text
+
+
 @pytest.mark.parametrize("character", ["a", "漢", "🙂", "\x00", "\U000e0041"])
 def test_it_is_small_whatever_the_log_holds(character: str) -> None:
     long = character * 100_000

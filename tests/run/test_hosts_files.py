@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.records import Checkout, Plan
+from ci_tasks.agent.run_directory import write_record
+from ci_tasks.cli.commands.hosts import HostsOptions, hosts
 from ci_tasks.errors import ConfigError, UsageError
-from ci_tasks.run.hosts_files import open_config, trust
+from ci_tasks.results import store
+from ci_tasks.run.hosts_files import config_for_run, open_config, trust
 
 
 @pytest.fixture
@@ -144,6 +148,26 @@ def test_trust_ends_when_the_content_changes(place: Path, capsys: Any) -> None:
     file.write_text(OF_CHECKOUT.replace("skip: true", "run: x"))
     assert not open_config(quiet=True).overrides
     assert not capsys.readouterr().err, "completion prints nothing"
+
+
+def test_no_line_of_a_file_that_is_trusted_is_hidden(place: Path, capsys: Any) -> None:
+    """To YAML a carriage return ends a line; a terminal writes what follows over it."""
+    file = checkout(place) / "hosts.yaml"
+    file.write_bytes(b"overrides:\r\n- {job: a, step: b, run: evil}\r# harmless, and longer than the line before\n")
+    assert hosts(HostsOptions(trust=True)) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("overrides:\n- {job: a, step: b, run: evil}\ufffd# harmless")
+
+
+def test_the_file_of_a_checkout_does_not_count_when_one_comes_back_to_its_run(place: Path) -> None:
+    """No suite knows its workflow, so the current directory does not look like a checkout."""
+    (place / "hosts.yaml").write_text(OF_CHECKOUT)
+    run = store.new_batch("label").run_dir(1)
+    Path(run.path).mkdir(parents=True)
+    write_record(run.plan, Plan(checkout=Checkout(path=str(place))))
+    assert "evil" in open_config().hosts
+    assert list(config_for_run("last").hosts) == ["local", "sim"]
+    assert "evil" in config_for_run("nothing").hosts
 
 
 def test_a_link_does_not_lead_out_of_the_checkout(place: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ci_tasks.agent.codec import encode
 from ci_tasks.cli.options import HOST, JSON, REPO, Option, switch
 from ci_tasks.cli.output import people_read_stderr, print_json
-from ci_tasks.errors import EXIT_BLOCKED
+from ci_tasks.errors import EXIT_BLOCKED, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,8 @@ def hosts(options: HostsOptions) -> int:
 
     if options.trust:
         file, text = trust(options.repo)
-        print(f"{text.rstrip()}\n\ntrusted: {file}, until its content changes; only its overrides count")
+        shown = printable(text.replace("\r\n", "\n").rstrip())  # a carriage return could hide a line of it
+        print(f"{shown}\n\ntrusted: {file}, until its content changes; only its overrides count")
         return 0
     config = open_config(options.repo)
     listed = list_hosts(config)

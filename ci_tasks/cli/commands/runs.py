@@ -106,10 +106,10 @@ def attach(options: AttachOptions) -> int:
     ci-tasks attach 20261120-103000-ckpt --host h100a    a colleague's run, from its host
     """
     from ci_tasks.run.attach import attach
-    from ci_tasks.run.hosts_files import open_config
+    from ci_tasks.run.hosts_files import config_for_run
 
     with for_programs(as_json=options.json, events=options.events) as events:
-        result = attach(options.run, open_config(), options.host, events)
+        result = attach(options.run, config_for_run(options.run), options.host, events)
         code = result.exit_code or 0
         if events:
             events.exit_code = code
@@ -122,10 +122,10 @@ def fetch(options: RunOnHostOptions) -> int:
     ci-tasks fetch last
     """
     from ci_tasks.run.attach import fetch
-    from ci_tasks.run.hosts_files import open_config
+    from ci_tasks.run.hosts_files import config_for_run
 
     with people_read_stderr(options.json):
-        fetched = fetch(options.run, open_config(), options.host)
+        fetched = fetch(options.run, config_for_run(options.run), options.host)
     if options.json:
         print_json([encode(run) for run in fetched])
     return 0
@@ -136,10 +136,10 @@ def cancel(options: RunOnHostOptions) -> int:
     ci-tasks cancel last
     """
     from ci_tasks.run.attach import cancel
-    from ci_tasks.run.hosts_files import open_config
+    from ci_tasks.run.hosts_files import config_for_run
 
     with people_read_stderr(options.json):
-        ended = cancel(options.run, open_config(), options.host)
+        ended = cancel(options.run, config_for_run(options.run), options.host)
         print("\n".join(f"cancelled {run.id}" for run in ended) or "none of its rows was running")
     if options.json:
         print_json([encode(run) for run in ended])

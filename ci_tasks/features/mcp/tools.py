@@ -25,6 +25,7 @@ _ROW_KEYS = ("label", "trigger", "row", "test", "args", "gpus", "image")
 _RUN_KEYS = ("id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at")
 _PLAN_KEYS = ("row", "host", "gpus", "image", "deviations", "lacks", "run_dir")
 _ERROR_LINES = 20
+_MOST_CHARACTERS = 60_000  # of an answer: a workflow may have any number of rows
 # Without the current directory on sys.path: a checkout's json.py must not be loaded for ours.
 _PROGRAM = "import sys; sys.path[:] = filter(None, sys.path); from ci_tasks.cli.program import main; main()"
 
@@ -161,5 +162,14 @@ def _words(name: str) -> list[str]:
 
 
 def _selected(records: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    """Some keys of each record, none of them a log's text."""
-    return json.dumps([{key: record[key] for key in keys} for record in records])
+    """Some keys of each record, none of them a log's text; of too many the first ones, and how many are left out."""
+    kept: list[dict[str, Any]] = []
+    size = 0
+    for record in records:
+        one = {key: record[key] for key in keys}
+        size += len(json.dumps(one))
+        if size > _MOST_CHARACTERS:
+            kept.append({"left_out": len(records) - len(kept)})
+            break
+        kept.append(one)
+    return json.dumps(kept)

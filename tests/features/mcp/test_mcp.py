@@ -134,6 +134,17 @@ def test_a_name_is_no_option_and_a_host_is_one_of_those_given(person: Any) -> No
     serve(person, use)
 
 
+def test_an_answer_is_of_bounded_size_and_says_what_it_leaves_out() -> None:
+    from ci_tasks.features.mcp import tools
+
+    rows = [{"row": f"{number} {'x' * 1000}"} for number in range(1000)]
+    text = tools._selected(rows, ["row"])
+    *kept, last = json.loads(text)
+    assert len(text) < 65_000
+    assert kept == rows[: len(kept)]
+    assert last == {"left_out": 1000 - len(kept)}
+
+
 @pytest.mark.timeout(300)
 def test_with_allow_run_it_runs_a_label_and_waits_for_its_end(person: Any) -> None:
     person.edit(
