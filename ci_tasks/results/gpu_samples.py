@@ -55,6 +55,7 @@ def gpu_use(
     ]
     oddities = [
         *strangers,
+        *(sentence for uuid, several in by_gpu.items() for sentence in _used_before(several, holders[uuid])),
         *(sentence for several in by_gpu.values() for sentence in _slowdowns(several)),
         *(sentence for several in by_gpu.values() for sentence in _ecc_errors(several)),
         *_xids(samples, by_gpu),
@@ -144,10 +145,16 @@ def _strangers(several: Sequence[GpuSample], holders: Sequence[_Holder]) -> list
             who = f"pid {holder.pid}{f', {holder.name}' if holder.name else ''}"
             held = f"held {gib(holder.most)} on GPU {gpu} from {_clock(holder.first)}{until}"
             sentences.append(f"a process that is not this run's ({who}) {held}")
-    first = several[0]
-    if not sentences and (first.used or 0) >= _NOTABLE_MIB and not any(one.owner == "run" for one in first.processes):
-        sentences.append(f"GPU {gpu} had {gib(first.used or 0)} in use at its first sample ({_clock(first.t)})")
     return sentences
+
+
+def _used_before(several: Sequence[GpuSample], holders: Sequence[_Holder]) -> list[str]:
+    """Memory in use when the sampling began, of a GPU on which no other's process is shown."""
+    first = several[0]
+    is_own = any(process.owner == "run" for process in first.processes)
+    if (first.used or 0) < _NOTABLE_MIB or is_own or _strangers(several, holders):
+        return []
+    return [f"GPU {first.gpu} had {gib(first.used or 0)} in use at its first sample ({_clock(first.t)})"]
 
 
 def _slowdowns(several: Sequence[GpuSample]) -> list[str]:

@@ -350,8 +350,8 @@ def _with_gpu_use(record: RunRecord, use: GpuUse | None) -> RunRecord:
     ran out of it."""
     if use is None:
         return record
-    why = "seen by nvidia-smi while the row ran (gpu.jsonl)"
-    others = [Deviation("memory of its GPUs", "locked for the row", sentence, why) for sentence in use.strangers]
+    held = "held by others, too"
+    others = [Deviation("memory of its GPUs", "locked for the row", held, sentence) for sentence in use.strangers]
     reason = "; ".join(filter(None, [record.reason, use.fullest]))
     return replace(record, gpu_use=use, deviations=(*record.deviations, *others), reason=reason)
 

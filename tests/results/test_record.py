@@ -137,7 +137,7 @@ def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:
     assert judged.gpu_use is not None
     assert judged.gpu_use.gpus[0].others == 71680
     stranger = "a process that is not this run's (pid 7, vllm) held 70 GiB on GPU 1 from 00:01:41 UTC to the end"
-    assert [item.here for item in judged.deviations if item.what == "memory of its GPUs"] == [stranger]
+    assert [item.why for item in judged.deviations if item.what == "memory of its GPUs"] == [stranger]
     assert record.load_record(run) == judged
 
 

@@ -33,6 +33,7 @@ SILENT_SECONDS = 20.0  # without a line after which that is noted
 _POLL_SECONDS = 2.0
 _END_SECONDS = 1.0
 _PROCESS_SECONDS = 2.5 * sample_query.PROCESS_MILLISECONDS / 1000  # for which a process counts that was listed
+_LEAST_SECONDS = 0.5  # between two samples: after a pause nvidia-smi may print several at once
 _CHUNK = 1 << 16
 _MAX_LINE = 4096
 _MAX_NAME = 60  # characters of a process's name
@@ -55,6 +56,7 @@ class GpuSampler:
         self._wake, self._wake_up = -1, -1
         self._buses: Dict[str, Tuple[int, str]] = {}
         self._processes: Dict[Tuple[str, int], Tuple[float, GpuProcessSample]] = {}
+        self._sampled_at: Dict[str, float] = {}
         self._last_line = 0.0
         self._is_silent = False
         self._thread = threading.Thread(target=self._run, name="GPU samples", daemon=True)
@@ -114,6 +116,9 @@ class GpuSampler:
             return
         self._last_line, self._is_silent = time.monotonic(), False
         sample, own = reading.sample, self._own_gpus()
+        if sample.t - self._sampled_at.get(sample.uuid, 0.0) < _LEAST_SECONDS:
+            return
+        self._sampled_at[sample.uuid] = sample.t
         if reading.bus:
             self._buses[reading.bus] = sample.gpu or 0, sample.uuid
         if not own or sample.uuid in own:

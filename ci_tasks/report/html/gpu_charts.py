@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from ci_tasks.agent.records import GpuSample
 from ci_tasks.records import GpuPeaks, GpuUse
 from ci_tasks.report.html.templates import template
-from ci_tasks.report.html.words import clock, number, ticks
+from ci_tasks.report.html.words import clock, number, ticks, time_step
 
 _WIDTH, _HEIGHT = 440, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 10, 26
 _STYLES = 6
+_MOST_TICKS = 4  # of time
 _MOST_POINTS = 200  # of a line
 _MIB_PER_GIB = 1024
 _OTHERS = "ci"  # the style of what is not the run's
@@ -115,6 +116,8 @@ def _chart(
         return None
     high = max([quantity.most, *(value for _, line in lines for _, value in line)]) * 1.02 or 1.0
 
+    step = time_step(seconds, _MOST_TICKS)
+
     def x(at: float) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (at - start) / max(seconds, 0.1)
 
@@ -126,7 +129,7 @@ def _chart(
         name=quantity.name,
         description=f"{quantity.name} of {row.row} over {clock(seconds)}; the table below has the peaks",
         grid=[(y(tick), number(tick)) for tick in ticks(0.0, high)],
-        times=[(x(start + tick), clock(tick)) for tick in ticks(0.0, seconds, 3)],
+        times=[(x(start + at * step), clock(at * step)) for at in range(int(seconds / step) + 1)],
         lines=[(style, " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in line)) for style, line in lines],
     )
 

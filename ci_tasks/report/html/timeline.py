@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from ci_tasks.agent.records import Event
 from ci_tasks.report.html.templates import template
-from ci_tasks.report.html.words import clock
+from ci_tasks.report.html.words import clock, time_step
 
 _WIDTH, _GUTTER, _LANE, _TOP = 1000, 90, 28, 8
 _LETTER = 6.7  # average width of one at the drawing's font size
-_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 _MOST_TICKS = 9
 
 
@@ -91,7 +90,7 @@ def _figure(batch: str, host: str, bars: Sequence[Bar]) -> TimelineFigure:
     scale = (_WIDTH - _GUTTER - 10) / seconds
     gpus = sum(name.startswith("GPU") for name in by_lane)
     many = f"{len(bars)} row{'' if len(bars) == 1 else 's'}"
-    step = next((step for step in _STEPS if seconds / step <= _MOST_TICKS), None) or seconds / _MOST_TICKS
+    step = time_step(seconds, _MOST_TICKS)
     return TimelineFigure(
         title=f"{many} of {batch} on {host}, over {f'{gpus} GPUs' if gpus else 'time'}",
         description=_description(bars, start),

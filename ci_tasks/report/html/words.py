@@ -6,6 +6,8 @@ import math
 
 SYMBOLS = {"passed": "✓", "failed": "✗", "vacuous": "∅", "blocked": "⊘", "cancelled": "■", "lost": "?"}
 
+_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)  # seconds
+
 
 def number(value: float) -> str:
     """A metric's value, short."""
@@ -24,6 +26,11 @@ def clock(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min" + (f" {rest:02d} s" if rest else "")
     return f"{minutes // 60} h" + (f" {minutes % 60:02d} min" if minutes % 60 else "")
+
+
+def time_step(seconds: float, most: int) -> float:
+    """A round length of time of which there are at most `most` in `seconds`."""
+    return next((step for step in _STEPS if seconds / step <= most), None) or seconds / most
 
 
 def ticks(low: float, high: float, about: int = 4) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -53,6 +54,8 @@ def test_the_gpus_of_a_job_are_sampled_until_its_end(run: Run, gpu_host: GpuHost
     values = (first.gpu, first.uuid, first.used, first.utilization, first.watts, first.slowed)
     assert values == (0, "GPU-0", 61440, 97, 651.2, {"power cap": 1.0})
     assert samples[-1].ended
+    measured = [sample.t for sample in samples if sample.is_measurement]
+    assert all(after - before >= 0.49 for before, after in itertools.pairwise(measured))
     process = next(sample.processes[0] for sample in samples if sample.processes)
     assert (process.pid, process.memory, process.owner, process.name) == (1, 2048, "other", "init")
     assert not _smi_processes(gpu_host)
