@@ -10,6 +10,8 @@ from .. import process_tree, processes, run_directory
 from ..records import Plan, ProcessOwner
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+_SESSION = re.compile(r"\.slice/\S*\.(?:scope|service)\b")
+_CONTAINER = re.compile(r"docker|libpod|podman|containerd|crio|kubepods|lxc|machine\.slice")
 _PROC = "/proc"
 
 
@@ -54,8 +56,14 @@ class ProcessOwners:
         if self._is_retry:
             return "unknown"
         is_older = start is not None and self._began is not None and start < self._began
-        is_outside = self._all_below or (self._has_daemon and bool(cgroups) and not ids)
+        is_outside = self._all_below or (self._has_daemon and not ids and _is_session(cgroups))
         return "other" if is_older or is_outside else "unknown"
+
+
+def _is_session(cgroups: str) -> bool:
+    """Whether the process is shown to be in no container: it is in a cgroup that systemd made for a login or a
+    service."""
+    return bool(_SESSION.search(cgroups)) and not _CONTAINER.search(cgroups)
 
 
 def _ticks(text: Optional[str]) -> Optional[int]:

@@ -10,7 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci_tasks.agent import process_tree
+import pytest
+
+from ci_tasks.agent import process_tree, processes
+from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.gpus import process_owner
 from ci_tasks.agent.gpus.process_owner import ProcessOwners
 from ci_tasks.agent.records import GpuSample, Plan, read_gpu_samples
 
@@ -117,3 +121,28 @@ def test_a_process_with_the_runs_mark_is_the_runs(tmp_path: Path, until: Until) 
         until(lambda: ProcessOwners(str(tmp_path), Plan(), lambda: ()).owner(pid) == "run")
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+CONTAINER, OTHER = "a" * 64, "b" * 64
+CGROUPS: dict[str, tuple[str, str]] = {
+    "the run's container": (f"0::/system.slice/docker-{CONTAINER}.scope", "run"),
+    "of an older docker": (f"12:memory:/docker/{CONTAINER}\n0::/", "run"),
+    "another container": (f"0::/system.slice/docker-{OTHER}.scope", "unknown"),
+    "a login": ("0::/user.slice/user-1000.slice/session-3.scope", "other"),
+    "a user's service": ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service", "other"),
+    "the daemon itself": ("0::/system.slice/containerd.service", "unknown"),
+    "no cgroups": ("0::/", "unknown"),
+    "not to be read": ("", "unknown"),
+}
+
+
+@pytest.mark.parametrize(("cgroups", "owner"), CGROUPS.values(), ids=CGROUPS)
+def test_with_a_daemon_the_cgroup_tells_whose_a_process_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroups: str, owner: str
+) -> None:
+    monkeypatch.setattr(process_owner, "_cgroups", lambda _: cgroups)
+    monkeypatch.setattr(processes, "start_time", lambda _: "100")
+    plan = Plan(container=ContainerRules(runtime="docker"))
+    owners = ProcessOwners(str(tmp_path), plan, lambda: [CONTAINER])
+    owners._own_ids = set()
+    assert owners.owner(1) == owner
