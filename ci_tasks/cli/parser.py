@@ -7,6 +7,7 @@ silently keeps the last of two values. It has no hook to change that. So the lin
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -91,10 +92,19 @@ class _ArgvParser:
             self.context = command
             self.result.append(command)
         elif self.context is self.core:
-            raise UsageError(f"unknown command {word!r}{suggestion(word, self.names)}", hint=LIST_HINT)
+            nearest = "" if word in _CORE_OPTION_OF else suggestion(word, self.names)
+            raise UsageError(f"unknown command {word!r}{nearest}", hint=_CORE_OPTION_OF.get(word, LIST_HINT))
         else:
-            hint = f"`--only {word}` selects rows by a part of their names" if "--only" in self.context.flags else ""
-            raise UsageError(f"{self.context.name}: unexpected argument {word!r}", hint=hint or self.help_hint())
+            raise UsageError(f"{self.context.name}: unexpected argument {word!r}", hint=self.option_for(word))
+
+    def option_for(self, word: str) -> str:
+        """The next step for an argument too many: the option that was probably meant to take it."""
+        quoted, flags = shlex.quote(word), self.context.flags
+        if "--log" in flags:
+            return f"`--log {quoted}` names a saved log"
+        if "--only" in flags:
+            return f"one label at a time; `--only {quoted}` selects rows by a part of their names"
+        return f"`--host {quoted}` names a host" if "--host" in flags else self.help_hint()
 
     def read_option(self, word: str, rest: Iterator[str]) -> None:
         flag, equals, value = word.partition("=")
@@ -139,6 +149,12 @@ class _ArgvParser:
 
 
 LIST_HINT = "`ci-tasks --list` lists the commands"
+# Commands that other programs have, and ours does as an option.
+_CORE_OPTION_OF = {
+    "help": "`ci-tasks --help` lists the commands, `ci-tasks --help COMMAND` the options of one",
+    "version": "`ci-tasks --version` prints the version",
+    "completion": "`ci-tasks --print-completion-script SHELL` prints the script for bash, zsh or fish",
+}
 
 
 def suggestion(word: str, valid: Iterable[str]) -> str:

@@ -11,9 +11,7 @@ from ci_tasks.report.table import deviations, some
 
 
 def describe(plans: Sequence[PlannedRun], width: int | None = None) -> list[str]:
-    """One line a plan, then what is missing on the host, then the deviations."""
-    if not plans:
-        return ["no row to plan"]
+    """One line a plan, of which there is at least one; then what is missing on the host, then the deviations."""
     head = ("ROW", "GPUS", "RUN BY HAND")
     directory = plans[0].run_dir.rpartition("/")[0]
     body = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ci_tasks.errors import printable
 from ci_tasks.records import Triage
 from ci_tasks.report.layout import columns, without_middle
@@ -14,6 +16,8 @@ VERDICTS = {
 }
 _WIDE = 200
 _NARROWEST = 24  # columns of a log's line
+# What GitHub puts before each line, alone or behind gh's columns: it would fill a terminal's width.
+_CI_PREFIX = re.compile(r"^(?:[^\t]{1,300}\t[^\t]{0,500}\t)?\ufeff?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}Z(?: |$)")
 
 
 def describe(triage: Triage, width: int | None = None) -> list[str]:
@@ -34,10 +38,12 @@ def describe(triage: Triage, width: int | None = None) -> list[str]:
 
 
 def numbered_context(triage: Triage) -> list[tuple[int, str]]:
-    """The lines around the blamed one with their numbers; none where it is not among them."""
+    """The lines around the blamed one with their numbers, without what CI puts before each; none where it is not
+    among them."""
     if triage.line not in triage.context or not triage.line_no:
         return []
-    return list(enumerate(triage.context, triage.line_no - triage.context.index(triage.line)))
+    first = triage.line_no - triage.context.index(triage.line)
+    return list(enumerate((_CI_PREFIX.sub("", line, count=1) for line in triage.context), first))
 
 
 def _cause(triage: Triage) -> str:

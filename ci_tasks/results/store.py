@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.errors import UnknownName, UsageError, some
+from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.resources import HOME_ENV as HOME_ENV
 from ci_tasks.resources import home as home
 from ci_tasks.resources import make_home
@@ -164,21 +164,23 @@ def find(name: str) -> list[tuple[str, RunDir]]:
     if name == "last" and (newest := _newest_rows()):
         return list(reversed(newest))
     runs = list(_runs_like(name)) if name else []
-    exact = [(id, run) for id, run in runs if id == name or batch_of(id) == name]
+    exact = [(id, run) for id, run in runs if id == name or batch_of(id) == name] or _row_by_number(name, runs)
     matches = exact or [(id, run) for id, run in runs if id.startswith(name)]
     if not matches and (batch := _batch_without_rows(name)) is not None:
         raise BatchHasNoRows(*batch)
     if not matches:
-        raise UnknownName("run", name, [id for id, _ in itertools.islice(run_dirs(), 10)], where=str(home() / "runs"))
+        rows = [id for id, _ in rows_of(batch_of(name))] if _ID.fullmatch(name) and Path(name).name == name else []
+        valid = rows or [id for id, _ in itertools.islice(run_dirs(), 10)]
+        raise UnknownName("run", name, valid, where=str(home() / "runs"))
     return list(reversed(matches))
 
 
-def find_one(name: str) -> tuple[str, RunDir]:
-    """The one run that `name` means. Raises UnknownName, UsageError."""
-    runs = find(name)
-    if len(runs) > 1:
-        raise UsageError(f"{name!r} means {len(runs)} runs", hint=f"one of: {some([id for id, _ in runs])}")
-    return runs[0]
+def _row_by_number(name: str, runs: list[tuple[str, RunDir]]) -> list[tuple[str, RunDir]]:
+    """BATCH.1 is row 1, and not the beginning of BATCH.10."""
+    if not _ID.fullmatch(name):
+        return []
+    batch, _, number = name.rpartition(".")
+    return [(id, run) for id, run in runs if id.removeprefix(f"{batch}.").lstrip("0") == number.lstrip("0")]
 
 
 def _runs_like(name: str) -> Iterator[tuple[str, RunDir]]:

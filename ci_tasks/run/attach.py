@@ -29,6 +29,7 @@ from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import seconds_since_start
+from ci_tasks.results.one_run import find_one
 from ci_tasks.results.record import is_over, load_record, pending_phase, record_not_started
 from ci_tasks.run.adopt import adopt_runs
 from ci_tasks.run.events import EventStream, EventView
@@ -170,12 +171,12 @@ def _cancel_runs(runs: Sequence[tuple[str, RunDir]]) -> None:
 
 def show_log(name: str, *, follow: bool, raw: bool) -> int:
     """Copy a run's log to standard output, with `raw` byte for byte, with `follow` until the run has ended."""
-    _, run = store.find_one(name)
+    id, run = find_one(name)
     with closing(GrowingLog(run.log, raw=raw)) as log:
         log.copy()
         if not follow:
             return 0
-        with attached_runs([(name, run)]) as ((attached_run,), _):
+        with attached_runs([(id, run)]) as ((attached_run,), _):
             while not attached_run.has_ended():
                 time.sleep(_POLL_SECONDS)
                 log.copy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.revision import BASE
 from ci_tasks.config import Config
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.job_outputs import find_rows
@@ -52,6 +53,13 @@ def list_jobs(
     if label is not None and source.suite.is_changed(label) and not any(row.label == label for row in listed):
         listed = find_rows(source, label, event, base).rows
     return [_shown(row) for row in listed]
+
+
+def why_no_rows(source: CheckoutSource, label: str, base: str | None, *, run_needs: bool) -> str:
+    """Why `label` has none. With `run_needs` the workflow has decided, whose reason is not known."""
+    if run_needs or not source.suite.is_changed(label):
+        return f"label {label} has no row here"
+    return f"label {label} has no row: no test file is new or modified since {base or BASE} (--base REV names another)"
 
 
 def images(source: CheckoutSource) -> list[str]:

@@ -26,6 +26,7 @@ from ci_tasks.planning.retry import failed_step, retry_plan
 from ci_tasks.records import BatchResult, Plan, RunRecord
 from ci_tasks.report.live import RowProgress
 from ci_tasks.results import store
+from ci_tasks.results.one_run import find_one
 from ci_tasks.results.record import events_of, is_over, judge_run, record_not_started
 from ci_tasks.run.events import EventStream, EventView
 from ci_tasks.run.host_of_run import host_of_run
@@ -76,7 +77,7 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
     """The run that is meant: of several the one that was kept. Raises UsageError."""
     found = store.find(name)
     kept = [(id, run) for id, run in found if read_status_if_readable(run).kept is not None]
-    id, run = kept[0] if len(kept) == 1 else store.find_one(name)
+    id, run = kept[0] if len(kept) == 1 else find_one(name)
     remote, status = read_remote(run), read_status_if_readable(run)
     if remote is not None and remote.adopted:
         raise UsageError(f"{id} was started from another machine", hint="retry it there: its script is not here")
@@ -96,7 +97,7 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
 def _forget_kept(id: str) -> None:
     """Nothing is left of the run, and of those that it went on from."""
     while id:
-        _, run = store.find_one(id)
+        ((_, run),) = store.find(id)
         status = read_status_if_readable(run)
         write_record(run.status, replace(status, kept=None, sequence=status.sequence + 1))
         id = read_plan(run).retry_of

@@ -7,12 +7,12 @@ import subprocess
 import sys
 
 from ci_tasks.agent.run_directory import read_remote
-from ci_tasks.results import store
+from ci_tasks.results.one_run import find_one
 
 
 def shell(name: str) -> int:
     """Open bash in the run's container, or beside its workspace; its exit code."""
-    _, run = store.find_one(name)
+    _, run = find_one(name)
     remote = read_remote(run)
     if remote is None:
         return subprocess.call([sys.executable, "-I", run.agent, "shell", run.path])

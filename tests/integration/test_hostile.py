@@ -222,7 +222,7 @@ def test_runs_are_not_kept_in_the_checkout_unless_git_ignores_them(person: Any) 
 def test_a_plan_without_rows_leaves_nothing(person: Any) -> None:
     said = person.ci_tasks("plan", "changed", "--run-needs")
     assert said.code == 0, said.err
-    assert "no row to plan" in said.out
+    assert "label changed has no row here" in said.out
     assert not list((person.home / "runs").glob("*"))
 
 

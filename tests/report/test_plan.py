@@ -35,10 +35,6 @@ def plan(row: str, run_dir: str = "", missing: tuple[str, ...] = (), **more: Any
     return PlannedRun(replace(PLAN, row=row, **more), run_dir or f"/runs/{row}", missing)
 
 
-def test_no_plan_is_said() -> None:
-    assert describe([]) == ["no row to plan"]
-
-
 def test_each_plan_is_a_line_that_can_be_pasted() -> None:
     assert describe([plan("a", run_dir="/the runs/a"), plan("b", gpus=8, run_dir="/the runs/it's b")]) == [
         "cd '/the runs'",

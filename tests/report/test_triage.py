@@ -24,3 +24,14 @@ def test_in_a_file_a_fact_is_one_line() -> None:
     lines = describe(FOUND)
     assert lines[1] == "cause:      cuda_oom (no room)"
     assert lines[2].startswith("line:       OutOfMemory: word-0-end word-1-end ") and len(lines[2]) > 180
+
+
+def test_the_prefixes_of_ci_are_left_out_of_the_lines_around() -> None:
+    columns, stamp = "e2e-test-ckpt (test_x.py, 8)\tRun tests\t", "2026-11-22T10:00:00.1234567Z "
+    context = (f"{columns}{stamp}    forward(device)", f"{stamp}ValueError: no", "2026-11-22T10:00:00.123 of the job")
+    found = Triage("x", "fail", 12, context[1], "s#1", 0.9, context=context, text="ValueError: no")
+    assert [line.strip() for line in describe(found, 60)[-3:]] == [
+        "11 |     forward(device)",
+        ">     12 | ValueError: no",
+        "13 | 2026-11-22T10:00:00.123 of the job",
+    ]

@@ -54,6 +54,17 @@ def test_names_mean_ids_batches_beginnings_and_the_newest() -> None:
 
 
 @pytest.mark.usefixtures("one_second")
+def test_a_number_is_a_row_and_not_the_beginning_of_another() -> None:
+    _batch("ckpt", rows=11)
+    _batch("cpu")
+    assert _ids("20260101-120000-ckpt.1") == ["20260101-120000-ckpt.01"]
+    assert _ids("20260101-120000-ckpt.0") == [f"20260101-120000-ckpt.{number:02d}" for number in range(1, 10)]
+    with pytest.raises(UnknownName) as caught:
+        store.find("20260101-120000-ckpt.12")
+    assert "ckpt.11" in caught.value.hint and "cpu" not in caught.value.hint
+
+
+@pytest.mark.usefixtures("one_second")
 def test_batches_of_one_second_are_apart_and_in_their_order() -> None:
     batches = [_batch("zeta" if number % 2 else "alpha", at=number) for number in range(1, 24)]
     assert len({batch.path for batch in batches}) == 23

@@ -32,7 +32,7 @@ def jobs(options: JobsOptions) -> int:
     from ci_tasks.report import table
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
-    from ci_tasks.run.listing import list_jobs
+    from ci_tasks.run.listing import list_jobs, why_no_rows
     from ci_tasks.safe_output import terminal_width
     from ci_tasks.workflow.model import JobRow
 
@@ -47,7 +47,7 @@ def jobs(options: JobsOptions) -> int:
         if rows:
             print("\n".join(table.jobs(rows, terminal_width())))
         else:
-            print(f"label {label} has no row: no test file is new or modified")
+            print(why_no_rows(source, label or "", options.base, run_needs=options.run_needs))
         if label and any(row.dynamic for row in rows):
             print("rows that an output of another job decides: --run-needs runs that job here, --output gives it")
     return 0
@@ -83,6 +83,7 @@ def plan(options: PlanOptions) -> int:
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.label import plan
+    from ci_tasks.run.listing import why_no_rows
     from ci_tasks.run.prepare import RunRequest
     from ci_tasks.safe_output import terminal_width
 
@@ -97,5 +98,6 @@ def plan(options: PlanOptions) -> int:
         print_json([run.public() for run in plans])
     else:
         print(source.headline)
-        print("\n".join(describe(plans, terminal_width())))
+        why = why_no_rows(source, label, options.base, run_needs=options.run_needs)
+        print("\n".join(describe(plans, terminal_width()) if plans else [why]))
     return 0

@@ -80,11 +80,11 @@ def hang(options: HangOptions) -> int:
     """
     from ci_tasks.features.failures.hang.analysis import EXIT_CODES, analyse_hang
     from ci_tasks.features.failures.hang.report import hang_lines
-    from ci_tasks.results import store
+    from ci_tasks.results.one_run import RUNS, find_one
     from ci_tasks.run.look import look_at
     from ci_tasks.safe_output import terminal_width
 
-    id, run = store.find_one(options.run)
+    id, run = find_one(options.run, RUNS)
     result = analyse_hang(look_at(run))
     if options.json:
         print_json(encode(result, versioned=False))

@@ -24,7 +24,11 @@ from ci_tasks.features.ci_logs.sources.github_url import without_secrets
 STANDARD_INPUT = "-"
 _HEAD_BYTES = 1 << 13
 _CHUNK_BYTES = 1 << 18
-_PIPE_HINT = "gh run view RUN --log-failed | … --log -, or --log FILE with a saved log"
+# Of every command that reads a log, whether it is an argument of it or the value of an option.
+_LOG_HINT = "give a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)"
+_RUN_HINT = "`ci-tasks report RUN` says why a run of yours failed; this reads a saved log, or - for what is piped in"
+_URL_HINT = "`gh run view RUN --log-failed > FILE` saves the log; `ci-tasks reproduce --url URL` reads it by itself"
+_RUN = re.compile(r"last|\d{8}-\d{6}-[\w.-]+")
 _PACKED = {
     b"\xfd7zXZ\x00": "xz",
     b"BZh": "bzip2",
@@ -77,7 +81,10 @@ def open_log(path: str) -> Iterator[OpenLog]:
     Raises UsageError for what is no log, with the next step; Blocked where a stream does not fit on the disk.
     """
     if re.match(r"https?://", path):
-        raise UsageError(f"{without_secrets(path)!r} is an address", hint="--url URL reads the log at an address")
+        raise UsageError(
+            f"{without_secrets(path)!r} is an address",
+            hint=_URL_HINT,
+        )
     name = "standard input" if path == STANDARD_INPUT else path
     with _standard_input() if path == STANDARD_INPUT else _open_file(path) as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and path != STANDARD_INPUT:
@@ -168,7 +175,7 @@ def _head(file: BinaryIO, name: str) -> bytes:
     except OSError as error:
         raise _unreadable(name, error) from None
     if len(head) < _HEAD_BYTES and not head.strip(b"\xef\xbb\xbf\r\n\t "):
-        raise UsageError(f"{name!r} is empty: nothing to triage", hint=_PIPE_HINT)
+        raise UsageError(f"{name!r} is empty: nothing to triage", hint=_LOG_HINT)
     return head
 
 
@@ -196,9 +203,9 @@ def _copy_of_stream(stream: BinaryIO, name: str) -> BinaryIO:
 def _standard_input() -> BinaryIO:
     """Raises UsageError where nothing is piped in: the command would wait for ever."""
     if sys.stdin is None or sys.stdin.closed:
-        raise UsageError("there is no standard input to read a log from", hint=_PIPE_HINT)
+        raise UsageError("there is no standard input to read a log from", hint=_LOG_HINT)
     if sys.stdin.isatty():
-        raise UsageError("nothing is piped in: standard input is the terminal", hint=_PIPE_HINT)
+        raise UsageError("nothing is piped in: standard input is the terminal", hint=_LOG_HINT)
     return open(os.dup(sys.stdin.fileno()), "rb")
 
 
@@ -207,20 +214,20 @@ def _open_file(path: str) -> BinaryIO:
     try:
         file = open(os.path.expanduser(path), "rb")  # noqa: SIM115 - the caller closes it
     except FileNotFoundError:
-        raise UsageError(f"no such file: {path!r}", hint=_PIPE_HINT) from None
+        raise UsageError(f"no such file: {path!r}", hint=_RUN_HINT if _RUN.fullmatch(path) else _LOG_HINT) from None
     except IsADirectoryError:
         raise UsageError(f"{path!r} is a directory", hint=_logs_in_directory(path)) from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
     if os.isatty(file.fileno()):
         file.close()
-        raise UsageError(f"{path!r} is a terminal", hint=_PIPE_HINT)
+        raise UsageError(f"{path!r} is a terminal", hint=_LOG_HINT)
     return file
 
 
 def _unreadable(name: str, error: Exception) -> UsageError:
     reason = getattr(error, "strerror", None) or str(error)
-    return UsageError(f"{name!r} cannot be read: {reason}", hint=_PIPE_HINT)
+    return UsageError(f"{name!r} cannot be read: {reason}", hint=_LOG_HINT)
 
 
 def _logs_in_directory(directory: str) -> str:
@@ -228,4 +235,4 @@ def _logs_in_directory(directory: str) -> str:
         names = sorted(name for name in os.listdir(directory) if name.endswith((".txt", ".log", ".zip")))[:5]
     except OSError:
         names = []
-    return f"name a log in it: {', '.join(names)}" if names else _PIPE_HINT
+    return f"name a log in it: {', '.join(names)}" if names else _LOG_HINT

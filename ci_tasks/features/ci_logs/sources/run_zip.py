@@ -81,7 +81,7 @@ def max_unpacked_bytes(packed: int) -> int:
 def damaged(name: str, error: Exception) -> UsageError:
     return UsageError(
         f"{name!r} is damaged or incomplete: {error}",
-        hint="download it again, or pass the job's log as text: gh run view RUN --log-failed | … --log -",
+        hint="download it again, or save the job's log as text: gh run view RUN --log-failed > FILE",
     )
 
 

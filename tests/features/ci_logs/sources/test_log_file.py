@@ -317,6 +317,16 @@ def test_a_device_without_an_end_is_no_log() -> None:
     assert "is empty" in refused("/dev/null").message
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("last", "report RUN"), ("20261122-193329-gallery.01", "report RUN"), ("x.log", "gh run view")]
+)
+def test_no_file_is_missed_in_the_words_of_every_command(name: str, hint: str) -> None:
+    """triage takes the log as an argument, reproduce as --log."""
+    error = refused(name)
+    assert error.message == f"no such file: {name!r}"
+    assert (hint in error.hint, "--log " in error.hint, "--log," in error.hint) == (True, False, False)
+
+
 def test_an_address_belongs_to_another_flag() -> None:
     error = refused("https://me:secret@github.com/o/r/actions/runs/1?token=secret")
     assert ("--url" in error.hint, "secret" in str(error)) == (True, False)

@@ -1,0 +1,58 @@
+"""A command for one row: what `last` means after a command with several."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.errors import UsageError
+from ci_tasks.records import RunRecord
+from ci_tasks.results.one_run import RUNS, choose
+
+
+def _records(*statuses: str) -> list[tuple[str, RunRecord]]:
+    ids = {f"b.{number:02d}": status for number, status in enumerate(statuses, 1)}
+    return [(id, RunRecord(id, "l", f"row{int(id[2:])}", "sim", status)) for id, status in ids.items()]
+
+
+@pytest.mark.parametrize("status", ["failed", "vacuous", "blocked", "lost"])
+def test_the_only_run_that_did_not_pass_is_meant(status: str) -> None:
+    assert choose("last", _records("passed", status, "passed", "running")) == "b.02"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "message", "listed"),
+    [
+        (
+            ("passed", "passed"),
+            "'last' means 2 runs; that did not pass: 0",
+            ["b.01  passed  row1", "b.02  passed  row2"],
+        ),
+        (
+            ("passed", "running"),
+            "'last' means 2 runs; that did not pass: 0",
+            ["b.01  passed  row1", "b.02  running  row2"],
+        ),
+        (
+            ("passed", "failed", "blocked"),
+            "'last' means 3 runs; that did not pass: 2",
+            ["b.02  failed  row2", "b.03  blocked  row3"],
+        ),
+    ],
+)
+def test_otherwise_those_that_may_be_meant_are_listed(
+    statuses: tuple[str, ...], message: str, listed: list[str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose("last", _records(*statuses))
+    assert caught.value.message == message
+    assert [line.strip() for line in caught.value.hint.splitlines()[1:]] == listed
+
+
+def test_a_hang_is_looked_for_in_the_only_run_that_runs() -> None:
+    assert choose("last", _records("failed", "running", "passed"), RUNS) == "b.02"
+
+
+def test_of_many_the_first_are_listed() -> None:
+    with pytest.raises(UsageError) as caught:
+        choose("last", _records(*["failed"] * 20))
+    assert caught.value.hint.splitlines()[-1] == "  and 8 more: `ci-tasks runs`"
