@@ -21,6 +21,7 @@ from ci_tasks.agent.probe.records import (
 from ci_tasks.agent.records import Deviation, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.records import ProbeSummary, RankMemory, RunEnvironment
+from ci_tasks.results.log_lines import visible
 
 PROBE = "probe"  # the deviation's name
 _MAX_SHOWN = 20
@@ -186,7 +187,9 @@ def exception_text(process: ProcessEvidence, failure: UncaughtException) -> str:
     if failure.where == "thread":
         who.append(f"thread {failure.thread}".strip())
     kind = first.type.removeprefix("builtins.")
-    message = next((line.strip() for line in first.message.splitlines() if line.strip()), "")
+    lines = [visible(line.encode("utf-8", "replace")).strip() for line in first.message.splitlines() if line.strip()]
+    at = -1 if first.type.startswith("ray.") else 0  # Ray puts the worker's whole traceback there
+    message = lines[at] if lines else ""
     frame = first.frames[-1] if first.frames else None
     place = f" ({frame.file.rpartition('/')[2]}:{frame.line} in {frame.function})" if frame else ""
     text = f"{', '.join(who)}: {kind}" + (f": {message}" if message else "")

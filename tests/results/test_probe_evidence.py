@@ -129,6 +129,13 @@ def test_exceptions_are_in_the_order_of_their_time() -> None:
     ]
 
 
+def test_of_rays_exceptions_the_workers_own_line_is_shown() -> None:
+    message = "\x1b[36mray::A.fail()\x1b[39m (pid=7)\n  File x\n    raise y\nValueError: loss is nan\n"
+    failure = UncaughtException(chain=(LinkedException("ray.exceptions.RayTaskError(ValueError)", message),))
+    expected = "pid 1: ray.exceptions.RayTaskError(ValueError): ValueError: loss is nan"
+    assert exception_text(process(1), failure) == expected
+
+
 def test_memory_is_listed_by_rank() -> None:
     found = evidence(
         process(1, memory=(PeakMemory(0, 1, 2, "u"),)),

@@ -6,7 +6,7 @@ each line an `EvidenceLine`: an `EvidenceSummary`, then each `InstalledPackages`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Dict, Iterator, List, Mapping, Optional, Tuple
 
 from .. import codec
@@ -78,8 +78,8 @@ class ProcessEvidence:
     threads behind its other lines, 0 where it has no such handler. Before it is sent: is the handler still there
     (SigCgt), and is `descriptor` still the process's file? A program may have closed it and opened another.
     `imports` are the watched packages whose import has begun; `modules` what was loaded at the end, also from outside
-    of the interpreter. `packages` names its InstalledPackages. `end` is `exit` or `worker`; it is empty where the
-    process was killed, left by `os._exit`, or lives.
+    of the interpreter. `packages` names its InstalledPackages. `end` is `exit`, `worker`, or `exec` of what it was
+    before it became another program; it is empty where the process was killed, left by `os._exit`, or lives.
     """
 
     file: str = ""
@@ -190,4 +190,14 @@ def parse_lines(text: str) -> RunEvidence:
 
 
 def in_order(processes: List[ProcessEvidence]) -> Tuple[ProcessEvidence, ...]:
-    return tuple(sorted(processes, key=lambda process: (process.started_at, process.pid)))
+    """By their start. A process that became another program (exec) has written twice: what it was before has the end
+    `exec`, and is left out where it was but a fork on its way there."""
+    ordered = sorted(processes, key=lambda process: (process.started_at, process.pid))
+    last = {process.key: process for process in ordered}
+    found = []
+    for process in ordered:
+        if process is last[process.key]:
+            found.append(process)
+        elif not process.forked or process.imports or process.exceptions:
+            found.append(process if process.end else replace(process, end="exec"))
+    return tuple(found)

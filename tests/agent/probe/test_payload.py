@@ -236,6 +236,22 @@ def test_processes_without_an_end_have_no_end_mark(python: Interpreter) -> None:
     assert [process.imports[0].name for process in python.processes()] == ["unittest"] * 2
 
 
+def test_a_process_that_becomes_another_program_is_one_process(python: Interpreter) -> None:
+    text = """
+import os, sys
+words = [sys.executable, "-c", "pass"]
+if not os.fork():
+    os.execv(words[0], words)
+os.wait()
+import unittest, json
+os.execv(words[0], words)
+"""
+    assert python("-c", text) == (0, "", "")
+    first, child, last = python.processes()
+    assert (first.end, child.end, last.end) == ("exec", "exit", "exit")
+    assert first.key == last.key and child.argv[1:] == ("-c", "pass") and not child.forked
+
+
 def test_a_fork_after_threads_ends_as_it_would(python: Interpreter) -> None:
     text = """
 import os, threading, time, warnings

@@ -1,0 +1,186 @@
+"""What the probe costs a process: the same interpreter with and without it, in turn.
+
+    python bench/probe.py [--python PYTHON] [--runs N] [--short N]     one JSON line a figure
+Figures: the start of an interpreter (also one that keeps no byte code), the import of torch and the start of a Ray
+actor's worker where PYTHON has them, and many short processes. `extra_ms` is the median of the pairs' CPU time
+apart, `ratio` that of their wall times. Exit code 1 where a process pays more than its limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from ci_tasks.agent.probe.evidence import read_evidence  # noqa: E402
+from ci_tasks.agent.probe.install import write_files  # noqa: E402
+from ci_tasks.agent.run_directory import RunDir  # noqa: E402
+
+LIMIT_MS = 30.0
+RAY = """
+import time, ray
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+@ray.remote
+class Actor:
+    def pid(self):
+        import os
+        return os.getpid()
+begun = time.perf_counter()
+for _ in range({actors}):
+    actor = Actor.remote()
+    ray.get(actor.pid.remote())
+    ray.kill(actor)
+print((time.perf_counter() - begun) / {actors})
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a command: on the clock, and of CPU."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Interpreters:
+    """Two venvs over one Python; the first has the probe and writes into `run`."""
+
+    ours: str
+    bare: str
+    run: RunDir
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable, help="the interpreter (default: this one)")
+    parser.add_argument("--runs", type=int, default=20, help="pairs of each (default 20)")
+    parser.add_argument("--short", type=int, default=1000, help="short processes (default 1000)")
+    args = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryDirectory() as directory:
+        pair = _interpreters(Path(directory), args.python)
+        figures = [_figure("start", pair, ["-c", "pass"], args.runs)]
+        figures.append(_figure("start without byte code", pair, ["-B", "-c", "pass"], args.runs, without_bytecode=True))
+        if _has(pair.bare, "torch"):
+            figures.append(_figure("import torch", pair, ["-c", "import torch"], max(3, args.runs // 4)))
+        if _has(pair.bare, "ray"):
+            figures.append(_ray_worker(pair, 5, max(3, args.runs // 5)))
+        figures.append(_short_processes(pair, args.short))
+    for figure in figures:
+        print(json.dumps(figure))
+    return int(any(float(figure.get("extra_ms", 0)) > LIMIT_MS for figure in figures))
+
+
+def _interpreters(directory: Path, python: str) -> Interpreters:
+    words = [python, "-c", "import site; print(*site.getsitepackages(), sep='\\n')"]
+    sites = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split("\n")
+    run = RunDir(str(directory / "run"))
+    write_files(run)
+    programs = []
+    for name in ("ours", "bare"):
+        subprocess.run([python, "-m", "venv", "--without-pip", str(directory / name)], check=True)
+        packages = next((directory / name).glob("lib/python3*/site-packages"))
+        (packages / "below.pth").write_text("".join(f"{site}\n" for site in sites if site))
+        if name == "ours":
+            shutil.copytree(run.probe, packages, dirs_exist_ok=True)
+        programs.append(str(directory / name / "bin" / "python"))
+    return Interpreters(*programs, run)
+
+
+def _has(python: str, package: str) -> bool:
+    words = [python, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"]
+    return subprocess.run(words, check=False).returncode == 0
+
+
+def _figure(
+    name: str, pair: Interpreters, words: Sequence[str], runs: int, without_bytecode: bool = False
+) -> dict[str, object]:
+    _cost(pair.bare, words)  # not counted: disk cache
+    if without_bytecode:
+        shutil.rmtree(next(Path(pair.ours).parents[1].glob("lib/python3*/site-packages/__pycache__")))
+    else:
+        _cost(pair.ours, words)
+    costs = [(_cost(pair.ours, words), _cost(pair.bare, words)) for _ in range(runs)]
+    return {
+        "figure": name,
+        "extra_ms": round(statistics.median(ours.cpu - bare.cpu for ours, bare in costs) * 1000, 2),
+        "limit_ms": LIMIT_MS,
+        "ours_ms": round(statistics.median(ours.wall for ours, _ in costs) * 1000, 1),
+        "bare_ms": round(statistics.median(bare.wall for _, bare in costs) * 1000, 1),
+        "ratio": round(statistics.median(ours.wall / bare.wall for ours, bare in costs), 3),
+        "pairs": runs,
+    }
+
+
+def _cost(python: str, words: Sequence[str]) -> Cost:
+    begun = time.perf_counter()
+    pid = os.posix_spawn(python, [python, *words], os.environ)
+    _, status, usage = os.wait4(pid, 0)
+    assert status == 0, words
+    return Cost(time.perf_counter() - begun, usage.ru_utime + usage.ru_stime)
+
+
+def _ray_worker(pair: Interpreters, actors: int, runs: int) -> dict[str, object]:
+    """From the call that creates an actor to its first answer: the start of a worker."""
+
+    def seconds(python: str) -> float:
+        words = [python, "-c", RAY.format(actors=actors)]
+        return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+    pairs = [(seconds(pair.ours), seconds(pair.bare)) for _ in range(runs)]
+    evidence = read_evidence(pair.run.evidence)
+    workers = [process for process in evidence.processes if "default_worker.py" in " ".join(process.argv)]
+    return {
+        "figure": "start of a Ray worker",
+        "extra_ms": round(statistics.median(ours - bare for ours, bare in pairs) * 1000, 2),
+        "limit_ms": LIMIT_MS,
+        "ours_ms": round(statistics.median(ours for ours, _ in pairs) * 1000, 1),
+        "bare_ms": round(statistics.median(bare for _, bare in pairs) * 1000, 1),
+        "ratio": round(statistics.median(ours / bare for ours, bare in pairs), 3),
+        "pairs": runs,
+        "actors": actors,
+        "workers_seen": len(workers),
+    }
+
+
+def _short_processes(pair: Interpreters, count: int) -> dict[str, object]:
+    """One after another; what they leave on the disk."""
+    for entry in os.scandir(pair.run.evidence):
+        os.unlink(entry.path)
+    costs = {
+        name: [_cost(python, ["-c", "pass"]) for _ in range(count)]
+        for name, python in (("ours", pair.ours), ("bare", pair.bare))
+    }
+    files = [entry.stat().st_size for entry in os.scandir(pair.run.evidence)]
+    begun = time.perf_counter()
+    evidence = read_evidence(pair.run.evidence)
+    return {
+        "figure": f"{count} short processes",
+        "extra_ms": round(
+            (sum(each.cpu for each in costs["ours"]) - sum(each.cpu for each in costs["bare"])) / count * 1000, 2
+        ),
+        "limit_ms": LIMIT_MS,
+        "ours_s": round(sum(each.wall for each in costs["ours"]), 2),
+        "bare_s": round(sum(each.wall for each in costs["bare"]), 2),
+        "files": len(files),
+        "bytes": sum(files),
+        "seen": len(evidence.processes) if evidence is not None else 0,
+        "read_s": round(time.perf_counter() - begun, 3),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
