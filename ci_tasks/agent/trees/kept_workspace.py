@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, Iterator, List, Sequence, Set, Tuple
 
 from .. import liveness
-from ..files import replace_file
+from ..files import open_file, replace_file
 from ..records import CheckoutPart, Retry
 from ..run_directory import RunDir, read_record, read_status_if_readable, write_record
 from .git import HostGit, MissingBase
@@ -95,6 +95,8 @@ def _reader(
         alternates = "".join(path + "\n" for path in object_directories)
         replace_file(os.path.join(own, "objects", "info", "alternates"), os.fsencode(alternates))
         directory = os.path.join(workspace, part.path) if part.path else workspace
+        if os.path.realpath(directory) != os.path.normpath(os.path.join(os.path.realpath(workspace), part.path)):
+            raise NotKept("its submodule %s leads elsewhere" % part.path)
         git = HostGit(own, directory, GIT_INDEX_FILE=os.path.join(own, "index"))
         with object_reader(git, form) as reader:
             yield git, reader
@@ -163,8 +165,11 @@ def _move_head(git: HostGit, part: CheckoutPart, blobs: Set[str]) -> None:
     objects = "".join(name + "\n" for name in sorted({part.commit, part.tree, *trees, *blobs}))
     git.run("pack-objects", "-q", os.path.join(packs, "pack"), input=objects.encode("ascii"))
     shallow = os.path.join(git_dir, "shallow")
-    with open(shallow, "ab") as out:  # its parents were not sent
-        out.write(part.commit.encode("ascii") + b"\n")
+    commits = b""
+    if not os.path.islink(shallow):  # the job may have put anything there
+        with suppress(OSError), open_file(shallow) as source:
+            commits = source.read()
+    replace_file(shallow, commits + part.commit.encode("ascii") + b"\n")  # its parents were not sent
     with open(git.env["GIT_INDEX_FILE"], "rb") as index:
         replace_file(os.path.join(git_dir, "index"), index.read())
     replace_file(os.path.join(git_dir, "HEAD"), part.commit.encode("ascii") + b"\n")
