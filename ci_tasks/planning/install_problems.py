@@ -94,4 +94,7 @@ def install_commands(job: Job) -> list[tuple[str, PipInstall]]:
 
 
 def _scalar(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) and text.lower() not in ("null", "true", "false") else json.dumps(text)
+    if _PLAIN.fullmatch(text) and text.lower() not in ("null", "true", "false"):
+        return text
+    # JSON writes an emoji as two halves, which YAML does not put together.
+    return f'"{"".join(char if ord(char) > 0xFFFF else json.dumps(char)[1:-1] for char in text)}"'

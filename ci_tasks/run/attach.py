@@ -139,7 +139,11 @@ def _end_command(batch: str) -> bool:
     except PermissionError:
         raise Blocked(f"the command of {batch}, process {state.pid}, belongs to another user") from None
     deadline = time.monotonic() + _COMMAND_SECONDS
-    while (now := read_state_if_readable(path)) is not None and now.is_active and time.monotonic() < deadline:
+    while (now := read_state_if_readable(path)) is not None and now.is_active:
+        if time.monotonic() > deadline:
+            raise Blocked(
+                f"the command of {batch}, process {state.pid}, does not end", hint=f"`kill -9 {state.pid}` ends it"
+            )
         time.sleep(_POLL_SECONDS)
     return True
 

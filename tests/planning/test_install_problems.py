@@ -87,3 +87,12 @@ def test_the_changes_of_one_step_are_one_entry() -> None:
         Override("a", "b", replace={"z": "w"}),
     ]
     assert merged(changes) == [Override("a", "b", pip_index="default", replace={"z": "w"}), changes[1]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["on", "null", "🚀 Install", "a: b #c", "{a}, [b]", "'\"\\", "a\nb", "\x1b[2J", "\x7f", "\u2028", "é", "~", "1e3"],
+)
+def test_an_entry_says_what_the_override_is_whatever_a_step_is_called(name: str) -> None:
+    override = Override("job", name, pip_index="https://mirror/simple", replace={name: "x"})
+    assert read(f"overrides:\n  - {entry(override)}\n").overrides == (override,)

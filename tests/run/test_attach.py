@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import platform
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent import processes
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, write_record
+from ci_tasks.config import read
+from ci_tasks.errors import Blocked
 from ci_tasks.executors.executor import RunState
 from ci_tasks.records import Plan
+from ci_tasks.results import store
+from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.record import record_not_started
+from ci_tasks.run import attach
 from ci_tasks.run.attach import AttachedRun, _progress
 
 
@@ -44,3 +53,19 @@ def test_a_run_is_shown_as_it_stands(
 def test_a_run_that_is_over_is_shown_with_its_status(run: RunDir) -> None:
     record_not_started(run, "blocked", "no GPU")
     assert _progress(AttachedRun("b.01", run), RunState(is_complete=True)).state == "blocked"
+
+
+def test_a_command_that_does_not_end_is_not_called_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    monkeypatch.setattr(attach, "_COMMAND_SECONDS", 0.0)
+    batch = store.new_batch("label")
+    with subprocess.Popen(["sleep", "60"], preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)) as process:
+        start, boot = processes.start_time(process.pid), processes.boot_id()
+        state = BatchState("preparing", process.pid, start, boot, platform.node(), 0.0)
+        write_record(str(batch.path / "state.json"), state)
+        try:
+            with pytest.raises(Blocked, match=f"process {process.pid}, does not end"):
+                attach.cancel(batch.id, read(""), None)
+        finally:
+            process.kill()
+    assert attach.cancel(batch.id, read(""), None) == []
