@@ -27,6 +27,9 @@ Given = Mapping[str, str]
 
 _NEWEST = 20  # batches that are offered before a year is typed
 _YEAR = re.compile(r"\d{4}")
+# In a row's name, which is the checkout's: what no shell takes for more than a word. Some shells insert candidates as
+# they are, and the line runs at the next Enter.
+_PLAIN_PART = re.compile(r"[\w./:@%+=][\w./:@%+=-]*")
 
 
 def candidates(
@@ -131,13 +134,13 @@ def labels(arguments: Given, _typed: str) -> Iterable[str]:
 
 
 def rows(arguments: Given, _typed: str) -> Iterable[str]:
-    """Parts of the names of the label's rows: the file's name, and the mode without its brackets, which a shell would
-    take for a pattern."""
+    """Parts of the names of the label's rows that need no quotes: the file's name, and the mode without its
+    brackets."""
     from ci_tasks.run.outline import outline
 
     source = _source(arguments)
     row_names = outline(source)[source.label_of(arguments["label"])]
-    return [part for row in row_names for part in re.split(r"[\[\],]", row) if part]
+    return [part for row in row_names for part in _PLAIN_PART.findall(row)]
 
 
 def _source(arguments: Given) -> CheckoutSource:

@@ -131,7 +131,7 @@ class EventStream:
         self._fd: int | None = fd
         self._lock = threading.Lock()
         self.lost_reader = False
-        self._written = 0  # bytes of whole lines
+        self._whole = os.fstat(fd).st_size  # of a file: what it had, as standard output has, and whole lines
         self.exit_code = 0
 
     def write(self, event: Event) -> None:
@@ -144,10 +144,10 @@ class EventStream:
                 rest = line.encode("ascii")
                 while rest:
                     rest = rest[os.write(self._fd, rest) :]
-                self._written += len(line)
+                self._whole = os.fstat(self._fd).st_size
             except OSError as error:
                 with suppress(OSError):  # a file; a pipe has nothing to take back
-                    os.ftruncate(self._fd, self._written)
+                    os.ftruncate(self._fd, self._whole)
                 self._fd = None
                 self.lost_reader = isinstance(error, BrokenPipeError)
                 print(f"ci-tasks: no more events: {error.strerror}; the run continues", file=sys.stderr, flush=True)

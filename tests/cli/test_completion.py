@@ -100,6 +100,21 @@ def test_candidates_of_a_word(line: str, home: Path) -> None:
     assert offered(line) == OFFERED[line]
 
 
+def test_of_a_rows_name_only_what_no_shell_executes_is_offered(home: Path) -> None:
+    """bash inserts a candidate as it is."""
+    workflow = home / "checkout/.github/workflows/pr-test.yml"
+    workflow.parent.mkdir(parents=True)
+    names = ["$(touch x)", "`touch x`", "a;touch y", "a\\ntouch z", "--host=evil", "~evil"]
+    matrix = ", ".join(f'{{name: "{name}"}}' for name in names)
+    workflow.write_text(
+        f"on: push\njobs:\n  e2e-test-x:\n    name: ${{{{ matrix.info.name }}}}\n    runs-on: x\n"
+        f"    strategy: {{matrix: {{info: [{matrix}]}}}}\n    steps: [{{run: x}}]\n"
+    )
+    words = offered(f"ci-tasks run x --repo {home}/checkout --only ")
+    assert "touch" in words
+    assert not [word for word in words if re.search(r"^-|[^\w.=]", word)]
+
+
 def test_the_newest_twenty_batches_are_offered_and_older_ones_by_prefix(home: Path) -> None:
     assert offered("ci-tasks attach ") == [*(f"202601{day:02d}-{day:06d}-ckpt" for day in range(11, 31)), "last"]
     assert len(offered("ci-tasks attach 2026")) == 30
