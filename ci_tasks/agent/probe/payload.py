@@ -645,7 +645,8 @@ def _gpu_memory() -> "list[_Json]":
             if reserved > 0:
                 allocated = int(cuda.max_memory_allocated(device))
                 values: "_Json" = {"device": device, "allocated": allocated, "reserved": reserved}
-                values["uuid"] = str(getattr(cuda.get_device_properties(device), "uuid", ""))
+                uuid = str(getattr(cuda.get_device_properties(device), "uuid", ""))
+                values["uuid"] = "GPU-" + uuid if uuid and "-" not in uuid[:4] else uuid  # as nvidia-smi has it
                 found.append(values)
     except Exception:
         pass

@@ -438,13 +438,15 @@ def test_peaks_of_gpu_memory_are_asked_of_a_torch_that_is_initialized(python: In
     (torch / "cuda.py").write_text(
         "is_initialized = lambda: ready\ndevice_count = lambda: 2\nmax_memory_reserved = lambda device: device * 30\n"
         "max_memory_allocated = lambda device: device * 20\n"
-        "get_device_properties = lambda device: type('P', (), {'uuid': 'GPU-1'})\nready = False\n"
+        "get_device_properties = lambda device: type('P', (), {'uuid': 'bd0d9e3d-cbbe'})\nready = False\n"
     )
     assert python("-c", "import torch.cuda")[0] == 0
     assert python("-c", "import torch.cuda; torch.cuda.ready = True")[0] == 0
     first, second = python.processes()
     assert first.memory == ()
-    assert [(each.device, each.allocated, each.reserved, each.uuid) for each in second.memory] == [(1, 20, 30, "GPU-1")]
+    assert [(each.device, each.allocated, each.reserved, each.uuid) for each in second.memory] == [
+        (1, 20, 30, "GPU-bd0d9e3d-cbbe")
+    ]
 
 
 def test_a_thousand_processes_leave_as_many_files_as_are_allowed(python: Interpreter) -> None:
