@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ci_tasks import debug_log
 from ci_tasks.errors import Blocked, CheckoutError
+from ci_tasks.resources import HOME_ENV
 
 # What git sets for a hook or an alias, and what changes the meaning of a command's words: with these, every command
 # here would be about the caller's repository (`git rev-parse --local-env-vars` lists them). The caller's own
@@ -76,6 +77,14 @@ _CHUNK = 1 << 18
 _FULL = ("No space left on device", "Out of diskspace", "Disk quota exceeded")
 
 
+def _subcommand(args: Sequence[str]) -> str:
+    """`update-index` of `-c core.x=y update-index …`."""
+    rest = list(args)
+    while rest[0] == "-c" and len(rest) > 2:
+        del rest[:2]
+    return rest[0]
+
+
 class GitError(CheckoutError):
     """git said no; the message is git's own."""
 
@@ -116,7 +125,7 @@ class Git:
             raise self._unstarted(error) from None
         debug_log.LOGGER.debug("git %s: %d", " ".join(args), done.returncode)
         if done.returncode:
-            raise self._refused(args[0], done.stderr, done.returncode)
+            raise self._refused(_subcommand(args), done.stderr, done.returncode)
         return done.stdout
 
     def stream(self, *args: str, input: builtins.bytes = b"") -> Iterator[builtins.bytes]:
@@ -146,7 +155,7 @@ class Git:
                 process.communicate()
             if code:
                 stderr.seek(0)
-                raise self._refused(args[0], stderr.read(), code)
+                raise self._refused(_subcommand(args), stderr.read(), code)
 
     def _command(self, args: tuple[str, ...]) -> list[str]:
         return ["git", *self._flags, *args]
@@ -166,7 +175,8 @@ class Git:
     def _refused(self, command: str, complaints: builtins.bytes, code: int) -> Exception:
         message = complaints.decode(errors="replace").strip() or f"exit code {code}"
         if any(text in message for text in _FULL):
-            return Blocked(f"git {command} in {self.directory}: {message.splitlines()[-1]}", hint="the disk is full")
+            reason = f"git {command} in {self.directory}: {message.splitlines()[-1]}"
+            return Blocked(reason, hint=f"the disk is full: make room, or {HOME_ENV} names another directory for runs")
         return GitError(f"git {command} in {self.directory}: {message}")
 
     def text(self, *args: str, input: builtins.bytes = b"") -> str:

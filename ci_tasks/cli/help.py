@@ -8,7 +8,8 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ci_tasks.cli.options import Option, flag_of
 from ci_tasks.registry import Command
@@ -22,6 +23,8 @@ CORE_OPTIONS: Columns = [
     ("--print-completion-script SHELL", "print the completion script for bash, zsh or fish"),
     ("--version", "print the version"),
 ]
+_INDENT = "  "
+_NOTE = re.compile(r" {2,}(?=\S)")  # between a call and what it is for
 _CALL = re.compile(r"(^|\| |^\S+=\S+ )(?:ci-tasks|invoke)(?= )", re.MULTILINE)
 
 
@@ -53,11 +56,28 @@ def columns(options: Mapping[str, Option]) -> dict[str, Columns]:
     return {heading: pairs for heading, pairs in sections.items() if pairs}
 
 
-def description(command: Command, function: Callable[..., int], program: str) -> list[str]:
-    """The command's summary, examples and exit codes. Examples call `program`."""
+def description(command: Command, function: Callable[..., int], program: str, width: int) -> list[str]:
+    """The command's summary, examples and exit codes, in `width` columns. Examples call `program`."""
     text = _CALL.sub(rf"\g<1>{program}", inspect.cleandoc(function.__doc__ or ""))
-    lines = [command.summary, *(["", *text.splitlines()] if text else [])]
-    return [f"  {line}".rstrip() for line in lines]
+    examples, *paragraphs = text.split("\n\n")
+    width -= len(_INDENT)
+    lines = [*_wrapped(command.summary, width), "", *_examples(examples.splitlines(), width)]
+    for paragraph in paragraphs:
+        lines += ["", *_wrapped(paragraph, width)]
+    return [f"{_INDENT}{line}".rstrip() for line in "\n".join(lines).rstrip().split("\n")]
+
+
+def _examples(lines: list[str], width: int) -> Iterator[str]:
+    """A call keeps its line, since it is pasted; where what it is for does not fit beside one, it stands below it."""
+    fits = all(len(line) <= width or not _NOTE.search(line) for line in lines)
+    for line in lines:
+        call, *note = [line] if fits else _NOTE.split(line, maxsplit=1)
+        yield call
+        yield from (f"{_INDENT * 2}{part}" for text in note for part in _wrapped(text, width - 2 * len(_INDENT)))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
 
 def typed_program(argv0: str, name: str) -> str:

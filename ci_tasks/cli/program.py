@@ -18,6 +18,7 @@ from invoke.parser.context import ParserContext
 from invoke.parser.parser import ParseResult
 from invoke.program import Program
 from invoke.tasks import Task
+from invoke.terminals import pty_size
 
 from ci_tasks import debug_log, registry
 from ci_tasks.cli import exit_handler
@@ -169,13 +170,15 @@ class CommandLine(Program):
         from ci_tasks.cli import help
         from ci_tasks.cli.options import options_of
         from ci_tasks.cli.parser import LIST_HINT, suggestion
+        from ci_tasks.safe_output import terminal_width
 
         task = self.tasks_by_name.get(name)
         if task is None:
             self.fail(UsageError(f"unknown command {name!r}{suggestion(name, self.tasks_by_name)}", hint=LIST_HINT))
         options = options_of(task.options)
         print(f"Usage: {self.binary} {help.usage(name, options)}\n")
-        print("\n".join([*help.description(task.command, task.function, self.own_name), ""]))
+        width = terminal_width() or pty_size()[0]
+        print("\n".join([*help.description(task.command, task.function, self.own_name, width), ""]))
         for heading, columns in help.columns(options).items():
             print(f"{heading}:\n")
             self.print_columns(columns)

@@ -105,7 +105,7 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
             raise UsageError(f"{directory} is not empty", hint="name a new directory with --out")
         directory.mkdir(parents=True, exist_ok=True)
         return Batch(f"{stamp}-{slug}", directory)
-    runs = make_home() / "runs"
+    runs = _usable_home() / "runs"
     for attempt in range(1, 1000):
         id = f"{stamp}-{slug}" + (f"-{attempt}" if attempt > 1 else "")
         path = runs / id
@@ -115,6 +115,15 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
             continue
         return Batch(id, path)
     raise UsageError(f"{runs} has 1,000 runs of this second")
+
+
+def _usable_home() -> Path:
+    """Our directory, made. Raises UsageError for a path that can be no directory, OSError."""
+    try:
+        return make_home()
+    except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+        message = f"{home()} cannot be the directory for runs: {error.strerror}"
+        raise UsageError(message, hint=f"{HOME_ENV} names it (else ~/.local/state/ci-tasks)") from None
 
 
 def today() -> str:

@@ -35,7 +35,7 @@ from ci_tasks.run.adopt import adopt_runs
 from ci_tasks.run.events import EventStream, EventView
 from ci_tasks.run.host_of_run import host_of_run
 from ci_tasks.run.progress_view import GrowingLog, open_view, running_row_progress
-from ci_tasks.run.results_table import print_results
+from ci_tasks.run.results_table import kept_lines, print_results
 
 _POLL_SECONDS = 0.05
 _COMMAND_SECONDS = 60.0  # that a command which was asked to end gets
@@ -81,7 +81,8 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
         _follow(name, attached, managers, events)
         records = [_record(attached_run) for attached_run in attached]
     batches = dict.fromkeys(store.batch_of(attached_run.id) for attached_run in attached)
-    return print_results(records, [attached_run.run.log for attached_run in attached], ", ".join(batches))
+    logs = [attached_run.run.log for attached_run in attached]
+    return print_results(records, logs, ", ".join(batches), also=kept_lines(records, logs))
 
 
 def fetch(name: str, config: Config, host: str | None) -> list[LocatedRun]:

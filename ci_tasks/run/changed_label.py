@@ -22,7 +22,7 @@ from ci_tasks.run.job_outputs import JobRows, find_rows
 from ci_tasks.run.label import LabelResult, execute_label, write_junit
 from ci_tasks.run.listing import list_jobs
 from ci_tasks.run.prepare import RunRequest
-from ci_tasks.run.results_table import print_results, statuses
+from ci_tasks.run.results_table import kept_lines, print_results, statuses
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.changed_tests import is_test
@@ -157,7 +157,8 @@ def _end(results: Sequence[LabelResult], request: RunRequest, config: Config) ->
     logs = [log for result in results if result.records for log in result.logs]
     also = [f"JUnit of {result.batch}: {write_junit(result)}" for result in results if len(result.records) > 1]
     gpus = {host: count for result in results for host, count in result.host_gpus.items()}
-    return print_results(records, logs, request.label, gpus, [*also, *_offer(records, request, config)])
+    also += [*kept_lines(records, logs), *_offer(records, request, config)]
+    return print_results(records, logs, request.label, gpus, also)
 
 
 def _offer(records: Sequence[RunRecord], request: RunRequest, config: Config) -> list[str]:

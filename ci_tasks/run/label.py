@@ -45,7 +45,7 @@ from ci_tasks.run.host_sessions import HostSessions
 from ci_tasks.run.journal import find_unfinished, start_journal
 from ci_tasks.run.prepare import PreparedBatch, RunRequest, prepare
 from ci_tasks.run.progress_view import ProgressView, open_view
-from ci_tasks.run.results_table import print_results, statuses
+from ci_tasks.run.results_table import kept_lines, print_results, statuses
 from ci_tasks.run.resume import check_same_tree
 from ci_tasks.run.row_execution import ExecutionOptions, RowExecution
 from ci_tasks.run.row_plans import host_requirements
@@ -94,6 +94,7 @@ def run(
         print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
         return result.going_on
     also = [f"JUnit of all rows: {write_junit(result)}"] if len(result.records) > 1 else []
+    also += kept_lines(result.records, result.logs)
     return print_results(result.records, result.logs, result.batch, result.host_gpus, also)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from ci_tasks.agent.run_directory import RunDir, read_remote, read_status_if_readable
 from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
 from ci_tasks.report import table, timeline
 from ci_tasks.run.machine_notes import machine_notes
@@ -35,6 +36,19 @@ def print_results(
     print("\n".join(lines))
     print(f"{name}: {table.summary(records)}", flush=True)
     return batch_result(name, records, logs)
+
+
+def kept_lines(records: Sequence[RunRecord], logs: Sequence[str]) -> list[str]:
+    """What a person may do with the rows that `--keep` kept."""
+    runs = [(record.id, RunDir(os.path.dirname(log))) for record, log in zip(records, logs, strict=True) if log]
+    kept = [(id, run) for id, run in runs if read_status_if_readable(run).kept is not None]
+    if not kept:
+        return []
+    id, remote = kept[0][0], read_remote(kept[0][1])
+    lines = [f"kept: {len(kept)} row{'' if len(kept) == 1 else 's'}; `ci-tasks shell {id}` opens bash there"]
+    if remote is None or remote.kind != "slurm":
+        lines.append(f"after an edit, `ci-tasks retry {id}` runs the failed step again")
+    return lines
 
 
 def batch_result(name: str, records: Sequence[RunRecord], logs: Sequence[str]) -> BatchResult:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.cli.help import typed_program
+from ci_tasks.cli.help import description, typed_program
+from ci_tasks.registry import Command
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {
@@ -92,6 +93,33 @@ def test_every_command_has_help_with_its_options(tmp_path: Path) -> None:
         lines = [line.strip() for line in flags.splitlines() if line.startswith("  -")]
         assert lines and not [line for line in lines if not re.search(r"\S {2,}\S", line)], "a flag without a word"
         assert not [line for line in lines if not line.startswith("--")], "of another meaning for another command"
+
+
+def test_help_fits_a_terminal_and_no_call_of_an_example_is_broken() -> None:
+    def command() -> int:
+        """
+        ci-tasks x --option a-long-value-of-it      what it is for, in many words that do not fit beside it
+        ci-tasks x                                  short
+
+        A paragraph whose one line has more than forty columns.
+        """
+        return 0
+
+    task = Command("x", "Heading", "A summary that is longer than forty columns are.", "ci_tasks.y:x")
+    assert description(task, command, "ci-tasks", 40) == [
+        "  A summary that is longer than forty",
+        "  columns are.",
+        "",
+        "  ci-tasks x --option a-long-value-of-it",
+        "      what it is for, in many words that",
+        "      do not fit beside it",
+        "  ci-tasks x",
+        "      short",
+        "",
+        "  A paragraph whose one line has more",
+        "  than forty columns.",
+    ]
+    assert "  ci-tasks x                                  short" in description(task, command, "ci-tasks", 120)
 
 
 def test_help_is_accepted_after_the_command(tmp_path: Path) -> None:

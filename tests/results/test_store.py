@@ -165,3 +165,11 @@ def test_nobody_else_may_enter_a_home_that_is_made(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "new/home"))
     store.new_batch("cpu")
     assert (tmp_path / "new/home").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/null/x", "/proc/nope"])
+def test_a_home_that_can_be_no_directory_is_the_persons_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(store.HOME_ENV, path)
+    with pytest.raises(UsageError, match=f"{path} cannot be the directory for runs: ") as caught:
+        store.new_batch("ckpt")
+    assert store.HOME_ENV in caught.value.hint

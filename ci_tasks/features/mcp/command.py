@@ -22,7 +22,8 @@ def mcp(options: McpOptions) -> int:
     ci-tasks mcp --repo ~/slime                        read-only: jobs, plan, runs, triage, report
     ci-tasks mcp --repo ~/slime --allow-run --host sim
 
-    An assistant starts it and speaks to it on standard input and output. Needs `pip install 'ci-tasks[mcp]'`.
+    An assistant starts it and speaks to it on standard input and output. It needs the extra `mcp`: in
+    a clone of ci-tasks, `pip install -e '.[mcp]'`.
     """
     from ci_tasks.results import store
     from ci_tasks.run.checkout_source import open_source
@@ -34,9 +35,8 @@ def mcp(options: McpOptions) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "mcp":
             raise
-        raise UsageError(
-            "the MCP SDK is not installed", hint="`pip install 'ci-tasks[mcp]'` installs it with ci-tasks"
-        ) from None
+        hint = "in a clone of ci-tasks: `pip install -e '.[mcp]'`, or `uv tool install '.[mcp]'`"
+        raise UsageError("the MCP SDK is not installed", hint=hint) from None
     source = open_source(options.repo)
     hosts = tuple(spec.name for spec in open_config(str(source.path)).select_hosts(options.host))
     logs = [Path(directory).expanduser() for directory in options.logs]

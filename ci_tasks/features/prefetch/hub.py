@@ -63,6 +63,7 @@ class Hub:
         self._api = HfApi(endpoint=endpoint, token=token or False, library_name="ci-tasks")
         self._say, self._memory, self._pause = say, memory, pause
         self._waited = 0.0
+        self._said: set[str] = set()
 
     def find(self, repository: HubRepository) -> RepoSnapshot | HubRefusal:
         """What the hub has of it."""
@@ -136,10 +137,16 @@ class Hub:
                 if seconds is None or self._waited + seconds > MOST_WAIT or tries == TRIES:
                     raise refused from error
                 if seconds >= 1:
-                    self._say(f"{refused.message}; asking again in {seconds:.0f} s")
+                    self._say_once(f"{refused.message}; asking again in {seconds:.0f} s")
                 self._waited += seconds
                 self._pause(seconds)
         raise AssertionError("the last try raises")
+
+    def _say_once(self, message: str) -> None:
+        """Of questions that wait for the same reason, one says so."""
+        if message not in self._said:
+            self._said.add(message)
+            self._say(message)
 
     def _read(self, error: Exception, subject: str, tries: int) -> tuple[float | None, HubError]:
         """Seconds until it may be otherwise, None where it will not be, and what it means."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ci_tasks.report.layout import columns
+from ci_tasks.report.layout import columns, paragraph
 
 THERE, PARTLY, MISSING, FETCHED, NOT_KEPT = "there", "partly", "missing", "fetched", "not kept"
 # What a person reads for a refusal's code, where that is not the code itself.
@@ -115,9 +115,7 @@ def text(report: PrefetchReport, width: int | None = None) -> list[str]:
     if report.repositories:
         head = ("STATE", "REPOSITORY", "REVISION", "SIZE", "ROWS", f"ON {report.host.upper()}")
         lines += columns([_cells(line) for line in report.repositories], width, head=head, names=[1])
-    for line in report.repositories:
-        if line.problem:
-            lines += ["", f"{line.message}", f"  → {line.hint}", f"  asked for by {_first(line.where)}"]
+    lines += _problems(report, width)
     messages = dict.fromkeys(line.message for line in report.repositories if line.state == THERE and line.message)
     lines += ["", *messages] if messages else []
     lines += ["", *(_mount(mount) for mount in report.mounts)] if report.mounts else []
@@ -128,6 +126,19 @@ def text(report: PrefetchReport, width: int | None = None) -> list[str]:
         lines += ["", "not known from the source alone:"]
         lines += [f"  {download.where}: {download.text}\n    {download.why}" for download in report.unresolved]
     return [*lines, *(("", *report.notes) if report.notes else ())]
+
+
+def _problems(report: PrefetchReport, width: int | None) -> list[str]:
+    """Each problem once, with all that it stands in the way of."""
+    askers: dict[tuple[str, str], list[str]] = {}
+    for line in report.repositories:
+        if line.problem:
+            askers.setdefault((line.message, line.hint), []).append(_first(line.where))
+    lines: list[str] = []
+    for (message, hint), places in askers.items():
+        lines += ["", *paragraph(message, width), *paragraph(f"→ {hint}", width, "  ")]
+        lines += [f"  asked for by {place}" for place in dict.fromkeys(places)]
+    return lines
 
 
 def summary(report: PrefetchReport) -> str:

@@ -61,6 +61,17 @@ def test_a_problem_stands_with_its_next_step_and_who_asks() -> None:
     assert report.blocked
 
 
+def test_one_problem_of_several_repositories_stands_once() -> None:
+    first = replace(MODEL, problem="offline", message="the hub cannot be reached", hint="check the network")
+    second = replace(first, id="org/n", where=("tests/test_b.py:9",))
+    assert text(replace(REPORT, repositories=(first, second)))[4:8] == [
+        "the hub cannot be reached",
+        "  → check the network",
+        "  asked for by tests/test_a.py:4 and 1 more",
+        "  asked for by tests/test_b.py:9",
+    ]
+
+
 def test_a_mount_that_is_too_small_blocks() -> None:
     report = replace(REPORT, mounts=(MountSpace("/data", 10**9, 1_200_000_000, 1 << 28),))
     assert report.blocked

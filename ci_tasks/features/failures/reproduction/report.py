@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ci_tasks.agent.records import ContainerState
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.records import RunRecord
-from ci_tasks.report.layout import columns
+from ci_tasks.report.layout import columns, paragraph
 
 _UNKNOWN, _NONE = "not in the log", "none"
 _MOST_PACKAGES = 12
@@ -27,7 +27,8 @@ def recovered(job: RecoveredJob, row: str, label: str, width: int | None = None)
         ("took", _minutes(job.ended - job.started) if job.ended and job.started else ""),
     ]
     lines = columns([(f"  {name}:", value) for name, value in facts if value], width)
-    return ["CI's job:", *lines, *(f"  not recovered: {sentence}" for sentence in job.missing)]
+    missing = [line for sentence in job.missing for line in paragraph(f"not recovered: {sentence}", width, "  ")]
+    return ["CI's job:", *lines, *missing]
 
 
 def comparison(job: RecoveredJob, record: RunRecord, width: int | None = None) -> list[str]:

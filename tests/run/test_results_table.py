@@ -1,0 +1,37 @@
+"""What ends a run besides its table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.records import RemoteLocation
+from ci_tasks.agent.run_directory import RunDir, write_json, write_record
+from ci_tasks.records import RunRecord
+from ci_tasks.run.results_table import kept_lines
+
+KEPT = {"workspace": "/w"}
+
+
+def _run(directory: Path, id: str, kept: dict[str, str] | None) -> tuple[RunRecord, str]:
+    directory.mkdir()
+    run = RunDir(str(directory))
+    write_json(run.status, {"state": "ended", "kept": kept})
+    return RunRecord(id, "ckpt", "r", "sim", "failed"), run.log
+
+
+@pytest.mark.parametrize(("kind", "retries"), [("", True), ("ssh", True), ("slurm", False)])
+def test_kept_rows_have_their_next_commands(tmp_path: Path, kind: str, retries: bool) -> None:
+    runs = [_run(tmp_path / "1", "b.01", None), _run(tmp_path / "2", "b.02", KEPT), _run(tmp_path / "3", "b.03", KEPT)]
+    if kind:
+        write_record(RunDir(str(tmp_path / "2")).remote, RemoteLocation(host="h", kind=kind, directory="/d"))
+    lines = kept_lines([record for record, _ in runs], [log for _, log in runs])
+    assert lines[0] == "kept: 2 rows; `ci-tasks shell b.02` opens bash there"
+    assert lines[1:] == (["after an edit, `ci-tasks retry b.02` runs the failed step again"] if retries else [])
+
+
+def test_nothing_is_said_where_no_row_was_kept(tmp_path: Path) -> None:
+    record, log = _run(tmp_path / "1", "b.01", None)
+    assert kept_lines([record], [log]) == []
+    assert kept_lines([record], [""]) == [], "a row that never began has no directory"
