@@ -20,6 +20,7 @@ from ci_tasks.records import Hang, HangCulprit, HangGroup
 SHOWN, CONTRADICTED, NOT_DETERMINED = "shown", "contradicted", "not determined"
 EXIT_CODES = {SHOWN: 0, CONTRADICTED: 1, NOT_DETERMINED: 4}
 _WAITS_FOR_RANKS = (waits.COLLECTIVE, waits.GPU, waits.BARRIER)
+_PEERS = ("send", "recv", "batch_isend_irecv", "send_object_list", "recv_object_list")  # between two ranks
 _MAX_GROUPS = 40
 _MAX_STEPS = 20  # from one process that waits to the next
 
@@ -225,31 +226,51 @@ def _outside(run: RunProcesses, odd: list[Process], waiting: list[Process]) -> F
 
 def _different_collectives(run: RunProcesses, inside: dict[int, Process]) -> Finding | None:
     """All are in collectives, but not in the same."""
-    behind = _behind(run)
-    if behind:
-        odd = [inside[rank] for rank in behind if rank in inside]
-        if odd:
-            others = [process for process in inside.values() if process not in odd]
-            if not others:
-                return None
-            why = f"{_names(odd)} {_is(odd)} behind ({_numbers(run)}): {_where(odd[0])}; {_waiting(others)}"
-            return Finding("collectives differ", why, _mains(odd))
+    behind, told = _behind(run)
+    odd = [process for process in behind if process in inside.values()]
+    others = [process for process in inside.values() if process not in odd]
+    if odd and others:
+        why = f"{_names(odd)} {_is(odd)} behind ({told}): {_where(odd[0])}; {_waiting(others)}"
+        return Finding("collectives differ", why, _mains(odd))
+    return _recorded_mismatch(run) or _mismatch_in_stacks(list(inside.values()))
+
+
+def _recorded_mismatch(run: RunProcesses) -> Finding | None:
+    """Torch's recorder has the same number as another operation on some ranks."""
+    last = [item for item in run.facts.collectives if item.rank in run.ranks]
+    if len({(item.group, item.number) for item in last}) != 1:
+        return None
+    groups: dict[str, list[Process]] = {}
+    for item in last:
+        groups.setdefault(item.operation, []).append(run.ranks[item.rank])
+    if len(groups) != 2:
+        return None
+    told = [
+        f"{_names(group)} {_wait(group)} in {operation} number {last[0].number} ({_where(group[0])})"
+        for operation, group in groups.items()
+    ]
+    return _odd_of_two(list(groups.values()), "; ".join(told))
+
+
+def _mismatch_in_stacks(processes: list[Process]) -> Finding | None:
+    """Of ranks that wait for their GPUs the stacks do not say in which collective they are."""
     groups: dict[tuple[str, str], list[Process]] = {}
-    for process in inside.values():
+    for process in processes:
         groups.setdefault(_place(process), []).append(process)
-    if len(groups) < 2:
+    kinds = {process.main.wait.kind for process in processes}
+    if len(groups) != 2 or waits.GPU in kinds or any(process.main.wait.call in _PEERS for process in processes):
         return None
-    ordered = sorted(groups.values(), key=len)
-    if len({process.main.wait.kind for process in inside.values()}) > 1 and len(ordered[0]) == len(ordered[-1]):
-        ordered = sorted(ordered, key=lambda group: group[0].main.wait.kind == waits.GPU)
-    odd, rest = ordered[0], ordered[-1]
-    if len(ordered) == 2 and len(odd) == len(rest):  # nobody is odd: both are named
-        why = f"the ranks are in different collectives: {_waiting(odd)}; {_waiting(rest)}"
-        return Finding("collectives differ", why, _mains([odd[0], rest[0]]))
-    if len(ordered) > 2 or len(odd) == len(rest):
+    found = list(groups.values())
+    return _odd_of_two(found, "; ".join(_waiting(group) for group in sorted(found, key=len)))
+
+
+def _odd_of_two(groups: list[list[Process]], why: str) -> Finding | None:
+    """One rank against the others is the odd one; of one against one both are named; more may be two process groups."""
+    odd, rest = sorted(groups, key=len)
+    if len(odd) != 1:
         return None
-    why = f"{_waiting(odd)}; {_waiting(rest)}"
-    return Finding("collectives differ", why, _mains(odd))
+    named = _mains([odd[0], rest[0]]) if len(rest) == 1 else _mains(odd)
+    return Finding("collectives differ", f"the ranks are in different collectives: {why}", named)
 
 
 def _chain(run: RunProcesses) -> Finding | None:
@@ -494,25 +515,22 @@ def _collective(run: RunProcesses, waiting: Sequence[Process]) -> str:
     return text
 
 
-def _behind(run: RunProcesses) -> list[int]:
-    """Ranks that have begun fewer collectives than others, by NCCL or torch's recorder."""
-    for text in run.facts.ras.values():
-        if behind := list(read_ras(text).behind):
-            return behind
+def _behind(run: RunProcesses) -> tuple[list[Process], str]:
+    """(the processes that have begun fewer collectives than others, who says so), by NCCL or torch's recorder."""
+    for place, text in run.facts.ras.items():
+        answer = read_ras(text)
+        processes = [run.by_id[place, pid] for pid in answer.behind if (place, pid) in run.by_id]
+        if processes:
+            counts = sorted((pid, count) for pid, count in answer.counts.items() if (place, pid) in run.by_id)
+            told = ", ".join(f"{run.by_id[place, pid].name}: operation {count}" for pid, count in counts[:8])
+            return processes, f"NCCL, {told}"
     if len({item.group for item in run.facts.collectives}) != 1:
-        return []  # each process group has numbers of its own
-    last = {item.rank: item.number for item in run.facts.collectives}
+        return [], ""  # each process group has numbers of its own
+    last = {item.rank: item.number for item in run.facts.collectives if item.rank in run.ranks}
     most = max(last.values(), default=0)
     behind = [rank for rank, number in sorted(last.items()) if number < most]
-    return behind if 0 < len(behind) < len(last) else []
-
-
-def _numbers(run: RunProcesses) -> str:
-    for text in run.facts.ras.values():
-        counts = read_ras(text).counts
-        if counts:
-            return ", ".join(f"rank {rank}: operation {count}" for rank, count in sorted(counts.items())[:4])
-    return "by torch's flight recorder"
+    told = ", ".join(f"rank {rank}: number {number}" for rank, number in sorted(last.items())[:8])
+    return [run.ranks[rank] for rank in behind], f"torch's flight recorder, {told}"
 
 
 def _gone(run: RunProcesses, rank: int) -> tuple[Process, ThreadState]:

@@ -1,0 +1,140 @@
+"""What is concluded of ranks from NCCL, torch's recorder and stacks; and that no more is claimed than was seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ci_tasks.agent.hang.facts import (
+    DeadProcess,
+    HangFacts,
+    ProcessFacts,
+    RecordedCollective,
+    StackText,
+    ThreadFacts,
+)
+from ci_tasks.features.failures.hang.analysis import analyse_hang
+from ci_tasks.features.failures.hang.report import hang_lines
+
+C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+CUDA = "/usr/lib/python3.11/site-packages/torch/cuda/__init__.py"
+
+
+def rank(number: int, *frames: tuple[str, str, int], cpu: float = 0.0, state: str = "S", size: int = 4) -> ProcessFacts:
+    """A rank whose main thread is there, the innermost frame first; its pid is 100 more."""
+    lines = "".join(f'  File "{file}", line {line} in {function}\n' for function, file, line in frames)
+    return ProcessFacts(
+        pid=100 + number,
+        ppid=1,
+        name="python",
+        argv=("python", "train.py"),
+        state=state,
+        env={"RANK": str(number), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)},
+        python=True,
+        threads=(ThreadFacts(100 + number, state=state, still=True, cpu=cpu),),
+        stacks=(StackText("probe", f"Current thread 0x1 (most recent call first):\n{lines}", True),),
+    )
+
+
+def collective(name: str, line: int = 61) -> tuple[tuple[str, str, int], ...]:
+    return (
+        (name, C10D, 2800),
+        ("wrapper", C10D.replace("distributed_c10d", "c10d_logger"), 83),
+        ("step", "/job/train.py", line),
+    )
+
+
+def gpu(line: int) -> tuple[tuple[str, str, int], ...]:
+    return (("synchronize", CUDA, 1162), ("step", "/job/train.py", line))
+
+
+QUEUE = (("get", "/usr/lib/python3.11/queue.py", 171), ("next_batch", "/job/loader.py", 88))
+LOOP = (("tokenize", "/job/loader.py", 12),)
+
+
+def facts(*processes: ProcessFacts, **more: object) -> HangFacts:
+    return replace(HangFacts(seconds_between=3.0, machine="x86_64", processes=processes), **more)  # type: ignore[arg-type]
+
+
+def recorded(*numbers: int, operations: str = "all_reduce", group: str = "0") -> tuple[RecordedCollective, ...]:
+    words = operations.split() * len(numbers)
+    return tuple(RecordedCollective(at, words[at], number, group=group) for at, number in enumerate(numbers))
+
+
+RAS = "".join(
+    f"  Rank {at} has launched up to operation {count} -- GPU {at} managed by process {100 + at} on node n\n"
+    for at, count in enumerate((6, 6, 5, 6))
+)
+ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind", "named", "words"),
+    [
+        (
+            facts(
+                *(rank(at, *collective("all_reduce")) for at in (0, 1, 2)),
+                rank(3, *QUEUE),
+                collectives=recorded(412, 412, 412),
+            ),
+            "rank waits elsewhere",
+            [3],
+            "rank 3 waits in queue.get at loader.py:88, in next_batch; ranks 0-2 wait in all_reduce number 412",
+        ),
+        (facts(*ALL, ras={"": RAS}), "collectives differ", [2], "rank 2 is behind (NCCL, rank 0: operation 6"),
+        (facts(*ALL, collectives=recorded(6, 6, 5, 6)), "collectives differ", [2], "torch's flight recorder"),
+        (
+            facts(
+                *(rank(at, *gpu(61 + at), size=2) for at in (0, 1)),
+                collectives=recorded(6, 6, operations="all_reduce all_gather"),
+            ),
+            "collectives differ",
+            [0, 1],
+            "rank 0 waits in all_reduce number 6 (synchronize at train.py:61, in step)",
+        ),
+        (facts(*ALL[:3], rank(3, *LOOP, cpu=2.9)), "straggler", [3], "rank 3 still computes: tokenize at loader.py:12"),
+        (
+            facts(*ALL[:3], dead=(DeadProcess(9, {"RANK": "3"}, error="ValueError: x"),)),
+            "dead rank",
+            [3],
+            "rank 3 is gone (rank 3: ValueError: x); ranks 0-2 wait in synchronize",
+        ),
+        (facts(*ALL[:3], rank(3, *gpu(61), state="T")), "stopped", [3], "rank 3 is stopped"),
+        # Claims that stacks alone do not carry.
+        (facts(*ALL[:3], rank(3, *gpu(99))), "", [], "not determined"),
+        (
+            facts(*ALL, collectives=recorded(6, 6, 5, 6)[:3] + recorded(1, 1, 1, 9, group="1")[3:]),
+            "",
+            [],
+            "not determined",
+        ),
+        (
+            facts(*(rank(at, *collective("recv" if at == 3 else "all_reduce")) for at in range(4))),
+            "",
+            [],
+            "not determined",
+        ),
+        (
+            facts(*(rank(at, *collective("all_gather" if at > 1 else "all_reduce")) for at in range(4))),
+            "",
+            [],
+            "not determined",
+        ),
+        (facts(*ALL, *ALL[:1]), "", [], "not determined"),  # two jobs with a rank 0 each
+        (facts(), "", [], "no process was seen"),
+    ],
+)
+def test_ranks(seen: HangFacts, kind: str, named: list[int], words: str) -> None:
+    hang = analyse_hang(seen)
+    assert (hang.kind, [culprit.rank for culprit in hang.culprits]) == (kind, named), hang.reason
+    assert words in hang.reason
+
+
+def test_the_answer_names_groups_and_what_could_not_be_had() -> None:
+    seen = facts(*ALL[:3], rank(3, *QUEUE), could_not=("NCCL: no answer",))
+    lines = hang_lines(analyse_hang(seen), "b.01", "/runs/b/01/hang/stacks.txt")
+    assert lines[0] == "b.01: shown, rank waits elsewhere"
+    assert [line.split()[0:2] for line in lines[3:6]] == [["PROCESSES", "WHERE"], ["ranks", "0-2"], ["rank", "3"]]
+    assert "could not: NCCL: no answer" in lines
+    assert lines[-1] == "all stacks: /runs/b/01/hang/stacks.txt"
