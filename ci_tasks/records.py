@@ -142,10 +142,12 @@ class Hang:
 
 @dataclass(frozen=True)
 class Timings:
-    """`seconds` from start to end; `queued` of them the run waited for GPUs or locks, None where that is not known."""
+    """`seconds` from start to end; `queued` of them the run waited for GPUs or locks, None where that is not known.
+    `silence` are the most seconds in which its log did not grow."""
 
     seconds: float | None = None
     queued: float | None = None
+    silence: float | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ci_tasks.errors import printable
 from ci_tasks.records import PASSED, RunRecord
+from ci_tasks.report.hang import hang_groups
 from ci_tasks.report.outcome import verdict
 from ci_tasks.report.table import duration_of, evidence_of, one_line, reason_with_attempts, rows_by_deviation
 from ci_tasks.report.triage import describe
@@ -81,6 +82,8 @@ def _failures(records: Sequence[RunRecord], context: bool) -> list[str]:
         triage_lines = describe(triage)
         if (not context or number >= _MOST_CONTEXTS) and "" in triage_lines:
             triage_lines = triage_lines[: triage_lines.index("")]
+        if record.hang is not None:
+            triage_lines = [*hang_groups(record.hang), "", *triage_lines]
         lines += [f"<details><summary>{cell(record.row)}: {cell(triage.cause)}</summary>", ""]
         lines += [*fenced(triage_lines), "", "</details>", ""]
     return lines

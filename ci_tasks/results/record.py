@@ -284,7 +284,9 @@ def _record(
         exit_code=status.exit_code,
         started_at=_iso(started),
         ended_at=_iso(ended),
-        timings=Timings(round(ended - started, 3) if started and ended else None, queued),
+        timings=Timings(
+            round(ended - started, 3) if started and ended else None, queued, status.longest_silence or None
+        ),
         checkout=plan.checkout if plan.checkout.path else None,
         gpus=plan.gpus,
         gpu_ids=gpu_ids,

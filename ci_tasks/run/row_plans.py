@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks import registry
-from ci_tasks.agent.records import ProbeRules
+from ci_tasks.agent.records import ProbeRules, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import PreparedRow, Say
@@ -17,6 +17,7 @@ from ci_tasks.planning.entry_point import has_entry_point
 from ci_tasks.planning.install_problems import entry, mending_override
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.records import Checkout
+from ci_tasks.results.history import silences
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.host_sessions import HostRequirements, HostSession
@@ -41,6 +42,7 @@ class RowPlanner:
     batch: Batch
     simulates: bool
     _with_ray: dict[str, bool] = field(default_factory=dict)  # by test: its modes are rows of their own
+    _silences: dict[str, dict[str, float]] = field(default_factory=dict)  # by label
 
     def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
         """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""
@@ -52,6 +54,7 @@ class RowPlanner:
             deviations=(*drafted.plan.deviations, *self.job_rows.deviations),
             exclusive=(*drafted.plan.exclusive, *_slot(self.request, row, session, number)),
             entry_point=has_entry_point(test or "") if row.test else None,
+            hang_minutes=self._hang_minutes(row),
         )
         os.makedirs(run.path, exist_ok=True)
         executor.write_plan(run, plan)
@@ -114,6 +117,13 @@ class RowPlanner:
         return make_plan(
             self.source.workflow, self.job_rows.job, row, session.spec, event, self.config.overrides, place
         )
+
+    def _hang_minutes(self, row: Row) -> float:
+        """After how much silence its processes are looked at: three times as much as where it passed, at least ten."""
+        label = row.label
+        if label not in self._silences:
+            self._silences[label] = silences(label)
+        return max(RunDescription.hang_minutes, 3 * self._silences[label].get(row.row, 0.0) / 60)
 
     def _starts_ray(self, row: Row, session: HostSession) -> bool:
         if self.request.by_runner:

@@ -118,3 +118,21 @@ def test_a_summary_stays_below_what_github_takes(records: list[RunRecord], kept:
 
 def test_no_row_at_all() -> None:
     assert render("t", []).splitlines()[0] == "## No row ran"
+
+
+def test_a_row_that_hung_lists_who_stood_where() -> None:
+    groups = [
+        {"who": "ranks 0-2", "where": "all_reduce at train.py:61"},
+        {"who": "rank 3", "where": "queue.get at l.py:8"},
+    ]
+    hang = {"outcome": "shown", "kind": "rank waits elsewhere", "reason": "rank 3 waits", "groups": groups}
+    triage = {
+        "cause": "timeout_hang",
+        "verdict": "fail",
+        "line_no": None,
+        "line": "",
+        "signature": "",
+        "confidence": 0.5,
+    }
+    text = render("b", [record("a", "failed", hang=hang, triage=triage)])
+    assert ["rank", "3", "queue.get", "at", "l.py:8"] in [line.split() for line in text.splitlines()]

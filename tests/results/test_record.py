@@ -56,7 +56,7 @@ def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
     written = json.loads(Path(run.record).read_text())
     assert set(written) >= FIELDS
     assert written["log"] == {"bytes": 7, "sha256": "abc"}
-    assert written["timings"] == {"seconds": 2.5, "queued": None}
+    assert written["timings"] == {"seconds": 2.5, "queued": None, "silence": None}
     assert written["started_at"] == "1970-01-01T00:01:40.000+00:00"
     assert set(written["checkout"]) >= {"path", "commit", "tree", "dirty"}
     assert record.load_record(run) == judged

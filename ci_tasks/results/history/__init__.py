@@ -27,6 +27,7 @@ from ci_tasks.results.history.queries import (
     proven_hosts,
     samples,
     search,
+    silences,
 )
 from ci_tasks.results.history.run_row import RunQuery
 
@@ -43,5 +44,6 @@ __all__ = [
     "machine_runs",
     "proven_hosts",
     "samples",
+    "silences",
     "search",
 ]

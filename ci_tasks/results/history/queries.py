@@ -86,6 +86,20 @@ def samples(label: str, hosts: Sequence[str] = ()) -> dict[str, RowDuration]:
     return {row: RowDuration(_median(taken), len(taken)) for row, taken in best.items()}
 
 
+def silences(label: str) -> dict[str, float]:
+    """Row → the most seconds for which the log of a run that passed did not grow, on any host. Empty where the database
+    cannot be used."""
+    query = "SELECT row, max(json_extract(record_json, '$.timings.silence')) FROM runs WHERE label = ? AND status = ?"
+    values = stored(label), PASSED
+    try:
+        lines = database.with_connection(
+            lambda connection: _synced(connection).execute(f"{query} AND NOT retry GROUP BY row", values).fetchall()
+        )
+    except database.HistoryUnavailable:
+        return {}
+    return {restored(row): float(seconds) for row, seconds in lines if isinstance(seconds, (int, float))}
+
+
 def proven_hosts() -> frozenset[str]:
     """The hosts on which a row has passed today. None where the database cannot be used."""
     query = "SELECT DISTINCT host FROM runs WHERE stamp >= ? AND status = ? AND host IS NOT NULL AND NOT retry"

@@ -40,6 +40,7 @@ def make(home: Path) -> Make:
         commit: str = "abc0",
         tree: str = "t1",
         path: str = "/home/somebody/slime",
+        silence: float | None = None,
         **fields: Any,
     ) -> RunDir:
         made = RunDir(str(home / "runs" / batch / f"{number:02d}"))
@@ -69,7 +70,7 @@ def make(home: Path) -> Make:
                     "exit_code": 0,
                     "started_at": began,
                     "ended_at": began,
-                    "timings": {"seconds": seconds, "queued": queued},
+                    "timings": {"seconds": seconds, "queued": queued, "silence": silence},
                     "evidence": {"kind": "script"},
                     "attempts": [attempt],
                 },

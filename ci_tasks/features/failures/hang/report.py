@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ci_tasks.records import Hang
-from ci_tasks.report.layout import columns
+from ci_tasks.report.hang import hang_groups
 
-_MOST_GROUPS, _MOST_FRAMES, _MOST_REASONS = 20, 8, 6
+_MOST_FRAMES, _MOST_REASONS = 8, 6
 
 
 def hang_lines(hang: Hang, run: str, stacks: str, width: int | None = None) -> list[str]:
     """The conclusion, then who is where, then what could not be had."""
     lines = [f"{run}: {_outcome(hang)}", f"  {hang.reason}", ""]
-    rows = [(group.who, group.where) for group in hang.groups[:_MOST_GROUPS]]
-    lines += columns(rows, width, head=("PROCESSES", "WHERE"), names=[1])
+    lines += hang_groups(hang, width)
     for culprit in hang.culprits[:3]:
         lines += _frames(hang, culprit.who)
     lines += [f"could not: {line}" for line in hang.could_not[:_MOST_REASONS]]
