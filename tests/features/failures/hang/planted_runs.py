@@ -63,7 +63,7 @@ def planted(cases: dict[str, int], directory: Path) -> Iterator[dict[str, Plante
         yield runs
     finally:
         for run in runs.values():
-            for pid in run.pids:
+            for pid in reversed(run.pids):  # children first: one whose parent dies may go on
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except OSError:

@@ -210,7 +210,7 @@ def fifo_without_writer():
 
 def pipe_full():
     if ROLE:
-        writes_too_much()
+        sys.exit(writes_too_much())
     child = subprocess.Popen(again("writer"), stdout=subprocess.PIPE)
     ready()
     child.wait()
@@ -224,7 +224,7 @@ def writes_too_much():
 
 def child_reads_pipe():
     if ROLE:
-        reads_from_parent()
+        sys.exit(reads_from_parent())
     child = subprocess.Popen(again("reader"), stdin=subprocess.PIPE)
     ready()
     child.wait()
