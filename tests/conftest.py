@@ -8,12 +8,19 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from ci_tasks import known_secrets
 from ci_tasks.recorder import sandbox
 from ci_tasks.recorder.record import LaunchRecorder
 from ci_tasks.recorder.records import Recording
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 pytest_plugins = ["tests.fixtures"]
 

@@ -37,7 +37,7 @@ MACHINES = st.lists(MACHINE, min_size=1, max_size=3).map(
     lambda hosts: [replace(machine, name=f"h{number}") for number, machine in enumerate(hosts)]
 )
 TASKS = st.lists(TASK, max_size=10)
-COUNTS = settings(max_examples=120, deadline=None)
+COUNTS = settings(max_examples=120)
 
 
 @dataclass
@@ -128,7 +128,7 @@ def test_what_is_left_is_never_less_than_the_longest_row(waiting: list[WaitingRo
     assert place(waiting, machines).left >= max((min(seconds) for seconds in least if seconds), default=0.0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.integers(1, 7), st.floats(300, 5000)), min_size=2, max_size=5),
     st.sampled_from([0.5, 1.0, 10.0]),

@@ -131,7 +131,7 @@ def test_no_row_is_a_file_all_the_same() -> None:
 ANY = st.text(st.characters())  # lone surrogates and control characters included
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ANY, ANY, ANY, ANY)
 def test_whatever_rows_and_reasons_contain_it_is_xml(name: str, row: str, reason: str, line: str) -> None:
     failed = record(row, "failed", reason=reason, label=name, host=line, triage=triage(cause="x", line=line, line_no=1))

@@ -45,7 +45,7 @@ def given_out(
     return matches, telling
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(LINES, CUTS, st.integers(1, 60), st.booleans(), st.integers(0, 2))
 def test_a_log_cut_anywhere_is_the_log(lines: list[bytes], at: list[int], block: int, ended: bool, after: int) -> None:
     log = b"\n".join(lines) + (b"\n" if ended else b"")
@@ -54,14 +54,14 @@ def test_a_log_cut_anywhere_is_the_log(lines: list[bytes], at: list[int], block:
     assert parts == whole
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(LINES, CUTS, st.integers(1, 60), st.booleans())
 def test_its_tail_too(lines: list[bytes], at: list[int], block: int, ended: bool) -> None:
     log = b"\n".join(lines) + (b"\n" if ended else b"")
     assert given_out(cut(log, at), block=block)[1].tail == given_out([log])[1].tail
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(LINES, CUTS, st.integers(1, 60), st.booleans())
 def test_numbers_are_those_of_the_lines(lines: list[bytes], at: list[int], block: int, ended: bool) -> None:
     log = b"\n".join(lines) + (b"\n" if ended else b"")
@@ -70,7 +70,7 @@ def test_numbers_are_those_of_the_lines(lines: list[bytes], at: list[int], block
     assert matches == [(number, row) for number, row in enumerate(rows, 1) if WORDS.search(row)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(LINES, CUTS, st.integers(1, 60), st.booleans())
 def test_the_tails_numbers_too(lines: list[bytes], at: list[int], block: int, ended: bool) -> None:
     log = b"\n".join(lines) + (b"\n" if ended else b"")
@@ -139,7 +139,7 @@ def test_a_line_that_told_nothing_is_not_looked_at_again_with_another_id() -> No
     assert [number for number, _ in given_out([log], tells=False)[0]] == [1, 3]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(LINES, CUTS, st.integers(1, 60))
 def test_what_stands_before_a_line_does_not_depend_on_the_cut(lines: list[bytes], at: list[int], block: int) -> None:
     log = b"\n".join(lines)

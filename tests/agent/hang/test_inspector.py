@@ -39,7 +39,8 @@ sys.stdin.read()
 @contextmanager
 def process(directory: Path, handler: str, number: int = NUMBER, name: str = "%d") -> Iterator[subprocess.Popen[bytes]]:
     argv = [sys.executable, "-c", _PROGRAM, str(directory), handler, str(int(number)), name]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    env = {"PATH": os.environ["PATH"]}  # what is shown of it is what the program wrote, and pytest sets variables too
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         yield child

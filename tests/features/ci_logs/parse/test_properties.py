@@ -69,7 +69,7 @@ def recovered(log: bytes) -> Any:
     return parse_job(split_lines(log.splitlines(keepends=True) if b"\r" not in log else log.split(b"\n")))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(jobs())
 def test_what_went_into_a_log_comes_out_of_it(job: Any) -> None:
     parsed_job = recovered(github.render(job))
@@ -88,7 +88,7 @@ def test_what_went_into_a_log_comes_out_of_it(job: Any) -> None:
     assert parsed_job.started == job.started
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(jobs())
 def test_gh_shows_the_same_and_the_steps_names(job: Any) -> None:
     parsed_job = recovered(github.from_gh(job))
@@ -99,7 +99,7 @@ def test_gh_shows_the_same_and_the_steps_names(job: Any) -> None:
     assert (parsed_job.commit, parsed_job.exit_code, parsed_job.job_name) == (raw.commit, raw.exit_code, raw.job_name)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=60) | TRICKS | st.just(b"2026-01-02T03:04:05.1234567Z ##[group]Run a"), max_size=20))
 def test_anything_is_read_without_failing(lines: list[bytes]) -> None:
     parse_job(split_lines(lines))

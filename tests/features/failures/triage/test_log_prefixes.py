@@ -112,7 +112,7 @@ PARTS = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(PARTS)
 def test_nothing_that_a_terminal_obeys_gets_through(raw: bytes) -> None:
     for segment in segments(raw):

@@ -161,7 +161,7 @@ TELLING += [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.one_of(st.sampled_from(TELLING), st.binary(max_size=20)), max_size=30), st.sampled_from([None, 0, 1])
 )
@@ -173,7 +173,7 @@ def test_no_log_breaks_it_and_nothing_raw_comes_out(parts: list[bytes], exit_cod
         assert all(char.isprintable() or char == "\t" for char in text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, len(OOM) * 3), max_size=6))
 def test_a_log_cut_anywhere_has_one_answer(at: list[int]) -> None:
     log = OOM * 3

@@ -159,7 +159,7 @@ def one_signature(log: bytes) -> Triage:
     return triage([log], exit_code=1)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(runs())
 def test_ranks_times_pids_and_addresses_in_any_order_are_one_failure(log: bytes) -> None:
     got = one_signature(log)
