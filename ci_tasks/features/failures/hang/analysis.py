@@ -206,8 +206,8 @@ def _odd_ranks(run: RunProcesses) -> Finding | None:
 
 
 def _outside(run: RunProcesses, odd: list[Process], waiting: list[Process]) -> Finding | None:
-    if any(process.main.stack is None for process in odd):
-        return None
+    if not all(process.main.stack and process.main.stack.python for process in odd):
+        return None  # an interpreter that starts or ends has no frame of Python
     computing = [process for process in odd if process.main.wait.kind == waits.COMPUTES]
     rest = f"{_names(waiting)} {_wait(waiting)} in {_collective(run, waiting)}"
     if computing and len(computing) == len(odd):

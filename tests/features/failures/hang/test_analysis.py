@@ -66,6 +66,10 @@ RAS = "".join(
     f"  Rank {at} has launched up to operation {count} -- GPU {at} managed by process {100 + at} on node n\n"
     for at, count in enumerate((6, 6, 5, 6))
 )
+# As py-spy shows an interpreter that ends.
+ENDS = StackText(
+    "native", '[{"os_thread_id": 103, "frames": [{"name": "syscall", "filename": "libc.so.6", "line": 0}]}]'
+)
 ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
 
 
@@ -103,6 +107,7 @@ ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
         (facts(*ALL[:3], rank(3, *gpu(61), state="T")), "stopped", [3], "rank 3 is stopped"),
         # Claims that stacks alone do not carry.
         (facts(*ALL[:3], rank(3, *gpu(99))), "", [], "not determined"),
+        (facts(*ALL[:3], replace(rank(3, cpu=2.1), stacks=(ENDS,))), "", [], "not determined"),
         (
             facts(*ALL, collectives=recorded(6, 6, 5, 6)[:3] + recorded(1, 1, 1, 9, group="1")[3:]),
             "",
