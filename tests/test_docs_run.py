@@ -19,6 +19,7 @@ from tests.parts.documents import EXAMPLES
 # What a call has → why it is not made here.
 LEFT_OUT = {
     r"^(run|remote|setup|reproduce|bisect|verl|retry)\b": "runs rows, for seconds to hours: tests/integration",
+    r"^hang\b": "a row that is running: tests/integration",
     r"^nox\b": "a process that runs rows or builds: tests/integration",
     r"^shell\b": "an interactive shell",
     r"^mcp\b": "serves until its input ends: tests/features/mcp",

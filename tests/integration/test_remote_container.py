@@ -80,7 +80,7 @@ def test_cis_docker_run_on_the_box_differs_by_what_is_named_and_nothing_else(far
     (call,) = json.loads(next(far_person.home.glob("runs/*/01/docker.json")).read_text())["calls"]
     changed = {word for word in call["here"] if word not in call["ci"]}
     named = {deviation["what"] for deviation in call["deviations"]}
-    both = {"mount /mnt/ci/models", "pull", "rm", "name", "labels", "env", "volumes"}
+    both = {"mount /mnt/ci/models", "pull", "rm", "name", "labels", "env", "volumes", "probe"}
     assert named - both == {"init" if engine.runtime == "docker" else "runtime"} and both <= named
     assert call["here"][-3:] == call["ci"][-3:], "the command inside is CI's own"
     assert "--rm" not in changed

@@ -37,7 +37,12 @@ def test_what_does_not_change_the_plan_is_left_out() -> None:
 
 def test_each_option_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[run_levels.VerlRequest] = []
-    monkeypatch.setattr(run_levels, "run", lambda request, config, form: asked.append(request))
+
+    def run(request: run_levels.VerlRequest, config: object, **_: object) -> tuple[int, None]:
+        asked.append(request)
+        return 0, None
+
+    monkeypatch.setattr(run_levels, "run", run)
     given = {
         "model_id": "org/m",
         "model_path": "/m",
