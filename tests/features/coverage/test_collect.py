@@ -85,11 +85,11 @@ def test_static_executes_nothing_and_says_so(repository: Path, rev: str | None) 
 
 @pytest.mark.parametrize("form", ["md", "json", "html"])
 def test_every_format_is_printed_alone(form: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    namespace["coverage"](Context(), repo=str(repository), format=form)
+    namespace["coverage"](Context(), repo=str(repository), format=form, static=True)
     out, err = capsys.readouterr()
     begins = {"md": "# CI coverage", "json": "{", "html": "<!DOCTYPE html>"}[form]
     assert out.startswith(begins) and "checkout: " in err
-    namespace["coverage"](Context(), repo=str(repository), format=form, diff="HEAD")
+    namespace["coverage"](Context(), repo=str(repository), format=form, static=True, diff="HEAD")
     output = capsys.readouterr().out
     assert json.loads(output)["lost"] == [] if form == "json" else "The same coverage." in output
 
