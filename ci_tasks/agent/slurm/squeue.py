@@ -14,7 +14,7 @@ from typing import Callable, Dict, Mapping, Optional, Sequence
 from ..host_queries import ask
 from ..records import QueryAnswer
 from . import states
-from .states import SlurmJobState
+from .states import SlurmJobState, rest_of_array
 
 RunPrograms = Callable[[Mapping[str, Sequence[str]], float], Dict[str, QueryAnswer]]
 
@@ -69,7 +69,10 @@ class SqueuePoller:
             return {}
         missing = [job for job in jobs if job not in states]
         if missing:
-            states.update(self._history(missing))
+            history = self._history(missing)
+            rest = {job: states.get(rest_of_array(job)) for job in missing}
+            states.update({job: state for job, state in rest.items() if state is not None and state.is_over})
+            states.update(history)
         return {job: state for job, state in states.items() if job in jobs}
 
     def may_run(self, jobs: Sequence[str]) -> Dict[str, bool]:

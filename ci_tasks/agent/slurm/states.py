@@ -83,6 +83,11 @@ def parse_squeue(text: str) -> Dict[str, SlurmJobState]:
     return states
 
 
+def rest_of_array(job: str) -> str:
+    """How squeue names the jobs of an array that were cancelled before Slurm had made a job of each."""
+    return job.split("_")[0] + "_N/A"
+
+
 def are_forgotten(error: str) -> bool:
     """Whether squeue failed because Slurm remembers none of the jobs, which is an answer."""
     return "Invalid job id" in error

@@ -55,6 +55,17 @@ def test_what_the_queue_has_forgotten_sacct_is_asked_for() -> None:
     assert "--jobs=12_1" in slurm.commands[1]
 
 
+def test_jobs_that_were_cancelled_while_they_waited_are_one_line_without_an_index() -> None:
+    lines = "12|0|RUNNING|N/A|gpu1|0|None|\n12|N/A|CANCELLED|N/A||0|None|\n"
+    slurm = Slurm(squeue=output(lines), sacct=output("12_1|COMPLETED|0:0|gpu1\n"))
+    states = SqueuePoller(slurm.ask).query(["12_0", "12_1", "12_2"])
+    assert {job: state.state for job, state in states.items()} == {
+        "12_0": "RUNNING",
+        "12_1": "COMPLETED",
+        "12_2": "CANCELLED",
+    }
+
+
 @pytest.mark.parametrize("sacct", [NO_SACCT, NO_DATABASE], ids=["no sacct", "no database"])
 def test_without_accounting_the_completion_log_is_read(sacct: Any, tmp_path: Path) -> None:
     log = tmp_path / "jobcomp"
