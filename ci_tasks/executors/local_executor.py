@@ -130,24 +130,16 @@ class LocalExecutor:
     def prepare_environments(
         self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
     ) -> Iterator[str | None]:
-        for setup in setups:
-            problem = self._install(setup, say, should_continue)
-            if problem:
-                break
-        else:
-            problem = None
-        yield problem
+        def install(setup: SharedSetup) -> str | None:
+            return self._install(setup, say, should_continue)
+
+        yield shared_venvs.prepare(setups, self._copies, install, say)
 
     def _install(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
-        if self._copies and self._copies.restore(setup, say):
-            return None
         if setup.directory in self._setups:  # of the repetition before
             remove_tree(setup.directory, None, "none", {})
         self._setups.add(setup.directory)
-        problem = shared_venvs.install(setup, self._code.check_out, self.spec, say, should_continue)
-        if self._copies and problem is None:
-            self._copies.make(setup, say)
-        return problem
+        return shared_venvs.install(setup, self._code.check_out, self.spec, say, should_continue)
 
     def start(self, row: PreparedRow) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ci_tasks.agent import archive, create_run_directory, run_directory
@@ -110,6 +110,23 @@ class EnvironmentCopies:
         self._made.add(setup.directory)
         say(f"install steps: what they made is restored, in {time.monotonic() - begun:.1f} s")
         return True
+
+
+def prepare(
+    setups: Sequence[SharedSetup],
+    copies: EnvironmentCopies | None,
+    install: Callable[[SharedSetup], str | None],
+    say: Say,
+) -> str | None:
+    """Restore what the install steps made, or run them by `install`, until one has a problem, which is returned."""
+    for setup in setups:
+        if copies and copies.restore(setup, say):
+            continue
+        if problem := install(setup):
+            return problem
+        if copies:
+            copies.make(setup, say)
+    return None
 
 
 def remove_venv(directory: str) -> list[str]:

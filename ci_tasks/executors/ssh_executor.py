@@ -177,25 +177,19 @@ class SSHExecutor:
     def prepare_environments(
         self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
     ) -> Iterator[str | None]:
-        for setup in setups:
-            problem = self._install(setup, say, should_continue)
-            if problem:
-                break
-        else:
-            problem = None
-        yield problem
+        from ci_tasks.executors.shared_venvs import prepare
+
+        def install(setup: SharedSetup) -> str | None:
+            return self._install(setup, say, should_continue)
+
+        yield prepare(setups, self._copies, install, say)
 
     def _install(self, setup: SharedSetup, say: Say, should_continue: Callable[[], bool]) -> str | None:
-        if self._copies and self._copies.restore(setup, say):
-            return None
         for remote_run in [each for each in self._setups if each.directory == setup.directory]:
             self._setups.remove(remote_run)  # of the repetition before
             self._connection.request(Clear(remote_run.directory))
             shutil.rmtree(remote_run.run.path, ignore_errors=True)
-        problem = self._run_setup(setup, say, should_continue)
-        if self._copies and problem is None:
-            self._copies.make(setup, say)
-        return problem
+        return self._run_setup(setup, say, should_continue)
 
     def start(self, row: PreparedRow) -> None:
         remote_run = RemoteRun(
