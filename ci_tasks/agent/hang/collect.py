@@ -38,11 +38,20 @@ QUERY_SECONDS = 10.0
 MAX_OUTPUT = 12 << 20  # bytes from one container
 MAX_DEAD = 64
 PY_SPY = "py-spy-"
-# Reads the inspector's own text, its options and a program from standard input: nothing is written into the container.
-_BOOT = (
-    "import sys, json; i = sys.stdin.buffer; h = json.loads(i.readline()); s = i.read(h['source']);"
-    " n = {'__name__': 'i'}; exec(compile(s, 'inspector.py', 'exec'), n); n['main'](h['options'], i.read())"
-)
+# Reads the text of these modules, options and a program from standard input: nothing is written into the container.
+_MODULES = ("procfs", "inspector")
+_BOOT = """
+import json, sys, types
+source = sys.stdin.buffer
+header = json.loads(source.readline())
+package = sys.modules["hang"] = types.ModuleType("hang")
+package.__path__ = []
+for name, size in header["modules"]:
+    module = sys.modules["hang." + name] = types.ModuleType("hang." + name)
+    module.__package__ = "hang"
+    exec(compile(source.read(size), name + ".py", "exec"), module.__dict__)
+module.main(header["options"], source.read())
+"""
 _GPUS = "--query-gpu=index,utilization.gpu,memory.used,power.draw"
 _PROCESSES = "--query-compute-apps=gpu_uuid,pid,used_memory"
 
@@ -140,9 +149,9 @@ def _look_at_host(pids: List[int], py_spy: str) -> Inspection:
 
 def _look_into(container: RunContainer, py_spy: str) -> Inspection:
     """What the inspector sees in a container, run by the Python that is there."""
-    source = pkgutil.get_data(__name__, "inspector.py")
-    assert source is not None
-    header = {"source": len(source), "options": {"ras": True, "seconds": INSPECT_SECONDS}}
+    sources = [pkgutil.get_data(__name__, "%s.py" % name) or b"" for name in _MODULES]
+    modules = [[name, len(source)] for name, source in zip(_MODULES, sources)]  # noqa: B905  # Python 3.8
+    header = {"modules": modules, "options": {"ras": True, "seconds": INSPECT_SECONDS}}
     program = b""
     if py_spy:
         with open(py_spy, "rb") as file:
@@ -152,7 +161,9 @@ def _look_into(container: RunContainer, py_spy: str) -> Inspection:
         process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=container.client.env
         )
-        out, err = process.communicate(json.dumps(header).encode() + b"\n" + source + program, INSPECT_SECONDS + 5)
+        out, err = process.communicate(
+            b"".join([json.dumps(header).encode(), b"\n", *sources, program]), INSPECT_SECONDS + 5
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Inspection(could_not=("container %s: %s" % (container.name, error),))
     if process.returncode or len(out) > MAX_OUTPUT:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.hang import inspector
-from ci_tasks.agent.hang.inspector import Inspector, has_handler, read_process, send_signal
+from ci_tasks.agent.hang.inspector import Inspector
+from ci_tasks.agent.hang.procfs import has_handler, read_process, send_signal
 
 NUMBER = signal.SIGRTMIN + 7
 # A file that looks like the probe's, for which the process has a handler, or claims one.

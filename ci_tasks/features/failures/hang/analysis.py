@@ -15,6 +15,22 @@ from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
 from ci_tasks.features.failures.hang import waits
 from ci_tasks.features.failures.hang.processes import CLIENTS, Process, RunProcesses, ThreadState, processes_of, rank_in
 from ci_tasks.features.failures.hang.ras import read_ras
+from ci_tasks.features.failures.hang.wait_graph import follow, holder_of, last_of, targets_of, thread_at_end
+from ci_tasks.features.failures.hang.wording import (
+    be,
+    collective,
+    describe,
+    how_it_ended,
+    it_or_them,
+    names,
+    place_of,
+    rank_list,
+    thread_name,
+    wait_or_waits,
+    waiting_in,
+    where,
+    with_where,
+)
 from ci_tasks.records import Hang, HangCulprit, HangGroup
 
 SHOWN, CONTRADICTED, NOT_DETERMINED = "shown", "contradicted", "not determined"
@@ -22,7 +38,6 @@ EXIT_CODES = {SHOWN: 0, CONTRADICTED: 1, NOT_DETERMINED: 4}
 _WAITS_FOR_RANKS = (waits.COLLECTIVE, waits.GPU, waits.BARRIER)
 _PEERS = ("send", "recv", "batch_isend_irecv", "send_object_list", "recv_object_list")  # between two ranks
 _MAX_GROUPS = 40
-_MAX_STEPS = 20  # from one process that waits to the next
 
 
 @dataclass(frozen=True)
@@ -67,8 +82,8 @@ def _stopped(run: RunProcesses) -> Finding | None:
     found = [process for process in run.by_id.values() if process.facts.state == "T"]
     if not found:
         return None
-    why = f"{_names(found)} {_is(found)} stopped: SIGCONT lets {_them(found)} go on"
-    return Finding("stopped", _with_where(why, found), _mains(found))
+    why = f"{names(found)} {be(found)} stopped: SIGCONT lets {it_or_them(found)} go on"
+    return Finding("stopped", with_where(why, found), _mains(found))
 
 
 def _uninterruptible(run: RunProcesses) -> Finding | None:
@@ -82,9 +97,9 @@ def _uninterruptible(run: RunProcesses) -> Finding | None:
         return None
     processes = list({process.id: process for process, _ in found}.values())
     channel = next((thread.wchan for _, thread in found if thread.wchan), "")
-    why = f"{_names(processes)} {_is(processes)} in uninterruptible sleep (state D{f', {channel}' if channel else ''})"
+    why = f"{names(processes)} {be(processes)} in uninterruptible sleep (state D{f', {channel}' if channel else ''})"
     return Finding(
-        "uninterruptible", _with_where(f"{why}: a disk, a file system or a driver", processes), _mains(processes)
+        "uninterruptible", with_where(f"{why}: a disk, a file system or a driver", processes), _mains(processes)
     )
 
 
@@ -104,9 +119,9 @@ def _file_locks(run: RunProcesses) -> Finding | None:
     for waiter, holder in holders.items():
         if holder in run.by_id and holder not in holders and waiter in run.by_id:
             process = run.by_id[holder]
-            last = _last_of(run, process)
+            last = last_of(run, process)
             why = (
-                f"{run.by_id[waiter].name} waits for a file lock that {process.name} has, which is in {_where(process)}"
+                f"{run.by_id[waiter].name} waits for a file lock that {process.name} has, which is in {where(process)}"
             )
             return (
                 _ending(last, "file lock", why) if last is not process else Finding("file lock", why, _mains([process]))
@@ -121,7 +136,7 @@ def _lock_cycle(run: RunProcesses) -> Finding | None:
         for first in blocked:
             way = [first]
             while True:
-                holder = _holder(process, way[-1])
+                holder = holder_of(process, way[-1])
                 if holder is None or holder not in blocked:
                     break
                 if holder is first:
@@ -132,12 +147,6 @@ def _lock_cycle(run: RunProcesses) -> Finding | None:
     return None
 
 
-def _holder(process: Process, thread: ThreadState) -> ThreadState | None:
-    """Who has the lock that a thread waits for, where exactly one does."""
-    holders = [other for other in process.threads if thread.locks.wants in other.locks.holds]
-    return holders[0] if len(holders) == 1 else None
-
-
 def _cycle(process: Process, way: Sequence[ThreadState]) -> Finding:
     if len(way) == 1:
         why = f"{process.name} takes a lock that it has already: {way[0].wait.text}"
@@ -146,7 +155,7 @@ def _cycle(process: Process, way: Sequence[ThreadState]) -> Finding:
     for thread in way:
         wants = thread.locks.wants[1] if thread.locks.wants else ""
         holds = ", ".join(sorted(name for _, name in thread.locks.holds))
-        parts.append(f"{_thread_name(thread)} has {holds} and waits for {wants} ({thread.wait.text})")
+        parts.append(f"{thread_name(thread)} has {holds} and waits for {wants} ({thread.wait.text})")
     return Finding(
         "lock cycle", f"lock cycle in {process.name}: {'; '.join(parts)}", [(process, thread) for thread in way]
     )
@@ -186,9 +195,9 @@ def _missing_rank(run: RunProcesses) -> Finding | None:
     if not missing or not waiting or not ranks:
         return None
     dead = {rank: item for item in run.facts.dead for rank in (rank_in(item.env),) if rank in missing}
-    ends = [f"rank {rank}: {dead[rank].error or _end(dead[rank].how)}" for rank in missing if rank in dead]
+    ends = [f"rank {rank}: {dead[rank].error or how_it_ended(dead[rank].how)}" for rank in missing if rank in dead]
     told = f" ({'; '.join(ends[:3])})" if ends else ""
-    why = f"{_ranks(missing)} {'is' if len(missing) == 1 else 'are'} gone{told}; {_waiting(waiting)}"
+    why = f"{rank_list(missing)} {'is' if len(missing) == 1 else 'are'} gone{told}; {waiting_in(waiting)}"
     gone = [_gone(run, rank) for rank in missing[:8]]
     return Finding("dead rank", why, gone)
 
@@ -209,17 +218,17 @@ def _outside(run: RunProcesses, odd: list[Process], waiting: list[Process]) -> F
     if not all(process.main.stack and process.main.stack.python for process in odd):
         return None  # an interpreter that starts or ends has no frame of Python
     computing = [process for process in odd if process.main.wait.kind == waits.COMPUTES]
-    rest = f"{_names(waiting)} {_wait(waiting)} in {_collective(run, waiting)}"
+    rest = f"{names(waiting)} {wait_or_waits(waiting)} in {collective(run, waiting)}"
     if computing and len(computing) == len(odd):
-        why = f"{_names(odd)} still {'computes' if len(odd) == 1 else 'compute'}: {_where(odd[0])}; {rest}"
+        why = f"{names(odd)} still {'computes' if len(odd) == 1 else 'compute'}: {where(odd[0])}; {rest}"
         return Finding("straggler", why, _mains(odd))
-    if len({_place(process) for process in odd}) > 1 and len(odd) > len(waiting):
+    if len({place_of(process) for process in odd}) > 1 and len(odd) > len(waiting):
         return None
     blocked = [process for process in odd if process not in computing] or odd
-    ends = [_last_of(run, process) for process in blocked]
-    why = f"{_names(blocked)} {_wait(blocked)} in {_where(blocked[0])}; {rest}"
+    ends = [last_of(run, process) for process in blocked]
+    why = f"{names(blocked)} {wait_or_waits(blocked)} in {where(blocked[0])}; {rest}"
     if ends[0] is not blocked[0]:
-        why += f"; it waits for {ends[0].name}: {_where(ends[0])}"
+        why += f"; it waits for {ends[0].name}: {where(ends[0])}"
         return Finding("rank waits elsewhere", why, [*_mains(blocked), *_mains(ends[:1])])
     return Finding("rank waits elsewhere", why, _mains(blocked))
 
@@ -230,7 +239,7 @@ def _different_collectives(run: RunProcesses, inside: dict[int, Process]) -> Fin
     odd = [process for process in behind if process in inside.values()]
     others = [process for process in inside.values() if process not in odd]
     if odd and others:
-        why = f"{_names(odd)} {_is(odd)} behind ({told}): {_where(odd[0])}; {_waiting(others)}"
+        why = f"{names(odd)} {be(odd)} behind ({told}): {where(odd[0])}; {waiting_in(others)}"
         return Finding("collectives differ", why, _mains(odd))
     return _recorded_mismatch(run) or _mismatch_in_stacks(list(inside.values()))
 
@@ -246,7 +255,7 @@ def _recorded_mismatch(run: RunProcesses) -> Finding | None:
     if len(groups) != 2:
         return None
     told = [
-        f"{_names(group)} {_wait(group)} in {operation} number {last[0].number} ({_where(group[0])})"
+        f"{names(group)} {wait_or_waits(group)} in {operation} number {last[0].number} ({where(group[0])})"
         for operation, group in groups.items()
     ]
     return _odd_of_two(list(groups.values()), "; ".join(told))
@@ -256,12 +265,12 @@ def _mismatch_in_stacks(processes: list[Process]) -> Finding | None:
     """Of ranks that wait for their GPUs the stacks do not say in which collective they are."""
     groups: dict[tuple[str, str], list[Process]] = {}
     for process in processes:
-        groups.setdefault(_place(process), []).append(process)
+        groups.setdefault(place_of(process), []).append(process)
     kinds = {process.main.wait.kind for process in processes}
     if len(groups) != 2 or waits.GPU in kinds or any(process.main.wait.call in _PEERS for process in processes):
         return None
     found = list(groups.values())
-    return _odd_of_two(found, "; ".join(_waiting(group) for group in sorted(found, key=len)))
+    return _odd_of_two(found, "; ".join(waiting_in(group) for group in sorted(found, key=len)))
 
 
 def _odd_of_two(groups: list[list[Process]], why: str) -> Finding | None:
@@ -276,7 +285,7 @@ def _odd_of_two(groups: list[list[Process]], why: str) -> Finding | None:
 def _chain(run: RunProcesses) -> Finding | None:
     """From processes that wait for another one to the one at the end, through pipes, sockets, children and threads;
     where all of them lead to the same end."""
-    ways = [_follow(run, process) for process in run.by_id.values() if _targets(run, process)]
+    ways = [follow(run, process) for process in run.by_id.values() if targets_of(run, process)]
     ways = [(last, way) for last, way in ways if last is None or len(way) > 1]
     ends = {last.id if last else min(process.id for process in way) for last, way in ways}
     if len(ends) != 1:
@@ -285,7 +294,7 @@ def _chain(run: RunProcesses) -> Finding | None:
     if last is None:
         return _circle(way)
     before = way[-2]
-    return _ending(last, _link_kind(before), f"{before.name} waits for {last.name}: {_where(before)}")
+    return _ending(last, _link_kind(before), f"{before.name} waits for {last.name}: {where(before)}")
 
 
 def _link_kind(before: Process) -> str:
@@ -297,7 +306,7 @@ def _link_kind(before: Process) -> str:
 
 def _circle(way: Sequence[Process]) -> Finding:
     """Each waits for the next."""
-    parts = [f"{process.name} in {_where(process)}" for process in way]
+    parts = [f"{process.name} in {where(process)}" for process in way]
     kind = "pipe full" if any(process.main.wait.kind == waits.WRITE for process in way) else "wait cycle"
     return Finding(
         kind,
@@ -308,12 +317,12 @@ def _circle(way: Sequence[Process]) -> Finding:
 
 def _ending(last: Process, kind: str, why: str) -> Finding | None:
     """None where nothing is shown of the last one: an idle server, or a client of what was not seen."""
-    thread = _thread_at_end(last)
+    thread = thread_at_end(last)
     if thread is None or thread.wait.kind == waits.POLL or last.program in CLIENTS:
         return None
     if thread.wait.kind == waits.COMPUTES:
         return Finding(kind, f"{why}; {last.name} computes: {thread.wait.text or last.program}", [(last, thread)])
-    return Finding(kind, f"{why}; {last.name}: {_describe(last, thread)}", [(last, thread)])
+    return Finding(kind, f"{why}; {last.name}: {describe(last, thread)}", [(last, thread)])
 
 
 def _single(run: RunProcesses) -> Finding | None:
@@ -322,7 +331,7 @@ def _single(run: RunProcesses) -> Finding | None:
     if len(pythons) != 1:
         return None
     process = pythons[0]
-    thread = _thread_at_end(process)
+    thread = thread_at_end(process)
     if thread is None or thread.wait.frame is None:
         return None
     if thread.wait.kind == waits.COMPUTES:
@@ -332,7 +341,7 @@ def _single(run: RunProcesses) -> Finding | None:
         return Finding("computes", why, [(process, thread)])
     if thread.wait.kind == waits.UNKNOWN:
         return None
-    return Finding(thread.wait.kind or "waits", f"{process.name} {_describe(process, thread)}", [(process, thread)])
+    return Finding(thread.wait.kind or "waits", f"{process.name} {describe(process, thread)}", [(process, thread)])
 
 
 _RULES: tuple[Rule, ...] = (
@@ -349,101 +358,7 @@ _RULES: tuple[Rule, ...] = (
 )
 
 
-# -- who waits for whom ------------------------------------------------------------------------------------------------
-
-
-def _follow(run: RunProcesses, first: Process) -> tuple[Process | None, list[Process]]:
-    """(the end, the way there); without an end the way is a circle. It goes on where there is one process to go to."""
-    way = [first]
-    while len(way) < _MAX_STEPS:
-        targets = _targets(run, way[-1])
-        if len(targets) != 1:
-            return way[-1], way
-        if targets[0] in way:
-            return None, way[way.index(targets[0]) :]
-        way.append(targets[0])
-    return way[-1], way
-
-
-def _last_of(run: RunProcesses, process: Process) -> Process:
-    last, way = _follow(run, process)
-    return last or way[-1]
-
-
-def _targets(run: RunProcesses, process: Process) -> list[Process]:
-    """The processes that its main thread waits for; none where that is not seen."""
-    thread = _thread_at_end(process)
-    if thread is None:
-        return []
-    wait = thread.wait
-    if wait.kind == waits.CHILD:
-        children = [child for child in run.children(process) if child.facts.state != "Z"]
-        return [child for child in children if not _is_tracker(child)]
-    file = process.file(wait.fd) if wait.kind in (waits.READ, waits.WRITE) else None
-    if file is None:
-        return []
-    if file.target.startswith("socket:"):
-        return _peers(run, file.inode)
-    ends = [
-        other
-        for other in run.by_id.values()
-        if other is not process
-        and any(_is_end(item, file, wait.kind) for item in other.facts.files if item.inode == file.inode)
-    ]
-    return _without_ancestors_copies(run, process, ends)
-
-
-def _is_end(item: object, file: object, kind: str) -> bool:
-    return bool(getattr(item, "reads" if kind == waits.WRITE else "writes"))
-
-
-def _without_ancestors_copies(run: RunProcesses, process: Process, ends: list[Process]) -> list[Process]:
-    """Forked siblings inherit ends that they do not use: of several, the parent is the one that made the pipe."""
-    parent = [end for end in ends if end.facts.pid == process.facts.ppid]
-    return parent if len(ends) > 1 and parent else ends
-
-
-def _peers(run: RunProcesses, inode: int) -> list[Process]:
-    own = next((socket for socket in run.facts.sockets if socket.inode == inode), None)
-    if own is None:
-        return []
-    other = [s.inode for s in run.facts.sockets if (s.net, s.local, s.remote) == (own.net, own.remote, own.local)]
-    return [
-        p for p in run.by_id.values() if any(f.inode in other for f in p.facts.files if f.target.startswith("socket:"))
-    ]
-
-
-def _is_tracker(process: Process) -> bool:
-    return any("resource_tracker" in word or "forkserver" in word for word in process.facts.argv)
-
-
-def _thread_at_end(process: Process) -> ThreadState | None:
-    """The main thread, or the one that it waits for, where that is shown: the only other one, or the one that has the
-    lock. None where several could be meant."""
-    thread = process.main
-    for _ in range(_MAX_STEPS):
-        if thread.wait.kind == waits.LOCK and thread.locks.wants:
-            holder = _holder(process, thread)
-            if holder is None or holder is thread:
-                return thread
-            thread = holder
-        elif thread.wait.kind == waits.JOIN:
-            others = [
-                other
-                for other in process.others
-                if other is not thread and other.stack and waits.user_frame(other.stack)
-            ]
-            if len(others) != 1:
-                return thread
-            thread = others[0]
-            if thread.wait.kind == waits.JOIN:
-                return thread
-        else:
-            return thread
-    return thread
-
-
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- the facts of a finding --------------------------------------------------------------------------------------------
 
 
 def _groups(run: RunProcesses) -> Iterator[HangGroup]:
@@ -454,8 +369,8 @@ def _groups(run: RunProcesses) -> Iterator[HangGroup]:
     for key, group in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0].id)):
         stack = group[0].main.stack
         frames = tuple(f"{f.function} {f.file}:{f.line}" for f in stack.python[:12]) if stack else ()
-        who = _names(group) if key[0] is False or len(group) <= 4 else f"{len(group)} processes {group[0].program}"
-        yield HangGroup(who, _where(group[0]), frames, len(group))
+        who = names(group) if key[0] is False or len(group) <= 4 else f"{len(group)} processes {group[0].program}"
+        yield HangGroup(who, where(group[0]), frames, len(group))
 
 
 def _stack_key(process: Process) -> tuple[object, ...]:
@@ -470,49 +385,13 @@ def _culprit(process: Process, thread: ThreadState) -> HangCulprit:
     frame = thread.wait.frame
     return HangCulprit(
         who=process.name,
-        where=_describe(process, thread),
+        where=describe(process, thread),
         pid=process.facts.pid,
         rank=process.rank,
         function=frame.function if frame else "",
         file=frame.file if frame else "",
         line=frame.line if frame else None,
     )
-
-
-def _place(process: Process) -> tuple[str, str]:
-    wait = process.main.wait
-    return (wait.call if wait.kind == waits.COLLECTIVE else wait.kind, wait.frame.place if wait.frame else "")
-
-
-def _describe(process: Process, thread: ThreadState) -> str:
-    """What a thread does: `waits in queue.get at loader.py:88`."""
-    wait = thread.wait
-    if wait.frame is None:
-        return wait.text or _state(process)
-    named = "" if thread is process.main else f"{_thread_name(thread)} "
-    word = "computes in" if wait.kind == waits.COMPUTES else "is in" if wait.kind in (waits.C_CODE, "") else "waits in"
-    return f"{named}{word} {wait.text}"
-
-
-def _where(process: Process) -> str:
-    return process.main.wait.text or _state(process)
-
-
-def _state(process: Process) -> str:
-    thread = process.main.kernel
-    channel = f", {thread.wchan}" if thread and thread.wchan else ""
-    return f"state {process.facts.state}{channel}"
-
-
-def _collective(run: RunProcesses, waiting: Sequence[Process]) -> str:
-    """`all_reduce number 412 at train.py:88`, where torch's recorder or NCCL knows the number."""
-    text = _where(waiting[0])
-    ranks = {process.rank for process in waiting}
-    numbers = {item.number for item in run.facts.collectives if item.rank in ranks}
-    call = waiting[0].main.wait.call
-    if len(numbers) == 1 and call and text.startswith(call):
-        return f"{call} number {numbers.pop()}{text[len(call) :]}"
-    return text
 
 
 def _behind(run: RunProcesses) -> tuple[list[Process], str]:
@@ -540,68 +419,12 @@ def _gone(run: RunProcesses, rank: int) -> tuple[Process, ThreadState]:
     return process, ThreadState(None, None, waits.Wait(waits.UNKNOWN))
 
 
-def _end(how: str) -> str:
-    return "it ended by itself" if how else "it was killed, or ended without Python's exit"
-
-
-def _thread_name(thread: ThreadState) -> str:
-    name = thread.stack.name if thread.stack else ""
-    return (
-        f"thread {name}"
-        if name and name != "MainThread"
-        else "the main thread"
-        if thread.stack and thread.stack.main
-        else "a thread"
-    )
-
-
-def _names(processes: Sequence[Process]) -> str:
-    numbers = sorted(process.rank for process in processes if process.rank is not None)
-    others = [process.name for process in processes if process.rank is None]
-    shown = others[:4] + ([f"{len(others) - 4} more"] if len(others) > 4 else [])
-    return ", ".join([*([_ranks(numbers)] if numbers else []), *shown])
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    """`ranks 0-2, 4-7`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"rank{'' if len(numbers) == 1 else 's'} {', '.join(texts)}"
-
-
-def _mains(processes: Sequence[Process]) -> list[tuple[Process, ThreadState]]:
-    return [(process, process.main) for process in processes]
-
-
-def _with_where(why: str, processes: Sequence[Process]) -> str:
-    wait = processes[0].main.wait
-    return f"{why} ({wait.text})" if wait.frame else why
-
-
-def _waiting(processes: Sequence[Process]) -> str:
-    """`ranks 0-2 wait in all_reduce at train.py:88`."""
-    return f"{_names(processes)} {_wait(processes)} in {_where(processes[0])}"
-
-
-def _is(processes: Sequence[Process]) -> str:
-    return "is" if len(processes) == 1 else "are"
-
-
-def _wait(processes: Sequence[Process]) -> str:
-    return "waits" if len(processes) == 1 else "wait"
-
-
-def _them(processes: Sequence[Process]) -> str:
-    return "it" if len(processes) == 1 else "them"
-
-
 def _iso(seconds: float) -> str | None:
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds") if seconds > 0 else None
     except (OverflowError, ValueError, OSError):
         return None
+
+
+def _mains(processes: Sequence[Process]) -> list[tuple[Process, ThreadState]]:
+    return [(process, process.main) for process in processes]
