@@ -13,7 +13,15 @@ from ci_tasks.errors import printable
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.report.hang import hang_groups
 from ci_tasks.report.outcome import verdict
-from ci_tasks.report.table import duration_of, evidence_of, one_line, reason_with_attempts, rows_by_deviation
+from ci_tasks.report.table import (
+    GPU_HEADING,
+    duration_of,
+    evidence_of,
+    gpu_sentences,
+    one_line,
+    reason_with_attempts,
+    rows_by_deviation,
+)
 from ci_tasks.report.triage import describe
 
 MOST = 900_000  # bytes
@@ -31,7 +39,7 @@ _NO_WIDTH = "\u200b"
 def render(name: str, records: Sequence[RunRecord]) -> str:
     """The summary of the runs that `name` stands for; ends with a newline."""
     head = [f"## {cell(verdict(records))}", "", f"{cell(name)}. {_code(records)}".rstrip(), ""]
-    table, differences = _table(records), _deviations(records)
+    table, differences = [*_table(records), *_gpus(records)], _deviations(records)
     for failed in (_failures(records, context=True), _failures(records, context=False), []):
         text = "\n".join([*head, *table, *failed, *differences]) + "\n"
         if len(text.encode(errors="surrogatepass")) <= MOST:
@@ -73,6 +81,11 @@ def _line(record: RunRecord) -> str:
         cell(reason_with_attempts(record)),
     )
     return f"| {_SYMBOLS.get(status, '⏳')} {status} | {' | '.join(cells)} |"
+
+
+def _gpus(records: Sequence[RunRecord]) -> list[str]:
+    lines = [f"- {cell(row)}: {cell(sentence)}" for row, sentence in gpu_sentences(records)]
+    return [GPU_HEADING, "", *lines, ""] if lines else []
 
 
 def _failures(records: Sequence[RunRecord], context: bool) -> list[str]:

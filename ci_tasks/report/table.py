@@ -15,6 +15,7 @@ from ci_tasks.report.layout import columns, without_middle
 from ci_tasks.workflow.model import Row
 
 _MAX_CELL = 58
+GPU_HEADING = "GPUs while rows ran:"
 _MOST_ODDITIES = 4  # of a row's GPUs
 _MAX_REASON = 300  # characters; the record has all of it
 _WHAT_WAS_TESTED = {"code", "files unlike your disk", "files of the run", "status.json", "exit code", "retried"}
@@ -61,14 +62,20 @@ def results(
 
 
 def gpu_oddities(records: Sequence[RunRecord], width: int | None = None) -> list[str]:
-    """What was odd about the GPUs while rows ran, and of a row that did not pass, when they were not sampled."""
-    body = [
-        (f"  {record.row}:", sentence)
+    """The lines of `gpu_sentences` under their heading; none where there are no sentences."""
+    body = [(f"  {row}:", sentence) for row, sentence in gpu_sentences(records)]
+    return [GPU_HEADING, *columns(body, width)] if body else []
+
+
+def gpu_sentences(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    """With its row, what was odd about the GPUs while it ran, and of a row that did not pass, when they were not
+    sampled."""
+    return [
+        (record.row, sentence)
         for record in records
         if record.gpu_use is not None
         for sentence in _of_gpus(record.gpu_use, failed=record.status != PASSED)
     ]
-    return ["GPUs while rows ran:", *columns(body, width)] if body else []
 
 
 def _of_gpus(use: GpuUse, *, failed: bool) -> list[str]:

@@ -83,6 +83,22 @@ def test_a_summary_has_the_verdict_table_failures_and_differences() -> None:
     ]
 
 
+def test_what_was_odd_about_gpus_stands_below_the_table() -> None:
+    use = {"oddities": ["GPU 3 was throttled (power cap) for 41 s"], "strangers": [], "not_seen": ["no Xids | read"]}
+    lines = render("my run", [record("ok", gpu_use=use), record("bad", "failed", gpu_use=use)]).splitlines()
+    at = lines.index("GPUs while rows ran:")
+    assert lines[at - 1 : at + 6] == [
+        "",
+        "GPUs while rows ran:",
+        "",
+        "- ok: GPU 3 was throttled (power cap) for 41 s",
+        "- bad: GPU 3 was throttled (power cap) for 41 s",
+        "- bad: no Xids &#124; read",
+        "",
+    ]
+    assert "GPUs while" not in render("my run", [record("ok")])
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
