@@ -29,6 +29,7 @@ from ci_tasks.records import Triage
 GOALS = {"line": 0.90, "cause": 0.85, "verdict": 0.95}
 _WORD = re.compile(r"error|exception|fatal|failed|killed", re.I)
 _ERROR = re.compile(r"\w*Error: ")
+_VERDICTS = {"failed": "fail", "passed": "pass", "cancelled": "blocked"}  # as labels have them
 
 
 def _first(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
@@ -64,7 +65,7 @@ class Answer:
 
     @property
     def verdict(self) -> bool:
-        return bool(self.got.verdict == self.case["verdict"])
+        return bool(_VERDICTS.get(self.got.verdict, self.got.verdict) == self.case["verdict"])
 
 
 def holds(case: dict[str, Any], line: str) -> bool:
@@ -159,7 +160,7 @@ def _wrong(answers: list[Answer]) -> Iterable[dict[str, Any]]:
                 "in": wrong,
                 "wanted": {key: one.case[key] for key in ("cause", "verdict", "root_line")},
                 "got": {"cause": one.got.cause, "verdict": one.got.verdict, "line": one.got.line, "rule": one.got.rule},
-                "second": one.got.second.line if one.got.second else None,
+                "next": [other.line for other in one.got.candidates],
                 "ambiguous": bool(one.case.get("ambiguous")),
             }
 

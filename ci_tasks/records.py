@@ -69,18 +69,22 @@ class TriageCandidate:
     line_no: int
     line: str
     rule: str
+    group: str = "unknown"
+    confidence: float = 0.0
 
 
 @dataclass(frozen=True)
 class Triage:
     """What a log says of its failure.
 
-    `verdict` is `fail` (the code under test or its configuration), `blocked` (the environment) or `pass` (nothing
-    failed); `cause` one of the classes of rules.yaml, `unknown` where no rule knows, `pass` where nothing failed.
+    `verdict` is `failed` (the code under test or its configuration), `blocked` (the environment), `passed` (nothing
+    failed), `cancelled`, or `unknown` (neither an exit code nor an end was seen); `cause` one of the classes of
+    rules.yaml, `unknown` where no rule knows, `pass` where nothing failed; `group` one of `results.triage.GROUPS`.
     `line` has no escape sequences; `text` is the same without timestamp, rank and actor. `signature` is equal for
     two runs of one failure, "" where nothing failed. `confidence` is between 0 and 1. `context` are the lines
     around, the failing one among them; `reason` is the rule's explanation; `frames` the innermost calls of its
-    traceback as `file:function`, outermost first. `second` is the next best, where that is not far behind.
+    traceback as `file:function`, outermost first. `candidates` are the next best lines; where the line is not known,
+    the best.
     """
 
     cause: str
@@ -94,7 +98,8 @@ class Triage:
     reason: str = ""
     rule: str = ""
     frames: tuple[str, ...] = ()
-    second: TriageCandidate | None = None
+    group: str = "unknown"
+    candidates: tuple[TriageCandidate, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,8 @@ class Option:
         if self.kind is int:
             if not (value.isascii() and value.isdecimal() and int(value) >= self.minimum):
                 at_least = f" of at least {self.minimum}" if self.minimum > 1 else ""
-                message = f"{flag} takes a number of {self.unit}{at_least}, not {value!r}"
+                unit = f" of {self.unit}" if self.unit else ""
+                message = f"{flag} takes a number{unit}{at_least}, not {value!r}"
                 raise UsageError(message, hint=self._example(flag))
             return int(value)
         if self.kind is float:

@@ -21,6 +21,7 @@ from ci_tasks.records import (
     RunRecord,
     Triage,
 )
+from ci_tasks.results.triage import NOTHING, UNKNOWN
 
 _ALLOWED = "allowed"  # of a failed row that does not fail CI's run
 # Status → what is said of one row, and of several; what matters most comes first.
@@ -156,7 +157,7 @@ def _failures(records: Sequence[RunRecord]) -> list[Failure]:
 
 
 def _cause_name(triage: Triage | None) -> str:
-    return triage.cause if triage and triage.cause not in ("unknown", "pass") else ""
+    return triage.cause if triage and triage.cause not in (UNKNOWN, NOTHING) else ""
 
 
 def _first_line(reason: str) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol
 from ci_tasks.errors import shortened
 from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Deviation, Evidence, GpuUse, RunRecord
 from ci_tasks.report.layout import columns, without_middle
+from ci_tasks.results.triage import NOTHING, UNKNOWN
 from ci_tasks.workflow.model import Row
 
 _MAX_CELL = 58
@@ -102,7 +103,7 @@ def left_on_hosts(records: Sequence[RunRecord], width: int | None = None) -> lis
 
 def cause_and_reason(record: RunRecord) -> str:
     """The cause of a row that did not pass, as far as one is known, and the line that says so."""
-    has_cause = record.cause not in (None, "unknown", "pass")
+    has_cause = record.cause not in (None, UNKNOWN, NOTHING)
     reason = one_line(record.reason)
     return f"{record.cause}: {reason}" if has_cause and reason else reason
 

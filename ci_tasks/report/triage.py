@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 
 from ci_tasks.errors import printable
-from ci_tasks.records import Triage
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
 from ci_tasks.report.layout import columns, without_middle
+from ci_tasks.results.triage import UNKNOWN
 
 VERDICTS = {
-    "fail": "failed: the code under test, or its configuration",
-    "blocked": "blocked: the environment, not the code",
-    "pass": "nothing failed in this log",
-    "unknown": "unknown: nothing failed in what was read of this log, and its end was not read",
+    FAILED: "failed: the code under test, or its configuration",
+    BLOCKED: "blocked: the environment, not the code",
+    CANCELLED: "cancelled: somebody, or a newer run, stopped it",
+    PASSED: "passed: nothing failed in this log",
+    UNKNOWN: "unknown: the log shows no end of the job; `--exit-code N` gives its exit code",
 }
+_OF_OLD_RECORDS = {"fail": FAILED, "pass": PASSED}
+_NO_LINE = (PASSED, UNKNOWN)
+_SURE = 0.8  # from here on the other candidates are not worth a person's time
 _WIDE = 200
 _NARROWEST = 24  # columns of a log's line
 # What GitHub puts before each line, alone or behind gh's columns: it would fill a terminal's width.
@@ -22,8 +27,8 @@ _CI_PREFIX = re.compile(r"^(?:[^\t]{1,300}\t[^\t]{0,500}\t)?\ufeff?\d{4}-\d\d-\d
 
 def describe(triage: Triage, width: int | None = None) -> list[str]:
     """The lines of `triage`. In a terminal its words wrap, and lines of the log lose their middle."""
-    if triage.verdict in ("pass", "unknown"):
-        return [VERDICTS[triage.verdict]]
+    if triage.verdict in _NO_LINE and not triage.candidates:
+        return [verdict_sentence(triage)]
     where = f"line {triage.line_no}" if triage.line_no else "no line"
     facts = [
         ("cause:", _cause(triage)),
@@ -31,10 +36,15 @@ def describe(triage: Triage, width: int | None = None) -> list[str]:
         ("where:", f"{where}{_frames(triage)}, confidence {triage.confidence:.2f}"),
         *([("signature:", _cut(triage.signature))] if triage.signature else []),
     ]
-    if second := triage.second:
-        facts.append(("or:", f"{_cut(second.line)} (line {second.line_no}, {second.cause})"))
+    if triage.confidence < _SURE:
+        facts += [("or:", f"{_cut(other.line)} (line {other.line_no}, {other.cause})") for other in triage.candidates]
     body = columns([(f"{name:<10}", text) for name, text in facts], width)
-    return [VERDICTS[triage.verdict], *body, *(printable(line) for line in _context(triage, width))]
+    return [verdict_sentence(triage), *body, *(printable(line) for line in _context(triage, width))]
+
+
+def verdict_sentence(triage: Triage) -> str:
+    """The verdict in words."""
+    return VERDICTS[_OF_OLD_RECORDS.get(triage.verdict, triage.verdict)]
 
 
 def numbered_context(triage: Triage) -> list[tuple[int, str]]:

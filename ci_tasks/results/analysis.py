@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,14 +10,25 @@ from typing import TYPE_CHECKING
 from ci_tasks import registry
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.hang.facts import HangFacts
+from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.agent.run_directory import RunDir, read_record
 from ci_tasks.records import Hang, Triage
 
 if TYPE_CHECKING:
     from ci_tasks.results.verdict import JobEnd
 
-FailureAnalysis = Callable[[Iterable[bytes], "JobEnd"], Triage]
-"""Why a job failed: its log's bytes, cut anywhere, and how it ended."""
+
+@dataclass(frozen=True)
+class JobKnowledge:
+    """What is known of a job beside its log and its end: what its processes noted, and logs of runs of it that passed,
+    as pieces of bytes."""
+
+    evidence: RunEvidence | None = None
+    passed: Sequence[Iterable[bytes]] = ()
+
+
+FailureAnalysis = Callable[[Iterable[bytes], "JobEnd", JobKnowledge], Triage]
+"""Why a job failed: its log's bytes, cut anywhere, how it ended, and what else is known."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +48,10 @@ CiLogReader = Callable[[str, "str | None"], AbstractContextManager[CiJobLog]]
 """Opens a file with CI's log, of the job that is named where it holds several. Raises UsageError."""
 
 
-def analyse(log: Iterable[bytes], ended: JobEnd) -> Triage | None:
+def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowledge()) -> Triage | None:
     """Why a job failed, as far as its log says; None where no feature analyses failures."""
     failure_analysis: FailureAnalysis | None = registry.hook("failure_analysis")
-    return failure_analysis(log, ended) if failure_analysis else None
+    return failure_analysis(log, ended, known) if failure_analysis else None
 
 
 def hang_of(run: RunDir) -> Hang | None:

@@ -71,7 +71,7 @@ from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.log_facts import LogFacts, read_log
 from ci_tasks.results.probe_evidence import probe_summary, read_run_evidence, with_imports
-from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN
+from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
 from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
 from ci_tasks.results.waits import queue_seconds
 
@@ -122,7 +122,7 @@ def _with_hang(record: RunRecord, hang: Hang | None) -> RunRecord:
     attempts = (*record.attempts[:-1], replace(record.attempts[-1], reason=reason))
     triage = record.triage
     if triage is not None and triage.cause in (UNKNOWN, TIMEOUT_HANG):
-        triage = replace(triage, cause=TIMEOUT_HANG, reason=hang.reason)
+        triage = replace(triage, cause=TIMEOUT_HANG, group=group_of(TIMEOUT_HANG), reason=hang.reason)
     return replace(record, reason=reason, attempts=attempts, triage=triage)
 
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 from ci_tasks.agent import run_directory
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, Triage, Verdict
-from ci_tasks.results import triage as triages
 from ci_tasks.results.junit import Junit
 from ci_tasks.results.log_facts import LogFacts
 
@@ -135,7 +134,7 @@ def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | N
 
 def _environment(triage: Triage, containers: bool) -> bool:
     """Whether the log is right to blame the environment: docker cannot have stopped a row that never called it."""
-    sure = triage.verdict == triages.BLOCKED and triage.confidence >= SURE
+    sure = triage.verdict == BLOCKED and triage.confidence >= SURE
     return sure and (containers or triage.rule != _DOCKERS_RULE)
 
 

@@ -12,16 +12,16 @@ hosts:
 
 # Failure → cause, verdict, what the line says.
 GALLERY = {
-    "oom": ("cuda_oom", "fail", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 25.60 GiB."),
-    "nccl-timeout": ("nccl_error", "fail", "Watchdog caught collective operation timeout"),
-    "engine": ("sglang_engine_crash", "fail", "ValueError: token_to_kv_pool memory leak detected!"),
-    "kl": ("test_assertion", "fail", "AssertionError: the policy is not its reference at step 0"),
-    "hang": ("timeout_hang", "fail", "Watchdog timeout (self.watchdog_timeout=0.4)"),
+    "oom": ("cuda_oom", "failed", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 25.60 GiB."),
+    "nccl-timeout": ("nccl_error", "failed", "Watchdog caught collective operation timeout"),
+    "engine": ("sglang_engine_crash", "failed", "ValueError: token_to_kv_pool memory leak detected!"),
+    "kl": ("test_assertion", "failed", "AssertionError: the policy is not its reference at step 0"),
+    "hang": ("timeout_hang", "failed", "Watchdog timeout (self.watchdog_timeout=0.4)"),
     "disk": ("disk_full", "blocked", "OSError: [Errno 28] No space left on device"),
     "import": ("import_error", "blocked", "ModuleNotFoundError: No module named 'tiny_math_verify'"),
     "port": ("port_in_use", "blocked", "OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', "),
     "hub": ("hf_download", "blocked", "Too Many Requests"),
-    "flaky": ("test_assertion", "fail", "AssertionError: the engine answers with weights of version 0, not of 1"),
+    "flaky": ("test_assertion", "failed", "AssertionError: the engine answers with weights of version 0, not of 1"),
 }
 
 

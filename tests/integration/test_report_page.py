@@ -67,7 +67,7 @@ def keep_large(person: Any) -> None:
     blame = {
         **dict.fromkeys(("line", "text"), "AssertionError: the needle"),
         "cause": "test_assertion",
-        "verdict": "fail",
+        "verdict": "failed",
         "line_no": FAILING,
         "signature": "AssertionError#1",
         "confidence": 0.9,
@@ -243,7 +243,7 @@ def keep_all_kinds(person: Any) -> None:
     """Rows of two hosts: passed, failed alike, blocked, and cancelled before they began."""
     oom = {
         "cause": "cuda_oom",
-        "verdict": "fail",
+        "verdict": "failed",
         "line_no": 2,
         "signature": "oom#1",
         "confidence": 0.9,
@@ -251,7 +251,7 @@ def keep_all_kinds(person: Any) -> None:
         "reason": "a GPU's memory did not hold what the job put there",
         "context": ["before", LONG],
         "frames": ["train.py:step"],
-        "second": {"cause": "x", "verdict": "fail", "line_no": 1, "line": LONG, "rule": ""},
+        "candidates": [{"cause": "x", "verdict": "failed", "line_no": 1, "line": LONG, "rule": ""}],
     }
     many = [f"--a-flag-of-the-container-{number}={'x' * number}" for number in range(30)]
     own = {"what": "container flags", "ci": " ".join(many), "here": "/a/long/path" * 9, "why": "no container"}

@@ -33,7 +33,7 @@ def record(row: str = "ppo", status: str = "passed", **more: Any) -> RunRecord:
 
 
 def triage(**fields: Any) -> dict[str, Any]:
-    return {"verdict": "fail", "signature": "x", "confidence": 0.9, **fields}
+    return {"verdict": "failed", "signature": "x", "confidence": 0.9, **fields}
 
 
 def case(record: RunRecord, log: str = "/runs/01/log") -> ElementTree.Element:

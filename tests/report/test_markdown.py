@@ -13,7 +13,7 @@ from ci_tasks.report.markdown import MOST, cell, render
 EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
 TRIAGE = {
     "cause": "cuda_oom",
-    "verdict": "fail",
+    "verdict": "failed",
     "line_no": 2,
     "line": "OutOfMemoryError: no room",
     "text": "OutOfMemoryError: no room",
@@ -144,7 +144,7 @@ def test_a_row_that_hung_lists_who_stood_where() -> None:
     hang = {"outcome": "shown", "kind": "rank waits elsewhere", "reason": "rank 3 waits", "groups": groups}
     triage = {
         "cause": "timeout_hang",
-        "verdict": "fail",
+        "verdict": "failed",
         "line_no": None,
         "line": "",
         "signature": "",

@@ -15,7 +15,7 @@ FEATURES = ("doctor", "bisect")
 
 
 def record(row: str, status: str, cause: str = "", signature: str = "", **more: Any) -> RunRecord:
-    triage = {"cause": cause, "verdict": "fail", "line_no": 1, "line": "x", "signature": signature, "confidence": 0.9}
+    triage = {"cause": cause, "verdict": "failed", "line_no": 1, "line": "x", "signature": signature, "confidence": 0.9}
     fields = {"id": "b.01", "label": "l", "row": row, "host": "h1", "status": status, **more}
     return decode(RunRecord, {**fields, "triage": {**triage, "reason": f"why {cause}"} if cause else None}, where="")
 

@@ -8,7 +8,7 @@ from ci_tasks.report.triage import describe
 LONG = "OutOfMemory: " + " ".join(f"word-{number}-end" for number in range(60))
 CONTEXT = ("a", LONG, '  File "/a/very/long/path/to/some/workspace/of/a/run/tests/test_x.py", line 3, in main')
 FOUND = Triage(
-    "cuda_oom", "fail", 2, LONG, "s#1", 0.9, context=CONTEXT, text=LONG, reason="no room", frames=("a.py:f",)
+    "cuda_oom", "failed", 2, LONG, "s#1", 0.9, context=CONTEXT, text=LONG, reason="no room", frames=("a.py:f",)
 )
 
 
@@ -29,7 +29,7 @@ def test_in_a_file_a_fact_is_one_line() -> None:
 def test_the_prefixes_of_ci_are_left_out_of_the_lines_around() -> None:
     columns, stamp = "e2e-test-ckpt (test_x.py, 8)\tRun tests\t", "2026-11-22T10:00:00.1234567Z "
     context = (f"{columns}{stamp}    forward(device)", f"{stamp}ValueError: no", "2026-11-22T10:00:00.123 of the job")
-    found = Triage("x", "fail", 12, context[1], "s#1", 0.9, context=context, text="ValueError: no")
+    found = Triage("x", "failed", 12, context[1], "s#1", 0.9, context=context, text="ValueError: no")
     assert [line.strip() for line in describe(found, 60)[-3:]] == [
         "11 |     forward(device)",
         ">     12 | ValueError: no",

@@ -23,7 +23,7 @@ ALL_SKIPPED = Evidence("unittest", 0, 0, 2)
 UNDEFINED = "nothing ran: t.py has no __main__ block, python only defined its tests"
 LINE = LogFacts(last_line=(9, "the end"))
 FOUND = Triage(
-    "test_assertion", "fail", 4, "(Actor pid=3) AssertionError: x", "AssertionError: x#1", 0.9, "AssertionError: x"
+    "test_assertion", "failed", 4, "(Actor pid=3) AssertionError: x", "AssertionError: x#1", 0.9, "AssertionError: x"
 )
 UNSURE = replace(FOUND, verdict="blocked", confidence=0.5)
 FULL = Triage("disk_full", "blocked", 4, "OSError: no space", "OSError#2", 0.9, "OSError: no space")

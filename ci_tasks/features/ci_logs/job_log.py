@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from ci_tasks.agent import run_directory
@@ -13,9 +13,9 @@ from ci_tasks.features.ci_logs.parse.job_parser import parse_job
 from ci_tasks.features.ci_logs.parse.recovered_job import FAILURE, SUCCESS, TIMED_OUT, RecoveredJob
 from ci_tasks.features.ci_logs.parse.split_lines import LogLine, jobs_in, split_lines
 from ci_tasks.features.ci_logs.sources.log_file import STANDARD_INPUT, JobLog, OpenLog, open_log
-from ci_tasks.records import Triage
-from ci_tasks.results.analysis import CiJobLog, analyse
-from ci_tasks.results.triage import NOT_ANALYSED, NOT_SEEN, PASS
+from ci_tasks.records import PASSED, Triage
+from ci_tasks.results.analysis import CiJobLog, JobKnowledge, analyse
+from ci_tasks.results.triage import NOT_ANALYSED, NOT_SEEN
 from ci_tasks.results.verdict import JobEnd
 
 _UNKNOWN_FAILURE = 1  # the exit code of a job that failed where the log does not show its code
@@ -30,16 +30,21 @@ class AnalysedLog:
     triage: Triage
 
 
-def from_file(path: str, job: str | None = None) -> AnalysedLog:
-    """The job in a file, or on standard input for `-`. Raises UsageError for what is no log, or holds several jobs
-    of which `job` names none."""
-    with open_log(path) as log:
-        analysed = _analysed(log.name, _selected(log, job), RecoveredJob())
+def from_file(
+    path: str, job: str | None = None, *, exit_code: int | None = None, passed: Sequence[str] = ()
+) -> AnalysedLog:
+    """The job in a file, or on standard input for `-`. `exit_code` is the job's, where the caller knows it; `passed`
+    are files with logs of runs of it that passed. Raises UsageError for what is no log, or holds several jobs of which
+    `job` names none."""
+    with ExitStack() as stack:
+        green = [_selected(stack.enter_context(open_log(name)), job) for name in passed]
+        log = stack.enter_context(open_log(path))
+        analysed = _analysed(log.name, _selected(log, job), RecoveredJob(), exit_code, green)
         if not log.cut:
             return analysed
         print(log.cut, file=sys.stderr)
         # What came later may have failed.
-        return replace(analysed, triage=NOT_SEEN) if analysed.triage.verdict == PASS else analysed
+        return replace(analysed, triage=NOT_SEEN) if analysed.triage.verdict == PASSED else analysed
 
 
 def from_url(url: str) -> AnalysedLog:
@@ -111,10 +116,21 @@ def _ambiguous(message: str, names: Sequence[str]) -> UsageError:
     return UsageError(message, hint="--job takes one of:\n" + "\n".join(f"  {name}" for name in names))
 
 
-def _analysed(name: str, selected: _SelectedJob, api_job: RecoveredJob) -> AnalysedLog:
+def _analysed(
+    name: str,
+    selected: _SelectedJob,
+    api_job: RecoveredJob,
+    exit_code: int | None = None,
+    passed: Sequence[_SelectedJob] = (),
+) -> AnalysedLog:
     job = _completed(parse_job(selected.lines()), api_job)
-    text = iter(selected) if selected.column else selected.log.chunks()
-    return AnalysedLog(name, job, analyse(text, _job_end(job)) or NOT_ANALYSED)
+    ended = _job_end(job) if exit_code is None else replace(_job_end(job), exit_code=exit_code)
+    known = JobKnowledge(passed=[_pieces(green) for green in passed])
+    return AnalysedLog(name, job, analyse(_pieces(selected), ended, known) or NOT_ANALYSED)
+
+
+def _pieces(selected: _SelectedJob) -> Iterable[bytes]:
+    return iter(selected) if selected.column else selected.log.chunks()
 
 
 def _completed(job: RecoveredJob, api_job: RecoveredJob) -> RecoveredJob:

@@ -22,7 +22,9 @@ from ci_tasks.cli.options import (
     REPO,
     REV,
     WORKFLOW,
+    number,
     positional,
+    repeatable,
     switch,
     text,
 )
@@ -47,6 +49,10 @@ _HERE = replace(HOST, default="local", commas=False)
 class TriageOptions:
     log: str = positional(_LOG.help, hint="`ci-tasks triage --help` has examples").field()
     job: str | None = _JOB.field()
+    exit_code: int | None = number("the job's exit code, where the log does not say it", "", minimum=0).field()
+    passed: tuple[str, ...] = repeatable(
+        "a log of a run of this job that passed: its lines are normal; may be repeated", "FILE"
+    ).field()
     json: bool = JSON.field()
     brief: bool = BRIEF.field()
 
@@ -55,12 +61,13 @@ def triage(options: TriageOptions) -> int:
     """
     ci-tasks triage failed.log
     gh run view 123 --log-failed | ci-tasks triage -
+    ci-tasks triage failed.log --passed yesterday.log --exit-code 1
     ci-tasks triage failed.log --brief            for an assistant
     """
     from ci_tasks.features.ci_logs.job_log import from_file
     from ci_tasks.features.failures.reproduction.reproduce import show_triage
 
-    analysis = from_file(options.log, options.job)
+    analysis = from_file(options.log, options.job, exit_code=options.exit_code, passed=options.passed)
     if options.json:
         print_json(encode(analysis.triage, versioned=False))
         return 0

@@ -108,7 +108,7 @@ def _abridged(record: RunRecord, id: str) -> RunRecord:
         id=record.id or id,
         reason=record.reason[:_MAX_REASON],
         checkout=replace(record.checkout, dirty=()) if record.checkout else None,
-        triage=replace(record.triage, context=(), frames=(), second=None) if record.triage else None,
+        triage=replace(record.triage, context=(), frames=(), candidates=()) if record.triage else None,
         hang=replace(record.hang, groups=(), could_not=()) if record.hang else None,
         metrics={},
         deviations=(),

@@ -18,7 +18,7 @@ OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n
 
 
 @pytest.mark.parametrize(
-    ("beginning", "verdict", "cause"), [(b"step 1\n", "unknown", "unknown"), (OOM, "fail", "cuda_oom")]
+    ("beginning", "verdict", "cause"), [(b"step 1\n", "unknown", "unknown"), (OOM, "failed", "cuda_oom")]
 )
 def test_the_beginning_of_a_log_shows_a_failure_but_never_that_there_was_none(
     beginning: bytes,

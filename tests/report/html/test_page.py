@@ -23,7 +23,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u202e\x1b[31m"
 EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
 TRIAGE = {
     "cause": "cuda_oom",
-    "verdict": "fail",
+    "verdict": "failed",
     "line_no": 2,
     "line": "OutOfMemoryError: no room",
     "text": "OutOfMemoryError: no room",

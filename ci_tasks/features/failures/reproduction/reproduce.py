@@ -20,12 +20,11 @@ from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
 from ci_tasks.features.failures.reproduction import report
 from ci_tasks.features.failures.reproduction.verdicts import BLOCKED, ReproductionResult, compare_failures
 from ci_tasks.given_values import GivenValues
-from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, RunRecord
+from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, RunRecord
 from ci_tasks.report import table
 from ci_tasks.report.brief import triage as brief_triage
 from ci_tasks.report.triage import describe
 from ci_tasks.results import store
-from ci_tasks.results.triage import PASS
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.label import execute_label
@@ -55,7 +54,7 @@ def reproduce(
     log: AnalysedLog, config: Config, options: ReproduceOptions, events: EventStream | None = None
 ) -> ReproductionResult:
     """Run the job of a log again, and say whether it is the same failure."""
-    if log.triage.verdict == PASS:
+    if log.triage.verdict == PASSED:
         raise UsageError(f"{log.name!r} shows no failure", hint="give the log of a job that failed")
     config.host(options.host)
     source, recovered, row = _job_of_log(log.job, options, config.given)

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ci_tasks.features.failures.triage.candidate_reader import PLAIN, Candidate, CandidateReader
+from ci_tasks.features.failures.triage.line_template import masked
 from ci_tasks.features.failures.triage.log_prefixes import read
 from ci_tasks.features.failures.triage.ranking import FLOOR, cause_of, ranked
 from ci_tasks.features.failures.triage.rules import ROOT, WRAPPER, Rules, shipped
 from ci_tasks.features.failures.triage.signature import of_code, sign
-from ci_tasks.records import Triage, TriageCandidate
+from ci_tasks.records import FAILED, PASSED, Triage, TriageCandidate
 from ci_tasks.results.log_scanner import LogScanner
-from ci_tasks.results.triage import FAIL, PASS, UNKNOWN
+from ci_tasks.results.triage import NOTHING, UNKNOWN, group_of
 
 _IGNORED_ONLY = 5.0  # no more speaks for it than for what Python ignored
 _CLOSE = 14.0  # how far behind a second one still makes us unsure
@@ -20,22 +21,50 @@ _MERE_ENDS = ("launcher", "going-down")
 _SURE, _BARE, _WRAPPED, _GUESS = 0.9, 0.7, 0.35, 0.1
 
 
-def triage(log: Iterable[bytes], exit_code: int | None = None, rules: Rules | None = None) -> Triage:
+def triage(
+    log: Iterable[bytes],
+    exit_code: int | None = None,
+    rules: Rules | None = None,
+    *,
+    passed: Iterable[Iterable[bytes]] = (),
+) -> Triage:
     """The reason of a failure. `log` is the log's bytes in order, cut anywhere; `exit_code` is the job's, if it is
-    known: 0 makes what was printed no failure, another one makes a clean log unknown instead of passed."""
+    known: 0 makes what was printed no failure, another one a failure of what says nothing. `passed` are logs of runs
+    that passed: a line that they have too is no reason."""
     rules = rules or shipped()
+    normal = frozenset().union(*(_templates(green, rules) for green in passed))
+    reader = read_candidates(log, rules)
+    order = ranked([candidate for candidate in reader.candidates if masked(candidate.text) not in normal])
+    if exit_code == 0:
+        return Triage(NOTHING, PASSED, None, "", "", _SURE)
+    if not _failed(order, reader, exit_code):
+        return _without_failure(reader)
+    if not order:
+        last = reader.last
+        ending = sign(f"exit code {exit_code}", "", ()) if exit_code else ""
+        return Triage(UNKNOWN, FAILED, last.number if last else None, last.shown if last else "", ending, _GUESS)
+    return _of_engine(_triage_of(order, reader.candidates, rules), reader.engines, rules)
+
+
+def read_candidates(log: Iterable[bytes], rules: Rules) -> CandidateReader:
+    """What of a log may be the reason."""
     reader = CandidateReader(rules)
     scanner = LogScanner(rules.keywords, reader.needs_next_line)
     scanner.read(log, reader.feed)
     reader.end(scanner.tail)
-    order = ranked(reader.candidates)
-    if exit_code == 0 or not _failed(order, reader, exit_code):
-        return Triage(PASS, PASS, None, "", "", _SURE if exit_code == 0 or not order else 0.6)
-    if not order:
-        last = reader.last
-        ending = sign(f"exit code {exit_code}", "", ()) if exit_code else ""
-        return Triage(UNKNOWN, FAIL, last.number if last else None, last.shown if last else "", ending, _GUESS)
-    return _of_engine(_triage_of(order, reader.candidates, rules), reader.engines, rules)
+    return reader
+
+
+def _templates(log: Iterable[bytes], rules: Rules) -> frozenset[str]:
+    """What would be candidates of a run that passed."""
+    return frozenset(masked(candidate.text) for candidate in read_candidates(log, rules).candidates)
+
+
+def _without_failure(reader: CandidateReader) -> Triage:
+    """Of a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
+    if reader.succeeded_at:
+        return Triage(NOTHING, PASSED, None, "", "", _SURE)
+    return Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0)
 
 
 def _failed(order: list[tuple[float, Candidate]], reader: CandidateReader, exit_code: int | None) -> bool:
@@ -73,7 +102,8 @@ def _triage_of(order: list[tuple[float, Candidate]], candidates: list[Candidate]
         reason=_explanation(chosen, cause, rules),
         rule=chosen.rule.name if chosen.rule else "",
         frames=of_code(chosen.frames),
-        second=_second_candidate(second[1], candidates, rules) if second else None,
+        group=group_of(cause),
+        candidates=tuple(_candidate(other, candidates, rules) for _, other in order[1:3]),
     )
 
 
@@ -89,7 +119,7 @@ def _of_engine(result: Triage, named: dict[str, int], rules: Rules) -> Triage:
     if result.cause != UNKNOWN or result.rule or not result.frames or not named[engine]:
         return result
     cause = f"{engine}_engine_crash"
-    return replace(result, cause=cause, reason=rules.explanations.get(cause, ""))
+    return replace(result, cause=cause, group=group_of(cause), reason=rules.explanations.get(cause, ""))
 
 
 def _line_before(chosen: Candidate, rules: Rules) -> Candidate | None:
@@ -104,10 +134,10 @@ def _line_before(chosen: Candidate, rules: Rules) -> Candidate | None:
     return None
 
 
-def _second_candidate(candidate: Candidate, candidates: list[Candidate], rules: Rules) -> TriageCandidate:
+def _candidate(candidate: Candidate, candidates: list[Candidate], rules: Rules) -> TriageCandidate:
     cause, verdict = cause_of(candidate, candidates, rules)
     rule = candidate.rule.name if candidate.rule else ""
-    return TriageCandidate(cause, verdict, candidate.line.number, candidate.line.shown, rule)
+    return TriageCandidate(cause, verdict, candidate.line.number, candidate.line.shown, rule, group_of(cause))
 
 
 def _confidence(best: float, chosen: Candidate, cause: str, close: bool) -> float:

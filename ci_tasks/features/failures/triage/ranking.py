@@ -10,7 +10,8 @@ import re
 
 from ci_tasks.features.failures.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, PLAIN, PYTEST, Candidate
 from ci_tasks.features.failures.triage.rules import ROOT, SYMPTOM, WRAPPER, Rules
-from ci_tasks.results.triage import BLOCKED, FAIL, UNKNOWN
+from ci_tasks.records import BLOCKED, FAILED
+from ci_tasks.results.triage import UNKNOWN
 
 # An explanation as a traceback's end or in pytest's report; on a line by itself; in a mere warning.
 _ROOT = {EXCEPTION_END: 100.0, PYTEST: 100.0, EXCEPTION_LINE: 96.0, PLAIN: 94.0}
@@ -114,7 +115,7 @@ def _own_cause(candidate: Candidate, candidates: list[Candidate], rules: Rules) 
     around.sort(key=lambda other: abs(other.line.number - candidate.line.number))
     if around:
         return _of_rule(around[0])
-    return UNKNOWN, FAIL
+    return UNKNOWN, FAILED
 
 
 def _best_of_chain(candidate: Candidate, candidates: list[Candidate]) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ci_tasks import resources
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 
 ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS = "root", "symptom", "wrapper", "noise", "success", "progress"
 RANKS = (ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS)
@@ -139,7 +140,7 @@ _KEYS = {
     "not",
 }
 _PLACE_KEYS = {"cause", "verdict", "frames", "match"}
-_VERDICTS = ("fail", "blocked")
+_VERDICTS = (FAILED, BLOCKED, CANCELLED)
 
 
 def _rule(order: int, entry: dict[str, Any], expression: Callable[[str, Any], Any]) -> Rule:
@@ -150,7 +151,7 @@ def _rule(order: int, entry: dict[str, Any], expression: Callable[[str, Any], An
     if entry.get("only", LOGGED) not in (RAISED, LOGGED):
         raise ValueError(f"{where}: only is {RAISED} or {LOGGED}")
     if entry["rank"] not in (NOISE, SUCCESS, PROGRESS) and entry.get("verdict") not in _VERDICTS:
-        raise ValueError(f"{where}: verdict is fail or blocked")
+        raise ValueError(f"{where}: verdict is one of {', '.join(_VERDICTS)}")
     return Rule(
         name=entry["name"],
         rank=entry["rank"],
@@ -169,7 +170,7 @@ def _place(number: int, entry: dict[str, Any], expression: Callable[[str, Any], 
     where = f"frames, number {number}"
     _check_keys(where, entry, _PLACE_KEYS, ("cause", "verdict", "frames"))
     if entry["verdict"] not in _VERDICTS:
-        raise ValueError(f"{where}: verdict is fail or blocked")
+        raise ValueError(f"{where}: verdict is one of {', '.join(_VERDICTS)}")
     match = expression(where, entry["match"]) if "match" in entry else None
     return Place(entry["cause"], entry["verdict"], expression(where, entry["frames"]), match)
 

@@ -23,8 +23,7 @@ from ci_tasks.features.verl.judge.log_records import (
     ROOM,
     WORKER,
 )
-from ci_tasks.records import Triage
-from ci_tasks.results import triage as triages
+from ci_tasks.records import BLOCKED, Triage
 
 CONSTRUCTION = "Bridge-managed construction"
 ALWAYS, BEFORE, NEVER = "always", "before construction", "never"
@@ -245,7 +244,7 @@ def _is_environment(stage: Stage, error: Triage, text: str, constructed: bool) -
         return False
     if not constructed:
         return True
-    return stage.environment == ALWAYS and (error.verdict == triages.BLOCKED or stage.matches(text))
+    return stage.environment == ALWAYS and (error.verdict == BLOCKED or stage.matches(text))
 
 
 def _words(error: Triage) -> str:

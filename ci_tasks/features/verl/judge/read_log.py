@@ -12,10 +12,10 @@ from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.verl.judge import log_patterns as lines
 from ci_tasks.features.verl.judge.log_records import KEYS, Metrics, PreflightCheck, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.training_log import TrainingLogParser
-from ci_tasks.records import Triage, TriageCandidate
+from ci_tasks.records import PASSED, Triage
 from ci_tasks.results.log_lines import segments, visible
 from ci_tasks.results.log_scanner import LogScanner, blocks
-from ci_tasks.results.triage import PASS
+from ci_tasks.results.triage import UNKNOWN
 
 Log = Callable[[], Iterable[bytes]]
 _BEGIN, _COMMAND, _END = "begin", "command", "end"
@@ -133,13 +133,14 @@ def _with_error(training: TrainingFacts, last: int | None, log: Log) -> Training
 
 
 def _failure_only(triaged: Triage) -> Triage | None:
-    return None if triaged.verdict == PASS else triaged
+    return None if triaged.verdict in (PASSED, UNKNOWN) else triaged
 
 
 def _shifted(triaged: Triage, by: int) -> Triage:
     """`triaged` in the lines of the whole log."""
-    second: TriageCandidate | None = triaged.second and replace(triaged.second, line_no=triaged.second.line_no + by)
-    return replace(triaged, line_no=triaged.line_no + by if triaged.line_no is not None else None, second=second)
+    candidates = tuple(replace(candidate, line_no=candidate.line_no + by) for candidate in triaged.candidates)
+    line_no = triaged.line_no + by if triaged.line_no is not None else None
+    return replace(triaged, line_no=line_no, candidates=candidates)
 
 
 def _between(pieces: Iterable[bytes], first: int, last: int | None) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ ORDER = CommitRun(3, "0123456789abcdef", "one")
 WORK = RowUnderTest("repo", None, "label", "row", read("hosts: {one: {kind: local}}", "hosts.yaml"))
 
 
-def record(status: str, signature: str = "", verdict: str = "fail", reason: str = "why 1") -> RunRecord:
+def record(status: str, signature: str = "", verdict: str = "failed", reason: str = "why 1") -> RunRecord:
     triage = Triage("x", verdict, 1, "line", signature, 0.9) if signature else None
     return RunRecord("id", "label", "row", "one", status, reason, timings=Timings(1.5), triage=triage)
 

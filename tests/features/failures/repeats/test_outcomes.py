@@ -97,7 +97,7 @@ def test_no_such_proportion_is_an_error(successes: int, n: int, z: float) -> Non
 def test_a_record_says_how_its_repetition_ended(
     status: str, signature: str | None, expected: RepetitionOutcome
 ) -> None:
-    triage = None if signature is None else Triage("x", "fail", 1, "line", signature, 0.9)
+    triage = None if signature is None else Triage("x", "failed", 1, "line", signature, 0.9)
     assert outcome(RunRecord("b.01", "l", "r", "h", status, triage=triage)) == expected
 
 

@@ -60,7 +60,7 @@ class Script:
             letter()
             letter = "."
         failed = STATUSES[letter] == "failed"
-        triage = Triage("x", "fail", 1, f"the line of {letter}", f"Error#{letter}", 0.9) if failed else None
+        triage = Triage("x", "failed", 1, f"the line of {letter}", f"Error#{letter}", 0.9) if failed else None
         differs = (Deviation("image", "none", "ours", "it is pinned"),)
         return RunRecord("", "", row, None, STATUSES[letter], "the reason", triage=triage, deviations=differs)
 

@@ -9,7 +9,7 @@ import pytest
 from ci_tasks.features.failures.reproduction.verdicts import compare_failures
 from ci_tasks.records import RunRecord, Triage
 
-CI = Triage("test_assertion", "fail", 7, "AssertionError: kl", "AssertionError: kl#1", 0.9, "AssertionError: kl")
+CI = Triage("test_assertion", "failed", 7, "AssertionError: kl", "AssertionError: kl#1", 0.9, "AssertionError: kl")
 
 
 def record(status: str, signature: str = "", text: str = "", frames: tuple[str, ...] = ()) -> RunRecord:

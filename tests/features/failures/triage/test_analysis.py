@@ -12,7 +12,7 @@ FULL = [b"OSError: [Errno 28] No space left on device\n"]
 
 def test_what_ran_into_its_timeout_hangs() -> None:
     silent = analyse([b"step 1\n"], TIMEOUT)
-    assert (silent.cause, silent.verdict, silent.line) == ("timeout_hang", "fail", "step 1")
+    assert (silent.cause, silent.verdict, silent.line) == ("timeout_hang", "failed", "step 1")
     assert silent.reason == "it did not end within 90 min"
     assert silent.signature == analyse([b"step 2\n"], TIMEOUT).signature
 

@@ -84,7 +84,7 @@ def test_the_number_and_the_context_are_those_of_the_blamed_line(name: str) -> N
     case = read(name)
     got = triage([case.log], exit_code=case.exit)
     if got.line_no is None:
-        assert got.verdict == "pass"
+        assert got.verdict in ("passed", "unknown")
         return
     assert got.line.encode() in case.log.split(b"\n")[got.line_no - 1].replace(b"\x1b[1m", b"").replace(b"\x1b[0m", b"")
     assert got.line in got.context or got.cause == "unknown"

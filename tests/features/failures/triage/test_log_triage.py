@@ -16,8 +16,8 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.features.failures.triage.candidate_reader import CandidateReader
 from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.features.failures.triage.rules import shipped
-from ci_tasks.records import Triage
-from ci_tasks.results.triage import BLOCKED, FAIL, PASS, UNKNOWN
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
+from ci_tasks.results.triage import NOTHING, UNKNOWN
 
 OOM = b"""loading
 Traceback (most recent call last):
@@ -31,12 +31,12 @@ stopping
 def strings(got: Triage) -> list[str]:
     """All text of an answer that may come to a terminal."""
     values = [got.line, got.signature, got.reason, got.rule, got.cause, *got.context, *got.frames]
-    return values + ([got.second.line, got.second.cause] if got.second else [])
+    return values + [candidate.line for candidate in got.candidates]
 
 
 def test_the_answer_names_line_cause_and_verdict() -> None:
     got = triage([OOM])
-    assert (got.cause, got.verdict, got.line_no) == ("cuda_oom", FAIL, 5)
+    assert (got.cause, got.verdict, got.line_no) == ("cuda_oom", FAILED, 5)
     assert got.line.startswith("torch.OutOfMemoryError")
     assert got.signature.startswith("torch.OutOfMemoryError: CUDA out of memory")
     assert got.frames == ("train.py:step",)
@@ -63,25 +63,25 @@ def test_a_cause_that_only_the_frames_show_is_explained(file: str, line: str, ca
 
 
 @pytest.mark.parametrize("log", [[], [b""], [b"", b""], [b"\n"], [b"\n\n\n"], [b"step 1\nstep 2\n"]])
-def test_a_log_in_which_nothing_failed_passes(log: list[bytes]) -> None:
-    for exit_code in (None, 0):
+def test_a_log_without_an_end_is_unknown_and_its_exit_code_decides(log: list[bytes]) -> None:
+    for exit_code, cause, verdict in ((None, UNKNOWN, UNKNOWN), (0, NOTHING, PASSED)):
         got = triage(log, exit_code=exit_code)
-        assert (got.cause, got.verdict, got.line_no, got.line, got.signature) == (PASS, PASS, None, "", "")
+        assert (got.cause, got.verdict, got.line_no, got.line, got.signature) == (cause, verdict, None, "", "")
 
 
 def test_exit_code_0_makes_what_was_printed_no_failure() -> None:
-    assert triage([OOM], exit_code=0).verdict == PASS
+    assert triage([OOM], exit_code=0).verdict == PASSED
 
 
 def test_another_exit_code_makes_a_clean_log_unknown_with_its_last_line() -> None:
     got = triage([b"copying\nall quiet\n\n"], exit_code=3)
-    assert (got.cause, got.verdict, got.line_no, got.line) == (UNKNOWN, FAIL, 2, "all quiet")
+    assert (got.cause, got.verdict, got.line_no, got.line) == (UNKNOWN, FAILED, 2, "all quiet")
     assert got.confidence < 0.3
 
 
 def test_another_exit_code_of_an_empty_log_is_unknown_too() -> None:
     got = triage([], exit_code=3)
-    assert (got.cause, got.verdict, got.line_no, got.line) == (UNKNOWN, FAIL, None, "")
+    assert (got.cause, got.verdict, got.line_no, got.line) == (UNKNOWN, FAILED, None, "")
 
 
 def test_a_logged_success_does_not_override_an_exit_code() -> None:
@@ -100,7 +100,7 @@ BINARY = [
 @pytest.mark.parametrize("log", [row[1] for row in BINARY], ids=[row[0] for row in BINARY])
 def test_what_is_no_text_has_an_answer(log: bytes) -> None:
     got = triage([log], exit_code=1)
-    assert got.verdict in (FAIL, BLOCKED)
+    assert got.verdict in (FAILED, BLOCKED)
     assert all(text.isprintable() or "\t" in text for text in strings(got))
 
 
@@ -167,7 +167,7 @@ TELLING += [
 )
 def test_no_log_breaks_it_and_nothing_raw_comes_out(parts: list[bytes], exit_code: int | None) -> None:
     got = triage(parts, exit_code=exit_code)
-    assert got.verdict in (FAIL, BLOCKED, PASS)
+    assert got.verdict in (FAILED, BLOCKED, PASSED, UNKNOWN, CANCELLED)
     assert 0 <= got.confidence <= 1
     for text in strings(got):
         assert all(char.isprintable() or char == "\t" for char in text)

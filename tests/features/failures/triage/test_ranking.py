@@ -19,13 +19,13 @@ rules:
   - {name: ignored-in-destructor, rank: noise, match: '^Exception ignored', reason: at exit}
   - {name: success, rank: success, match: '^all done$', reason: through}
   - {name: disk, cause: disk_full, verdict: blocked, rank: root, match: 'disk failure', reason: the disk}
-  - {name: oom, cause: cuda_oom, verdict: fail, rank: root, match: 'memory error', reason: the memory}
-  - {name: assertion, cause: test_assertion, verdict: fail, rank: symptom, match: '^AssertionError', reason: a test}
-  - {name: engine, cause: vllm_engine_crash, verdict: fail, rank: wrapper, match: 'engine died', reason: somebody else}
-  - {name: capture, cause: graph, verdict: fail, rank: wrapper, over: [cuda_oom], match: 'capture failed', reason: more}
-  - {name: launcher, cause: "", verdict: fail, rank: wrapper, match: 'job failed', reason: somebody else}
+  - {name: oom, cause: cuda_oom, verdict: failed, rank: root, match: 'memory error', reason: the memory}
+  - {name: assertion, cause: test_assertion, verdict: failed, rank: symptom, match: '^AssertionError', reason: a test}
+  - {name: engine, cause: vllm_engine_crash, verdict: failed, rank: wrapper, match: 'engine died', reason: others}
+  - {name: capture, cause: graph, verdict: failed, rank: wrapper, over: [cuda_oom], match: 'capture failed', reason: x}
+  - {name: launcher, cause: "", verdict: failed, rank: wrapper, match: 'job failed', reason: somebody else}
 frames:
-  - {cause: reward_fn, verdict: fail, frames: 'reward\.py'}
+  - {cause: reward_fn, verdict: failed, frames: 'reward\.py'}
 """
     )
 )
@@ -138,7 +138,7 @@ BLAMED = [
 @pytest.mark.parametrize(("log", "line", "cause"), [row[1:] for row in BLAMED], ids=[row[0] for row in BLAMED])
 def test_one_line_is_the_cause(log: list[str], line: str, cause: str) -> None:
     got = of(*log)
-    assert line in got.line, f"{got.line}, and then {got.second}"
+    assert line in got.line, f"{got.line}, and then {got.candidates}"
     assert got.cause == cause
 
 
@@ -169,24 +169,21 @@ def test_an_indented_traceback_is_read_as_any_other() -> None:
 
 def test_the_lines_of_a_message_in_pytests_report_are_one() -> None:
     got = of("E   AssertionError: x", "E   disk failure", "E   memory error")
-    assert (got.line, got.second) == ("E   AssertionError: x", None)
+    assert (got.line, got.candidates) == ("E   AssertionError: x", ())
 
 
 def test_repetitions_of_ranks_are_one_candidate() -> None:
     got = of(*[f"[rank{rank}]: disk failure on {rank}" for rank in range(8)])
     assert got.line_no == 1
-    assert got.second is None
+    assert got.candidates == ()
 
 
-def test_the_second_best_is_reported_where_it_is_close() -> None:
-    got = of("disk failure", "memory error")
-    assert got.second is not None
-    assert (got.second.line, got.second.line_no, got.second.cause, got.second.rule) == (
-        "memory error",
-        2,
-        "cuda_oom",
-        "oom",
-    )
+def test_the_next_two_are_reported_in_their_order() -> None:
+    got = of("disk failure", "memory error", traceback("AssertionError: x"), "engine died")
+    assert [(other.line, other.line_no, other.cause, other.rule, other.group) for other in got.candidates] == [
+        ("memory error", 2, "cuda_oom", "oom", "gpu_memory"),
+        ("AssertionError: x", 6, "test_assertion", "assertion", "code"),
+    ]
 
 
 def test_being_unsure_lowers_the_confidence() -> None:
@@ -196,5 +193,5 @@ def test_being_unsure_lowers_the_confidence() -> None:
 
 
 def test_success_after_the_last_failure_is_a_pass() -> None:
-    assert of("disk failure", "all done").verdict == "pass"
+    assert of("disk failure", "all done").verdict == "passed"
     assert of("all done", "disk failure").verdict == "blocked"

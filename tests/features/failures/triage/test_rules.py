@@ -95,13 +95,20 @@ def test_a_rule_for_raised_lines_leaves_the_others_alone() -> None:
     assert printed is None or printed.name != "weight-sync"
 
 
-GOOD = {"name": "sample", "cause": "cuda_oom", "verdict": "fail", "rank": "root", "match": "boom", "reason": "it burst"}
+GOOD = {
+    "name": "sample",
+    "cause": "cuda_oom",
+    "verdict": "failed",
+    "rank": "root",
+    "match": "boom",
+    "reason": "it burst",
+}
 BROKEN = [
     ("an unknown key", {"exmaples": ["boom"]}, "exmaples"),
     ("a rank that is none", {"rank": "rooot"}, "rank is one of"),
     ("no rank", {"rank": None}, "rank is one of"),
     ("an only that is none", {"only": "shouted"}, "only is"),
-    ("a verdict that is none", {"verdict": "failed"}, "verdict is"),
+    ("a verdict that is none", {"verdict": "fail"}, "verdict is"),
     ("a regular expression that is none", {"match": "(unclosed"}, "unclosed"),
     ("a lookahead, which RE2 has not", {"match": "a(?=b)"}, "regular expression"),
     ("an exception that is none", {"unless": "(unclosed"}, "unclosed"),
@@ -117,7 +124,7 @@ def described(rule: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_rule_may_be_as_short_as_this() -> None:
     (rule,) = compiled(described(GOOD)).rules
-    assert (rule.name, rule.cause, rule.verdict, rule.rank) == ("sample", "cuda_oom", "fail", "root")
+    assert (rule.name, rule.cause, rule.verdict, rule.rank) == ("sample", "cuda_oom", "failed", "root")
 
 
 @pytest.mark.parametrize(("change", "says"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN])
@@ -128,13 +135,13 @@ def test_a_rule_written_wrongly_is_named(change: dict[str, Any], says: str) -> N
     assert says in str(raised.value)
 
 
-PLACE = {"cause": "reward_fn", "verdict": "fail", "frames": "reward/"}
+PLACE = {"cause": "reward_fn", "verdict": "failed", "frames": "reward/"}
 BROKEN_PLACES = [
     ("frames that are no expression", {"frames": "[z-a]"}, "z-a"),
     ("a match that is none", {"match": "(unclosed"}, "unclosed"),
     ("no frames", {"frames": ...}, "frames is missing"),
     ("an unknown key", {"rank": "root"}, "unknown key rank"),
-    ("a verdict that is none", {"verdict": "failed"}, "verdict is"),
+    ("a verdict that is none", {"verdict": "fail"}, "verdict is"),
 ]
 
 

@@ -67,6 +67,16 @@ def test_a_pipe_is_read_and_json_has_the_fields_of_the_contract(person: Any) -> 
         timeout=60,
     )
     answer = json.loads(done.stdout)
-    assert set(answer) >= {"cause", "verdict", "line_no", "line", "signature", "confidence", "context"}
-    assert (answer["cause"], answer["verdict"], answer["line_no"]) == ("cuda_oom", "fail", 2)
+    assert set(answer) >= {
+        "cause",
+        "group",
+        "verdict",
+        "line_no",
+        "line",
+        "signature",
+        "confidence",
+        "candidates",
+        "context",
+    }
+    assert (answer["cause"], answer["verdict"], answer["line_no"]) == ("cuda_oom", "failed", 2)
     assert answer["text"] == OOM.decode()

@@ -8,7 +8,7 @@ from ci_tasks.features.verl.judge.failure_stages import STAGES, locate_failure, 
 from ci_tasks.records import Triage
 
 
-def error(text: str, cause: str = "unknown", verdict: str = "fail", frames: tuple[str, ...] = ()) -> Triage:
+def error(text: str, cause: str = "unknown", verdict: str = "failed", frames: tuple[str, ...] = ()) -> Triage:
     return Triage(cause, verdict, 9, text, "x#1", 0.9, text=text, frames=frames)
 
 
