@@ -6,7 +6,6 @@ Each part has a limit of its own, and a part that could not be had is a line tha
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pkgutil
@@ -15,7 +14,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, TypeVar
 
 from .. import cgroup, process_tree, processes, run_directory
 from ..codec import RecordError, from_json, to_json
@@ -29,7 +28,7 @@ from ..probe.records import ProcessEvidence
 from ..records import Status
 from . import flight_recorder, inspector
 from .facts import DeadProcess, HangFacts, Inspection, ProcessFacts, Reason, RecordedCollective
-from .look import MAX_PROGRAM, TOOLS
+from .programs import PySpy, find_py_spy
 
 SECONDS = 55.0  # for everything
 INSPECT_SECONDS = 38.0  # for the processes of the host, or of one container
@@ -37,7 +36,6 @@ DUMP_SECONDS = 8.0  # for torch to write its flight recorder
 QUERY_SECONDS = 10.0
 MAX_OUTPUT = 12 << 20  # bytes from one container
 MAX_DEAD = 64
-PY_SPY = "py-spy-"
 # Reads the text of these modules, options and a program from standard input: nothing is written into the container.
 _MODULES = ("procfs", "inspector")
 _BOOT = """
@@ -63,7 +61,7 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     began = time.monotonic()
     paths = run_directory.RunDir(run_dir)
     status = run_directory.read_status(paths)
-    py_spy = find_py_spy(run_dir)
+    py_spy = find_py_spy(run_dir)  # checked once for all
     pids = _job_processes(paths, status)  # before there are any of ours
     threads = _Threads()
     looks = [threads.call(_look_at_host, pids, py_spy)]
@@ -88,26 +86,6 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     )
     _write(paths, masked_record(facts, secret_values(run_directory.read_plan(paths))))
     return facts
-
-
-def find_py_spy(run_dir: str) -> str:
-    """The program that a client has sent to this host: below the home of all runs, and named by its content."""
-    directory = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(run_dir)))), TOOLS)
-    try:
-        names = sorted(name for name in os.listdir(directory) if name.startswith(PY_SPY))
-    except OSError:
-        return ""
-    intact = (name for name in names if name == PY_SPY + (_digest(os.path.join(directory, name)) or "-"))
-    return next((os.path.join(directory, name) for name in intact), "")
-
-
-def _digest(path: str) -> Optional[str]:
-    try:
-        with open(path, "rb") as source:
-            content = source.read(MAX_PROGRAM + 1)
-    except OSError:
-        return None
-    return hashlib.sha256(content).hexdigest() if len(content) <= MAX_PROGRAM else None
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------
@@ -140,29 +118,26 @@ def _job_processes(paths: run_directory.RunDir, status: Status) -> List[int]:
     return sorted(set(pids) - {os.getpid(), os.getppid()})
 
 
-def _look_at_host(pids: List[int], py_spy: str) -> Inspection:
-    found = inspector.Inspector(pids, py_spy, seconds=INSPECT_SECONDS).inspect()
+def _look_at_host(pids: List[int], py_spy: PySpy) -> Inspection:
+    found = inspector.Inspector(pids, py_spy.path, py_spy.why_not, seconds=INSPECT_SECONDS).inspect()
     found["ras"], why = inspector.ask_ras()
     found["could_not"] += ["NCCL: " + why] if why else []
     return _inspection(json.dumps(found), "the host")
 
 
-def _look_into(container: RunContainer, py_spy: str) -> Inspection:
+def _look_into(container: RunContainer, py_spy: PySpy) -> Inspection:
     """What the inspector sees in a container, run by the Python that is there."""
     sources = [pkgutil.get_data(__name__, "%s.py" % name) or b"" for name in _MODULES]
     modules = [[name, len(source)] for name, source in zip(_MODULES, sources)]  # noqa: B905  # Python 3.8
-    header = {"modules": modules, "options": {"ras": True, "seconds": INSPECT_SECONDS}}
-    program = b""
-    if py_spy:
-        with open(py_spy, "rb") as file:
-            program = file.read()
+    options = {"ras": True, "seconds": INSPECT_SECONDS, "why_no_py_spy": py_spy.why_not}
+    header = {"modules": modules, "options": options}
     argv = [container.client.runtime, "exec", "-i", container.id, "python3", "-I", "-S", "-c", _BOOT]
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=container.client.env
         )
         out, err = process.communicate(
-            b"".join([json.dumps(header).encode(), b"\n", *sources, program]), INSPECT_SECONDS + 5
+            b"".join([json.dumps(header).encode(), b"\n", *sources, py_spy.content]), INSPECT_SECONDS + 5
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Inspection(could_not=("container %s: %s" % (container.name, error),))

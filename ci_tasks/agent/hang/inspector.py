@@ -31,6 +31,7 @@ from .procfs import (
     read_process,
     read_text,
     send_signal,
+    why_forbidden,
 )
 
 SECONDS = 40.0  # for everything
@@ -49,6 +50,7 @@ _ENDED_BY_SIGNAL = {
     "aarch64": (4, 22, 72, 73, 101, 115, 133, 137, 192, 193, 441),
 }
 _ENDED_FOR_GOOD = {"x86_64": (34, 130), "aarch64": (133,)}
+FORBIDDEN = "it may not read the process"
 RAS_PORT = 28028
 RAS_SECONDS = 6.0
 MAX_RAS = 1 << 18
@@ -56,18 +58,21 @@ _Json = Dict[str, Any]
 
 
 class Inspector:
-    """`pids` are the processes; None for all here but this one. `py_spy` is a program, or empty."""
+    """`pids` are the processes; None for all here but this one. `py_spy` is a program, or empty for the reason
+    `why_no_py_spy`."""
 
     def __init__(
         self,
         pids: Optional[List[int]],
         py_spy: str,
+        why_no_py_spy: str = "",
         between: float = BETWEEN,
         seconds: float = SECONDS,
         native_seconds: float = NATIVE_SECONDS,
     ) -> None:
         self.py_spy, self.between, self.native_seconds = py_spy, between, native_seconds
         self.until = time.monotonic() + seconds
+        self.why_no_py_spy = why_no_py_spy or "py-spy is not there"
         self.could_not: List[str] = []
         self.without_native = 0
         self.stack_bytes = MAX_STACKS
@@ -108,7 +113,7 @@ class Inspector:
         found = dict(self._by_signal(processes))
         rest = [process for pid, process in processes.items() if pid not in found and process["python"]]
         if rest and not self.py_spy:
-            why = "stacks of %d processes that the probe did not reach: py-spy is not there" % len(rest)
+            why = "stacks of %d processes that the probe did not reach: %s" % (len(rest), self.why_no_py_spy)
             self.could_not += [why] if why not in self.could_not else []
         elif rest:
             found.update(self._by_py_spy(rest, native=False))
@@ -185,11 +190,12 @@ class Inspector:
                 if text:
                     return text, ""
                 why = "py-spy's answer is no JSON"
-        return "", "py-spy: " + why
+        return "", "py-spy: " + why + (": " + why_forbidden(process["pid"]) if why == FORBIDDEN else "")
 
     def _native(self, processes: Dict[int, _Json]) -> Dict[int, Tuple[str, str]]:
         chosen = [process for process in processes.values() if process["python"]]
         if not chosen or not self.py_spy:
+            self.could_not += ["native frames: " + self.why_no_py_spy] if chosen else []
             return {}
         chosen.sort(key=lambda process: process["cpu_first"])  # who computes least waits most
         found = dict(self._by_py_spy(chosen, native=True))
@@ -276,6 +282,8 @@ def run(argv: List[str], seconds: float) -> Tuple[str, str]:
             pass
         return "", "no answer within %.0f s" % seconds
     if process.returncode:
+        if re.search(rb"permission denied|operation not permitted", err, re.I):
+            return "", FORBIDDEN
         lines = [line.strip() for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith(("Error:", "Reason:"))] or lines[-1:]
         return "", "; ".join(errors)[:200] or "exit code %d" % process.returncode
@@ -349,24 +357,31 @@ def ask_ras(seconds: float = RAS_SECONDS, port: int = RAS_PORT) -> Tuple[str, st
 # -- in a container ----------------------------------------------------------------------------------------------------
 
 
-def program_in_memory(content: bytes) -> str:
-    """The path of a program that lies on no disk; empty where the kernel has no such thing."""
-    if not content or not hasattr(os, "memfd_create"):
-        return ""
-    handle = os.memfd_create("py-spy", 0)
-    os.set_inheritable(handle, True)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(handle, view) :]
-    os.fchmod(handle, 0o700)
-    return "/proc/self/fd/%d" % handle
+def program_in_memory(content: bytes) -> Tuple[str, str]:
+    """(the path of a program that lies on no disk, why there is none)."""
+    if not content:
+        return "", ""
+    if not hasattr(os, "memfd_create"):
+        return "", "py-spy could not be put there: Python %d.%d has no memfd_create" % sys.version_info[:2]
+    try:
+        handle = os.memfd_create("py-spy", 0)
+        os.set_inheritable(handle, True)
+        view = memoryview(content)
+        while view:
+            view = view[os.write(handle, view) :]
+        os.fchmod(handle, 0o700)
+    except OSError as error:
+        return "", "py-spy could not be put there: memfd_create: %s" % error.strerror
+    return "/proc/self/fd/%d" % handle, ""
 
 
 def main(options: _Json, py_spy: bytes) -> None:
     """Print what is seen here."""
+    path, why_not = program_in_memory(py_spy)
     inspector = Inspector(
         options.get("pids"),
-        program_in_memory(py_spy),
+        path,
+        why_not or options.get("why_no_py_spy", ""),
         options.get("between", BETWEEN),
         options.get("seconds", SECONDS),
     )

@@ -1,12 +1,9 @@
-"""Asking a run's agent to look at the run's processes, on the host; and the program that it needs for that."""
+"""Asking a run's agent to look at the run's processes, on the host."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
 import time
-from typing import Callable, Iterable
+from typing import Callable
 
 from .. import run_directory
 from ..codec import RecordError
@@ -14,8 +11,6 @@ from ..files import replace_file
 from .facts import HangFacts
 from .watcher import MAX_SECONDS
 
-MAX_PROGRAM = 64 << 20  # bytes
-TOOLS = "tools"
 _WAIT_SECONDS = MAX_SECONDS + 10.0  # the agent sees the request with its next heartbeat
 _POLL_SECONDS = 0.2
 
@@ -55,26 +50,3 @@ def _facts(paths: run_directory.RunDir) -> "HangFacts | None":
         return run_directory.read_record(HangFacts, paths.hang)
     except (OSError, RecordError):
         return None
-
-
-def store_program(home: str, prefix: str, sha256: str, chunks: Iterable[bytes]) -> None:
-    """Keep a program below `home`, under its hash. Raises ValueError where it is another one, OSError."""
-    directory = os.path.join(home, TOOLS)
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    digest, size = hashlib.sha256(), 0
-    handle, beside = tempfile.mkstemp(prefix=".", dir=directory)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            for chunk in chunks:
-                size += len(chunk)
-                if size > MAX_PROGRAM:
-                    raise ValueError("a program of more than %d MiB" % (MAX_PROGRAM >> 20))
-                digest.update(chunk)
-                out.write(chunk)
-        if digest.hexdigest() != sha256:
-            raise ValueError("the program is not the one with this hash")
-        os.chmod(beside, 0o755)
-        os.replace(beside, os.path.join(directory, prefix + sha256))
-    except BaseException:
-        os.unlink(beside)
-        raise

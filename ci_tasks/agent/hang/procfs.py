@@ -92,6 +92,26 @@ def send_signal(pid: int, start: int, number: int) -> bool:
             os.close(handle)
 
 
+def why_forbidden(pid: int) -> str:
+    """What kept us from reading the memory of a process, as far as the kernel says it."""
+    own, other = (read_text("%s/%s/status" % (_PROC, name), 1 << 14) for name in ("self", str(pid)))
+    return ptrace_problem(own, other, read_text(_PROC + "/sys/kernel/yama/ptrace_scope", 16).strip())
+
+
+def ptrace_problem(own_status: str, other_status: str, yama_scope: str) -> str:
+    """The same, from the texts of our and its /proc/PID/status, and of yama/ptrace_scope."""
+    own, other = (dict(re.findall(r"^(\w+):\s*(.*)$", text, re.M)) for text in (own_status, other_status))
+    if int(own.get("CapEff", "0"), 16) >> 19 & 1:
+        return "ptrace is forbidden although we have CAP_SYS_PTRACE (seccomp, or a security module)"
+    uids = [status.get("Uid", "").split()[1:2] for status in (own, other)]
+    found = ["it is of uid %s, we are %s" % (*uids[1], *uids[0])] if all(uids) and uids[0] != uids[1] else []
+    if yama_scope not in ("", "0"):
+        found.append("kernel.yama.ptrace_scope is %s" % yama_scope)
+    if int(other.get("CapPrm", "0"), 16) & ~int(own.get("CapPrm", "0"), 16):
+        found.append("it has capabilities that we lack")
+    return ", ".join([*found, "no CAP_SYS_PTRACE"])
+
+
 def has_handler(status: str, number: int) -> bool:
     """Whether the text of /proc/PID/status says that the signal is caught, and not held back."""
     masks = {}

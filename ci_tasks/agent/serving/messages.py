@@ -222,8 +222,8 @@ class Clear(RequestFor[Cleared]):
 
 @dataclass(frozen=True)
 class StoreProgram(RequestFor[Done]):
-    """Keep a program for the agents of runs, under the name `prefix` and the SHA-256 of its bytes, which follow as
-    those of a pack do."""
+    """Keep a program for the agents of runs, under the name `prefix` and the SHA-256 of its bytes. They follow as those
+    of a pack do, in zlib's form."""
 
     prefix: Literal["py-spy-"]
     sha256: str

@@ -18,7 +18,7 @@ from ..cleanup.remove_run import remove_run
 from ..environments.store import EnvironmentStore
 from ..exit_gate import mask_run
 from ..file_lock import LockTimeout, file_lock
-from ..hang import look
+from ..hang import look, programs
 from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
 from ..records import SlurmJob
@@ -257,7 +257,7 @@ def copy_setup(session: ServeSession, request: messages.CopySetup, number: int) 
 def store_program(session: ServeSession, request: messages.StoreProgram, number: int) -> Done:
     chunks = session.pack_chunks()
     try:
-        look.store_program(session.home, request.prefix, request.sha256, chunks)
+        programs.store_program(session.home, request.prefix, request.sha256, chunks)
     except (OSError, ValueError) as error:
         raise BadRequest("store", str(error)) from None
     finally:
@@ -323,6 +323,7 @@ def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned
         for entry in list(os.scandir(os.path.dirname(used))):
             if entry.path != used and entry.stat().st_mtime < oldest:
                 shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)
+    programs.remove_old_programs(session.home, oldest)
     done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
     environments = EnvironmentStore(os.path.join(session.home, "environments"))
     lines = list(environments.clean(request.days, everything=request.all_environments))

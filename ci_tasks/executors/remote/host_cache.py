@@ -17,7 +17,7 @@ from ci_tasks.config import HostSpec
 class HostCache:
     """`home` is where everything of ours lies on the host, `agent_digest` that of the agent that it has, `pythons` are
     what setup-python's versions mean there, `containers` is the runtime that was found to work,
-    `pruned_at` when the host last forgot old objects, in seconds since the epoch."""
+    `pruned_at` when the host last forgot old objects, in seconds since the epoch, `py_spy` the one that it has."""
 
     home: str = ""
     agent_digest: str = ""
@@ -25,9 +25,10 @@ class HostCache:
     gpus: int | None = None
     working_runtime: str = ""
     pruned_at: float = 0.0
+    py_spy: str = ""
 
     def clear_facts(self) -> None:
-        self.home, self.pythons, self.gpus, self.working_runtime = "", {}, None, ""
+        self.home, self.pythons, self.gpus, self.working_runtime, self.py_spy = "", {}, None, "", ""
 
 
 def key(spec: HostSpec) -> str:

@@ -166,7 +166,7 @@ class ReconnectingConnection:
             try:
                 self._run_channel(link)
             except AgentMissing:
-                self.cache.agent_digest = ""
+                self.cache.agent_digest = self.cache.py_spy = ""
                 self._run_channel(link)
         except AgentMissing:
             raise HostDataError(f"{self.spec.name} asks for the agent that it was sent") from None

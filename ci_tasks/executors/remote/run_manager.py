@@ -36,6 +36,7 @@ from ci_tasks.executors.remote.sender import RunSender, post_watch
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 
 _POLL_INTERVAL_S = 0.05
+_SEND_PY_SPY_AFTER_S = 60.0  # seconds from a run's start; see ci_tasks.executors.py_spy
 _CLOSE_TIMEOUT_S = 15.0  # seconds that what is left to be cleared away gets at the end
 _IN_MEMORY = 1 << 22
 
@@ -52,6 +53,7 @@ class RemoteRunManager:
         self._remote_runs: dict[int, RemoteRun] = {}
         self._sender = RunSender()
         self._threads: list[threading.Thread] = []
+        self._py_spy: threading.Thread | None = None
         # No Event: ^C in the middle of its wait can leave its lock held, or have it let go of twice.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.connection = open_connection(self._news, self._log)
@@ -87,6 +89,7 @@ class RemoteRunManager:
 
     def detach(self) -> None:
         """Stop watching; the runs go on."""
+        self._leave_py_spy()
         for remote_run in self._remote_runs.values():
             remote_run.detached = True
         self._finish(lambda remote_run: True)
@@ -103,6 +106,29 @@ class RemoteRunManager:
             if remote_run.lock is not None:
                 remote_run.lock.release()
                 remote_run.lock = None
+
+    def _leave_py_spy(self) -> None:
+        """Nobody will be there to send it later."""
+        from ci_tasks.executors import py_spy
+
+        until = time.monotonic() + _CLOSE_TIMEOUT_S
+        if self._remote_runs and not py_spy.was_sent(self.connection):
+            thread = self._send_py_spy()
+            while thread.is_alive() and self.connection.is_up and time.monotonic() < until:
+                thread.join(_POLL_INTERVAL_S)
+
+    def _send_py_spy(self) -> threading.Thread:
+        """Once, and beside all else."""
+        from ci_tasks.executors import py_spy
+
+        def send() -> None:
+            with debug_log.ignored("sending py-spy"):
+                py_spy.send(self.connection)
+
+        if self._py_spy is None:
+            self._py_spy = threading.Thread(target=send, daemon=True, name="ci-tasks py-spy")
+            self._py_spy.start()
+        return self._py_spy
 
     def _report_uncleared(self) -> None:
         name = self.connection.spec.name
@@ -199,12 +225,15 @@ class RemoteRunManager:
         assert remote_run.mirror is not None
         record_clock(remote_run.run, self.connection.clock_ahead)
         remote_run.cancel_sent = ""
+        send_py_spy_at = time.monotonic() + _SEND_PY_SPY_AFTER_S
         while not remote_run.mirror.ended.wait(_POLL_INTERVAL_S):
             if channel.died.is_set():
                 raise LinkDied(channel.reason)
             if remote_run.cancel_requested != remote_run.cancel_sent:
                 remote_run.cancel_sent = remote_run.cancel_requested
                 channel.post((Kill if remote_run.cancel_requested == KILL else Cancel)(remote_run.directory))
+            if self._py_spy is None and time.monotonic() > send_py_spy_at:
+                self._send_py_spy()
             if remote_run.detached:
                 remote_run.phase = DONE
             if remote_run.phase == DONE or remote_run.aborted is not None:

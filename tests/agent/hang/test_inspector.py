@@ -112,13 +112,29 @@ def test_a_process_that_dies_between_the_looks_is_said_to_have_ended(monkeypatch
     assert os.path.exists("/proc/self")
 
 
-def test_a_py_spy_that_fails_is_a_reason_and_no_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        ("Error: no Python", "py-spy: Error: no Python"),
+        ("Permission Denied: Try running", "py-spy: it may not read the process: "),
+        ("Error: Failed to get it\nCaused by:\n  0: Permission denied", "py-spy: it may not read the process: "),
+        ("Error: Operation not permitted", "py-spy: it may not read the process: "),
+    ],
+)
+def test_a_py_spy_that_fails_is_a_reason_and_no_error(tmp_path: Path, error: str, why: str) -> None:
     program = tmp_path / "py-spy"
-    program.write_text("#!/bin/sh\necho 'Error: Permission denied' >&2\nexit 1\n")
+    program.write_text(f"#!/bin/sh\necho '{error}' >&2\nexit 1\n")
     program.chmod(0o755)
     with process(tmp_path, "no") as child:
         (found,) = Inspector([child.pid], str(program), between=0.1).inspect()["processes"]
-    assert found["could_not"] == ["py-spy: Error: Permission denied"]
+    assert [line[: len(why)] for line in found["could_not"]] == [why]
+
+
+def test_without_py_spy_it_is_said_why(tmp_path: Path) -> None:
+    with process(tmp_path, "no") as child:
+        found = Inspector([child.pid], "", "it is not here", between=0.1).inspect()
+    unreached = "stacks of 1 processes that the probe did not reach: it is not here"
+    assert found["could_not"] == [unreached, "native frames: it is not here"]
 
 
 def test_nobody_listens_for_nccl() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 import zipfile
@@ -13,7 +12,7 @@ import pytest
 from ci_tasks.agent.codec import to_json
 from ci_tasks.agent.hang import collect, watcher
 from ci_tasks.agent.hang.facts import HangFacts
-from ci_tasks.agent.hang.look import NoLook, store_program, wait_for_look
+from ci_tasks.agent.hang.look import NoLook, wait_for_look
 from ci_tasks.agent.hang.watcher import HangWatcher
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_record, write_record
@@ -111,18 +110,6 @@ def test_the_answer_to_a_request_is_waited_for(run: RunDir) -> None:
     assert wait_for_look(run.path, "abc").gpus == "x"
     thread.join(10)
     assert wait_for_look(run.path, "abc").gpus == "x", "a request that is repeated gets the same answer"
-
-
-def test_a_program_is_kept_under_its_hash_alone(run: RunDir, tmp_path: Path) -> None:
-    content = b"\x7fELF" + b"x" * 1000
-    name = hashlib.sha256(content).hexdigest()
-    with pytest.raises(ValueError, match="hash"):
-        store_program(str(tmp_path), "py-spy-", name, [b"another"])
-    assert list((tmp_path / "tools").iterdir()) == []
-    store_program(str(tmp_path), "py-spy-", name, [content[:10], content[10:]])
-    assert collect.find_py_spy(run.path) == str(tmp_path / "tools" / f"py-spy-{name}")
-    (tmp_path / "tools" / f"py-spy-{name}").write_bytes(b"changed")
-    assert collect.find_py_spy(run.path) == ""
 
 
 def test_a_link_in_the_place_of_the_directory_leads_nowhere(run: RunDir, tmp_path: Path) -> None:

@@ -27,11 +27,12 @@ from ci_tasks.checkout.pack import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
+from ci_tasks.executors import py_spy
 from ci_tasks.executors.link import LinkDied
 from ci_tasks.executors.remote import reconnecting, run_manager
 from ci_tasks.executors.remote.channel import Channel
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
-from ci_tasks.executors.remote.remote_run import CLEARING, DONE, CodePack, RemoteRun, write_remote_location
+from ci_tasks.executors.remote.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, write_remote_location
 from ci_tasks.executors.remote.run_manager import RemoteRunManager
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from tests.parts.pipe_link import PipeLink
@@ -451,6 +452,32 @@ def test_a_run_goes_on_without_us_and_is_found_again(host: PipedHost, tmp_path: 
     host.open().attach(again)
     done(again)
     assert Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["the client leaves", "the run is long"])
+def test_py_spy_goes_once_to_a_host_with_a_run_that_may_hang(
+    host: PipedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    program, (wait, go) = tmp_path / "py-spy", gate(tmp_path)
+    program.write_bytes(os.urandom(1 << 20))
+    stored = host.home / f".ci-tasks/tools/py-spy-{hashlib.sha256(program.read_bytes()).hexdigest()}"
+    monkeypatch.setattr(py_spy, "find_py_spy", lambda: program)
+    monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0 if leaves else 0.0)
+    manager, remote_run = host.open(), host.remote_run(wait)
+    manager.start(remote_run)
+    until(lambda: remote_run.phase == WATCHING, "it runs")
+    if leaves:
+        assert not stored.exists(), "a short run does not wait for it"
+        manager.detach()
+    until(stored.exists, "py-spy is there")
+    until(lambda: py_spy.was_sent(manager.connection), "the client knows")
+    manager.close()
+    again = host.open()
+    monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0)
+    monkeypatch.setattr(py_spy, "send", pytest.fail)
+    again.attach(host.remote_run(wait))
+    again.detach()
+    go.touch()
 
 
 def test_two_may_watch_one_run(host: PipedHost, tmp_path: Path) -> None:
