@@ -73,7 +73,7 @@ class Supervisor:
             secrets=given_secrets(plan),
         )
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
-        self.stalled = self.looked_at_silence = False
+        self.stalled = False
         self.longest_silence = 0.0  # seconds
         self.resources = RunResources(plan, paths.path)
         self.cleanup = RunCleanup(paths, plan, lambda: signals.stop_requested)
@@ -268,7 +268,6 @@ class Supervisor:
 
     def _note_output(self) -> None:
         self.last_output = time.monotonic()
-        self.looked_at_silence = False
         if self.stalled:
             self.stalled = False
             self._event(Event(_now(), "resumed"))
@@ -278,8 +277,7 @@ class Supervisor:
             self.last_output = time.monotonic()  # a job that waits for GPUs is silent with good reason
         silent = time.monotonic() - self.last_output
         self.longest_silence = max(self.longest_silence, silent)
-        if silent >= self.plan.hang_minutes * 60 and not self.looked_at_silence:
-            self.looked_at_silence = self.hang.look("stall")
+        self.hang.look_at_silence(self.last_output, silent, self.plan.hang_minutes * 60)
         if not self.stalled and time.monotonic() >= self.last_output + self.stall:
             self.stalled = True
             self._event(Event(_now(), "stalled", minutes=self.stall / 60))

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from .. import cgroup, process_tree, processes, run_directory
 from ..codec import RecordError, from_json, to_json
@@ -60,6 +60,7 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     """Look, and write what is seen. Raises OSError where it cannot be written."""
     began = time.monotonic()
     paths = run_directory.RunDir(run_dir)
+    before = _look_before(paths, reason, request)
     status = run_directory.read_status(paths)
     py_spy = find_py_spy(run_dir)  # checked once for all
     pids = _job_processes(paths, status)  # before there are any of ours
@@ -72,6 +73,7 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     facts = HangFacts(taken_at=round(time.time(), 3), reason=reason, request=request)
     for place, look in zip(["", *(container.name for container in containers)], looks):  # noqa: B905  # Python 3.8
         facts = _with_look(facts, place, look)
+    facts = _since(facts, before)
     dead, collectives, why = _evidence(paths, facts)
     gpus, gpu_processes, pressure = asked[0] if asked else ("", "", "")
     facts = replace(
@@ -191,6 +193,28 @@ def _with_look(facts: HangFacts, place: str, look: List[Inspection]) -> HangFact
         ras={**facts.ras, place: found.ras} if found.ras else facts.ras,
         could_not=facts.could_not + tuple("%s: %s" % (place, why) if place else why for why in found.could_not),
     )
+
+
+def _look_before(paths: run_directory.RunDir, reason: Reason, request: str) -> Optional[HangFacts]:
+    """What was seen earlier in the same silence of the log."""
+    try:
+        facts = run_directory.read_record(HangFacts, paths.hang) if reason == "stall" else None
+    except (OSError, RecordError):
+        return None
+    return facts if facts is not None and (facts.reason, facts.request) == (reason, request) else None
+
+
+def _since(facts: HangFacts, before: Optional[HangFacts]) -> HangFacts:
+    """The facts with what each process has computed since that look."""
+    if before is None:
+        return facts
+    earlier = {(item.place, item.pid, item.start): item.cpu_seconds for item in before.processes}
+    processes = []
+    for process in facts.processes:
+        cpu = earlier.get((process.place, process.pid, process.start))
+        processes.append(process if cpu is None else replace(process, cpu_since=round(process.cpu_seconds - cpu, 2)))
+    seconds = max(0.0, round(facts.taken_at - before.taken_at, 3))
+    return replace(facts, processes=tuple(processes), seconds_since=seconds)
 
 
 def _evidence(

@@ -51,7 +51,8 @@ class OpenFile:
 class ProcessFacts:
     """A process of the run. `place` is the container that it is in, empty for none; pids count there. `env` are the
     variables that say its rank. `forked`: it is a copy of its parent, as the probe saw. `ended`: it was gone in the
-    second look. `could_not` says what could not be had of it, and why."""
+    second look. `cpu_seconds` are those of the processor since it began, `cpu_since` those since the look before in
+    the same silence of the log, None where there was none. `could_not` says what could not be had of it, and why."""
 
     pid: int
     ppid: int
@@ -67,6 +68,8 @@ class ProcessFacts:
     threads: Tuple[ThreadFacts, ...] = ()
     files: Tuple[OpenFile, ...] = ()
     stacks: Tuple[StackText, ...] = ()
+    cpu_seconds: float = 0.0
+    cpu_since: Optional[float] = None
     could_not: Tuple[str, ...] = ()
 
 
@@ -118,7 +121,8 @@ class RecordedCollective:
 
 @dataclass(frozen=True)
 class HangFacts:
-    """Everything that was seen. `seconds_between` are those between the two looks, `seconds` those that all of it took.
+    """Everything that was seen. `seconds_between` are those between the two looks, `seconds` those that all of it took,
+    `seconds_since` those since the look before in the same silence of the log, 0 where there was none.
     `sources` are the texts of files that frames are in. `ras` is NCCL's answer, by container. `could_not` has a line
     for each part that could not be had."""
 
@@ -127,6 +131,7 @@ class HangFacts:
     request: str = ""
     seconds: float = 0.0
     seconds_between: float = 0.0
+    seconds_since: float = 0.0
     machine: str = ""
     processes: Tuple[ProcessFacts, ...] = ()
     dead: Tuple[DeadProcess, ...] = ()

@@ -229,6 +229,8 @@ class Inspector:
         """Make the facts of both looks those of the second, with what has changed."""
         tick = float(os.sysconf("SC_CLK_TCK"))
         process["ended"] = again is None
+        process["cpu_seconds"] = round((again or process)["cpu_ticks"] / tick, 2)
+        process.pop("cpu_ticks")
         process.pop("cpu_first")
         before = {thread["tid"]: thread for thread in process["threads"]}
         for thread in (again or process)["threads"]:

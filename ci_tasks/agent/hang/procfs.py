@@ -58,6 +58,7 @@ def read_process(pid: int) -> Optional[_Json]:
         "python": fields[0] not in "ZX" and _is_python(pid, evidence is not None),
         "threads": threads,
         "cpu_first": sum(thread["ticks"] for thread in threads),
+        "cpu_ticks": int(fields[11]) + int(fields[12]),
         "files": _files(pid),
         "evidence": evidence,
         "could_not": [],

@@ -33,6 +33,7 @@ class HangWatcher:
         self._began = self._ended = 0.0
         self._request = ""
         self._for_timeout = False
+        self._silence = self._looks_at_silence = 0
 
     @property
     def is_looking(self) -> bool:
@@ -65,6 +66,15 @@ class HangWatcher:
         """Once, shortly before the run is ended by its timeout."""
         if not self._for_timeout and time.monotonic() >= deadline - BEFORE_TIMEOUT:
             self._for_timeout = self.look("timeout")
+
+    def look_at_silence(self, began: float, seconds: float, limit: float) -> None:
+        """The log is silent for so many seconds: look after `limit`, twice `limit` and so on; and after half of it, for
+        what the others are compared with, whether anything has been computed in between."""
+        silence = int(began * 1000)
+        if silence != self._silence:
+            self._silence, self._looks_at_silence = silence, 0
+        if seconds >= limit * 2 ** (self._looks_at_silence - 1):
+            self._looks_at_silence += self.look("stall", "silence%d" % silence)
 
     def close(self) -> None:
         """The job is over: nothing is left to be seen."""

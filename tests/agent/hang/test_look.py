@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.agent.codec import to_json
 from ci_tasks.agent.hang import collect, watcher
-from ci_tasks.agent.hang.facts import HangFacts
+from ci_tasks.agent.hang.facts import HangFacts, Inspection, ProcessFacts, Reason
 from ci_tasks.agent.hang.look import NoLook, wait_for_look
 from ci_tasks.agent.hang.watcher import HangWatcher
 from ci_tasks.agent.records import Status
@@ -75,6 +76,33 @@ def test_before_the_timeout_there_is_one_look(run: RunDir) -> None:
         hang.look_before(time.monotonic() + 1)
         wait(hang)
     assert looked(run) == ["timeout "]
+
+
+def test_a_silence_is_looked_at_again_after_twice_the_time(run: RunDir) -> None:
+    hang = HangWatcher(run, pytest.fail)
+    for began, seconds in ((1, 299), (1, 300), (1, 599), (1, 600), (1, 601), (1, 1200), (1201, 5), (1201, 300)):
+        hang.look_at_silence(began, seconds, 600)
+        wait(hang)
+    first, second = "stall silence1000", "stall silence1201000"
+    assert looked(run) == [first, first, first, second]
+
+
+@pytest.mark.parametrize(
+    ("reason", "request_", "since", "seconds"),
+    [("stall", "silence1", 40.0, 300.0), ("stall", "silence2", None, 0.0), ("request", "silence1", None, 0.0)],
+)
+def test_what_was_computed_since_the_look_before_is_of_the_same_silence(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, reason: Reason, request_: str, since: float | None, seconds: float
+) -> None:
+    process = ProcessFacts(7, 1, start=5, cpu_seconds=60.0)
+    Path(run.hang).parent.mkdir()
+    write_record(run.hang, HangFacts(taken_at=100.0, reason="stall", request="silence1", processes=(process,)))
+    now = (replace(process, cpu_seconds=100.0), replace(process, start=6))
+    monkeypatch.setattr(collect, "_look_at_host", lambda pids, py_spy: Inspection(processes=now))
+    monkeypatch.setattr(time, "time", lambda: 400.0)
+    facts = collect.collect(run.path, reason, request_)
+    assert [item.cpu_since for item in facts.processes] == [since, None]
+    assert facts.seconds_since == seconds
 
 
 def test_a_look_that_hangs_is_ended(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

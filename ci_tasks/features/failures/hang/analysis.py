@@ -13,7 +13,15 @@ from datetime import datetime, timezone
 
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
 from ci_tasks.features.failures.hang import waits
-from ci_tasks.features.failures.hang.processes import CLIENTS, Process, RunProcesses, ThreadState, processes_of, rank_in
+from ci_tasks.features.failures.hang.processes import (
+    BUSY,
+    CLIENTS,
+    Process,
+    RunProcesses,
+    ThreadState,
+    processes_of,
+    rank_in,
+)
 from ci_tasks.features.failures.hang.ras import read_ras
 from ci_tasks.features.failures.hang.wait_graph import follow, holder_of, last_of, targets_of, thread_at_end
 from ci_tasks.features.failures.hang.wording import (
@@ -202,6 +210,34 @@ def _missing_rank(run: RunProcesses) -> Finding | None:
     return Finding("dead rank", why, gone)
 
 
+def _goes_on(run: RunProcesses) -> Finding | None:
+    """Silence of the log alone is no stall: somebody may compute. Ranks that wait for others may do that with all of a
+    processor, so what counts is who uses it and does not wait."""
+    if run.facts.reason != "stall":
+        return None
+    busy = [process for process in run.by_id.values() if _computes(process) or _has_computed(run, process)]
+    moving = [process for process in busy if not process.stays or not _computes(process)]
+    if moving:
+        why = f"the log is silent, but {names(moving)} {'goes' if len(moving) == 1 else 'go'} on: {where(moving[0])}"
+        return Finding("goes on", why, (), CONTRADICTED)
+    if busy:
+        inside = f" in {where(busy[0])}, in both looks" if busy[0].main.wait.frame else ""
+        why = f"{names(busy)} {'computes' if len(busy) == 1 else 'compute'}{inside}"
+        return Finding("computes", f"not determined; {why}: slow work, or an endless loop", (), NOT_DETERMINED)
+    return None
+
+
+def _computes(process: Process) -> bool:
+    return any(thread.wait.kind == waits.COMPUTES for thread in process.threads)
+
+
+def _has_computed(run: RunProcesses, process: Process) -> bool:
+    """Since the look before in the same silence, and is not in a collective, where it would do so too."""
+    cpu = process.facts.cpu_since
+    is_busy = cpu is not None and cpu >= BUSY * max(run.facts.seconds_since, 1.0)
+    return is_busy and process.main.wait.kind not in _WAITS_FOR_RANKS
+
+
 def _odd_ranks(run: RunProcesses) -> Finding | None:
     """Ranks that are elsewhere than those that wait for them."""
     ranks = run.ranks
@@ -352,6 +388,7 @@ _RULES: tuple[Rule, ...] = (
     _import_deadlock,
     _file_locks,
     _missing_rank,
+    _goes_on,
     _odd_ranks,
     _chain,
     _single,

@@ -15,7 +15,7 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 CLIENTS = frozenset(("docker", "podman", "apptainer", "srun", "ssh"))  # what they wait for is not below them
 _IN_BETWEEN = frozenset(("bash", "sh", "dash", "env", "timeout", "nohup", "tee", "tini", "docker-init")) | CLIENTS
-_COMPUTES = 0.1  # of the time between the looks; less is a timer, or the probe
+BUSY = 0.1  # of the time between the looks; less is a timer, or the probe
 _LARGEST_RANK = 1 << 20
 
 Id = tuple[str, int]  # container and pid
@@ -112,14 +112,14 @@ class Process:
 
     def _thread(self, stack: Stack, kernel: Mapping[int, ThreadFacts]) -> ThreadState:
         own = kernel.get(self.facts.pid if stack.main else stack.tid or -1)
-        computes = self._cpu_of(own) >= _COMPUTES
+        computes = self._cpu_of(own) >= BUSY
         still = bool(self.facts.stacks) and all(text.same is not False for text in self.facts.stacks)
         wait = wait_of(stack, own, self.machine, self.sources, computes=computes, still=still)
         return ThreadState(stack, own, wait, lock_use(stack, self.sources))
 
     def _bare(self, kernel: Mapping[int, ThreadFacts]) -> ThreadState:
         own = kernel.get(self.facts.pid)
-        computes = self._cpu_of(own) >= _COMPUTES
+        computes = self._cpu_of(own) >= BUSY
         wait = wait_of(Stack(()), own, self.machine, {}, computes=computes) if own else Wait(UNKNOWN)
         return ThreadState(None, own, wait)
 

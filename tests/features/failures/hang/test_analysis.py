@@ -14,7 +14,7 @@ from ci_tasks.agent.hang.facts import (
     StackText,
     ThreadFacts,
 )
-from ci_tasks.features.failures.hang.analysis import analyse_hang
+from ci_tasks.features.failures.hang.analysis import CONTRADICTED, NOT_DETERMINED, SHOWN, analyse_hang
 from ci_tasks.features.failures.hang.report import hang_lines
 
 C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -70,6 +70,7 @@ RAS = "".join(
 ENDS = StackText(
     "native", '[{"os_thread_id": 103, "frames": [{"name": "syscall", "filename": "libc.so.6", "line": 0}]}]'
 )
+NVCC = ProcessFacts(9, 100, name="cc1plus", argv=("cc1plus",), threads=(ThreadFacts(9, state="R", cpu=3.0),))
 ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
 
 
@@ -134,6 +135,51 @@ def test_ranks(seen: HangFacts, kind: str, named: list[int], words: str) -> None
     hang = analyse_hang(seen)
     assert (hang.kind, [culprit.rank for culprit in hang.culprits]) == (kind, named), hang.reason
     assert words in hang.reason
+
+
+MOVES = StackText(
+    "probe",
+    'Current thread 0x1 (most recent call first):\n  File "/job/loader.py", line 12 in tokenize\n',
+    False,
+    'Current thread 0x1 (most recent call first):\n  File "/job/loader.py", line 30 in read\n',
+)
+WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("processes", "outcome", "words"),
+    [
+        # All wait for their GPUs, and use their processors for that.
+        ([*ALL[:3], rank(3, *QUEUE)], SHOWN, "rank 3 waits in queue.get"),
+        ([*(replace(item, cpu_since=300.0) for item in ALL[:3]), rank(3, *QUEUE)], SHOWN, "rank 3 waits in queue.get"),
+        # One computes, and the others wait for it.
+        ([*WAITS, replace(rank(3, cpu=3.0), stacks=(MOVES,))], CONTRADICTED, "the log is silent, but rank 3 goes on"),
+        (
+            [*WAITS, rank(3, *LOOP, cpu=3.0)],
+            NOT_DETERMINED,
+            "rank 3 computes in tokenize at loader.py:12, in both looks",
+        ),
+        # It sleeps now, and has computed in between.
+        ([*WAITS, replace(rank(3, *QUEUE), cpu_since=40.0)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
+        ([*WAITS, replace(rank(3, *QUEUE), cpu_since=3.0)], SHOWN, "rank 3 waits in queue.get"),
+        # A child that is no Python, as a compiler.
+        ([rank(0, *QUEUE, size=1), NVCC], NOT_DETERMINED, "cc1plus (pid 9) computes: slow work"),
+        # That a rank is gone, or stopped, shows a hang, whoever computes.
+        ([*ALL[:2], replace(rank(3, cpu=3.0), stacks=(MOVES,))], SHOWN, "rank 2 is gone"),
+    ],
+)
+def test_whoever_computes_while_the_log_is_silent_has_not_stalled(
+    processes: list[ProcessFacts], outcome: str, words: str
+) -> None:
+    hang = analyse_hang(facts(*processes, reason="stall", seconds_since=300.0))
+    assert hang.outcome == outcome, hang.reason
+    assert words in hang.reason
+
+
+@pytest.mark.parametrize("reason", ["request", "timeout"])
+def test_when_asked_and_before_a_timeout_whoever_computes_is_named(reason: str) -> None:
+    hang = analyse_hang(facts(*WAITS, rank(3, *LOOP, cpu=3.0), reason=reason))
+    assert (hang.outcome, hang.kind) == (SHOWN, "straggler")
 
 
 def test_the_answer_names_groups_and_what_could_not_be_had() -> None:
