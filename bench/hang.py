@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from ci_tasks.agent.codec import decode
 from ci_tasks.agent.hang.facts import HangFacts, Inspection
 from ci_tasks.agent.hang.inspector import Inspector
-from ci_tasks.agent.probe import payload
+from ci_tasks.agent.probe.install import payload
 from ci_tasks.executors.py_spy import find_py_spy
 from ci_tasks.features.failures.hang.analysis import analyse_hang
 
@@ -51,10 +51,12 @@ def measure(count: int, probed: bool) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory, "train.py")
         program.write_text(_RANK)
+        probe = Path(directory, "ci_tasks_probe.py")
+        probe.write_text(payload())
         read, write = os.pipe()
         ranks = []
         for number in range(count):
-            argv = [sys.executable, program, number, count, directory, payload.__file__ if probed else "", write]
+            argv = [sys.executable, program, number, count, directory, probe if probed else "", write]
             env = {**os.environ, "RANK": str(number), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
             ranks.append(subprocess.Popen(list(map(str, argv)), pass_fds=[write], env=env))
         try:

@@ -164,10 +164,20 @@ class InstallSteps:
 
 
 @dataclass(frozen=True)
+class ProbeHook:
+    """A module of a suite: its `source` is loaded in a process once one of `modules` has been imported there."""
+
+    name: str
+    modules: Tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True)
 class ProbeRules:
-    """What the probe looks for: `packages` beside those that it always watches."""
+    """What the probe looks for: `packages` beside those that it always watches, and what `hooks` add."""
 
     packages: Tuple[str, ...] = ()
+    hooks: Tuple[ProbeHook, ...] = ()
 
 
 @dataclass(frozen=True)

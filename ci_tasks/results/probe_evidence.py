@@ -8,20 +8,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
+from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.files import read_file
 from ci_tasks.agent.probe.evidence import MAX_WRITTEN
 from ci_tasks.agent.probe.records import (
+    CALLBACK,
+    TASK,
+    UNCAUGHT,
+    UNRETRIEVED,
     ImportedModule,
+    NotedException,
     ProcessEvidence,
     RunEvidence,
-    UncaughtException,
     parse_lines,
 )
 from ci_tasks.agent.records import Deviation, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.records import ProbeSummary, RankMemory, RunEnvironment
 from ci_tasks.results.log_lines import visible
+
+T = TypeVar("T")
 
 PROBE = "probe"  # the deviation's name
 _MAX_SHOWN = 20
@@ -52,6 +60,7 @@ def probe_summary(
         ended=sum(bool(process.end) for process in found.processes),
         counted=found.summary.counted,
         exceptions=tuple(exception_text(*pair) for pair in uncaught_exceptions(found)[:_MAX_SHOWN]),
+        task_exceptions=tuple(exception_text(*pair) for pair in task_exceptions(found)[:_MAX_SHOWN]),
         memory=tuple(peak_memory(found)),
         conflicts=tuple(conflicts(found)),
         not_seen=tuple(_not_seen(evidence, calls)),
@@ -169,23 +178,53 @@ def conflicts(evidence: RunEvidence) -> Iterator[str]:
             yield _cut(f"{name}: {' and '.join(places)}")
 
 
+# -- what a suite's hooks noted ----------------------------------------------------------------------------------------
+
+
+def hook_records(evidence: RunEvidence, hook: str, kind: str, record: type[T]) -> Iterator[tuple[ProcessEvidence, T]]:
+    """The lines of one kind, as the frozen dataclass that the suite gives for it. What is no such record is left out:
+    the job can write what it likes."""
+    for process in evidence.processes:
+        for event in process.hook_events:
+            if (event.hook, event.kind) == (hook, kind) and not event.failure:
+                try:
+                    yield process, event.decode(record)
+                except RecordError:
+                    continue
+
+
+def _hook_failures(evidence: RunEvidence) -> list[str]:
+    failures = (event for process in evidence.processes for event in process.hook_events if event.failure)
+    texts = (f"{event.hook}: {event.failure}".encode("utf-8", "replace") for event in failures)
+    return list(dict.fromkeys(_cut(visible(text)) for text in texts))[:_MAX_SHOWN]
+
+
 # -- failures and memory -----------------------------------------------------------------------------------------------
 
 
-def uncaught_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, UncaughtException]]:
-    """In the order of their time."""
+def uncaught_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
+    """Those that ended a program, a thread or a worker, in the order of their time."""
+    return [pair for pair in _noted_exceptions(evidence) if pair[1].kind == UNCAUGHT]
+
+
+def task_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
+    """The others, in the order of their time: whether somebody handled them was not seen."""
+    return [pair for pair in _noted_exceptions(evidence) if pair[1].kind != UNCAUGHT]
+
+
+def _noted_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
     found = [(process, failure) for process in evidence.processes for failure in process.exceptions if failure.chain]
     return sorted(found, key=lambda pair: pair[1].t)
 
 
-def exception_text(process: ProcessEvidence, failure: UncaughtException) -> str:
+def exception_text(process: ProcessEvidence, failure: NotedException) -> str:
     """`pid 7, rank 3, thread loader: KeyError: 'x' (loader.py:88 in next_batch)`."""
     first = failure.chain[0]
     who = [f"pid {process.pid}"]
     if process.rank is not None:
         who.append(f"rank {process.rank}")
-    if failure.where == "thread":
-        who.append(f"thread {failure.thread}".strip())
+    if place_name := _place_name(failure):
+        who.append(place_name)
     kind = first.type.removeprefix("builtins.")
     lines = [visible(line.encode("utf-8", "replace")).strip() for line in first.message.splitlines() if line.strip()]
     at = -1 if first.type.startswith("ray.") else 0  # Ray puts the worker's whole traceback there
@@ -194,6 +233,17 @@ def exception_text(process: ProcessEvidence, failure: UncaughtException) -> str:
     place = f" ({frame.file.rpartition('/')[2]}:{frame.line} in {frame.function})" if frame else ""
     text = f"{', '.join(who)}: {kind}" + (f": {message}" if message else "")
     return _cut(text, _MAX_TEXT - len(place)) + place
+
+
+def _place_name(failure: NotedException) -> str:
+    """Where it was raised; empty for the main program and a worker."""
+    name = visible(failure.name.encode("utf-8", "replace"))
+    if failure.kind == UNCAUGHT:
+        return f"thread {name}".strip() if failure.where == "thread" else ""
+    if failure.kind == UNRETRIEVED and failure.where == "future":
+        return "future that nobody asked"
+    words = {TASK: "task", UNRETRIEVED: "task that nobody awaited", CALLBACK: "asyncio"}
+    return f"{words.get(failure.kind, '')} {name}".strip()
 
 
 def peak_memory(evidence: RunEvidence) -> Iterator[RankMemory]:
@@ -212,6 +262,7 @@ def _not_seen(evidence: RunEvidence | None, calls: Iterable[DockerInvocation]) -
         return
     if not evidence.processes:
         yield "no Python process was seen"
+    yield from _hook_failures(evidence)
     summary = evidence.summary
     if summary.counted > summary.files:
         yield f"{summary.counted - summary.files} processes were counted only"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks import registry
-from ci_tasks.agent.records import ProbeRules, RunDescription
+from ci_tasks.agent.records import RunDescription
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import PreparedRow, Say
@@ -22,6 +22,7 @@ from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.host_sessions import HostRequirements, HostSession
 from ci_tasks.run.job_outputs import JobRows
+from ci_tasks.run.probe_rules import probe_rules
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.ray import starts_ray
 
@@ -112,7 +113,7 @@ class RowPlanner:
             keep=request.keep,
             image=request.image,
             nodes=request.nodes,
-            probe=ProbeRules(self.source.suite.packages) if request.probe else None,
+            probe=probe_rules(self.source.suite) if request.probe else None,
         )
         return make_plan(
             self.source.workflow, self.job_rows.job, row, session.spec, event, self.config.overrides, place

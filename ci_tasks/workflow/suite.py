@@ -78,13 +78,15 @@ class ChangedTests:
 class Suite:
     """The conventions of one project. `workflow` is its file in a checkout ("" where there is no usual one), which a
     template beside it may replace; `directory` is what people call its checkout. `lock_scripts` is the directory of the
-    scripts that take the locks of GPUs. `packages` are those of the project, whose origin a run records."""
+    scripts that take the locks of GPUs. `packages` are those of the project, whose origin a run records. `probe_hook`
+    names a module of the suite that the probe loads inside the job, "" for none: see docs/adding-a-suite.md."""
 
     name: str = "generic"
     workflow: str = ""
     directory: str = ""
     lock_scripts: str = "tests/ci"
     packages: tuple[str, ...] = ()
+    probe_hook: str = ""
     matches: Callable[[Workflow], bool] = lambda workflow: True
     describe: Describe = describe
     changed: ChangedTests | None = None

@@ -14,10 +14,10 @@ from ci_tasks.agent.probe.records import (
     ImportedModule,
     InstalledPackages,
     LinkedException,
+    NotedException,
     PeakMemory,
     ProcessEvidence,
     RunEvidence,
-    UncaughtException,
 )
 from ci_tasks.agent.records import ContainerState, Deviation, DirectUrl, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir
@@ -115,13 +115,13 @@ def test_a_module_is_known_once_by_the_process_that_knows_its_version() -> None:
 
 
 def test_exceptions_are_in_the_order_of_their_time() -> None:
-    def failure(t: float, **values: object) -> UncaughtException:
+    def failure(t: float, **values: object) -> NotedException:
         frames = (CodeFrame("/w/run.py", 3, "main"), CodeFrame("/w/loader.py", 88, "next_batch", "x[1]"))
         chain = (LinkedException("builtins.KeyError", "\n'x'\nmore", frames),)
-        return UncaughtException(t, chain=chain, **values)  # type: ignore[arg-type]
+        return NotedException(t, chain=chain, **values)  # type: ignore[arg-type]
 
-    late = process(1, exceptions=(failure(9, where="main"), UncaughtException(1)))
-    early = process(2, env={"RANK": "3"}, exceptions=(failure(5, where="thread", thread="loader"),))
+    late = process(1, exceptions=(failure(9, where="main"), NotedException(1)))
+    early = process(2, env={"RANK": "3"}, exceptions=(failure(5, where="thread", name="loader"),))
     found = uncaught_exceptions(evidence(late, early))
     assert [exception_text(*pair) for pair in found] == [
         "pid 2, rank 3, thread loader: KeyError: 'x' (loader.py:88 in next_batch)",
@@ -129,9 +129,27 @@ def test_exceptions_are_in_the_order_of_their_time() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "where", "name", "shown"),
+    [
+        ("task", "ray", "ray::Trainer.step", "task ray::Trainer.step"),
+        ("unretrieved", "asyncio", "poll", "task that nobody awaited poll"),
+        ("unretrieved", "future", "", "future that nobody asked"),
+        ("callback", "asyncio", "Exception in callback f()", "asyncio Exception in callback f()"),
+        ("unraisable", "interpreter", "ignored in Pool.__del__", "ignored in Pool.__del__"),
+        ("of a later version", "x", "y\x1b[31m", "y"),
+    ],
+)
+def test_exceptions_of_tasks_are_apart_from_uncaught_ones(kind: str, where: str, name: str, shown: str) -> None:
+    failure = NotedException(1, kind, where, name, (LinkedException("builtins.OSError", "gone"),))
+    summary = probe_summary(evidence(process(1, exceptions=(failure,))), PLAN, ())
+    assert summary is not None
+    assert (summary.exceptions, summary.task_exceptions) == ((), (f"pid 1, {shown}: OSError: gone",))
+
+
 def test_of_rays_exceptions_the_workers_own_line_is_shown() -> None:
     message = "\x1b[36mray::A.fail()\x1b[39m (pid=7)\n  File x\n    raise y\nValueError: loss is nan\n"
-    failure = UncaughtException(chain=(LinkedException("ray.exceptions.RayTaskError(ValueError)", message),))
+    failure = NotedException(chain=(LinkedException("ray.exceptions.RayTaskError(ValueError)", message),))
     expected = "pid 1: ray.exceptions.RayTaskError(ValueError): ValueError: loss is nan"
     assert exception_text(process(1), failure) == expected
 

@@ -21,7 +21,7 @@ from ..codec import RecordError, from_json, parse
 from ..containers.run_containers import RunContainer, RunContainers, names_by_runtime, read_invocations
 from ..exit_gate import masked_record
 from ..job_environment import job_environment, secret_values
-from ..probe.payload import OFF as PROBE_OFF
+from ..probe.payload.limits import OFF as PROBE_OFF
 from ..records import ContainerState, DirectUrl, DockerVersions, Environment, GpuModel, Plan
 
 STARTUP_SECONDS = 2.0  # a container gets so long to start its own work first

@@ -1,4 +1,4 @@
-"""The probe in a container of CI's image: two files over each site-packages of the image's Pythons, and the run's
+"""The probe in a container of CI's image: its files over each site-packages of the image's Pythons, and the run's
 directory for the evidence. Nothing in the image or of the host changes.
 
 Which Pythons an image has is asked once: a container of it without network runs each of them for a moment. The answer
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import List, Tuple
 
 from ..codec import RecordError
-from ..probe.install import FILES
+from ..probe.install import written_files
 from ..records import Deviation
 from ..run_directory import RunDir, read_record, write_record
 from .docker_argv import DockerRun, option
@@ -74,7 +74,9 @@ def with_probe(
     if not free:
         why = "the run mounts its own files there" if directories else "the image has no Python from 3.8 on"
         return run, _not_installed(why)
-    return _mounted(run, run_dir, free), Deviation(_WHAT, _CI, "two files in " + " ".join(free), _WHY)
+    names = written_files(run_dir)
+    here = "%d files in %s" % (len(names), " ".join(free))
+    return _mounted(run, run_dir, names, free), Deviation(_WHAT, _CI, here, _WHY)
 
 
 def parse_sites(output: str) -> Tuple[str, ...]:
@@ -90,10 +92,10 @@ def _not_installed(why: str) -> Deviation:
     return Deviation(_WHAT, _CI, "none in the container: " + why, _WHY)
 
 
-def _mounted(run: DockerRun, run_dir: RunDir, directories: Sequence[str]) -> DockerRun:
+def _mounted(run: DockerRun, run_dir: RunDir, names: Sequence[str], directories: Sequence[str]) -> DockerRun:
     volumes = ["%s:%s" % (run_dir.evidence, run_dir.evidence)]
     for directory in directories:
-        volumes += ["%s:%s:ro" % (os.path.join(run_dir.probe, name), posixpath.join(directory, name)) for name in FILES]
+        volumes += ["%s:%s:ro" % (os.path.join(run_dir.probe, name), posixpath.join(directory, name)) for name in names]
     return replace(run, options=run.options + tuple(option("volume", volume) for volume in volumes))
 
 

@@ -8,25 +8,24 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .. import codec
 from ..exit_gate import masked_record
 from ..files import replace_file
 from ..run_directory import RunDir
-from .payload import COUNT, MAX_BYTES, MAX_FILES, PACKAGES
+from .payload.limits import COUNT, MAX_BYTES, MAX_FILES, PACKAGES
 from .records import (
     EvidenceLine,
     EvidenceSummary,
+    HookEvent,
     ImportedModule,
     InstalledPackages,
-    LinkedException,
-    PeakMemory,
+    NotedException,
     ProcessEvidence,
     RunEvidence,
-    UncaughtException,
     in_order,
     lines_of,
 )
@@ -41,68 +40,19 @@ _PACKAGES = re.compile(PACKAGES + r"[0-9a-f]{32}")
 _EVENT = '{"event": '
 
 
-# -- lines of a process's file -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Start:
-    t: float
-    pid: int
-    start: int
-    ppid: int
-    parent_start: int
-    namespace: str
-    argv: Tuple[str, ...]
-    directory: str
-    executable: str
-    prefix: str
-    python: str
-    env: Mapping[str, str]
-    forked: bool
-    signal: int
-    descriptor: int
-
-
-@dataclass(frozen=True)
-class _Environ:
-    env: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class _PackagesFile:
-    file: str
-
-
-@dataclass(frozen=True)
-class _Import:
-    module: ImportedModule
-
-
-@dataclass(frozen=True)
-class _ExceptionLine:
-    t: float
-    where: str
-    thread: str
-    chain: Tuple[LinkedException, ...]
-
-
-@dataclass(frozen=True)
-class _End:
-    t: float
-    how: str
-    memory: Tuple[PeakMemory, ...]
-    modules: Tuple[ImportedModule, ...]
-
-
-_Line = Union[_Start, _Environ, _PackagesFile, _Import, _ExceptionLine, _End]
-_KINDS = {
-    "start": _Start,
-    "environ": _Environ,
-    "packages": _PackagesFile,
-    "import": _Import,
-    "exception": _ExceptionLine,
-    "end": _End,
+# What each event says, by the fields of `ProcessEvidence` that it sets.
+_FIELDS = {
+    "start": (
+        *("started_at", "pid", "start", "ppid", "parent_start", "namespace", "argv", "directory", "executable"),
+        *("prefix", "python", "env", "forked", "signal", "descriptor"),
+    ),
+    "environ": ("env",),
+    "packages": ("packages",),
+    "end": ("ended_at", "end", "memory", "modules"),
 }
+
+
+# -- lines of a process's file -----------------------------------------------------------------------------------------
 
 
 def parse_process(text: str, file: str = "") -> Optional[ProcessEvidence]:
@@ -113,37 +63,30 @@ def parse_process(text: str, file: str = "") -> Optional[ProcessEvidence]:
         if not line.startswith(_EVENT):
             stacks.append(line)
             continue
-        entry = _parse_line(line)
-        if isinstance(entry, _Start) and process is None:
-            values = {name: value for name, value in vars(entry).items() if name != "t"}
-            process = ProcessEvidence(file=file, started_at=entry.t, **values)
-        elif entry is not None and process is not None:
-            process = _with_line(process, entry)
+        try:
+            data = codec.parse(line, where="evidence")
+            event = str(data["event"])
+            if process is not None and event != "start":
+                process = _with_event(process, event, data)
+            elif process is None and event == "start":
+                process = _with_event(ProcessEvidence(file=file), event, data)
+        except (codec.RecordError, KeyError):  # half written, or not by us
+            continue
     dumped = "\n".join(stacks).strip("\n")
     return replace(process, stacks=dumped[-MAX_STACKS:]) if process is not None else None
 
 
-def _parse_line(line: str) -> Optional[_Line]:
-    try:
-        data = codec.parse(line, where="evidence")
-        kind = _KINDS.get(str(data["event"])) if isinstance(data, dict) else None
-        return codec.decode(kind, data, where="evidence") if kind is not None else None
-    except codec.RecordError:  # half written, or not by us
-        return None
-
-
-def _with_line(process: ProcessEvidence, line: _Line) -> ProcessEvidence:
-    if isinstance(line, _Environ):
-        return replace(process, env=line.env)
-    if isinstance(line, _PackagesFile):
-        return replace(process, packages=line.file)
-    if isinstance(line, _Import):
-        return replace(process, imports=(*process.imports, line.module))
-    if isinstance(line, _ExceptionLine):
-        return replace(process, exceptions=(*process.exceptions, UncaughtException(**vars(line))))
-    if isinstance(line, _End):
-        return replace(process, ended_at=line.t, end=line.how, memory=line.memory, modules=line.modules)
-    return process
+def _with_event(process: ProcessEvidence, event: str, data: Mapping[str, Any]) -> ProcessEvidence:
+    """Raises RecordError, and KeyError for what is missing."""
+    if event == "import":
+        return replace(process, imports=(*process.imports, codec.decode(ImportedModule, data, where=event)))
+    if event == "exception":
+        return replace(process, exceptions=(*process.exceptions, codec.decode(NotedException, data, where=event)))
+    if event == "hook":
+        return replace(process, hook_events=(*process.hook_events, codec.decode(HookEvent, data, where=event)))
+    names = _FIELDS.get(event, ())
+    values = codec.decode(ProcessEvidence, {name: data[name] for name in names}, where=event)
+    return replace(process, **{name: getattr(values, name) for name in names})
 
 
 # -- the directory -----------------------------------------------------------------------------------------------------

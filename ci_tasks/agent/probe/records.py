@@ -7,11 +7,15 @@ each line an `EvidenceLine`: an `EvidenceSummary`, then each `InstalledPackages`
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from .. import codec
 
-PROCESS_MAIN, PROCESS_THREAD, PROCESS_WORKER = "main", "thread", "worker"
+T = TypeVar("T")
+
+# Kinds of exceptions: nobody caught it; it was raised in a task, and whether somebody handled it is not seen; nobody
+# asked for the task's result; it was raised in a callback of asyncio; the interpreter could not raise it.
+UNCAUGHT, TASK, UNRETRIEVED, CALLBACK, UNRAISABLE = "uncaught", "task", "unretrieved", "callback", "unraisable"
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,30 @@ class LinkedException:
 
 
 @dataclass(frozen=True)
-class UncaughtException:
-    """`where`: main, thread, or worker, which is a process of multiprocessing. `chain` begins with the one that was not
-    caught."""
+class NotedException:
+    """`where`: main, thread, or worker, which is a process of multiprocessing; asyncio, future or ray; interpreter.
+    `kind` is one of those above, `name` that of the thread or task. `chain` begins with the one that was seen."""
 
     t: float = 0.0
+    kind: str = UNCAUGHT
     where: str = ""
-    thread: str = ""
+    name: str = ""
     chain: Tuple[LinkedException, ...] = ()
+
+
+@dataclass(frozen=True)
+class HookEvent:
+    """What a suite's `hook` noted: a `kind` with its `fields`, the text of a JSON object; or its `failure`."""
+
+    t: float = 0.0
+    hook: str = ""
+    kind: str = ""
+    fields: str = "{}"
+    failure: str = ""
+
+    def decode(self, record: Type[T]) -> T:
+        """The fields as a frozen dataclass. Raises RecordError."""
+        return codec.from_json(record, self.fields, where="%s of %s" % (self.kind, self.hook))
 
 
 @dataclass(frozen=True)
@@ -103,7 +123,8 @@ class ProcessEvidence:
     imports: Tuple[ImportedModule, ...] = ()
     modules: Tuple[ImportedModule, ...] = ()
     packages: str = ""
-    exceptions: Tuple[UncaughtException, ...] = ()
+    exceptions: Tuple[NotedException, ...] = ()
+    hook_events: Tuple[HookEvent, ...] = ()
     memory: Tuple[PeakMemory, ...] = ()
     stacks: str = ""
 

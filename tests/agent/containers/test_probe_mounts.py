@@ -60,10 +60,10 @@ def test_both_files_and_the_evidence_are_mounted_and_an_image_is_asked_once(host
         added, here = host.run("--rm")
         assert added == [
             f"{host.run_dir.evidence}:{host.run_dir.evidence}",
-            f"{host.run_dir.probe}/ci_tasks_probe.py:{SITE}/ci_tasks_probe.py:ro",
             f"{host.run_dir.probe}/ci_tasks_probe.pth:{SITE}/ci_tasks_probe.pth:ro",
+            f"{host.run_dir.probe}/ci_tasks_probe.py:{SITE}/ci_tasks_probe.py:ro",
         ]
-        assert here == f"two files in {SITE}"
+        assert here == f"2 files in {SITE}"
     assert host.calls("run") == 1
     (host.directory / "image").write_text("sha256:2\n")
     host.run("--rm")

@@ -13,6 +13,7 @@ from pathlib import Path
 from ci_tasks.agent.probe.evidence import read_evidence
 from ci_tasks.agent.probe.install import write_files
 from ci_tasks.agent.probe.records import ProcessEvidence, RunEvidence
+from ci_tasks.agent.records import ProbeRules
 from ci_tasks.agent.run_directory import RunDir
 
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
@@ -74,7 +75,7 @@ def make_interpreter(directory: Path, base: str = sys.executable, probe: bool = 
     return interpreter
 
 
-def add_probe(interpreter: Interpreter) -> None:
-    write_files(interpreter.run, ("special",))
+def add_probe(interpreter: Interpreter, rules: ProbeRules = ProbeRules(("special",))) -> None:
+    write_files(interpreter.run, rules)
     for name in os.listdir(interpreter.run.probe):
         shutil.copy(os.path.join(interpreter.run.probe, name), interpreter.packages)

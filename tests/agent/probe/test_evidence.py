@@ -15,7 +15,7 @@ from ci_tasks.agent.run_directory import RunDir
 
 START = {
     "event": "start",
-    "t": 1.5,
+    "started_at": 1.5,
     "pid": 7,
     "start": 3,
     "ppid": 1,
@@ -47,8 +47,8 @@ def run_with(tmp_path: Path, **files: str) -> RunDir:
 
 
 def test_lines_that_are_none_and_values_of_another_type_are_left_out() -> None:
-    text = lines(START, {"event": "import", "module": {"name": 3}}, {"event": "import"}, {"event": "x"}, {"event": []})
-    text += '{"event": "end", "t": 2\n{"event": "environ", "env": {"RANK": "4"}}\n{"event": \n'
+    text = lines(START, {"event": "import", "name": 3}, {"event": "environ"}, {"event": "x"}, {"event": []})
+    text += '{"event": "end", "ended_at": 2\n{"event": "environ", "env": {"RANK": "4"}}\n{"event": \n'
     process = parse_process(text + lines({**START, "pid": 8}), NAME)
     assert process is not None
     assert (process.pid, process.rank, process.imports, process.end) == (7, 4, (), "")
@@ -57,7 +57,7 @@ def test_lines_that_are_none_and_values_of_another_type_are_left_out() -> None:
 
 
 def test_stacks_are_what_stands_between_the_lines() -> None:
-    end = {"event": "end", "t": 2.0, "how": "exit", "memory": [], "modules": []}
+    end = {"event": "end", "ended_at": 2.0, "end": "exit", "memory": [], "modules": []}
     text = lines(START) + 'Current thread 0x1 (most recent call first):\n  File "x"\n' + lines(end) + "Thread 0x2\n"
     process = parse_process(text)
     assert process is not None
@@ -95,10 +95,10 @@ def test_what_is_read_and_written_is_limited(tmp_path: Path, monkeypatch: pytest
 def test_it_arrives_as_it_was_with_secrets_masked(tmp_path: Path) -> None:
     frames = [{"file": "/x.py", "line": 3, "function": "f", "source": 'login("hunter2222")'}]
     chain = [{"of": -1, "link": "", "type": "ValueError", "message": "bad \ud800 hunter2222", "frames": frames}]
-    failure = {"event": "exception", "t": 1.7, "where": "thread", "thread": "T", "chain": chain}
+    failure = {"event": "exception", "t": 1.7, "kind": "uncaught", "where": "thread", "name": "T", "chain": chain}
     key = "packages-" + "0" * 32
     packages = json.dumps({"python": "3.8.1", "packages": {"torch": "2.0"}})
-    run = run_with(tmp_path, **{NAME: lines(START, failure, {"event": "packages", "file": key}), key: packages})
+    run = run_with(tmp_path, **{NAME: lines(START, failure, {"event": "packages", "packages": key}), key: packages})
     assert collect_evidence(run, ["hunter2222"])
     text = Path(run.evidence_file).read_text()
     assert "hunter" not in text

@@ -16,7 +16,7 @@ from pathlib import Path
 from ci_tasks.agent.codec import decode
 from ci_tasks.agent.hang.facts import HangFacts, Inspection
 from ci_tasks.agent.hang.inspector import Inspector
-from ci_tasks.agent.probe import payload
+from ci_tasks.agent.probe.install import payload
 
 PLANTED = Path(__file__).parent / "data" / "planted.py"
 _C10D = """
@@ -96,7 +96,10 @@ def _facts_of(case: str, found: Inspection, pids: set[int]) -> HangFacts:
 
 
 def _start(case: str, directory: Path, rank: int | None, ranks: int) -> subprocess.Popen[bytes]:
-    env = {**os.environ, "PYTHONPATH": str(directory), "PLANTED_PROBE": payload.__file__}
+    probe = directory / "ci_tasks_probe.py"
+    if not probe.exists():  # another rank reads it by now
+        probe.write_text(payload())
+    env = {**os.environ, "PYTHONPATH": str(directory), "PLANTED_PROBE": str(probe)}
     if rank is not None:
         env.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
     return subprocess.Popen(

@@ -1,0 +1,139 @@
+"""The probe of this process: what it is, and all hooks together."""
+
+import os
+import sys
+import time
+
+from .evidence_file import EvidenceFile
+from .exception_hooks import ExceptionHooks, ExceptionNotes
+from .gpu_memory import gpu_memory
+from .imports import ImportNotes
+from .limits import OFF
+from .modules import module_facts, outside_modules, version_attribute
+from .process import command_line, namespace, rank_variables, start_of, working_directory
+from .suite_hooks import add_suite_hooks
+from .task_hooks import TaskHooks
+from .worker_hooks import WorkerHooks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+WATCHED = (
+    *("torch", "megatron.core", "megatron.bridge", "slime", "sglang", "vllm", "verl", "ray", "transformer_engine"),
+    *("flash_attn", "transformers", "numpy", "triton", "deepspeed", "jax", "nemo", "pytest", "unittest"),
+)
+
+_probe: "Any" = None
+
+
+def begin(directory: str, names: str = "", hooks: str = "") -> None:
+    """Start to write into `directory`, once in a process. `names` are further packages to watch, with commas; `hooks`
+    are MODULE=HOOK, with commas. It never raises."""
+    global _probe
+    if _probe is None and OFF not in os.environ:
+        try:
+            probe = Probe(directory, WATCHED + tuple(filter(None, names.split(","))))
+            probe.begin(hooks)
+            _probe = probe
+        except Exception:
+            pass
+
+
+class Probe:
+    def __init__(self, directory: str, watched: "tuple[str, ...]") -> None:
+        self.file = EvidenceFile(directory)
+        self.imports = ImportNotes(self.file, watched, self.note_environ)
+        self.exceptions = ExceptionNotes(self.file, self.note_now)
+        self.tasks: "TaskHooks | None" = None
+        self.workers: "WorkerHooks | None" = None
+        self.environ: "dict[str, str]" = {}
+        self.has_ended = False
+
+    def begin(self, hooks: str) -> None:
+        if not self.file.open():
+            return
+        self.file.register_signal()
+        self.write_start(False)
+        import atexit
+
+        atexit.register(self.end, "exit")
+        sys.meta_path.insert(0, self.imports)
+        os.register_at_fork(after_in_child=self.after_fork)
+        ExceptionHooks(self.exceptions)
+        self.workers = WorkerHooks(self.exceptions, self.imports, self.end)  # multiprocessing keeps it weakly
+        self.tasks = TaskHooks(self.exceptions, self.imports)
+        add_suite_hooks(hooks, self.file, self.imports)
+
+    def write_start(self, forked: bool) -> None:
+        pid, parent = os.getpid(), os.getppid()
+        self.environ = rank_variables()
+        values = {
+            "started_at": round(time.time(), 3),
+            "pid": pid,
+            "start": start_of(pid),
+            "ppid": parent,
+            "parent_start": start_of(parent),
+            "namespace": namespace(),
+            "argv": command_line(),
+            "directory": working_directory(),
+            "executable": sys.executable or "",
+            "prefix": sys.prefix,
+            "python": "%d.%d.%d" % sys.version_info[:3],
+            "env": self.environ,
+            "forked": forked,
+            "signal": self.file.signal,
+            "descriptor": self.file.number,
+        }
+        self.file.write("start", values)
+
+    def note_environ(self) -> None:
+        """Ray's workers get their rank and devices long after they have started."""
+        now = rank_variables()
+        if now != self.environ:
+            self.environ = now
+            self.file.write("environ", {"env": now})
+
+    def note_now(self) -> None:
+        self.imports.note()
+        self.note_environ()
+
+    def after_fork(self) -> None:
+        """In the child: other threads are gone, so nothing here takes a lock or imports."""
+        try:
+            self.has_ended = False
+            self.exceptions.forget()
+            if self.tasks is not None:
+                self.tasks.forget()
+            if self.file.open():
+                self.write_start(True)
+            else:
+                self.file.stop()
+        except Exception:
+            self.file.left = 0
+
+    def end(self, how: str) -> None:
+        if self.has_ended:
+            return
+        self.has_ended = True
+        try:
+            self.exceptions.note_last()
+            if self.tasks is not None:
+                self.tasks.note_futures()
+            self.note_now()
+            self.imports.note_packages()
+        except Exception:
+            pass
+        try:
+            self.write_end(how)
+        except Exception:
+            pass
+
+    def write_end(self, how: str) -> None:
+        names = [name for name in self.imports.imported if name in sys.modules]
+        modules = [values for values in map(module_facts, names) if values]
+        for values in modules:
+            values["package_version"] = values["package_version"] or version_attribute(str(values["name"]))
+        modules += outside_modules(self.imports.imported)
+        ended_at = round(time.time(), 3)
+        self.file.write("end", {"ended_at": ended_at, "end": how, "memory": gpu_memory(), "modules": modules}, 0)

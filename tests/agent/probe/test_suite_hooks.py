@@ -1,0 +1,100 @@
+"""What a suite adds to the probe: a module that is loaded in the job once a module that it names has been imported."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.probe.records import HookEvent
+from ci_tasks.agent.records import ProbeRules
+from ci_tasks.results.probe_evidence import hook_records, probe_summary
+from ci_tasks.run.probe_rules import probe_rules
+from ci_tasks.workflow.suite import Suite
+from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter
+from tests.results.test_probe_evidence import PLAN
+
+SUITE = Suite(name="toy", packages=("toy",), probe_hook="tests.agent.probe.toy_hook")
+
+
+@dataclass(frozen=True)
+class Config:
+    lr: float
+    sizes: dict[str, int]
+    layers: tuple[int | str, ...]
+    text: str
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Interpreter:
+    python = make_interpreter(tmp_path, probe=False)
+    add_probe(python, probe_rules(SUITE))
+    (python.packages / "toy").mkdir()
+    (python.packages / "toy" / "__init__.py").write_text("")
+    (python.packages / "toy" / "trainer.py").write_text("LR = 0.5\ndef save(path): print('saved', path)\n")
+    (python.packages / "toy" / "broken.py").write_text("")
+    (python.packages / "toy" / "failing.py").write_text("import does_not_exist\n")
+    return python
+
+
+def test_a_hook_notes_what_it_sees_and_nothing_is_imported_between(python: Interpreter) -> None:
+    assert python("-c", "import toy.trainer; toy.trainer.save('/ckpt')") == (0, "saved /ckpt\n", "")
+    evidence = python.evidence()
+    [(process, config)] = hook_records(evidence, "toy", "config", Config)
+    assert config == Config(0.5, {"tp": 2}, (1, "two", "nan"), "xxx")
+    assert process.argv[1] == "-c"
+    assert [(event.kind, event.fields) for event in process.hook_events if event.kind == "checkpoint"] == [
+        ("checkpoint", '{"path": "/ckpt"}')
+    ]
+    assert list(hook_records(evidence, "toy", "checkpoint", Config)) == []
+
+
+def test_what_fails_in_a_hook_is_noted_and_does_not_reach_the_program(python: Interpreter) -> None:
+    assert python("-c", "import toy.broken, toy.trainer; print(toy.trainer.LR)") == (0, "0.5\n", "")
+    summary = probe_summary(python.evidence(), PLAN, ())
+    assert summary is not None
+    assert summary.not_seen == (
+        "toy: hook failed: RuntimeError: no such trainer (line 8)",
+        "toy: hook failed: ZeroDivisionError: division by zero (line 10)",
+        "toy: hook failed: ValueError: huge has 100411 bytes, more than 65536",
+    )
+
+
+def test_a_process_that_imports_no_such_module_does_not_load_the_hook(python: Interpreter) -> None:
+    assert python("-c", "import toy, sys; print([name for name in sys.modules if 'probe_toy' in name])")[1] == "[]\n"
+    assert python.only_process().hook_events == ()
+
+
+def test_modules_look_as_without_the_probe(python: Interpreter, tmp_path: Path) -> None:
+    """Also the traceback of one whose import fails."""
+    text = """
+import importlib.util, toy.trainer as trainer
+print(type(trainer.__spec__), trainer.__spec__, trainer.__loader__, trainer.__spec__._initializing)
+print(importlib.reload(trainer) is trainer, importlib.util.find_spec("toy.broken"))
+import toy.failing
+"""
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    code, out, errors = python(str(program))
+    assert code == 1 and "does_not_exist" in errors
+    for file in python.packages.glob("ci_tasks_probe*"):
+        file.unlink()
+    plain = python(str(program))
+    assert (errors, _without_addresses(out)) == (plain[2], _without_addresses(plain[1]))
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub("0x[0-9a-f]+", "", text)
+
+
+def test_a_suite_without_a_hook_has_its_packages_only() -> None:
+    assert probe_rules(Suite(packages=("a",))) == ProbeRules(("a",))
+
+
+def test_fields_of_another_type_are_an_error_that_names_the_line() -> None:
+    event = HookEvent(1.0, "toy", "config", '{"lr": "high"}')
+    with pytest.raises(RecordError, match="config of toy: lr"):
+        event.decode(Config)
