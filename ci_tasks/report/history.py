@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from ci_tasks.records import BLOCKED, FAILED, PASSED, MachineTally, RowTally, RunRecord
 from ci_tasks.report.layout import columns
 from ci_tasks.report.table import cause_and_reason, reasons_once
+from ci_tasks.results.rates import at_least, rate_and_interval
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 _SHOWN = (PASSED, FAILED, BLOCKED)
+_WHOLE = 100  # seconds, from which on tenths say nothing
+_OPTIONAL = ("BLOCKED", "OTHER", "TOOK", "WAITED")
 
 
 def listed(records: Sequence[RunRecord], ages: Sequence[str], width: int | None = None) -> list[str]:
@@ -29,9 +32,11 @@ def age(seconds: float) -> str:
 
 def tallied(tallies: Sequence[RowTally], width: int | None = None) -> list[str]:
     """One line for a row on a host. Ends without a column of their own are in OTHER; TOOK and WAITED are
-    medians."""
-    head = ("LABEL", "ROW", "HOST", "RUNS", "PASSED", "FAILED", "BLOCKED", "OTHER", "TOOK", "WAITED", "")
-    return columns([*map(_tally, tallies)], width, head=head, names=[0, 1])
+    medians. A column that is empty for all rows is left out."""
+    head = ("LABEL", "ROW", "HOST", "PASSED", "FAILED", "BLOCKED", "OTHER", "TOOK", "WAITED", "FAILURE RATE (95 %)")
+    body = [*map(_tally, tallies)]
+    kept = [at for at, name in enumerate(head) if name not in _OPTIONAL or {line[at] for line in body} - {"0", "-"}]
+    return columns([[line[at] for at in kept] for line in body], width, head=[head[at] for at in kept], names=[0, 1])
 
 
 def machines(tallies: Sequence[MachineTally], width: int | None = None) -> list[str]:
@@ -66,17 +71,25 @@ def _tally(tally: RowTally) -> tuple[str, ...]:
         tally.label,
         tally.row,
         tally.host,
-        str(tally.runs),
         *(str(counts.get(status, 0)) for status in _SHOWN),
         str(other),
         _seconds(tally.seconds),
         _seconds(tally.queued),
-        "flaky" if tally.flaky else "",
+        _rate(tally),
     )
 
 
+def _rate(tally: RowTally) -> str:
+    """The share of failures, and `flaky` where one tree did both."""
+    failed, passed = tally.counts.get(FAILED, 0), tally.counts.get(PASSED, 0)
+    if failed and not passed:
+        return at_least(failed, failed)
+    rate = rate_and_interval(failed, failed + passed)
+    return f"{rate}, flaky" if tally.flaky else rate
+
+
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} s"
+    return "-" if value is None else f"{value:.0f} s" if value >= _WHOLE else f"{value:.1f} s"
 
 
 def _word(value: str | None) -> str:

@@ -1,10 +1,10 @@
 """One row, run again and again on one tree: its outcomes → a tally, the failure rate with its interval, and a word.
 
-    word            said where
-    flaky           passes and failures were both seen, or two ways of failing
-    deterministic   every repetition failed in one way, and the rate's lower bound is above SURE
-    passes          no repetition failed; what N passes are worth is the rate's upper bound
-    unclear         everything else: too few failures, or nothing that says anything about the code
+    word                  said where
+    flaky                 passes and failures were both seen, or two ways of failing
+    fails at least 56 %   every repetition failed in one way, and the rate's lower bound, which it names, is above SURE
+    passes                no repetition failed; what N passes are worth is the rate's upper bound
+    unclear               everything else: too few failures, or nothing that says anything about the code
 
 A way of failing is a failure's signature. A repetition that was blocked, cancelled or lost is no evidence about the
 code: it is counted apart, and made up for.
@@ -13,16 +13,15 @@ code: it is counted apart, and made up for.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, RunRecord
+from ci_tasks.results.rates import at_least, wilson
 
-FLAKY, DETERMINISTIC, PASSES, UNCLEAR = "flaky", "deterministic", "passes", "unclear"
+FLAKY, FAILS, PASSES, UNCLEAR = "flaky", "fails", "passes", "unclear"
 
-Z = 1.96  # standard deviations of a 95 % interval
 # Five equal failures without a pass reach this bound: a test that fails every other time does so once in 32 tries, and
 # a sixth costs as much GPU time as the first, and lifts the bound by four points only.
 SURE = 0.55
@@ -78,35 +77,22 @@ class OutcomeCounts:
 
     @property
     def classification(self) -> str:
-        """See the module's docstring."""
+        """FLAKY, FAILS, PASSES or UNCLEAR; see the module's docstring."""
         if self.failed and (self.passed or len(self.failures) > 1):
             return FLAKY
         if self.failed:
-            return DETERMINISTIC if self.interval[0] > SURE else UNCLEAR
+            return FAILS if self.interval[0] > SURE else UNCLEAR
         return PASSES if self.passed else UNCLEAR
 
-
-def wilson(successes: int, n: int, z: float = Z) -> tuple[float, float]:
-    """Wilson's score interval for the probability of success after `successes` in `n` tries, within 0 … 1.
-
-    Unlike the textbook's ± it is right for few tries and for rates of 0 and 1. No try says nothing: (0, 1).
-    Raises ValueError where `successes` is not in 0 … n, or `z` is not positive.
-    """
-    if not 0 <= successes <= n or z <= 0:
-        raise ValueError(f"no such proportion: {successes} of {n}, z = {z}")
-    if n == 0:
-        return 0.0, 1.0
-    rate, square = successes / n, z * z
-    centre = (rate + square / (2 * n)) / (1 + square / n)
-    half = z * math.sqrt(rate * (1 - rate) / n + square / (4 * n * n)) / (1 + square / n)
-    # Exactly 0 and 1 where they belong: rounding would leave 1e-17, of which nobody can say that it is not 0.
-    low = max(0.0, centre - half) if successes else 0.0
-    high = min(1.0, centre + half) if successes < n else 1.0
-    return low, high
+    @property
+    def word(self) -> str:
+        """The classification for people. So many equal failures are no proof that the next run fails too."""
+        kind = self.classification
+        return at_least(self.failed, self.conclusive) if kind == FAILS else kind
 
 
 EQUAL_FAILURES = next(n for n in itertools.count(1) if wilson(n, n)[0] > SURE)
-"""So many failures in one way, and no pass, are called deterministic."""
+"""So many failures in one way, and no pass, are enough to name a rate."""
 
 
 def outcome(record: RunRecord) -> RepetitionOutcome:
@@ -143,7 +129,7 @@ def stop_reason(outcomes: Sequence[RepetitionOutcome], limit: RepeatLimit) -> st
         return "it failed"
     if counts.conclusive >= limit.repeats:
         return "all done"
-    if counts.classification == DETERMINISTIC:
+    if counts.classification == FAILS:
         return f"{counts.failed} equal failures are clear"
     low, high = counts.interval
     return "the rate is known to ±10 points" if counts.classification == FLAKY and high - low < NARROW else ""

@@ -11,6 +11,7 @@ from ci_tasks.features.failures.repeats.outcomes import OutcomeCounts
 from ci_tasks.records import Checkout
 from ci_tasks.report.layout import columns
 from ci_tasks.report.table import some
+from ci_tasks.results.rates import at_least, percent, rate_and_interval
 
 _SHORT = 70
 
@@ -62,15 +63,15 @@ def short(failure_kind: str) -> str:
 
 def results(rows: Sequence[RepeatedRow], needed: int, width: int | None = None) -> list[str]:
     """The end: a line a row, then each row's ways of failing with a log, then what was not counted. `needed` is how
-    many equal failures are called deterministic."""
+    many equal failures are enough to name a rate."""
     head = ("RESULT", "ROW", "PASSED", "FAILED", "FAILURE RATE (95 %)", "WHY")
     body = [
         (
-            row.counts.classification,
+            row.counts.word,
             row.row,
             str(row.counts.passed),
             str(row.counts.failed),
-            _rate(row.counts),
+            rate_and_interval(row.counts.failed, row.counts.conclusive),
             _why(row, needed),
         )
         for row in rows
@@ -84,17 +85,17 @@ def results(rows: Sequence[RepeatedRow], needed: int, width: int | None = None) 
 
 def summary(rows: Sequence[RepeatedRow]) -> str:
     """`1 flaky, 4 passes` for the last line."""
-    classifications = Counter(row.counts.classification for row in rows)
-    return ", ".join(f"{count} {classification}" for classification, count in classifications.items()) or "no row ran"
+    words = Counter(row.counts.word for row in rows)
+    return ", ".join(f"{count} {word}" for word, count in words.items()) or "no row ran"
 
 
 def evidence(counts: OutcomeCounts, needed: int) -> str:
     """What a row's word rests on."""
-    ways, (low, high) = len(counts.failures), counts.interval
+    ways, (_, high) = len(counts.failures), counts.interval
     if not counts.conclusive:
         return "no repetition says anything about the code"
     if not counts.failed:
-        return f"0 of {counts.conclusive} failed: the true rate is below {_percent(high)} (95 %)"
+        return f"0 of {counts.conclusive} failed: the true rate is below {percent(high)} (95 %)"
     if ways > 1:
         return f"{'passes, and ' if counts.passed else ''}fails in {ways} ways, on one tree"
     if counts.passed:
@@ -102,22 +103,11 @@ def evidence(counts: OutcomeCounts, needed: int) -> str:
     alike = f"{counts.failed} of {counts.conclusive} failed in one way"
     if counts.failed < needed:
         return f"{alike}: more repeats ({needed} such are clear)"
-    return f"{alike}: the true rate is above {_percent(low)} (95 %)"
+    return f"{alike}: it {at_least(counts.failed, counts.conclusive)} (95 %)"
 
 
 def _why(row: RepeatedRow, needed: int) -> str:
     return evidence(row.counts, needed) + (f"; stopped: {row.stopped}" if row.stopped else "")
-
-
-def _rate(counts: OutcomeCounts) -> str:
-    low, high = counts.interval
-    if not counts.conclusive:
-        return "-"
-    return f"{_percent(counts.failed / counts.conclusive)} ({100 * low:.0f}–{_percent(high)})"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def _failures(row: RepeatedRow) -> list[str]:
