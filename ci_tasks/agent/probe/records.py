@@ -42,7 +42,8 @@ class LinkedException:
 
 @dataclass(frozen=True)
 class NotedException:
-    """`where`: main, thread, or worker, which is a process of multiprocessing; asyncio, future or ray; interpreter.
+    """`where`: main, thread, or worker, which is a process of multiprocessing; asyncio, future, pool, torch or ray;
+    interpreter.
     `kind` is one of those above, `name` that of the thread or task. `chain` begins with the one that was seen."""
 
     t: float = 0.0

@@ -125,6 +125,52 @@ def test_a_ray_worker_notes_the_exception_of_a_task_with_its_frames(tmp_path: Pa
     assert process.rank == 3
 
 
+POOLS = """\
+import concurrent.futures, multiprocessing
+
+def work(text):
+    raise ValueError(text)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as executor:
+        assert "work" in str(executor.submit(work, "in an executor").exception().__cause__)
+    with context.Pool(1) as pool:
+        pool.apply_async(work, ("in a pool",)).wait()
+"""
+
+
+def test_workers_of_process_pools_note_what_their_tasks_raise(tmp_path: Path) -> None:
+    python = make_interpreter(tmp_path)
+    program = tmp_path / "program.py"
+    program.write_text(POOLS)
+    assert python(str(program)) == (0, "", "")
+    noted = [(process, failure) for process in python.processes() for failure in process.exceptions]
+    assert [(failure.kind, failure.where, failure.chain[0].message) for _, failure in noted] == [
+        ("task", "pool", "in an executor"),
+        ("task", "pool", "in a pool"),
+    ]
+    assert all(process.forked and failure.chain[0].frames[-1].function == "work" for process, failure in noted)
+
+
+def test_torchs_workers_note_what_they_catch(tmp_path: Path) -> None:
+    """Of a data set, say: torch makes this object of it for the process that wants the next batch."""
+    python = make_interpreter(tmp_path)
+    (python.packages / "torch").mkdir()
+    (python.packages / "torch" / "__init__.py").write_text("")
+    wrapper = "class ExceptionWrapper:\n def __init__(self, exc_info=None, where='x'):\n  self.where = where\n"
+    (python.packages / "torch" / "_utils.py").write_text(wrapper)
+    text = """
+import torch._utils
+try:
+    {}["no such sample"]
+except KeyError:
+    print(torch._utils.ExceptionWrapper(where="in DataLoader worker process 0").where)
+"""
+    assert python("-c", text)[:2] == (0, "in DataLoader worker process 0\n")
+    assert noted(python) == [("task", "torch", "in DataLoader worker process 0", "'no such sample'")]
+
+
 def test_a_child_does_not_note_the_futures_of_its_parent(tmp_path: Path) -> None:
     python = make_interpreter(tmp_path)
     text = """

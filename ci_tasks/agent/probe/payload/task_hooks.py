@@ -1,9 +1,11 @@
-"""Exceptions of tasks, which whoever runs the tasks has caught: asyncio, concurrent.futures, Ray.
+"""Exceptions of tasks, which whoever runs the tasks has caught: asyncio, process pools, torch's loaders, Ray.
 
 Most of them reach somebody who asks for the result, and may be handled there. Those that nobody asks for are noted as
-`unretrieved`, those of asyncio's callbacks as `callback`. A Ray worker hands each exception to another process, in
+`unretrieved`, those of asyncio's callbacks as `callback`. A worker process hands each exception to another process, in
 which the frames are text: it is noted as `task`, and whether it was handled is not seen.
 """
+
+import sys
 
 from .exception_hooks import ExceptionNotes
 from .exceptions import linked_exceptions
@@ -12,7 +14,7 @@ from .limits import MAX_FUTURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
 TASK, UNRETRIEVED, CALLBACK = "task", "unretrieved", "callback"
 
@@ -24,7 +26,8 @@ class TaskHooks:
         imports.when_imported("asyncio.base_events", lambda module: self.hook_loop(module.BaseEventLoop))
         imports.when_imported("uvloop", lambda module: self.hook_loop(module.Loop))
         imports.when_imported("concurrent.futures._base", self.hook_futures)
-        imports.when_imported("ray.exceptions", self.hook_ray)
+        for name, (class_name, where, read) in _WRAPPERS.items():
+            imports.when_imported(name, self.wrapper_hook(class_name, where, read))
 
     def forget(self) -> None:
         """After a fork: the futures are the parent's."""
@@ -90,20 +93,54 @@ class TaskHooks:
         for key in list(self.futures):
             self.note_future(key)
 
-    # -- Ray ---------------------------------------------------------------------------------------------------------
+    # -- worker processes --------------------------------------------------------------------------------------------
 
-    def hook_ray(self, module: "Any") -> None:
-        """A worker makes a RayTaskError around each exception of a task. What a process receives has no frames."""
-        begin = module.RayTaskError.__init__
+    def wrapper_hook(self, class_name: str, where: str, read: "Callable[..., Any]") -> "Callable[[Any], None]":
+        """A function that hooks the class in its module. Whoever receives a wrapper does not call `__init__`, or with
+        an exception without frames."""
 
-        def __init__(
-            error: "Any", function_name: "Any", text: "Any", cause: "Any", *more: "Any", **options: "Any"
-        ) -> None:
-            if isinstance(cause, BaseException) and cause.__traceback__ is not None:
-                self.notes.note(cause, "ray", TASK, str(options.get("proctitle") or function_name))
-            begin(error, function_name, text, cause, *more, **options)
+        def hook(module: "Any") -> None:
+            wrapper = getattr(module, class_name)
+            begin = wrapper.__init__
 
-        _replace(module.RayTaskError, "__init__", begin, __init__)
+            def __init__(wrapped: "Any", *args: "Any", **options: "Any") -> None:
+                self.note_wrapped(where, read, args, options)
+                begin(wrapped, *args, **options)
+
+            _replace(wrapper, "__init__", begin, __init__)
+
+        return hook
+
+    def note_wrapped(self, where: str, read: "Callable[..., Any]", args: "Any", options: "Any") -> None:
+        try:
+            value, name = read(*args, **options)
+            if isinstance(value, BaseException) and value.__traceback__ is not None:
+                self.notes.note(value, where, TASK, str(name))
+        except Exception:
+            pass
+
+
+def _of_pool(value: "Any", trace: "Any") -> "tuple[Any, str]":
+    return value, ""
+
+
+def _of_torch(exc_info: "Any" = None, where: str = "") -> "tuple[Any, str]":
+    return (exc_info or sys.exc_info())[1], where
+
+
+def _of_ray(
+    function_name: str, text: str, cause: "Any", proctitle: str = "", *more: "Any", **options: "Any"
+) -> "tuple[Any, str]":
+    return cause, proctitle or function_name
+
+
+# Classes that a worker makes of each exception of a task, by their modules; and what their arguments say.
+_WRAPPERS: "dict[str, tuple[str, str, Callable[..., Any]]]" = {
+    "concurrent.futures.process": ("_ExceptionWithTraceback", "pool", _of_pool),
+    "multiprocessing.pool": ("ExceptionWithTraceback", "pool", _of_pool),
+    "torch._utils": ("ExceptionWrapper", "torch", _of_torch),
+    "ray.exceptions": ("RayTaskError", "ray", _of_ray),
+}
 
 
 def _replace(owner: "Any", name: str, before: "Any", after: "Any") -> None:
