@@ -74,14 +74,45 @@ class TriageCandidate:
 
 
 @dataclass(frozen=True)
+class FailureEvidence:
+    """What tells one failure from another of its kind; a field that was not seen is empty.
+
+    `exception` is the last part of the exception's type, or the name of the rule; `message` is without what varies
+    from run to run. `file` and `function` are those of the innermost call of the code under test, `test` is pytest's
+    name of the test, `source_line` the statement that failed there; `source_path` and `line` are where it stands, and
+    are not compared: another checkout lies elsewhere, and an edit above moves a line. `metric` is the one that broke,
+    `direction` is `above` or `below` its bound; `parameters` are names of weights and layers. `path` is the file or
+    model that the message names, its last two parts. `exit_code` and `signal` are known of a failure without an
+    exception.
+    """
+
+    exception: str = ""
+    message: str = ""
+    file: str = ""
+    function: str = ""
+    test: str = ""
+    source_line: str = ""
+    source_path: str = ""
+    line: int | None = None
+    metric: str = ""
+    direction: str = ""
+    parameters: tuple[str, ...] = ()
+    http_status: int | None = None
+    path: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+
+
+@dataclass(frozen=True)
 class Triage:
     """What a log says of its failure.
 
     `verdict` is `failed` (the code under test or its configuration), `blocked` (the environment), `passed` (nothing
     failed), `cancelled`, or `unknown` (neither an exit code nor an end was seen); `cause` one of the classes of
     rules.yaml, `unknown` where no rule knows, `pass` where nothing failed; `group` one of `results.triage.GROUPS`.
-    `line` has no escape sequences; `text` is the same without timestamp, rank and actor. `signature` is equal for
-    two runs of one failure, "" where nothing failed. `confidence` is between 0 and 1. `context` are the lines
+    `line` has no escape sequences; `text` is the same without timestamp, rank and actor. `kind` is equal for failures
+    with the same exception, message and file; `signature` for those whose `evidence` is equal too: two runs of one
+    failure. Both are "" where nothing failed. `confidence` is between 0 and 1. `context` are the lines
     around, the failing one among them; `reason` is the rule's explanation; `frames` the innermost calls of its
     traceback as `file:function`, outermost first. `candidates` are the next best lines; where the line is not known,
     the best.
@@ -100,6 +131,8 @@ class Triage:
     frames: tuple[str, ...] = ()
     group: str = "unknown"
     candidates: tuple[TriageCandidate, ...] = ()
+    kind: str = ""
+    evidence: FailureEvidence | None = None
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ci_tasks.agent import run_directory
+from ci_tasks.features.failures.triage.identity import of_evidence
 from ci_tasks.features.failures.triage.log_triage import triage
-from ci_tasks.features.failures.triage.signature import sign
-from ci_tasks.records import FAILED, Triage
+from ci_tasks.records import FAILED, FailureEvidence, Triage
 from ci_tasks.results.analysis import JobKnowledge
 from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
 from ci_tasks.results.verdict import SURE, JobEnd
@@ -19,11 +19,14 @@ def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowle
     result = triage(log, ended.exit_code, passed=known.passed)
     if ended.end != run_directory.END_TIMEOUT or (result.cause != UNKNOWN and result.confidence >= SURE):
         return result
+    identity = of_evidence(replace(result.evidence or FailureEvidence(), exception="timeout"))
     return replace(
         result,
         cause=TIMEOUT_HANG,
         verdict=FAILED,
         group=group_of(TIMEOUT_HANG),
-        signature=sign("timeout", result.line, result.frames),
+        signature=identity.signature,
+        kind=identity.kind,
+        evidence=identity.evidence,
         reason=f"it did not end within {ended.timeout_minutes:g} min",
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ci_tasks.features.failures.triage import log_prefixes as lines
 from ci_tasks.features.failures.triage.log_prefixes import PrefixedLine
 from ci_tasks.features.failures.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
-from ci_tasks.features.failures.triage.tracebacks import EXCEPTION, HEADER, TracebackEnd, Tracebacks
+from ci_tasks.features.failures.triage.tracebacks import EXCEPTION, HEADER, Call, TracebackEnd, Tracebacks
 from ci_tasks.results.log_lines import segments, visible
 
 EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN = "traceback", "exception", "pytest", "line"
@@ -35,7 +35,7 @@ _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 class Candidate:
     """A line that may be the reason. `rule` is None for an exception that no rule knows; `order` counts those before
     it that are no repetition. `survived` is set where somebody said that it goes on all the same; `last_at` is the
-    number of the latest repetition."""
+    number of the latest repetition. `calls` are the frames in full, `above` what stood before it."""
 
     line: PrefixedLine
     text: str
@@ -51,6 +51,8 @@ class Candidate:
     last_at: int = 0
     before: tuple[str, ...] = ()
     after: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    above: bytes = b""
 
 
 class CandidateReader:
@@ -143,6 +145,7 @@ class CandidateReader:
             traceback.depth,
             traceback.ignored,
             traceback.survived,
+            calls=traceback.calls,
         )
 
     def _plain(self, line: PrefixedLine, before: bytes) -> bool:
@@ -219,6 +222,7 @@ class CandidateReader:
         if rank in (ROOT, SYMPTOM) or candidate.kind == EXCEPTION_END:
             self._distinct += 1
         above = before.split(b"\n")[-AROUND - 1 : -1]
+        candidate.above = before
         candidate.before = tuple(visible(segments(raw_line)[-1]) for raw_line in above)
         self._kept[key] = candidate
         if rank != WRAPPER or len(self._kept) < 20:

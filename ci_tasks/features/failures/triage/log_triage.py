@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ci_tasks.features.failures.triage.candidate_reader import PLAIN, Candidate, CandidateReader
+from ci_tasks.features.failures.triage.identity import identify, of_ending
 from ci_tasks.features.failures.triage.line_template import masked
 from ci_tasks.features.failures.triage.log_prefixes import read
 from ci_tasks.features.failures.triage.ranking import FLOOR, cause_of, ranked
 from ci_tasks.features.failures.triage.rules import ROOT, WRAPPER, Rules, shipped
-from ci_tasks.features.failures.triage.signature import of_code, sign
+from ci_tasks.features.failures.triage.signature import of_code
 from ci_tasks.records import FAILED, PASSED, Triage, TriageCandidate
 from ci_tasks.results.log_scanner import LogScanner
 from ci_tasks.results.triage import NOTHING, UNKNOWN, group_of
@@ -41,9 +42,9 @@ def triage(
         return _without_failure(reader)
     if not order:
         last = reader.last
-        ending = sign(f"exit code {exit_code}", "", ()) if exit_code else ""
-        return Triage(UNKNOWN, FAILED, last.number if last else None, last.shown if last else "", ending, _GUESS)
-    return _of_engine(_triage_of(order, reader.candidates, rules), reader.engines, rules)
+        silent = Triage(UNKNOWN, FAILED, last.number if last else None, last.shown if last else "", "", _GUESS)
+        return replace(silent, **vars(of_ending(f"exit code {exit_code}", exit_code))) if exit_code else silent
+    return _of_engine(_triage_of(order, reader.candidates, rules, exit_code), reader.engines, rules)
 
 
 def read_candidates(log: Iterable[bytes], rules: Rules) -> CandidateReader:
@@ -82,13 +83,14 @@ def _failed(order: list[tuple[float, Candidate]], reader: CandidateReader, exit_
     return bool(line_numbers)
 
 
-def _triage_of(order: list[tuple[float, Candidate]], candidates: list[Candidate], rules: Rules) -> Triage:
+def _triage_of(
+    order: list[tuple[float, Candidate]], candidates: list[Candidate], rules: Rules, exit_code: int | None
+) -> Triage:
     best, chosen = order[0]
     if chosen.rule is not None and chosen.rule.name in _MERE_ENDS and (before := _line_before(chosen, rules)):
         chosen = before
     cause, verdict = cause_of(chosen, candidates, rules)
-    name = chosen.type or (chosen.rule.name if chosen.rule else "error")
-    message = chosen.text[len(chosen.type) :].lstrip(": ") if chosen.type else chosen.text
+    identity = identify(chosen, candidates, exit_code)
     second = next((pair for pair in order[1:] if best - pair[0] < _CLOSE), None)
     return Triage(
         cause=cause,
@@ -96,7 +98,9 @@ def _triage_of(order: list[tuple[float, Candidate]], candidates: list[Candidate]
         line_no=chosen.line.number,
         line=chosen.line.shown,
         text=chosen.text,
-        signature=sign(name, message, chosen.frames),
+        signature=identity.signature,
+        kind=identity.kind,
+        evidence=identity.evidence,
         confidence=_confidence(best, chosen, cause, second is not None),
         context=(*chosen.before, chosen.line.shown, *chosen.after),
         reason=_explanation(chosen, cause, rules),

@@ -1,7 +1,9 @@
-"""A failure's stable identity: equal for two runs of one failure, different for two failures.
+"""A failure's identity in two levels, each a few words and a hash.
 
-It has the exception's type, the message without what varies (numbers, addresses, ids, the volatile parts of paths),
-and the innermost calls of the code under test.
+The kind is the exception, the message without what varies (numbers, nan, addresses, ids, sample texts, volatile parts
+of paths), and the file of the innermost call of the code under test. The signature has the evidence beside it: what
+`records.FailureEvidence` holds. It is equal for two runs of one failure. A renamed function is the same failure where
+the statement that failed is the same; a number of a line never counts.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+
+from ci_tasks.records import FailureEvidence
 
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
@@ -28,10 +32,54 @@ _COUNTED = re.compile(
 )
 _QUOTED = r"""(?:'[^'{}]*'|"[^"{}]*")"""
 _SET = re.compile(rf"\{{{_QUOTED}(?:, {_QUOTED})+\}}")
+_DICT = re.compile(rf"\{{{_QUOTED}: [^{{}},]+(?:, {_QUOTED}: [^{{}},]+)+\}}")
+_TEXT = re.compile(r"""(?P<quote>['"])(?=(?:\\.|(?!(?P=quote)).)*(?:\s\S+){2})(?:\\.|(?!(?P=quote)).){12,}(?P=quote)""")
+_SAMPLE = re.compile(r"(?i)\b(prompt|text|response|completion|sample|answer|question|output)(\s?[=:]\s?)[^,;)\]}]+")
+_LIST = re.compile(r"[\[(]#(?:,? #)*,?[\])]")
+_NOT_FINITE = re.compile(r"(?i)(?<![\w])[-+]?(?:nan|inf(?:inity)?)(?![\w])")
+_TENSOR = re.compile(r"tensor\(([^()]*?)(?:, (?:device|dtype|grad_fn)=[^()]*)?\)")
 _SPACE = re.compile(r"\s+")
 _THIRD_PARTY = re.compile(
     r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|<stdin>|importlib|/ray/_private|\.pyenv/"
 )
+_WORD = re.compile(r"[A-Za-z_]\w{2,}")
+_LITERAL = re.compile(r"""["'][^"']{3,}["']|\d\.\d""")
+_COMMON_WORDS = frozenset(
+    [
+        "assert",
+        "raise",
+        "return",
+        "not",
+        "and",
+        "None",
+        "True",
+        "False",
+        "self",
+        "from",
+        "result",
+        "results",
+        "expected",
+        "actual",
+        "got",
+        "output",
+        "out",
+        "ret",
+        "value",
+        "response",
+        "error",
+        "err",
+        "msg",
+        "message",
+        "exc",
+        "exception",
+        "Exception",
+        "RuntimeError",
+        "ValueError",
+        "AssertionError",
+        "KeyError",
+    ]
+)
+_LEAST_WORDS = 2
 _FRAMES = 3
 _SHOWN = 80
 
@@ -45,15 +93,23 @@ def stable(message: str) -> str:
     text = _NAME.sub("<name>", text)
     text = _COUNTED.sub(lambda match: f"{match[1] or match[2] or ''}#", text)
     text = _HEX.sub("<id>", text)
-    text = _NUMBER.sub("#", text)
+    text = _NUMBER.sub("#", _NOT_FINITE.sub("#", text))
+    text = _TENSOR.sub(r"\1", text)
+    text = _LIST.sub("#", text)
     text = _UNIT.sub(" B", text)
-    text = _SET.sub(_in_order, text)
+    text = _DICT.sub(_pairs_in_order, _SET.sub(_in_order, text))
+    text = _SAMPLE.sub(r"\1\2<text>", _TEXT.sub("<text>", text))
     return _SPACE.sub(" ", text).strip()
 
 
 def _in_order(match: re.Match[str]) -> str:
     """A set of strings, which Python prints in another order in each process."""
     return "{" + ", ".join(sorted(re.findall(_QUOTED, match[0]))) + "}"
+
+
+def _pairs_in_order(match: re.Match[str]) -> str:
+    """A dict that was filled in the order in which ranks or threads answered."""
+    return "{" + ", ".join(sorted(match[0][1:-1].split(", "))) + "}"
 
 
 def _last_parts(match: re.Match[str]) -> str:
@@ -69,15 +125,49 @@ def of_code(frames: Sequence[str]) -> tuple[str, ...]:
     return tuple(_short(frame) for frame in own[-_FRAMES:])
 
 
+def is_of_code(frame: str) -> bool:
+    """Whether a frame, `path:function`, is of the code under test and not of a package."""
+    return not _THIRD_PARTY.search(frame)
+
+
 def _short(frame: str) -> str:
     path, _, function = frame.rpartition(":")
     return f"{path.rsplit('/', 1)[-1]}:{function}"
 
 
-def sign(name: str, message: str, frames: Sequence[str]) -> str:
-    """`name` is the exception's type, or the rule's. A few words for people, and a hash of all."""
-    normalized = stable(message)
-    calls = of_code(frames)
-    digest = hashlib.sha256("\0".join((name, normalized, *calls)).encode("utf-8", "replace")).hexdigest()[:8]
-    shown = f"{name}: {normalized}" if normalized else name
+def kind_of(evidence: FailureEvidence) -> str:
+    """Equal for failures that look alike."""
+    return _signed(evidence, ())
+
+
+def signature_of(evidence: FailureEvidence) -> str:
+    """Equal for two runs of one failure."""
+    where = evidence.source_line if is_specific(evidence.source_line) else evidence.function
+    # A specific statement says where it is, whatever the function or the test is called by now.
+    test = "" if is_specific(evidence.source_line) else evidence.test
+    known = (
+        where,
+        evidence.source_line,
+        test,
+        evidence.metric,
+        evidence.direction,
+        *evidence.parameters,
+        str(evidence.http_status or ""),
+        evidence.path,
+        "" if evidence.exit_code is None else str(evidence.exit_code),
+        evidence.signal,
+    )
+    return _signed(evidence, known)
+
+
+def is_specific(source_line: str) -> bool:
+    """Whether a statement is one that stands in few places: not `raise`, `raise e` or `assert a == b`."""
+    words = {word for word in _WORD.findall(source_line) if word not in _COMMON_WORDS}
+    return len(words) >= _LEAST_WORDS or bool(words and _LITERAL.search(source_line))
+
+
+def _signed(evidence: FailureEvidence, known: Sequence[str]) -> str:
+    parts = (evidence.exception, evidence.message, evidence.file, *known)
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:8]
+    shown = f"{evidence.exception}: {evidence.message}" if evidence.message else evidence.exception
     return f"{shown[:_SHOWN]}#{digest}"

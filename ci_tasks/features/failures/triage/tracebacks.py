@@ -13,6 +13,7 @@ _FRAME = re.compile(r'^[\s|+-]*File "([^"]{1,500})", line (\d+),? in (.*)|^[\s|]
 _CODE = re.compile(r"^\s|^[\^~]+$|^\.\.\.|^\[Previous line repeated|^[|+] ")
 EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,150}(?:\([\w., ]{1,80}\))?)(?:: ?(?P<message>.*))?$")
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
+_MAX_CODE = 500  # characters of a source line
 _MAX_GAP = 60  # lines of others between two of one traceback
 _TASK_ERROR = "RayTaskError"
 _GROUP = "ExceptionGroup"
@@ -24,10 +25,20 @@ _TASK = "ray.exceptions.RayTaskError"
 
 
 @dataclass
+class Call:
+    """A frame: `code` is the source line that Python prints below it, "" where it printed none."""
+
+    path: str
+    line: int
+    function: str
+    code: str = ""
+
+
+@dataclass
 class Traceback:
-    """One that is being read. `frames` are `path:function`, outermost first; `chain` is shared by those that Python
-    printed as one raising during the handling of another, `depth` its place there; `ignored` where it was raised in
-    a destructor, `survived` where somebody logged it and went on."""
+    """One that is being read. `frames` are `path:function`, outermost first, `calls` those in full; `chain` is shared
+    by those that Python printed as one raising during the handling of another, `depth` its place there; `ignored` where
+    it was raised in a destructor, `survived` where somebody logged it and went on."""
 
     origin: str
     chain: int
@@ -35,6 +46,7 @@ class Traceback:
     ignored: bool = False
     survived: bool = False
     frames: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     stack: bool = False
     open: bool = True
     linked: bool = False
@@ -130,6 +142,8 @@ class Tracebacks:
             if not current.frames:  # its header may have been glued to something, or be missing
                 current.indent += text[: max(0, len(text) - len(text.lstrip()) - 2)]
             path, function = (match[1], match[3]) if match[1] else (match[4], "")
+            if not current.stack:
+                current.calls.append(Call(path, int((match[2] or match[5])[:9]), function))
             if not current.stack or len(current.frames) < 30:
                 current.frames.insert(0, f"{path}:{function}") if current.stack else current.frames.append(
                     f"{path}:{function}"
@@ -141,10 +155,12 @@ class Tracebacks:
                 current.open = False
             return not text
         if not text or _CODE.match(text):
+            _add_code(current, text)
             current.quiet, current.in_code = 0, current.in_code and not text
             return True
         if current.in_code:  # pasted without its indentation: the line after File is code
             current.in_code = False
+            _add_code(current, text)
             return True
         match = EXCEPTION.match(text)
         if match is None or not _is_type(match["type"], at_once=current.quiet == 1):
@@ -158,6 +174,13 @@ class Tracebacks:
         if _TASK_ERROR in match["type"]:
             self._begin(current.origin)
         return end
+
+
+def _add_code(traceback: Traceback, text: str) -> None:
+    """Keep the line below a frame, if it is the frame's code and not a mark below it."""
+    code = text.strip(" \t|")
+    if traceback.calls and not traceback.calls[-1].code and code.strip("^~. ") and len(code) <= _MAX_CODE:
+        traceback.calls[-1].code = code
 
 
 def _is_type(name: str, at_once: bool) -> bool:

@@ -38,7 +38,7 @@ def test_the_answer_names_line_cause_and_verdict() -> None:
     got = triage([OOM])
     assert (got.cause, got.verdict, got.line_no) == ("cuda_oom", FAILED, 5)
     assert got.line.startswith("torch.OutOfMemoryError")
-    assert got.signature.startswith("torch.OutOfMemoryError: CUDA out of memory")
+    assert got.signature.startswith("OutOfMemoryError: CUDA out of memory")
     assert got.frames == ("train.py:step",)
     assert got.context[0] == "loading" and got.context[-1] == "stopping"
     assert got.reason and got.confidence > 0.8

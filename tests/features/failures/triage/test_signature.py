@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.features.failures.triage.log_triage import triage
-from ci_tasks.features.failures.triage.signature import of_code, sign, stable
-from ci_tasks.records import Triage
+from ci_tasks.features.failures.triage.signature import is_specific, kind_of, of_code, signature_of, stable
+from ci_tasks.records import FailureEvidence, Triage
 
 SAME = [
     ("numbers", "Tried to allocate 1.16 GiB on GPU 3", "Tried to allocate 20.00 GiB on GPU 0"),
@@ -45,6 +46,10 @@ SAME = [
     ("ranks in words", "cannot read mp_rank_07_model.pt", "cannot read mp_rank_00_model.pt"),
     ("ranks of actors", "EngineCore_DP0 died", "EngineCore_DP13 died"),
     ("the order of a set", "unused: {'b', 'a', 'c'}", "unused: {'c', 'b', 'a'}"),
+    ("the order of a dict", "got {'a': 'b', 'c': 'd'}", "got {'c': 'd', 'a': 'b'}"),
+    ("nan", "kl is nan", "kl is 0.3"),
+    ("samples", "no answer in 'What is the capital of France?'", "no answer in 'How many legs has a spider?'"),
+    ("the length of a list", "ids [1, 2, 3]", "ids [7]"),
     ("spaces", "two  words", "two words "),
 ]
 DIFFERENT = [
@@ -53,7 +58,7 @@ DIFFERENT = [
     ("a file's own name", "no file /root/a/x.json", "no file /root/a/y.json"),
     ("modules", "No module named 'a.b'", "No module named 'a.c'"),
     ("members of a set", "unused: {'b', 'a'}", "unused: {'b', 'c'}"),
-    ("pairs, which have an order", "got {'a': 'b', 'c': 'd'}", "got {'c': 'd', 'a': 'b'}"),
+    ("values of a dict", "got {'a': 'b', 'c': 'd'}", "got {'a': 'd', 'c': 'b'}"),
     ("digits of a name", "cannot read bf16", "cannot read bf18"),
     ("layers' names", "missing key: mlp.gate.weight", "missing key: attn.qkv.weight"),
     ("names with a number in them", "cannot read fp8_e4m3", "cannot read bf16"),
@@ -75,25 +80,47 @@ def test_making_it_stable_twice_changes_nothing(message: str) -> None:
     assert stable(stable(message)) == stable(message)
 
 
+LINE = 'raise ValueError(f"{batch} has no advantages")'
+EVIDENCE = FailureEvidence("ValueError", "no rows", "a.py", "load", source_line=LINE, line=7, source_path="/x/a.py")
+
+
 def test_a_signature_is_a_few_words_and_a_hash() -> None:
-    signature = sign("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", ["/x/model.py:forward"])
-    summary, _, digest = signature.partition("#")
-    assert summary.startswith("torch.OutOfMemoryError: CUDA out of memory")
-    assert len(signature) < 100 and digest
+    for sign in (kind_of, signature_of):
+        summary, _, digest = sign(replace(EVIDENCE, message="no rows at all " * 9)).partition("#")
+        assert summary.startswith("ValueError: no rows at all")
+        assert len(summary) < 90 and digest
 
 
-def test_another_exception_or_other_calls_make_it_another_failure() -> None:
-    signature = sign("ValueError", "no rows", ["/x/a.py:load"])
-    assert signature == sign("ValueError", "no rows", ["/y/z/a.py:load"]), "a checkout lies anywhere"
-    assert (
-        len({signature, sign("KeyError", "no rows", ["/x/a.py:load"]), sign("ValueError", "no rows", ["/x/a.py:save"])})
-        == 3
-    )
+LEVELS: list[tuple[str, dict[str, Any], bool, bool]] = [
+    ("another exception", {"exception": "KeyError"}, False, False),
+    ("another message", {"message": "no columns"}, False, False),
+    ("another file", {"file": "b.py"}, False, False),
+    ("another statement", {"source_line": LINE.replace("advantages", "rewards")}, True, False),
+    ("another metric", {"metric": "kl"}, True, False),
+    ("another status code", {"http_status": 429}, True, False),
+    ("another signal", {"signal": "SIGSEGV"}, True, False),
+    ("a renamed function around the same statement", {"function": "read"}, True, True),
+    ("a line further down, in another directory", {"line": 99, "source_path": "/y/z/a.py"}, True, True),
+]
+
+
+@pytest.mark.parametrize(("change", "same_kind", "same"), [row[1:] for row in LEVELS], ids=[row[0] for row in LEVELS])
+def test_what_changes_the_kind_and_what_the_signature(change: dict[str, Any], same_kind: bool, same: bool) -> None:
+    other = replace(EVIDENCE, **change)
+    assert (kind_of(other) == kind_of(EVIDENCE), signature_of(other) == signature_of(EVIDENCE)) == (same_kind, same)
+
+
+def test_a_statement_that_stands_anywhere_does_not_say_where_it_is() -> None:
+    assert is_specific(LINE)
+    assert is_specific('assert log_dict["train/ppo_kl"] == 0.0')
+    assert not any(map(is_specific, ("", "raise", "raise e", "assert a == b", "assert result == expected", "assert (")))
+    generic = replace(EVIDENCE, source_line="raise e")
+    assert signature_of(generic) != signature_of(replace(generic, function="read"))
 
 
 def test_more_of_a_message_counts_than_is_shown() -> None:
     long = "the rows of the batch do not fit the model, which was made for others; expected is the number"
-    assert sign("ValueError", f"{long} one", []) != sign("ValueError", f"{long} two", [])
+    assert kind_of(replace(EVIDENCE, message=f"{long} one")) != kind_of(replace(EVIDENCE, message=f"{long} two"))
 
 
 def test_calls_of_packages_do_not_count_where_there_are_own_ones() -> None:
@@ -177,7 +204,7 @@ EXPECTED = one_signature("\n".join(rank_lines(0, fixed(line=61), True)).encode()
 def test_the_same_job_with_another_bug_is_another_failure() -> None:
     rows = "\n".join(rank_lines(0, fixed(line=61), True))
     other = rows.replace("has no advantages", "has no rewards")
-    elsewhere = rows.replace("policy_loss", "value_loss")
+    elsewhere = rows.replace("/loss.py", "/value.py")
     assert len({EXPECTED, one_signature(other.encode()).signature, one_signature(elsewhere.encode()).signature}) == 3
 
 
