@@ -201,13 +201,17 @@ class Finalized:
         fail(60)
 for _ in range(40):
     Finalized()
-raise SystemError("the reason")
+reason = None
+for number in range(12):
+    cause, reason = reason, SystemError(str(number) * 3000)
+    reason.__cause__ = cause
+raise reason
 """
     program = tmp_path / "program.py"
     program.write_text(text)
     assert python(str(program))[0] == 1
     process = python.only_process()
-    assert process.exceptions[-1].chain[0].message == "the reason" and process.end == "exit"
+    assert len(process.exceptions[-1].chain) == 12 and process.end == "exit"
     assert 20 <= len(process.exceptions) <= 41
 
 
