@@ -1,13 +1,23 @@
-"""`hang` on a run that is stuck, here and on a host over SSH: the rank and its line are named, and the run goes on."""
+"""`hang` on a run that is stuck, here, over SSH, in a container and on a cluster: the rank and its line are named, and
+the run goes on."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ci_tasks.agent.hang.look import wait_for_look
+from ci_tasks.agent.records import ProbeRules
+from ci_tasks.executors import py_spy
+from ci_tasks.features.failures.hang.analysis import analyse_hang
+from ci_tasks.records import Hang
 from tests import fixtures as support
+from tests.integration.container_box import Box
+from tests.parts.dockerd import PYTHON_IMAGE, Daemon, docker, image_tar
 
 HOSTS = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true}}\n"
 # Rank 0 waits for a queue that nobody fills, the others for rank 0, by sockets; the file says when that is so.
@@ -53,3 +63,49 @@ def test_the_stuck_frame_is_named_while_the_run_goes_on(person: Any, host: str, 
         "test_tiny_ckpt.py",
     )
     assert person.ci_tasks("cancel", "last").code == 0
+
+
+# One rank waits for a queue, as the others would have it in a container: a program without a file.
+IN_CONTAINER = """
+import os, queue, subprocess, sys
+
+def load_next_batch():
+    queue.Queue().get()
+
+if "RANK" in os.environ:
+    print("stuck", flush=True)
+    load_next_batch()
+subprocess.run([sys.executable, "-c", os.environ["JOB"]], env={**os.environ, "RANK": "0", "WORLD_SIZE": "1"})
+"""
+
+
+@pytest.fixture
+def box(tmp_path: Path, docker_daemon: Daemon) -> Iterator[Box]:
+    docker_daemon.reset()
+    docker(docker_daemon.host, "import", "-", PYTHON_IMAGE, stdin=image_tar(python=True))
+    made = Box(tmp_path / "home", docker_daemon)
+    yield made
+    made.remove()
+
+
+@pytest.mark.parametrize(
+    ("flags", "probe"),
+    [(("--user", "1000:1000"), None), (("--user", "1000:1000"), ProbeRules()), (("--pid=host",), None)],
+    ids=["py-spy alone", "the probe", "the pids of the host"],
+)
+def test_in_a_container_its_own_processes_are_seen(box: Box, flags: tuple[str, ...], probe: ProbeRules | None) -> None:
+    """With no more rights than the job has."""
+    inside = f'export JOB={shlex.quote(IN_CONTAINER)}; python3 -c "$JOB"'
+    box.write(inside, *flags, image=PYTHON_IMAGE, probe=probe)
+    py_spy.keep_here(box.home)
+    box.start()
+    support.until(lambda: "stuck" in box.log(), "it is stuck")
+    facts = wait_for_look(box.run.path, "abc")
+    hang: Hang = analyse_hang(facts)
+    (culprit,) = hang.culprits
+    assert (hang.kind, culprit.rank, culprit.function) == ("child", 0, "load_next_batch"), hang
+    there = [process for process in facts.processes if process.place == box.name]
+    assert {process.name for process in there} <= {"docker-init", "bash", "python3"}, "and nobody else's"
+    pythons = [process for process in there if process.python]
+    assert [process.env.get("RANK") for process in pythons] == [None, "0"]
+    assert {process.stacks[0].by for process in pythons} == {"probe" if probe else "py-spy"}, facts.could_not

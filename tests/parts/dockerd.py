@@ -289,6 +289,8 @@ def _python_files() -> dict[str, str]:
         "*.py",
         "encodings/*.py",
         "collections/*.py",
+        "concurrent/**/*.py",
+        "logging/*.py",
         "importlib/*.py",
         "json/*.py",
         "re/*.py",

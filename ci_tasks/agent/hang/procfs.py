@@ -28,12 +28,16 @@ _Json = Dict[str, Any]
 
 
 def others() -> List[int]:
-    """All processes here but this one and those below and above it."""
+    """All processes of this container but this one and those below and above it. One that shares its host's pids is told
+    apart by its mounts."""
     own, pid = set(), os.getpid()
     while pid > 1:
         own.add(pid)
         pid = _parent(pid)
     pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()]
+    mounts, first = (read_link("%s/%s/ns/mnt" % (_PROC, name)) for name in ("self", "1"))
+    if first != mounts:
+        pids = [pid for pid in pids if read_link("%s/%d/ns/mnt" % (_PROC, pid)) == mounts]
     return sorted(pid for pid in pids if pid not in own and _parent(pid) != os.getpid())
 
 
