@@ -36,7 +36,7 @@ subprocess.run([sys.executable, __file__], env=env)
 """
 
 
-@pytest.fixture(params=["sim", "box"])
+@pytest.fixture(params=["sim", "box", "cluster"])
 def host(request: pytest.FixtureRequest, person: Any) -> str:
     if request.param == "box":
         sshd = request.getfixturevalue("sshd")
@@ -45,6 +45,8 @@ def host(request: pytest.FixtureRequest, person: Any) -> str:
         file = person.home.with_name("hosts.yaml")
         file.write_text(HOSTS)
         person.env["CI_TASKS_HOSTS"] = str(file)
+    if request.param == "cluster":
+        request.getfixturevalue("cluster").person(person)
     return str(request.param)
 
 
@@ -54,6 +56,8 @@ def test_the_stuck_frame_is_named_while_the_run_goes_on(person: Any, host: str, 
     said = person.ci_tasks("remote", "--host", host, "ckpt", "--only", "async", "--detach")
     assert said.code == 0, said.out + said.err
     support.until(mark.exists, "it is stuck")
+    home = person.home if host == "sim" else next(tmp_path.glob("**/.ci-tasks"))
+    assert list(home.glob("tools/py-spy-*")), "the agent can look by itself as well as when it is asked"
     seen = person.ci_tasks("hang", "last", "--json")
     assert seen.code == 0, seen.out + seen.err
     (culprit,) = seen.json["culprits"]
@@ -79,10 +83,15 @@ subprocess.run([sys.executable, "-c", os.environ["JOB"]], env={**os.environ, "RA
 """
 
 
+@pytest.fixture(scope="module")
+def python_image(docker_daemon: Daemon) -> str:
+    docker(docker_daemon.host, "import", "-", PYTHON_IMAGE, stdin=image_tar(python=True))
+    return PYTHON_IMAGE
+
+
 @pytest.fixture
 def box(tmp_path: Path, docker_daemon: Daemon) -> Iterator[Box]:
     docker_daemon.reset()
-    docker(docker_daemon.host, "import", "-", PYTHON_IMAGE, stdin=image_tar(python=True))
     made = Box(tmp_path / "home", docker_daemon)
     yield made
     made.remove()
@@ -90,13 +99,15 @@ def box(tmp_path: Path, docker_daemon: Daemon) -> Iterator[Box]:
 
 @pytest.mark.parametrize(
     ("flags", "probe"),
-    [(("--user", "1000:1000"), None), (("--user", "1000:1000"), ProbeRules()), (("--pid=host",), None)],
-    ids=["py-spy alone", "the probe", "the pids of the host"],
+    [(("--user", "1000:1000"), None), (("--pid=host",), ProbeRules())],
+    ids=["py-spy alone, another user", "the probe, the pids of the host"],
 )
-def test_in_a_container_its_own_processes_are_seen(box: Box, flags: tuple[str, ...], probe: ProbeRules | None) -> None:
+def test_in_a_container_its_own_processes_are_seen(
+    box: Box, python_image: str, flags: tuple[str, ...], probe: ProbeRules | None
+) -> None:
     """With no more rights than the job has."""
     inside = f'export JOB={shlex.quote(IN_CONTAINER)}; python3 -c "$JOB"'
-    box.write(inside, *flags, image=PYTHON_IMAGE, probe=probe)
+    box.write(inside, *flags, image=python_image, probe=probe)
     py_spy.keep_here(box.home)
     box.start()
     support.until(lambda: "stuck" in box.log(), "it is stuck")

@@ -28,8 +28,8 @@ _Json = Dict[str, Any]
 
 
 def others() -> List[int]:
-    """All processes of this container but this one and those below and above it. One that shares its host's pids is told
-    apart by its mounts."""
+    """All processes of this container but this one and those below and above it. Where it shares its host's pids, its
+    mounts tell them apart."""
     own, pid = set(), os.getpid()
     while pid > 1:
         own.add(pid)
