@@ -267,6 +267,8 @@ class Supervisor:
         self._check_stall()
 
     def _note_output(self) -> None:
+        if self.hang.is_looking:
+            return  # torch says that it writes its flight recorder, for which it was asked
         self.last_output = time.monotonic()
         if self.stalled:
             self.stalled = False

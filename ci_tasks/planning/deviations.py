@@ -60,7 +60,7 @@ def deviations(
 
 def probe_deviation(probe: ProbeRules | None) -> Iterator[Deviation]:
     if probe is not None:
-        here = "Python processes note what they import, how they fail and how they end"
+        here = "Python processes note what they import, how they fail and how they end; torch's flight recorder is on"
         yield Deviation("probe", "none", here, "evidence from inside the job; --no-probe leaves it out")
 
 

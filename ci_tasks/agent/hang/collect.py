@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 from .. import cgroup, process_tree, processes, run_directory
 from ..codec import RecordError, from_json, to_json
@@ -74,7 +74,8 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     for place, look in zip(["", *(container.name for container in containers)], looks):  # noqa: B905  # Python 3.8
         facts = _with_look(facts, place, look)
     facts = _since(facts, before)
-    dead, collectives, why = _evidence(paths, facts)
+    is_first = reason == "stall" and before is None  # of a job that may well go on; torch writes a line into its log
+    dead, collectives, why = _evidence(paths, facts, 0.0 if is_first else DUMP_SECONDS)
     gpus, gpu_processes, pressure = asked[0] if asked else ("", "", "")
     facts = replace(
         facts,
@@ -218,16 +219,16 @@ def _since(facts: HangFacts, before: Optional[HangFacts]) -> HangFacts:
 
 
 def _evidence(
-    paths: run_directory.RunDir, facts: HangFacts
+    paths: run_directory.RunDir, facts: HangFacts, dump_seconds: float
 ) -> Tuple[Tuple[DeadProcess, ...], Tuple[RecordedCollective, ...], List[str]]:
-    """(ranks that are no more, torch's last collectives, why not)."""
+    """(ranks that are no more, torch's last collectives, why not); without seconds torch is not asked."""
     alive = {(process.pid, process.start) for process in facts.processes if not process.ended}
     evidence = read_evidence(paths.evidence)
     seen = evidence.processes if evidence is not None else ()
     gone = [item for item in seen if item.rank is not None and (item.pid, item.start) not in alive]
     dead = tuple(_dead(item) for item in gone[-MAX_DEAD:])
     envs = [process.env for process in facts.processes if not process.ended]
-    dumped, could_not = flight_recorder.dumps(_one_a_rank(envs), DUMP_SECONDS)
+    dumped, could_not = flight_recorder.dumps(envs, dump_seconds) if dump_seconds else ([], [])
     found = []
     for rank, content in dumped:
         try:
@@ -243,14 +244,6 @@ def _dead(item: ProcessEvidence) -> DeadProcess:
     last = item.exceptions[-1].chain[0] if item.exceptions and item.exceptions[-1].chain else None
     error = "%s: %s" % (last.type, last.message.split("\n")[0][:300]) if last else ""
     return DeadProcess(pid=item.pid, env=item.env, argv=item.argv[:20], how=item.end, error=error)
-
-
-def _one_a_rank(envs: Sequence[Mapping[str, str]]) -> List[Mapping[str, str]]:
-    """Children of a rank have its variables too."""
-    found: Dict[str, Mapping[str, str]] = {}
-    for env in envs:
-        found.setdefault(env.get("RANK", ""), env)
-    return list(found.values())
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------

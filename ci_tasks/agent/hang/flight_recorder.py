@@ -12,7 +12,7 @@ import pickle
 import pickletools
 import stat
 import time
-from typing import Any, ClassVar, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, ClassVar, Dict, Iterable, List, Mapping, NamedTuple, Optional
 
 from .facts import RecordedCollective
 
@@ -95,21 +95,23 @@ class Dump(NamedTuple):
     content: bytes
 
 
-def dumps(processes: List[Mapping[str, str]], seconds: float) -> "tuple[List[Dump], List[str]]":
-    """(dumps, why not) of the ranks whose variables name a pipe: a byte in it makes torch write one."""
+def dumps(processes: Iterable[Mapping[str, str]], seconds: float) -> "tuple[List[Dump], List[str]]":
+    """(dumps, why not) of the ranks whose variables name a pipe: a byte in it makes torch write one. Children of a rank
+    have its variables too, so several may name one rank."""
     asked: Dict[int, str] = {}
-    could_not: List[str] = []
+    problems: Dict[int, str] = {}
     for env in processes:
         rank, prefix = env.get("RANK", ""), env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
         target = env.get("TORCH_FR_DUMP_TEMP_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or ""
-        if not prefix or not rank.isdigit():
+        if not prefix or not rank.isdigit() or int(rank) in asked:
             continue
-        if not target:
-            could_not.append("rank %s: the job does not say where torch writes its flight recorder" % rank)
-        elif _poke("%s%s.pipe" % (prefix, rank)):
-            asked[int(rank)] = target + rank
+        pipe = "%s%s.pipe" % (prefix, rank)
+        problem = _poke(pipe) if target else "the job does not say where torch writes its flight recorder"
+        if problem:
+            problems.setdefault(int(rank), problem)
         else:
-            could_not.append("rank %s: nobody reads %s%s.pipe" % (rank, prefix, rank))
+            asked[int(rank)] = target + rank
+    could_not = ["rank %d: %s" % (rank, problem) for rank, problem in problems.items() if rank not in asked]
     began, found = time.time() - 1, {}  # type: ignore[var-annotated]
     until = time.monotonic() + seconds
     sizes: Dict[int, int] = {}
@@ -127,21 +129,21 @@ def dumps(processes: List[Mapping[str, str]], seconds: float) -> "tuple[List[Dum
     return [Dump(rank, content) for rank, content in sorted(found.items())], could_not
 
 
-def _poke(path: str) -> bool:
-    """Without a reader the pipe is not opened: whoever opened it then would wait."""
+def _poke(path: str) -> str:
+    """Why that was not possible. Without a reader the pipe is not opened: whoever opened it then would wait."""
     try:
         if not stat.S_ISFIFO(os.lstat(path).st_mode):
-            return False
+            return "%s is no pipe" % path
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
+    except OSError as error:
+        return "nobody reads %s (%s)" % (path, error.strerror)
     try:
         os.write(pipe, b"1\n")
-    except OSError:
-        return False
+    except OSError as error:
+        return "nobody reads %s (%s)" % (path, error.strerror)
     finally:
         os.close(pipe)
-    return True
+    return ""
 
 
 def _stat(path: str) -> Optional[os.stat_result]:

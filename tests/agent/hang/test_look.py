@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.codec import to_json
-from ci_tasks.agent.hang import collect, watcher
+from ci_tasks.agent.hang import collect, flight_recorder, watcher
 from ci_tasks.agent.hang.facts import HangFacts, Inspection, ProcessFacts, Reason
 from ci_tasks.agent.hang.look import NoLook, wait_for_look
 from ci_tasks.agent.hang.watcher import HangWatcher
@@ -103,6 +103,23 @@ def test_what_was_computed_since_the_look_before_is_of_the_same_silence(
     facts = collect.collect(run.path, reason, request_)
     assert [item.cpu_since for item in facts.processes] == [since, None]
     assert facts.seconds_since == seconds
+
+
+@pytest.mark.parametrize(("reason", "asked"), [("stall", False), ("timeout", True), ("request", True)])
+def test_torch_is_not_asked_of_a_job_that_is_silent_for_half_of_the_time(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, reason: Reason, asked: bool
+) -> None:
+    """It writes into the job's log."""
+    calls: list[float] = []
+
+    def dumps(envs: object, seconds: float) -> tuple[list[object], list[str]]:
+        calls.append(seconds)
+        return [], []
+
+    monkeypatch.setattr(collect, "_look_at_host", lambda pids, py_spy: Inspection())
+    monkeypatch.setattr(flight_recorder, "dumps", dumps)
+    collect.collect(run.path, reason, "silence1")
+    assert bool(calls) == asked
 
 
 def test_a_look_that_hangs_is_ended(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ class ImportNotes:
         self.pending: "dict[str, int]" = {}  # watched packages that somebody searched for, and when it is given up
         self.imported: "dict[str, Any]" = {}
         self.functions: "dict[str, list[Callable[[Any], None]]]" = {}
+        self.before: "dict[str, Callable[[], None]]" = {}  # called once, when somebody searches for the module
         self.finds = 0
         self.has_packages = False
 
@@ -37,6 +38,8 @@ class ImportNotes:
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         try:
             self.finds += 1
+            if name in self.before:
+                self.before.pop(name)()
             if name in self.watched:
                 self.pending[name] = self.finds + _TRIES
             elif self.pending or not self.finds & 63:

@@ -6,6 +6,7 @@ import time
 
 from .evidence_file import EvidenceFile
 from .exception_hooks import ExceptionHooks, ExceptionNotes
+from .flight_recorder import set_flight_recorder
 from .gpu_memory import gpu_memory
 from .imports import ImportNotes
 from .limits import OFF
@@ -58,6 +59,7 @@ class Probe:
         import atexit
 
         atexit.register(self.end, "exit")
+        self.imports.before["torch"] = self.set_flight_recorder
         sys.meta_path.insert(0, self.imports)
         os.register_at_fork(after_in_child=self.after_fork)
         ExceptionHooks(self.exceptions)
@@ -93,6 +95,10 @@ class Probe:
         if now != self.environ:
             self.environ = now
             self.file.write("environ", {"env": now})
+
+    def set_flight_recorder(self) -> None:
+        set_flight_recorder(self.file.directory, self.file.path)
+        self.note_environ()
 
     def note_now(self) -> None:
         self.imports.note()

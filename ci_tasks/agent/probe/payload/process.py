@@ -7,6 +7,7 @@ VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
     *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "RAY_JOB_ID", "RAY_NODE_ID", "PYTEST_XDIST_WORKER"),
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
+    *("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
 )
 LOW_FD, HIGH_FD = 200, 1000  # where the open file is out of the way of a job that closes and opens its own
 
@@ -44,7 +45,7 @@ def working_directory() -> str:
 
 def rank_variables() -> "dict[str, str]":
     found = ((name, os.environ.get(name)) for name in VARIABLES)
-    return {name: value[:200] for name, value in found if value is not None}
+    return {name: value[:500] for name, value in found if value is not None}
 
 
 def read_bytes(path: str, most: int) -> bytes:

@@ -1,0 +1,74 @@
+"""torch's flight recorder: on in processes that import torch, as the job has it where the job says so."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.probe.payload import flight_recorder
+from ci_tasks.agent.probe.payload.flight_recorder import set_flight_recorder
+from tests.agent.probe.interpreters import Interpreter, make_interpreter
+
+SIZE, OLD_SIZE = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
+PIPE, DUMP, OLD_DUMP = (
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+    "TORCH_FR_DUMP_TEMP_FILE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+)
+OURS = {SIZE: "2000", PIPE: "/e/7-1-ab.", DUMP: "/e/7-1-ab.fr-"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, OURS),
+        ({SIZE: "10"}, {**OURS, SIZE: "10"}),
+        ({OLD_SIZE: "10"}, {OLD_SIZE: "10", PIPE: OURS[PIPE], DUMP: OURS[DUMP]}),
+        ({PIPE: "/tmp/p", OLD_DUMP: "/tmp/d"}, {SIZE: "2000", PIPE: "/tmp/p", OLD_DUMP: "/tmp/d"}),
+        # What a parent with the probe has set is the parent's.
+        ({SIZE: "2000", PIPE: "/e/3-1-cd.", DUMP: "/e/3-1-cd.fr-"}, OURS),
+        # Off, by the job's own word.
+        ({SIZE: "0"}, {SIZE: "0"}),
+        ({OLD_SIZE: "0"}, {OLD_SIZE: "0"}),
+    ],
+)
+def test_what_the_job_sets_stays(
+    monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str], expected: Mapping[str, str]
+) -> None:
+    monkeypatch.setattr(flight_recorder, "_has_pipes", lambda stem: True)
+    environ = dict(given)
+    monkeypatch.setattr(os, "environ", environ)
+    set_flight_recorder("/e", "/e/7-1-ab.jsonl")
+    assert environ == expected
+
+
+def test_where_no_pipe_can_be_made_torch_is_not_asked_for_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    set_flight_recorder(str(tmp_path), str(tmp_path / "missing/7-1-ab.jsonl"))
+    assert os.environ == {}
+
+
+TORCH = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if 'TORCH' in k}))"
+
+
+def printed(python: Interpreter, *words: str, **env: str) -> dict[str, str]:
+    code, out, errors = python(*words, env=env)
+    assert code == 0, errors
+    found: dict[str, str] = json.loads(out)
+    return found
+
+
+def test_only_a_process_that_imports_torch_has_it_on(tmp_path: Path) -> None:
+    python = make_interpreter(tmp_path)
+    (python.packages / "torch").mkdir()
+    (python.packages / "torch/__init__.py").write_text(TORCH)
+    assert printed(python, "-c", TORCH) == {}
+    seen = printed(python, "-c", "import torch", RANK="3")
+    (process,) = (process for process in python.processes() if process.env.get("RANK") == "3")
+    assert seen == {SIZE: "2000", PIPE: process.env[PIPE], DUMP: process.env[DUMP]}
+    assert os.path.dirname(seen[PIPE]) == python.run.evidence
+    assert not list(Path(python.run.evidence).glob("*pipe*"))
