@@ -2,11 +2,11 @@
 
     python bench/triage_templates.py PASSING… --failing CASES… > ci_tasks/features/failures/triage/noise_templates.txt
 
-PASSING are logs of runs that passed, CASES labelled failures: JSON lines {id, log, group?, source?, …}, .xz or not; of
-CASES, the lines labelled as root are used, and the whole log where nothing failed. The table goes to stdout: a header
-up to the first empty line, then one template a line, sorted. A template is in it that a log of one repository has and
-no case calls a root, where it has a word that a reason has, names a framework or comes from a second repository, and
-reads as English: what one user's program prints is of no use to others.
+PASSING are logs of runs that passed, or were well when the log ended, CASES labelled failures: JSON lines {id, log,
+group?, source?, …}, .xz or not; of CASES, the lines labelled as root are used, and the whole log where nothing failed.
+The table goes to stdout: a header up to the first empty line, then one template a line, sorted. A template is in it
+that a log of one repository has and no case calls a root, where it has a word that a reason has, names a framework or
+comes from a second repository, and reads as English: what one user's program prints is of no use to others.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _CANCELLED = re.compile(
     r"\bSIG[A-Z]+\b|\bsignals?\b|\bdeath\b|(?i:cancelled|canceled|preempt)"
 )  # a run that passes is never
 _SOURCE_LINE = re.compile(r"^ *(?:raise |return |assert |except|File \"|at |self\.|if |for |\^|~)|^[\w.]+\($")
+_HOST = re.compile(r"^\S+:# \[#\] NCCL ")  # its name is a user's own
 _TALK = re.compile(r"(?i)\b(?:you are an?|please provide|the user|question|answer|story|rewards?)\b|<\||\bcmd = ")
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
@@ -89,6 +90,7 @@ def useful(template: str) -> bool:
         and not _EXCEPTION.search(template)
         and not _CANCELLED.search(template)
         and not _SOURCE_LINE.search(template)
+        and not _HOST.search(template)
         and not _TALK.search(template)
     )
 
@@ -111,7 +113,7 @@ def table(passing: Iterable[dict[str, Any]], failing: Iterable[dict[str, Any]]) 
     ]
     kept = _whole(kept)
     kept.sort(key=lambda template: (-len(sources[template]), template))
-    return sorted(kept[: MOST - len(logs) - 5]), logs
+    return sorted(kept[: MOST - len(logs) - 6]), logs
 
 
 def _whole(kept: list[str]) -> list[str]:
@@ -131,7 +133,8 @@ def main() -> None:
     parser.add_argument("--failing", nargs="*", type=Path, default=[])
     options = parser.parse_args()
     kept, logs = table(read(options.passing), read(options.failing))
-    print(f"# {len(kept)} templates of lines in {logs.total()} logs of runs that passed, of {len(logs)} repositories.")
+    print(f"# {len(kept)} templates of lines in {logs.total()} logs, of {len(logs)} repositories: of runs that passed,")
+    print("# and of servers and trainings that were running when the log ended.")
     print("# Made by bench/triage_templates.py; one of them in a log says nothing of why it failed.")
     print("# Sources, with their numbers of logs:")
     for source, number in sorted(logs.items()):
