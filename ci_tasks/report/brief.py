@@ -14,7 +14,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
-from ci_tasks.records import BLOCKED, FAILED, PASSED, RUNNING, STATUSES, RunRecord, Triage
+from ci_tasks.records import BLOCKED, FAILED, PASSED, RUNNING, STATUSES, Hang, RunRecord, Triage
 from ci_tasks.report.triage import numbered_context, verdict_sentence
 from ci_tasks.results.triage import UNKNOWN
 
@@ -24,6 +24,7 @@ END = "----- END QUOTED LOG -----"
 _WIDE = 300  # bytes of a quoted line
 _NAME = 120  # bytes of a name
 _MOST_ROWS = 10  # listed one by one
+_MOST_REASONS = 4  # why something could not be had
 # Letters and marks by their category, but without a picture: models read them, people do not see them.
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _NOT_FAILED = (PASSED, UNKNOWN)
@@ -59,6 +60,19 @@ def runs(name: str, records: Sequence[RunRecord]) -> str:
         return _document(head, reason, [], next_command)
     head.append(_cause(first.triage))
     return _document(head, [*reason, *_lines(first.triage)], _context(first.triage), next_command)
+
+
+def hang(found: Hang, run: str, note: str) -> str:
+    """Why a run hangs: outcome, reason, who stands where, next command. `note` says of when that is."""
+    head = [f"verdict: {found.outcome}{f' ({found.kind})' if found.kind else ''}", f"run: {_visible(run, _NAME)}"]
+    head += [f"seen: {note}"] if note else []
+    lines = [found.reason]
+    for culprit in found.culprits[:_MOST_ROWS]:
+        place = f" ({culprit.file}:{culprit.line})" if culprit.file and culprit.line else ""
+        lines.append(f"{culprit.who}: {culprit.where}{place}")
+    lines += [f"could not: {line}" for line in found.could_not[:_MOST_REASONS]]
+    groups = [f"{group.who}: {group.where}" for group in found.groups[:_MOST_ROWS]]
+    return _document(head, lines, groups, f"ci-tasks logs {shlex.quote(_visible(run, _NAME))}")
 
 
 def quoted(lines: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Looking at the processes of a running run: its agent does, wherever it is, and what it saw is brought here."""
+"""Looking at the processes of a run: its agent does, wherever it is, and what it saw is brought here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ import os
 import secrets
 import tempfile
 from contextlib import closing
+from dataclasses import dataclass
 
 from ci_tasks import known_secrets
+from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.exit_gate import masked_record
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.hang.look import NoLook, wait_for_look
 from ci_tasks.agent.mask import mask_text
 from ci_tasks.agent.records import RemoteLocation
-from ci_tasks.agent.run_directory import RunDir, read_plan, read_record, read_remote, write_record
+from ci_tasks.agent.run_directory import (
+    RunDir,
+    read_plan,
+    read_record,
+    read_remote,
+    read_status_if_readable,
+    write_record,
+)
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import LookAtProcesses
 from ci_tasks.errors import Blocked
@@ -23,6 +32,27 @@ from ci_tasks.run.host_of_run import host_of_run
 
 _IN_MEMORY = 1 << 22
 _MAX_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class LookOfEnded:
+    """What was seen last of a run that has ended; None where nobody looked. `longest_silence` is that of its log, in
+    seconds."""
+
+    facts: HangFacts | None
+    longest_silence: float
+
+
+def look_of_ended(run: RunDir) -> LookOfEnded | None:
+    """None of a run that has not ended, as far as it is known here."""
+    status = read_status_if_readable(run)
+    if not status.has_ended:
+        return None
+    try:
+        facts = read_record(HangFacts, run.hang)
+    except (OSError, RecordError):
+        facts = None
+    return LookOfEnded(facts, status.longest_silence)
 
 
 def look_at(run: RunDir) -> HangFacts:
@@ -38,6 +68,7 @@ def look_at(run: RunDir) -> HangFacts:
 
 
 def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
+    from ci_tasks.executors.remote.channel import RequestRefused
     from ci_tasks.executors.remote_host import open_remote_host
 
     known_secrets.add_variables(read_plan(run).secrets)
@@ -50,7 +81,12 @@ def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
                     raise Blocked(f"{remote.host} sent more than {_MAX_BYTES >> 20} MiB")
                 spool.write(chunk)
 
-            manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
+            try:
+                manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
+            except RequestRefused as refusal:
+                raise Blocked(
+                    refusal.message, hint="`ci-tasks fetch` brings what was seen of a run that has ended"
+                ) from None
             spool.seek(0)
             return _keep(run, spool)
 

@@ -27,7 +27,7 @@ FEATURE = Feature(
         Command(
             "hang",
             _HEADING,
-            "Find why a running run hangs, and which rank.",
+            "Find why a run hangs, and which rank.",
             f"{_COMMANDS}:hang",
             json=("ci_tasks.records:Hang",),
             exit_codes="ci_tasks.features.failures.hang.analysis:EXIT_CODES",
