@@ -1,9 +1,11 @@
-"""Bisection of a flaky failure: how often is the culprit found, and what does it cost?
+"""Bisection of a flaky failure: how often is the culprit found, what does it cost, and what is its probability worth?
 
-A history of 64 commits, and a culprit after which a row fails in 30 % of its runs. Beside it the same history and the
-same luck by `git bisect run` with one run a commit, and with five runs a commit of which one failure is enough.
+A history of 64 commits, and a culprit after which a row fails in 30 % of its runs; before it, the same failure happens
+by chance, at the background rate. Beside it the same history and the same luck by `git bisect run` with one run a
+commit, and with five runs a commit of which one failure is enough. `claimed` is the mean of the probabilities that
+were printed with a culprit, `held` how often that culprit was right.
 
-    python bench/bisection.py [--seeds 1000] [--commits 64] [--rates 1,0.3] [--hosts 1,4]
+    python bench/bisection.py [--seeds 1000] [--commits 64] [--rates 1,0.3] [--backgrounds 0,0.05] [--hosts 1,4]
     python bench/bisection.py --real [--tries 10] [--hosts 4]
 
 Without --real, runs are simulated and the decisions are those of the command. With it, every try is a git history of
@@ -23,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -35,19 +38,20 @@ from ci_tasks.features.failures.bisection.strategy import BisectionGoal, Culprit
 
 SIGNATURE = "AssertionError"
 Fails = Callable[[int], bool]  # whether a run of the commit at a position fails
-Answer = tuple[int | None, int, int]  # the culprit that was named, runs, rounds
+Answer = tuple[int | None, float, int, int]  # the culprit that was named, its probability, runs, rounds
 
 
 def main() -> int:
     words = arguments()
     if words.real:
         return real(words)
-    for rate in numbers(words.rates, float):
+    for rate, background in product(numbers(words.rates, float), numbers(words.backgrounds, float)):
         for hosts in numbers(words.hosts or "1,4", int):
-            tell(words, rate, f"ci-tasks, {hosts} host{'' if hosts == 1 else 's'}", ours(words.commits, hosts))
+            name = f"ci-tasks, {hosts} host{'' if hosts == 1 else 's'}"
+            tell(words, rate, background, name, ours(words.commits, hosts))
         for repeats in (1, 5):
             name = f"git bisect run, {repeats} run{'' if repeats == 1 else 's'} a commit"
-            tell(words, rate, name, plain(words.commits, repeats))
+            tell(words, rate, background, name, plain(words.commits, repeats))
     return 0
 
 
@@ -56,6 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--commits", type=int, default=64)
     parser.add_argument("--rates", default="1,0.3", help="how often the row fails from the culprit on")
+    parser.add_argument("--backgrounds", default="0,0.05", help="how often it fails in the same way before")
     parser.add_argument("--hosts", default="", help="how many run at once")
     parser.add_argument("--real", action="store_true", help="real histories and runs, at a rate of 0.3")
     parser.add_argument("--tries", type=int, default=10)
@@ -69,22 +74,33 @@ def numbers(text: str, kind: Callable[[str], Any]) -> list[Any]:
 # -- simulated -------------------------------------------------------------------------------------------------------
 
 
-def tell(words: argparse.Namespace, rate: float, how: str, search: Callable[[Fails], Answer]) -> None:
+def tell(
+    words: argparse.Namespace, rate: float, background: float, how: str, search: Callable[[Fails], Answer]
+) -> None:
     begun = time.monotonic()
-    found, runs, rounds = [], [], []
+    right, claimed, runs, rounds = [], [], [], []
     for seed in range(words.seeds):
         luck = random.Random(seed)
         culprit = luck.randint(1, words.commits)
-        named, ran, took = search(lambda at, c=culprit, luck=luck: at >= c and luck.random() < rate)  # type: ignore[misc]
-        found.append(named == culprit)
+
+        def fails(at: int, culprit: int = culprit, luck: random.Random = luck) -> bool:
+            return luck.random() < background or (at >= culprit and luck.random() < rate)
+
+        named, probability, ran, took = search(fails)
+        if named is not None:
+            right.append(named == culprit)
+            claimed.append(probability)
         runs.append(ran)
         rounds.append(took)
     figure = {
         "bisect": how,
         "commits": words.commits,
         "rate": rate,
+        "background": background,
         "tries": words.seeds,
-        "found": round(mean(found), 3),
+        "found": round(sum(right) / words.seeds, 3),
+        "claimed": round(mean(claimed or [0.0]), 3),
+        "held": round(mean(right or [0]), 3),
         "runs": round(mean(runs), 1),
         "rounds": round(mean(rounds), 1),
         "rounds_median": median(rounds),
@@ -104,7 +120,9 @@ def ours(commits: int, hosts: int) -> Callable[[Fails], Answer]:
             rounds += 1
             for at in decision.positions:
                 seen.append(Observation(at, FAIL, SIGNATURE) if fails(at) else Observation(at, PASS))
-        return (decision.position if isinstance(decision, CulpritFound) else None), len(seen), rounds
+        if isinstance(decision, CulpritFound):
+            return decision.position, decision.probability, len(seen), rounds
+        return None, 0.0, len(seen), rounds
 
     return search
 
@@ -124,7 +142,7 @@ def plain(commits: int, repeats: int) -> Callable[[Fails], Answer]:
                     break
             else:
                 good = middle
-        return bad, runs, runs
+        return bad, 1.0, runs, runs
 
     return search
 

@@ -13,6 +13,7 @@ from ci_tasks.errors import EXIT_CANCELLED, Blocked, UsageError
 from ci_tasks.features.failures.bisection import report, strategy
 from ci_tasks.features.failures.bisection.bisection_state import BisectionKey, BisectionState, open_state
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
+from ci_tasks.features.failures.bisection.earlier_runs import earlier_runs
 from ci_tasks.features.failures.bisection.marks import mark
 from ci_tasks.features.failures.bisection.observations import BLOCKED, Observation
 from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest, run_commits
@@ -96,9 +97,12 @@ def bisect(
     with open_state(subject, [commit.sha for commit in commits], fresh=options.fresh) as state:
         if options.resume and not state.observations:
             raise UsageError("there is nothing to resume: no run of this bisection is on record", hint=str(state.path))
-        goal = BisectionGoal(CommitGraph(history.positions()), options.signature or "", options.repeat or 0)
+        own = frozenset(observation.run for observation in state.observations)
+        earlier = earlier_runs(source.path, history.good.sha, options.label, row, own)
+        graph = CommitGraph(history.positions())
+        goal = BisectionGoal(graph, options.signature or "", options.repeat or 0, earlier)
         print(source.headline)
-        print("\n".join(report.head(options.label, row, history, hosts)))
+        print("\n".join(report.head(options.label, row, history, hosts, len(earlier))))
         return _Bisection(commits, goal, work, state, hosts).run()
 
 

@@ -53,6 +53,7 @@ class StoredRun:
     host: str
     seconds: float | None
     mark: str
+    failure_kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,17 @@ class BisectionState:
 
     def _save(self) -> None:
         runs = (
-            StoredRun(self.commit_run[o.position], o.kind, o.signature, o.reason, o.run, o.host, o.seconds, mark)
+            StoredRun(
+                self.commit_run[o.position],
+                o.kind,
+                o.signature,
+                o.reason,
+                o.run,
+                o.host,
+                o.seconds,
+                mark,
+                o.failure_kind,
+            )
             for o, mark in zip(self.observations, self.marks, strict=True)
         )
         write_json(str(self.path), encode(StoredBisection(self.subject, tuple(runs))))
@@ -119,6 +130,7 @@ def _read(path: Path, subject: BisectionKey, commit_run: Sequence[str]) -> Bisec
                 stored.run,
                 stored.host,
                 stored.seconds,
+                stored.failure_kind,
             )
             state.observations.append(observation)
             state.marks.append(stored.mark)

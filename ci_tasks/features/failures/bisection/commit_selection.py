@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import log2
 
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
-from ci_tasks.features.failures.bisection.posterior import FALSE_FAILURE_RATE, Posterior
+from ci_tasks.features.failures.bisection.posterior import Posterior
 
 _NEARLY = 0.95  # a commit that was run before is preferred where it tells so much of what the best one would
 _BRANCHES = 64  # futures that are looked at; of more than six runs at once, the most probable
@@ -29,10 +29,10 @@ def select_commits(
     places = _spread(graph, now, sorted(chances))
     futures = [list(now.weights)]
     for position in begun:
-        futures = _split(graph, futures, position, now.rates)
+        futures = _split(graph, futures, position, now)
     chosen = []
     for _ in range(count if places else 0):
-        gains = _gains(graph, futures, places, now.rates)
+        gains = _gains(graph, futures, places, now)
         worth = {place: gain * chances[place] for place, gain in zip(places, gains, strict=True)}
         enough = max(worth.values()) * _NEARLY
         best = max(
@@ -40,19 +40,19 @@ def select_commits(
             key=lambda place: (tested.get(place, 0), worth[place]),
         )
         chosen.append((best, worth[best]))
-        futures = _split(graph, futures, best, now.rates)
+        futures = _split(graph, futures, best, now)
     return chosen
 
 
-def information(within: float, rate: float) -> float:
+def information(within: float, rate: float, background: float) -> float:
     """What a run is expected to tell where the culprit is in the commit with the probability `within`."""
-    fails = within * rate + (1 - within) * FALSE_FAILURE_RATE
-    return max(0.0, _entropy(fails) - within * _entropy(rate) - (1 - within) * _entropy(FALSE_FAILURE_RATE))
+    fails = within * rate + (1 - within) * background
+    return max(0.0, _entropy(fails) - within * _entropy(rate) - (1 - within) * _entropy(background))
 
 
-def max_information(rate: float) -> float:
+def max_information(rate: float, background: float) -> float:
     """The most bits that one run can tell."""
-    return max(information(step / 64, rate) for step in range(16, 40))
+    return max(information(step / 64, rate, background) for step in range(16, 40))
 
 
 def _entropy(chance: float) -> float:
@@ -61,29 +61,26 @@ def _entropy(chance: float) -> float:
 
 
 def _gains(
-    graph: CommitGraph, futures: Sequence[Sequence[float]], places: Sequence[int], rates: Sequence[float]
+    graph: CommitGraph, futures: Sequence[Sequence[float]], places: Sequence[int], now: Posterior
 ) -> list[float]:
     """The bits that a run at each of `places` is expected to tell, over all futures."""
-    entropies = [_entropy(rate) - _entropy(FALSE_FAILURE_RATE) for rate in rates]
+    rates, background = now.rates, now.background
+    entropies = [_entropy(rate) - _entropy(background) for rate in rates]
     gains = [0.0] * len(places)
     for weights in futures:
         total = sum(weights)
-        more = graph.within([w * (rate - FALSE_FAILURE_RATE) for w, rate in zip(weights, rates, strict=True)], places)
+        more = graph.within([w * (rate - background) for w, rate in zip(weights, rates, strict=True)], places)
         noise = graph.within([w * entropy for w, entropy in zip(weights, entropies, strict=True)], places)
         for at in range(len(places)):
-            information = (
-                _entropy(FALSE_FAILURE_RATE + more[at] / total) - _entropy(FALSE_FAILURE_RATE) - noise[at] / total
-            )
+            information = _entropy(background + more[at] / total) - _entropy(background) - noise[at] / total
             gains[at] += total * max(0.0, information)
     return gains
 
 
-def _split(
-    graph: CommitGraph, futures: Sequence[list[float]], position: int, rates: Sequence[float]
-) -> list[list[float]]:
+def _split(graph: CommitGraph, futures: Sequence[list[float]], position: int, now: Posterior) -> list[list[float]]:
     """Each future as two: the run there fails, or it passes."""
     held = graph.ancestors[position]
-    chances = [rate if held >> place & 1 else FALSE_FAILURE_RATE for place, rate in enumerate(rates)]
+    chances = [rate if held >> place & 1 else now.background for place, rate in enumerate(now.rates)]
     split = []
     for weights in futures:
         fails = [weight * chance for weight, chance in zip(weights, chances, strict=True)]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ci_tasks.features.failures.bisection.observations import BLOCKED, MISSING, PASS, CommitCounts, Observation
+from ci_tasks.features.failures.bisection.observations import (
+    BLOCKED,
+    MISSING,
+    PASS,
+    CommitCounts,
+    Observation,
+    is_failure,
+)
 from ci_tasks.features.failures.bisection.strategy import BisectionGoal, assess
 
 BAD, GOOD, PROBABLY_GOOD, UNCLEAR, SKIP = "bad", "good", "probably good", "unclear", "skip"
@@ -34,8 +41,11 @@ def mark(goal: BisectionGoal, observations: Sequence[Observation]) -> CommitMark
     here, bad = assessment.run_counts.at(last.position), last.position == goal.graph.bad
     if last.kind == PASS:
         return _passed(here, bad, assessment.now.rate, has_target=bool(assessment.run_counts.target))
-    if last.signature != assessment.run_counts.target:
-        return CommitMark(SKIP, f"another failure: {last.signature}")
+    target = assessment.run_counts.target
+    if not is_failure(last, target):
+        kinds = {seen.failure_kind for seen in observations if is_failure(seen, target)}
+        alike = last.failure_kind and last.failure_kind in kinds
+        return CommitMark(SKIP, f"{'the same kind, other evidence' if alike else 'another failure'}: {last.signature}")
     how = "fails" if bad else "fails as the bad end does"
     return CommitMark(BAD, f"{how} ({here.fails} of {_times(here.valid)})")
 

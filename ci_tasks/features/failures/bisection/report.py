@@ -34,13 +34,18 @@ class Effort:
     seconds: float
 
 
-def head(label: str, row: str, history: CommitHistory, hosts: Sequence[str]) -> list[str]:
-    """What is going to happen."""
+def head(label: str, row: str, history: CommitHistory, hosts: Sequence[str], earlier: int = 0) -> list[str]:
+    """What is going to happen. `earlier` is how many runs up to the good end are on record."""
     count, good, bad = len(history.commits), history.good.sha[:_SHORT], history.bad.sha[:_SHORT]
     many = "1 commit" if count == 1 else f"{count} commits"
     return [
         f"bisect: {many} after {good} (good) up to {bad} (bad)",
         f"row {printable(row)} of label {printable(label)}, on {', '.join(hosts)}",
+        *(
+            [f"{runs(earlier)} of commits up to the good end on record tell how often it fails by chance"]
+            if earlier
+            else []
+        ),
     ]
 
 

@@ -31,9 +31,14 @@ PrintLine = Callable[[str], None]
 
 @dataclass
 class InterruptCount:
-    """How often runs in threads are to be interrupted."""
+    """How often runs in threads are to be interrupted; `by_person` says whether ^C was pressed at all."""
 
     pressed: int = 0
+    by_person: Callable[[], bool] = lambda: False
+
+    @property
+    def any(self) -> bool:
+        return self.pressed > 0 or self.by_person()
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,8 @@ def run_commits(
 ) -> None:
     """Run `orders` at once and `take` each result as it comes. Raises KeyboardInterrupt after ^C, when all have ended;
     what had a result by then was taken."""
-    interrupts = InterruptCount()
     with noticed() as by_person:
+        interrupts = InterruptCount(by_person=by_person)
         if len(commit_runs) == 1:  # here, where ^C needs no help
             problem = _deliver(lambda: run_commit(work, commit_runs[0], print_line, interrupts), on_result)
         else:
@@ -179,6 +184,8 @@ def run_commit(
             raise
         return Observation(commit_run.position, MISSING, reason=problem.message, host=commit_run.host)
     record = next((candidate for candidate in (done.records if done else []) if candidate.row == work.row), None)
+    if record is None and interrupts.any:
+        raise RunCancelled  # it was ended before it had a record
     if record is None:
         return Observation(commit_run.position, MISSING, reason=f"no row {work.row}", host=commit_run.host)
     return observation_of(commit_run, record, work.signature)
@@ -190,13 +197,13 @@ def observation_of(commit_run: CommitRun, record: RunRecord, target: str = "") -
     Raises Cancelled."""
     if record.status == CANCELLED:
         raise RunCancelled
-    signature = signature_of(record)
+    signature, failure_kind = signature_of(record), record.triage.kind if record.triage else ""
     verdict = record.triage.verdict if record.triage else ""
     blocked = record.status in (WAS_BLOCKED, LOST) or verdict == WAS_BLOCKED
     if record.status == PASSED:
-        kind, signature = PASS, ""
-    elif blocked and signature != target:
-        kind, signature = BLOCKED, ""
+        kind, signature, failure_kind = PASS, "", ""
+    elif blocked and not (target and target in (signature, failure_kind)):
+        kind, signature, failure_kind = BLOCKED, "", ""
     else:
         kind = FAIL
     return Observation(
@@ -207,6 +214,7 @@ def observation_of(commit_run: CommitRun, record: RunRecord, target: str = "") -
         run=record.id,
         host=commit_run.host,
         seconds=record.timings.seconds,
+        failure_kind=failure_kind,
     )
 
 

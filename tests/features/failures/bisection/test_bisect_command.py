@@ -38,7 +38,7 @@ hosts:
   two: {kind: local, runtime: none, gpus: 8, simulate: true}
   bare: {kind: local, runtime: none, gpus: 0}
 """
-COUNT, CULPRIT, NO_ROW, OTHER = 12, 9, 6, 3
+COUNT, CULPRIT, NO_ROW, OTHER = 12, 9, 6, 7
 BISECT = ("bisect", "quick", "--only", "quick", "--good", "c0", "--bad", f"c{COUNT}")
 
 

@@ -11,10 +11,11 @@ from ci_tasks.features.failures.bisection.commit_selection import information, m
 from ci_tasks.features.failures.bisection.posterior import Posterior
 
 N = 64
+BACKGROUND = 0.005
 
 
 def uniform(rate: float, count: int = N) -> Posterior:
-    return Posterior((0.0, *[1 / count] * count), (rate,) * (count + 1))
+    return Posterior((0.0, *[1 / count] * count), (rate,) * (count + 1), BACKGROUND)
 
 
 def chosen(
@@ -62,5 +63,6 @@ def test_more_hosts_than_futures_can_be_looked_at_get_something_too() -> None:
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.999999, 0.97), (0.3, 0.155)])
 def test_a_flaky_failure_tells_less_a_run(rate: float, expected: float) -> None:
-    assert max_information(rate) == pytest.approx(expected, abs=0.02)
-    assert information(0.0, rate) == pytest.approx(0, abs=1e-9), "the result is known"
+    assert max_information(rate, BACKGROUND) == pytest.approx(expected, abs=0.02)
+    assert max_information(rate, 0.1) < max_information(rate, BACKGROUND), "what fails by chance tells less"
+    assert information(0.0, rate, BACKGROUND) == pytest.approx(0, abs=1e-9), "the result is known"

@@ -29,7 +29,7 @@ SOMETIMES = [Observation(8, FAIL, "x"), *[Observation(8, PASS)] * 2] * 3
         (
             SOMETIMES,
             Observation(4, PASS),
-            "probably good: 1 pass; with the culprit in it that would happen in 65 %",
+            "probably good: 1 pass; with the culprit in it that would happen in 63 %",
         ),
         (
             [*SOMETIMES, *[Observation(4, PASS)] * 8],
@@ -37,6 +37,11 @@ SOMETIMES = [Observation(8, FAIL, "x"), *[Observation(8, PASS)] * 2] * 3
             "good: 9 passes; with the culprit in it that would happen in 2 %",
         ),
         (DETERMINISTIC_PRIOR, Observation(4, FAIL, "y"), "skip: another failure: y"),
+        (
+            [Observation(8, FAIL, "x", failure_kind="k")],
+            Observation(4, FAIL, "y", failure_kind="k"),
+            "skip: the same kind, other evidence: y",
+        ),
         (DETERMINISTIC_PRIOR, Observation(4, BLOCKED, reason="image pull failed"), "skip: blocked: image pull failed"),
         (DETERMINISTIC_PRIOR, Observation(4, MISSING, reason="no row x"), "skip: no row x"),
     ],

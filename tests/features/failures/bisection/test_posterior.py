@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 from ci_tasks.features.failures.bisection.observations import (
+    BEFORE_GOOD,
     BLOCKED,
     FAIL,
     MISSING,
@@ -39,10 +40,10 @@ def test_before_anything_ran_all_commits_are_equal_and_the_good_end_is_probably_
 @pytest.mark.parametrize(
     ("history", "surely"),
     [
-        ("8- 8- 8- 0+ 4+ 5-", {5}),  # one failure is surely bad, one pass of what always failed is surely good
+        ("8- 8- 8- 0+ 0+ 0+ 4+ 5- 5-", {5}),  # one failure may be chance, two are surely bad; one pass is surely good
         ("8- 8- 8- 0+ 4- 2+ 3-", {3}),
         ("8- 8- 8- 0+ 7+ 7+", {8}),
-        ("8- 8- 8- 0+ 0+ 1-", {1}),
+        ("8- 8- 8- 0+ 0+ 0+ 1- 1-", {1}),
         # A pass of what fails in one run of three says little.
         ("8- 8+ 8+ 8- 8+ 8+ 0+ 0+ 0+ 0+ 0+ 5- 4+", {1, 2, 3, 4, 5}),
     ],
@@ -77,6 +78,34 @@ def test_a_failure_never_clears_what_the_commit_contains(results: list[tuple[int
     assert sum(now.weights[: place + 1]) >= sum(before.weights[: place + 1]) - 1e-9
 
 
+@pytest.mark.parametrize(
+    ("history", "low", "high"),
+    [("8- 8- 8- 0+ 0+ 0+ 2+ 3+", 0.0, 0.05), ("8- 8- 8- 0+ 0- 0+ 0+ 3+ 3+ 3- 3+ 4+ 4+ 4+ 4+ 4+ 4+", 0.08, 0.2)],
+)
+def test_the_background_rate_is_what_the_runs_before_the_culprit_suggest(history: str, low: float, high: float) -> None:
+    assert low < after(history).background < high
+
+
+def test_where_the_row_fails_by_chance_too_a_single_failure_says_less() -> None:
+    history = "8- 8- 8- 0+ 0+ 0+ 4-"
+    failed, passed = Observation(BEFORE_GOOD, FAIL, "x"), Observation(BEFORE_GOOD, PASS)
+    quiet, noisy = [passed] * 40, [failed, *[passed] * 5] * 5
+    graph = CommitGraph.linear(N)
+    sums = [
+        sum(posterior_of(graph, count_runs(runs(history), "x", earlier)).weights[:5]) for earlier in (quiet, [], noisy)
+    ]
+    assert sums == sorted(sums, reverse=True)
+    assert sums[0] > 0.97 > 0.9 > sums[2]
+
+
+def test_earlier_failures_of_the_good_end_speak_against_it_those_before_it_for_chance() -> None:
+    graph = CommitGraph.linear(N)
+    at_good, before = ([Observation(place, FAIL, "x")] * 3 for place in (0, BEFORE_GOOD))
+    older = [posterior_of(graph, count_runs(runs("8- 8- 0+"), "x", earlier)) for earlier in (at_good, [], before)]
+    assert older[0].weights[0] > older[1].weights[0]
+    assert older[2].background > older[1].background
+
+
 def test_only_the_wanted_failure_counts() -> None:
     others = [Observation(3, FAIL, "y"), Observation(4, BLOCKED), Observation(5, MISSING)]
     assert posterior_of(CommitGraph.linear(N), count_runs(runs("8- 2+") + others, "x")) == after("8- 2+")
@@ -93,3 +122,13 @@ def test_the_target_is_the_most_frequent_failure_of_the_bad_end() -> None:
     assert most_frequent_failure(8, observations) == "b"
     assert most_frequent_failure(8, observations[:2]) == "a", "of equals the first"
     assert most_frequent_failure(8, observations[3:]) == ""
+
+
+@pytest.mark.parametrize(
+    ("signatures", "target"), [(("a#1", "a#1", "a#2"), "a#1"), (("a#1", "a#2", "a#3"), "a"), (("a#1", "a#2"), "a#1")]
+)
+def test_where_the_evidence_varies_from_run_to_run_the_kind_is_the_target(
+    signatures: tuple[str, ...], target: str
+) -> None:
+    observations = [Observation(8, FAIL, signature, failure_kind="a") for signature in signatures]
+    assert most_frequent_failure(8, observations) == target

@@ -18,6 +18,7 @@ from ci_tasks.features.failures.bisection.run_commits import (
     RowUnderTest,
     RunCancelled,
     observation_of,
+    run_commit,
     run_commits,
 )
 from ci_tasks.records import RunRecord, Timings, Triage
@@ -74,6 +75,20 @@ def test_a_commit_that_cannot_begin_says_why(monkeypatch: pytest.MonkeyPatch, pr
     observations: list[Observation] = []
     run_commits(WORK, [ORDER], print, observations.append)
     assert [(observation.kind, observation.reason) for observation in observations] == [(kind, str(problem))]
+
+
+@pytest.mark.parametrize("pressed", [True, False])
+def test_a_run_that_was_ended_before_it_had_a_record_says_nothing_of_its_commit(
+    monkeypatch: pytest.MonkeyPatch, pressed: bool
+) -> None:
+    monkeypatch.setattr(run_commits_module, "open_source", lambda *_: None)
+    monkeypatch.setattr(run_commits_module, "execute_label", lambda *_, **__: None)
+    interrupts = InterruptCount(by_person=lambda: pressed)
+    if pressed:
+        with pytest.raises(RunCancelled):
+            run_commit(WORK, ORDER, print, interrupts)
+    else:
+        assert run_commit(WORK, ORDER, print, interrupts).kind == MISSING
 
 
 def test_where_the_row_must_be_there_its_absence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

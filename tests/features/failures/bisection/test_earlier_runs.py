@@ -1,0 +1,62 @@
+"""What the history knows of a row up to the good end."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.features.failures.bisection import earlier_runs as module
+from ci_tasks.features.failures.bisection.earlier_runs import earlier_runs
+from ci_tasks.features.failures.bisection.observations import BEFORE_GOOD, FAIL, PASS
+from ci_tasks.records import Checkout, RunRecord, Triage
+
+FAILURE = Triage("x", "failed", 1, "line", "E#1", 0.9, kind="E")
+
+
+@pytest.fixture
+def commits(tmp_path: Path) -> list[str]:
+    """A history of three commits; the second one is the good end."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q", ".")
+    for number in range(3):
+        git("-c", "user.name=s", "-c", "user.email=s@example.com", "commit", "-q", "--allow-empty", "-m", str(number))
+    return git("rev-list", "--reverse", "HEAD").split()
+
+
+def test_clean_runs_of_the_good_end_and_of_what_is_older_count(
+    commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(
+        id: str, commit: str, status: str = "passed", row: str = "row", dirty: tuple[str, ...] = ()
+    ) -> RunRecord:
+        triage = FAILURE if status == "failed" else None
+        return RunRecord(id, "label", row, "one", status, checkout=Checkout(commit=commit, dirty=dirty), triage=triage)
+
+    older, good, newer = commits
+    records = [
+        record("older", older),
+        record("older failed", older, "failed"),
+        record("good", good),
+        record("own", good),
+        record("newer", newer, "failed"),
+        record("changed files", good, dirty=("a.py",)),
+        record("another row", good, row="row 2"),
+        RunRecord("no checkout", "label", "row", "one", "passed"),
+    ]
+    monkeypatch.setattr(module, "search", lambda query: records)
+    counted = earlier_runs(tmp_path, good, "label", "row", frozenset({"own"}))
+    assert [(run.run, run.position, run.kind, run.signature, run.failure_kind) for run in counted] == [
+        ("older", BEFORE_GOOD, PASS, "", ""),
+        ("older failed", BEFORE_GOOD, FAIL, "E#1", "E"),
+        ("good", 0, PASS, "", ""),
+    ]
+
+
+def test_without_runs_nothing_is_asked_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "search", lambda query: [])
+    assert earlier_runs(tmp_path / "nowhere", "good", "label", "row", frozenset()) == ()
