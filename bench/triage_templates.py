@@ -42,13 +42,16 @@ _FRAMEWORK = re.compile(
     r"|rope\w*|cudagraphs?|cuda graphs?|gradient checkpointing|use_cache|tensorboard|mistral_common|pytorch\w*|nvidia"
     r"|rocm|tcpstore|socketimpl|safetensors|moe config|kernel config|index map files|fused softmax|metadata file"
     r"|generation flags|aiter|llamafactory|typedstorage|quantization|asyncllm|mpclient|git repository|model of type"
-    r"|params_dict|cutlass\w*|langchain\w*|torchvision|floating-point operations|triton_attn|mstx_profile)\b"
+    r"|params_dict|cutlass\w*|langchain\w*|torchvision|floating-point operations|triton_attn|mstx_profile|libtpu"
+    r"|orbax\w*|xla\w*|jaxlib|libnuma|file_system_monitor|nvrtc|egl)\b"
 )
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.#]*(?:Error|Exception|Interrupt|Exit)\b|Traceback \(most recent call last\)")
 _CANCELLED = re.compile(
     r"\bSIG[A-Z]+\b|\bsignals?\b|\bdeath\b|(?i:cancelled|canceled|preempt)"
 )  # a run that passes is never
-_SOURCE_LINE = re.compile(r"^ *(?:raise |return |assert |except|File \"|at |self\.|if |for |\^|~)|^[\w.]+\($")
+_SOURCE_LINE = re.compile(
+    r"^ *(?:raise |return |assert |except|File \"|at |self\.|if |for |\^|~)|^[\w.]+\([\w., ]*\)?$"
+)
 _HOST = re.compile(r"^\S+:# \[#\] NCCL ")  # its name is a user's own
 _TALK = re.compile(r"(?i)\b(?:you are an?|please provide|the user|question|answer|story|rewards?)\b|<\||\bcmd = ")
 _WORD = re.compile(r"[A-Za-z]{3,}")
