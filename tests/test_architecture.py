@@ -65,6 +65,7 @@ PURE = [
 ]
 RIM = [
     *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),
+    "features.failures.triage.weights_file",
     *(f"features.failures.bisection.{name}" for name in ("bisect", "run_commits", "bisection_state", "earlier_runs")),
 ]
 # `time` is a clock, and so are some of datetime's methods.

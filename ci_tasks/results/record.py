@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -64,7 +64,7 @@ from ci_tasks.records import (
     Triage,
     Verdict,
 )
-from ci_tasks.results.analysis import analyse, hang_of
+from ci_tasks.results.analysis import JobKnowledge, analyse, hang_of
 from ci_tasks.results.batch_state import BatchState, read_state_if_readable
 from ci_tasks.results.clock import clock_ahead, local_events, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
@@ -78,6 +78,7 @@ from ci_tasks.results.waits import queue_seconds
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 _LONGEST_LINE = 1 << 16
 _PIECE = 1 << 18
+_MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 _LARGEST_SAMPLES = 1 << 23
 _LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log has to do
@@ -99,7 +100,7 @@ def judge_run(run: RunDir) -> RunRecord:
         timeout_minutes=plan.timeout_minutes,
         log_error=status.log_error or "",
     )
-    triage = log_triage(run, ended) if needs_triage(ended) else None
+    triage = log_triage(run, ended, plan) if needs_triage(ended) else None
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
     events = events_of(run)
@@ -367,14 +368,31 @@ def log_facts(run: RunDir) -> LogFacts:
         return LogFacts()
 
 
-def log_triage(run: RunDir, ended: JobEnd) -> Triage | None:
-    """Why a run ended so, as far as its log says; None where no feature analyses failures."""
+def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -> Triage | None:
+    """Why a run ended so, as far as its log, its processes and the row's last runs that passed say; None where no
+    feature analyses failures."""
+    with ExitStack() as stack:
+        passed = [_log_pieces(earlier, stack) for earlier in (_passed_before(plan) if plan else [])]
+        known = JobKnowledge(read_run_evidence(run), passed)
+        return analyse(_log_pieces(run, stack), ended, known)
+
+
+def _log_pieces(run: RunDir, stack: ExitStack) -> Iterable[bytes]:
+    """Its log; nothing where that cannot be read."""
     try:
-        with open_file(run.log) as source:
-            return analyse(iter(lambda: source.read(_PIECE), b""), ended)
+        source = stack.enter_context(open_file(run.log))
     except OSError:
-        pass
-    return analyse([], ended)
+        return []
+    return iter(lambda: source.read(_PIECE), b"")
+
+
+def _passed_before(plan: RunDescription) -> list[RunDir]:
+    """The row's last runs that passed; none where the history is not to be had."""
+    try:
+        from ci_tasks.results.history.passed_runs import passed_runs
+    except Blocked:  # a Python that was built without SQLite
+        return []
+    return passed_runs(plan.label, plan.row, _MOST_PASSED)
 
 
 def _lines(source: Any) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from ci_tasks.results.verdict import SURE, JobEnd
 
 def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowledge()) -> Triage:
     """Why a job failed; what ran into its timeout hangs, unless the log knows better."""
-    result = triage(log, ended.exit_code, passed=known.passed)
+    result = triage(log, ended.exit_code, passed=known.passed, evidence=known.evidence)
     if ended.end != run_directory.END_TIMEOUT or (result.cause != UNKNOWN and result.confidence >= SURE):
         return result
     identity = of_evidence(replace(result.evidence or FailureEvidence(), exception="timeout"))

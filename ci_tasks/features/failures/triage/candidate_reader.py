@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ci_tasks.features.failures.triage import log_prefixes as lines
@@ -11,7 +12,7 @@ from ci_tasks.features.failures.triage.rules import NOISE, PROGRESS, ROOT, SUCCE
 from ci_tasks.features.failures.triage.tracebacks import EXCEPTION, HEADER, Call, TracebackEnd, Tracebacks
 from ci_tasks.results.log_lines import segments, visible
 
-EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN = "traceback", "exception", "pytest", "line"
+EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN, LAST = "traceback", "exception", "pytest", "line", "last"
 AROUND = 5  # lines of context before and after
 _AFTER = 8  # a message may have several lines, and more than the words would find
 _KEPT = 400
@@ -23,11 +24,15 @@ _PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):\d+: (?:in )?([\w.<>]+)$")
 _EXCEPTION_LINE = re.compile(
     r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)"
 )
-_PLAIN_ERROR = re.compile(r"(?i)\b(?:error|failed|failure|fatal|exception|cannot|could not|unable)\b")
 _ERROR_LINE = re.compile(r"(?i)^(?:\S+ )?(?:fatal )?error\b: ?\S")
 _LOUD = ("error", "critical", "fatal", "e", "f", "exception")
 _SILENT = ("debug", "d")
 _ECHO = b"\x1b[36;1m"  # GitHub prints a step's script in this colour before it runs it
+_JOB_END = re.compile(r"(?:Process completed with exit code (\d+)|The operation was cancel|The job (?:was|has) )")
+_OF_TRACEBACK = re.compile(r"^\s*File \"|^\s{4,}|Traceback \(most recent|^\^+$|^E  |[,{(\[]$")
+_LAST = 10  # lines before the end
+_SHORTEST = 12  # characters of a line that is only loud
+_MOST_ORIGINS = 64
 _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 
 
@@ -35,7 +40,9 @@ _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 class Candidate:
     """A line that may be the reason. `rule` is None for an exception that no rule knows; `order` counts those before
     it that are no repetition. `survived` is set where somebody said that it goes on all the same; `last_at` is the
-    number of the latest repetition. `calls` are the frames in full, `above` what stood before it."""
+    number of the latest repetition, `count` how often it came, `origins` are those who said it. LAST is a line that
+    has no telling word, but is one of the last before the end. `calls` are the frames in full, `above` what stood
+    before it."""
 
     line: PrefixedLine
     text: str
@@ -49,6 +56,8 @@ class Candidate:
     ignored: bool = False
     survived: bool = False
     last_at: int = 0
+    count: int = 1
+    origins: set[str] = field(default_factory=set)
     before: tuple[str, ...] = ()
     after: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -68,8 +77,9 @@ class CandidateReader:
         self._message: tuple[Candidate, int] | None = None
         self.engines = dict.fromkeys(_ENGINES, 0)
         self._distinct = 0
-        self.succeeded_at = self.got_on_at = 0
+        self.succeeded_at = self.got_on_at = self.ended_at = 0
         self.last: PrefixedLine | None = None
+        self.failed = False
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -88,8 +98,9 @@ class CandidateReader:
 
     def end(self, tail: list[tuple[int, bytes]]) -> None:
         """The last lines, whatever they say: whether the job got through, and what it said last."""
-        for number, raw in tail:
-            line = lines.read(number, segments(raw)[-1])
+        read = [lines.read(number, segments(raw)[-1]) for number, raw in tail]
+        for line in read:
+            number = line.number
             if line.text.strip():
                 self.last = line
             rule = self._rules.of(line.text, raised=False)
@@ -97,6 +108,23 @@ class CandidateReader:
                 self.succeeded_at = number
             if rule is not None and rule.rank == PROGRESS:
                 self.got_on_at = number
+        if not self.ended_at:
+            self._keep_last(read)
+
+    def _keep_last(self, read: Sequence[PrefixedLine]) -> None:
+        """The last lines before the end that no rule knows: a script's own words."""
+        known = {candidate.line.number for candidate in self._kept.values()}
+        said = [line for line in read if line.text.strip() and line.level not in _SILENT]
+        for line in said[-_LAST:]:
+            rule = self._rules.of(line.text, raised=False)
+            is_told = rule is None or rule.rank in (ROOT, SYMPTOM, WRAPPER)
+            is_known = line.number in known or _key(rule, line.text) in self._kept
+            if is_told and not is_known and not _OF_TRACEBACK.search(line.text) and _is_text(line.shown):
+                before = tuple(other.shown for other in read if 0 < line.number - other.number <= AROUND)
+                after = [other.shown for other in read if 0 < other.number - line.number <= AROUND]
+                last = Candidate(line, line.text, LAST, rule, self._distinct, before=before, after=after)
+                last.last_at = line.number
+                self._kept[LAST, f"{line.number}"] = last
 
     def _read_segment(self, line: PrefixedLine, before: bytes) -> bool:
         for candidate in self._wants_context:
@@ -162,6 +190,12 @@ class CandidateReader:
         raised = kind != PLAIN or line.level in _LOUD
         rule = self._rules.of(f"E  {text}") if kind == PYTEST else None
         rule = rule or self._rules.of(text, raised=raised)
+        if line.level == "error" and (end := _JOB_END.match(text)):
+            self.ended_at = line.number
+            self.failed = self.failed or end[1] != "0"
+            above = before.split(b"\n")[:-1]
+            first = line.number - len(above)
+            self._keep_last([lines.read(first + at, segments(row)[-1]) for at, row in enumerate(above)])
         if line.level in _SILENT or (rule is None and kind == PLAIN and not self._loud(line)):
             return False
         if rule is not None and rule.rank in (SUCCESS, PROGRESS):
@@ -196,7 +230,7 @@ class CandidateReader:
         return rule is not None and rule.name == _SURVIVED
 
     def _loud(self, line: PrefixedLine) -> bool:
-        return (line.level in _LOUD and bool(_PLAIN_ERROR.search(line.text))) or bool(_ERROR_LINE.match(line.text))
+        return (line.level in _LOUD and len(line.text) > _SHORTEST) or bool(_ERROR_LINE.match(line.text))
 
     def _place(self, line: PrefixedLine, place: str) -> bool:
         """pytest prints where a failure was after its message. Returns whether one waited for that."""
@@ -211,14 +245,18 @@ class CandidateReader:
         if rank == NOISE:
             return
         candidate.last_at = candidate.line.number
-        key = (candidate.rule.name if candidate.rule else "", _VOLATILE.sub("", candidate.text[:160]))
+        key = _key(candidate.rule, candidate.text)
         if existing := self._kept.get(key):
+            existing.count += 1
+            if len(existing.origins) < _MOST_ORIGINS:
+                existing.origins.add(candidate.line.origin)
             existing.last_at, existing.survived, self._eager = candidate.last_at, candidate.survived, _AFTER
             return
         if len(self._kept) >= _KEPT and not self._made_room(candidate):
             return
         self._eager = _AFTER
         candidate.order = self._distinct
+        candidate.origins = {candidate.line.origin}
         if rank in (ROOT, SYMPTOM) or candidate.kind == EXCEPTION_END:
             self._distinct += 1
         above = before.split(b"\n")[-AROUND - 1 : -1]
@@ -238,6 +276,17 @@ class CandidateReader:
         weakest = [key for key, strength in strengths.items() if strength == least]
         del self._kept[weakest[len(weakest) // 2]]
         return True
+
+
+def _key(rule: Rule | None, text: str) -> tuple[str, str]:
+    """Equal for two lines that say the same."""
+    return (rule.name if rule else "", _VOLATILE.sub("", text[:160]))
+
+
+def _is_text(shown: str) -> bool:
+    """Whether a line has words, and is neither binary nor a progress bar."""
+    letters = sum(char.isalpha() for char in shown)
+    return letters >= _SHORTEST and letters * 3 >= len(shown) and "�" not in shown
 
 
 _STRONGEST = 3

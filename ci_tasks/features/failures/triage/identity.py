@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ci_tasks.features.failures.triage.candidate_reader import PLAIN, Candidate
+from ci_tasks.features.failures.triage.candidate_reader import LAST, PLAIN, Candidate
 from ci_tasks.features.failures.triage.evidence import FailureLines, evidence_of
 from ci_tasks.features.failures.triage.log_prefixes import read
 from ci_tasks.features.failures.triage.signature import kind_of, signature_of
@@ -35,7 +35,7 @@ def identify(chosen: Candidate, candidates: Iterable[Candidate], exit_code: int 
         above or chosen.before,
         [read(0, shown.encode("utf-8", "replace")).text for shown in chosen.after],
         [other.text for other in candidates if other.text.startswith(("FAILED ", "ERROR "))],
-        raised=bool(chosen.type) or chosen.kind != PLAIN,
+        raised=bool(chosen.type) or chosen.kind not in (PLAIN, LAST),
         exit_code=exit_code,
     )
     return of_evidence(evidence_of(lines))

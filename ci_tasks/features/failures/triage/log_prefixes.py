@@ -34,12 +34,14 @@ _PREFIXES = [
         rf"(?:[\w.]{{1,60}} ?[-:|] ?)?\[?(?P<level>{_LEVEL})\b\]? ?[-:|] ?(?:{_TIME}:? ?)?",
         rf"(?P<level>{_LEVEL}) [\w./-]+\.py:\d+[:\]]? ?",
         rf"\| *(?P<level>{_LEVEL}) *\| (?:[\w.:<>-]+ [|-] )?",
-        rf"\[(?P<level>{_LEVEL})\] ?",
+        rf" *\[(?P<level>{_LEVEL})\]:? *",
         r"##\[(?P<level>error|warning)\]",
         r"::(?P<level>error|warning|notice)(?: [^\n]{0,300}?)?::",  # GitHub's commands, where nobody obeyed them
         r"[\w.]+\.py:\d+ - ",
         r"(?P<origin>[\w.-]{2,40}) +\| ",
-        r"\[[\w.-]+[-_]py:\d+\] ",
+        r"\[[\w.-]+[-_.]py:\d+(?::\w+)?\] ?",
+        # pdsh, and DeepSpeed's launcher of several nodes
+        r"(?P<origin>(?:pdsh@[\w.-]+|localhost|\d{1,3}(?:\.\d{1,3}){3}|[\w-]+\d(?=: (?:\[| |Traceback)))): ",
         r" {2,}\| | *\| (?=\[)| +\+ (?=Exception Group)",  # Buildkite; an exception group's frame of lines
     )
 ]

@@ -1,82 +1,46 @@
-"""Of all that may be the reason, the one that a maintainer would quote.
-
-Each candidate has a weight: what its rule says of it, how it was printed, whether somebody went on after it, and how
-many others stood before it. Of a chain of exceptions the first link speaks, unless a later one knows more.
-"""
+"""Of all that may be the reason, the one that a maintainer would quote, or that nothing failed; and its cause."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ci_tasks.features.failures.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, PLAIN, PYTEST, Candidate
-from ci_tasks.features.failures.triage.rules import ROOT, SYMPTOM, WRAPPER, Rules
-from ci_tasks.records import BLOCKED, FAILED
+from ci_tasks.features.failures.triage.candidate_reader import Candidate
+from ci_tasks.features.failures.triage.features import CandidateList, features, features_of_none
+from ci_tasks.features.failures.triage.rules import ROOT, WRAPPER, Rules
+from ci_tasks.features.failures.triage.weights import Weights, probabilities, score
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 from ci_tasks.results.triage import UNKNOWN
 
-# An explanation as a traceback's end or in pytest's report; on a line by itself; in a mere warning.
-_ROOT = {EXCEPTION_END: 100.0, PYTEST: 100.0, EXCEPTION_LINE: 96.0, PLAIN: 94.0}
-_BARE = {EXCEPTION_END: 84.0, PYTEST: 82.0, EXCEPTION_LINE: 70.0, PLAIN: 40.0}
-_SYMPTOM = {EXCEPTION_END: 86.0, PYTEST: 86.0, EXCEPTION_LINE: 80.0, PLAIN: 60.0}
-_WRAPPER = 15.0
-_WARNED, _MENTIONED = 30.0, 45.0  # less, for what was said as a warning or by the way
-_SURVIVED = 30.0  # less, where somebody said that it goes on all the same
-_LATER = 5.0  # less for each other candidate before it
-_LATEST = 30.0
-_IGNORED = 5.0
 _NEAR = 200  # lines
-FLOOR = 30.0  # from here on something failed, whatever the end of the log says
-_CONTROL_FLOW = ("StopIteration", "StopAsyncIteration", "queue.Empty", "_queue.Empty")  # how loops and queues end
-_QUIET = ("warning", "warn", "info", "debug", "w", "i", "d", "notice")
-
-
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+(?: [^-]*)? - (.+)")  # pytest's summary names the exception too
 
 
-def weight(candidate: Candidate) -> float:
-    """How much speaks for it."""
-    if candidate.ignored:
-        return _IGNORED
-    rule = candidate.rule
-    if rule is not None and rule.rank == WRAPPER:
-        if candidate.line.level.startswith("i"):
-            return _IGNORED
-        return _WRAPPER - 0.01 * candidate.order - (0.0 if rule.cause else 3.0)
-    if rule is None:
-        base = _BARE[candidate.kind]
-    elif rule.rank == SYMPTOM:
-        base = _SYMPTOM[candidate.kind]
-    else:
-        base = _ROOT[candidate.kind]
-    if candidate.kind in (PLAIN, EXCEPTION_LINE) and candidate.line.level in _QUIET:
-        base -= _WARNED if candidate.line.level.startswith("w") else _MENTIONED
-    if candidate.survived:
-        base -= _SURVIVED
-    return base - min(_LATEST, _LATER * candidate.order) - 2.0 * candidate.depth
+@dataclass(frozen=True)
+class Ranking:
+    """The candidates with their probabilities, the best first; `nothing` is the probability that nothing failed, and
+    `best` the score of the first: the probabilities are shares, also of candidates that are all poor."""
+
+    order: list[tuple[float, Candidate]]
+    nothing: float
+    best: float
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.order) and self.order[0][0] >= self.nothing
 
 
-def ranked(candidates: list[Candidate]) -> list[tuple[float, Candidate]]:
-    """The candidates with their weights, the best first. Of each chain its first link that is no mere messenger,
-    with the weight of the best: what was raised while that was handled knows more of what it meant, but is not where
-    it began."""
-    chains: dict[int, list[tuple[float, Candidate]]] = {}
-    heads = []
-    for candidate in candidates:
-        weighed = (weight(candidate), candidate)
-        if candidate.chain:
-            chains.setdefault(candidate.chain, []).append(weighed)
-        else:
-            heads.append(weighed)
-    for links in chains.values():
-        links.sort(key=lambda pair: pair[1].depth)
-        informative = [
-            candidate for value, candidate in links if value > _WRAPPER and candidate.type not in _CONTROL_FLOW
-        ]
-        first = informative[0] if informative else max(links, key=lambda pair: pair[0])[1]
-        heads.append((max(value for value, _ in links), first))
-    return sorted(heads, key=lambda pair: (-pair[0], pair[1].line.number))
+def rank(log: CandidateList, weights: Weights, failed: bool) -> Ranking:
+    """What may be the reason; `failed` says that something is known to have failed."""
+    scores = [score(weights.ranking, own) for own in features(log)]
+    nothing = -1e3 if failed else score(weights.ranking, features_of_none(log))
+    *shares, none = probabilities([*scores, nothing])
+    pairs = sorted(zip(shares, log.candidates, strict=True), key=lambda pair: (-pair[0], pair[1].line.number))
+    return Ranking(pairs, none, max(scores, default=0.0))
 
 
-def cause_of(candidate: Candidate, candidates: list[Candidate], rules: Rules) -> tuple[str, str]:
+def cause_of(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, str]:
     """(cause, verdict) of the chosen line; where what wraps it says more, that."""
     own = _own_cause(candidate, candidates, rules)
     for other in candidates:
@@ -89,9 +53,11 @@ def cause_of(candidate: Candidate, candidates: list[Candidate], rules: Rules) ->
     return own
 
 
-def _own_cause(candidate: Candidate, candidates: list[Candidate], rules: Rules) -> tuple[str, str]:
+def _own_cause(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, str]:
     """(cause, verdict) of the chosen line. A bare exception has the cause of its chain, then of the code that raised
     it, then of what wraps it."""
+    if candidate.rule is not None and candidate.rule.verdict == CANCELLED:
+        return _of_rule(candidate)
     if candidate.rule is not None and candidate.rule.cause and candidate.rule.rank == ROOT:
         return _best_of_chain(candidate, candidates)
     if (named := _SUMMARY.match(candidate.text)) and (rule := rules.of(named[1])) and rule.cause:
@@ -110,7 +76,9 @@ def _own_cause(candidate: Candidate, candidates: list[Candidate], rules: Rules) 
     if candidate.rule is not None and candidate.rule.cause:
         return _of_rule(candidate)
     around = [
-        other for other in candidates if other.rule is not None and other.rule.rank == WRAPPER and other.rule.cause
+        other
+        for other in candidates
+        if other.rule is not None and other.rule.rank == WRAPPER and other.rule.cause not in ("", CANCELLED)
     ]
     around.sort(key=lambda other: abs(other.line.number - candidate.line.number))
     if around:
@@ -118,7 +86,7 @@ def _own_cause(candidate: Candidate, candidates: list[Candidate], rules: Rules) 
     return UNKNOWN, FAILED
 
 
-def _best_of_chain(candidate: Candidate, candidates: list[Candidate]) -> tuple[str, str]:
+def _best_of_chain(candidate: Candidate, candidates: Sequence[Candidate]) -> tuple[str, str]:
     """The most special rule of the chain: `The read operation timed out` is the hub's where its last link says so."""
     links = [
         other

@@ -1,0 +1,211 @@
+"""What speaks for and against a candidate, as named numbers: how it was printed, where it stands, what its rule and its
+traceback say of it, and which words it has. `weights.json` has what each is worth, `bench/triage_train.py` learns it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+
+from ci_tasks.features.failures.triage.candidate_reader import (
+    EXCEPTION_END,
+    EXCEPTION_LINE,
+    LAST,
+    PYTEST,
+    Candidate,
+    CandidateReader,
+)
+from ci_tasks.features.failures.triage.line_template import masked
+from ci_tasks.features.failures.triage.noise_templates import is_noise
+from ci_tasks.features.failures.triage.rules import ROOT, SYMPTOM, WRAPPER
+
+Features = dict[str, float]
+
+_CONTROL_FLOW = ("StopIteration", "StopAsyncIteration", "queue.Empty", "_queue.Empty")  # how loops and queues end
+_QUIET = ("info", "debug", "i", "d", "notice")
+_WARNING = ("warning", "warn", "w")
+_LOUD = ("error", "critical", "fatal", "e", "f", "exception")
+_WORD = re.compile(r"[A-Za-z][A-Za-z]+")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_MOST_WORDS = 40
+_MARKDOWN = re.compile(r"^(?:[-*>|] |#+ |\d+\. |```)|\*\*\w|\]\(|(?:^|\s)`[^`]+`| \|$")
+_PACKAGE = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
+_END = 5  # lines
+_RAISED = (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
+_LONG_LOG = 200  # lines; shorter ones are excerpts, in which the end says less
+
+
+@dataclass(frozen=True)
+class CandidateList:
+    """The candidates of one log, in the order of their lines, and what is known of all of it."""
+
+    candidates: Sequence[Candidate]
+    lines: int
+    succeeded_at: int
+    got_on_at: int
+
+    @classmethod
+    def of(cls, reader: CandidateReader, normal: Set[str] = frozenset()) -> CandidateList:
+        """Without the lines whose templates are `normal`, and without those that frameworks print in runs that pass."""
+        kept = [candidate for candidate in reader.candidates if not _is_normal(candidate, normal)]
+        kept.sort(key=lambda candidate: candidate.line.number)
+        lines = max([reader.last.number if reader.last else 0, *(candidate.line.number for candidate in kept)])
+        return cls(kept, lines, reader.succeeded_at, reader.got_on_at)
+
+
+def _is_normal(candidate: Candidate, normal: Set[str]) -> bool:
+    template = masked(candidate.text)
+    return template in normal or (candidate.kind not in (EXCEPTION_END, PYTEST) and is_noise(template))
+
+
+def rank_of(candidate: Candidate) -> str:
+    """What its rule makes of it, `none` where no rule knows it."""
+    return candidate.rule.rank if candidate.rule else "none"
+
+
+def words(text: str) -> Iterator[str]:
+    """The words of a line, those of a compound name too, in lower case."""
+    for number, word in enumerate(_WORD.findall(text)):
+        if number >= _MOST_WORDS:
+            return
+        yield word.lower()
+        parts = _CAMEL.split(word)
+        if len(parts) > 1:
+            yield from (part.lower() for part in parts if len(part) > 1)
+
+
+def features(log: CandidateList) -> list[Features]:
+    """Those of each candidate of a log."""
+    ends = [candidate for candidate in log.candidates if candidate.kind == EXCEPTION_END and not candidate.ignored]
+    roots = [candidate for candidate in log.candidates if rank_of(candidate) == ROOT and not candidate.ignored]
+    passing_on = [candidate.line.number for candidate in log.candidates if rank_of(candidate) == WRAPPER]
+    chains: dict[int, list[Candidate]] = {}
+    for candidate in ends:
+        chains.setdefault(candidate.chain, []).append(candidate)
+    return [
+        _how(candidate)
+        | _where(candidate, log, ends, roots, passing_on)
+        | _chain(candidate, chains.get(candidate.chain, []) if candidate.chain else [])
+        | _words(candidate)
+        for candidate in log.candidates
+    ]
+
+
+def _how(candidate: Candidate) -> Features:
+    rank, level = rank_of(candidate), candidate.line.level
+    loudness = (
+        "warning" if level in _WARNING else "quiet" if level in _QUIET else "loud" if level in _LOUD else "not said"
+    )
+    found: Features = {
+        f"kind {candidate.kind}": 1,
+        f"rank {rank}": 1,
+        f"{rank} as {candidate.kind}": 1,
+        f"level {loudness}": 1,
+        f"level {loudness} of {candidate.kind}": 1,
+        "survived": candidate.survived,
+        "ignored": candidate.ignored,
+        "ends a loop": candidate.type in _CONTROL_FLOW,
+        "repeated": math.log1p(candidate.count - 1),
+        "said by many": math.log1p(len(candidate.origins) - 1) if candidate.origins else 0,
+        "line of markdown": bool(_MARKDOWN.search(candidate.text)),
+        "short": len(candidate.text) < 25,
+        "long": len(candidate.text) > 300,
+        "says no more than its type": bool(candidate.type) and candidate.text.rstrip(": ") == candidate.type,
+    }
+    if candidate.rule is not None:
+        found[f"rule {candidate.rule.name}"] = 1
+        found["wrapper with a cause"] = rank == WRAPPER and bool(candidate.rule.cause)
+    if candidate.frames:
+        found["innermost frame is of a package"] = bool(_PACKAGE.search(candidate.frames[-1]))
+        found["frames of a package only"] = all(_PACKAGE.search(frame) for frame in candidate.frames)
+    return found
+
+
+def _where(
+    candidate: Candidate,
+    log: CandidateList,
+    ends: Sequence[Candidate],
+    roots: Sequence[Candidate],
+    passing_on: Sequence[int],
+) -> Features:
+    number, is_long = candidate.line.number, log.lines > _LONG_LOG
+    after = [other - number for other in passing_on if other > number]
+    size = "long log" if is_long else "excerpt"
+    is_plain = candidate.kind not in (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
+    return {
+        "order": min(candidate.order, 10) / 10,
+        "first of all": candidate.order == 0 and rank_of(candidate) != WRAPPER,
+        "first root": bool(roots) and candidate is roots[0],
+        "a root stands elsewhere": bool(roots) and candidate not in roots,
+        "first traceback": bool(ends) and candidate is ends[0],
+        "last traceback": bool(ends) and candidate is ends[-1],
+        "plain beside a traceback": bool(ends) and is_plain,
+        "bare exception beside a traceback": bool(ends) and candidate.kind == EXCEPTION_LINE,
+        "plain before all tracebacks": bool(ends) and is_plain and number < ends[0].line.number,
+        "plain after all tracebacks": bool(ends) and is_plain and number > ends[-1].line.number,
+        f"lines to the end, {size}": math.log1p(max(0, log.lines - number)) / 5,
+        f"last time to the end, {size}": math.log1p(max(0, log.lines - candidate.last_at)) / 5,
+        f"place, {size}": number / max(1, log.lines),
+        "seen over a long time": math.log1p(max(0, candidate.last_at - number)) / 5 if is_plain else 0,
+        "passes on beside one who raised": rank_of(candidate) == WRAPPER and any(_raised(end) for end in ends),
+        "passed on at once": bool(after) and min(after) < 20,
+        "passed on later": bool(after),
+        "passed on before": any(other < number for other in passing_on),
+        "a success came later": max(log.succeeded_at, log.got_on_at) > candidate.last_at,
+        "among many": math.log1p(len(log.candidates)) / 5 if candidate.kind == LAST else 0,
+    }
+
+
+def _raised(end: Candidate) -> bool:
+    """Whether a traceback is that of the code which failed: not only logged, and not passing on another's."""
+    return rank_of(end) != WRAPPER and not end.survived and end.type not in _CONTROL_FLOW
+
+
+def _chain(candidate: Candidate, links: Sequence[Candidate]) -> Features:
+    """Its place among exceptions of which each was raised while the one before was handled."""
+    if len(links) < 2:
+        return {}
+    depths = sorted(link.depth for link in links)
+    better = any(
+        rank_of(link) in (ROOT, SYMPTOM, "none") and link.type not in _CONTROL_FLOW and link.depth < candidate.depth
+        for link in links
+    )
+    return {
+        "first of its chain": candidate.depth == depths[0],
+        "last of its chain": candidate.depth == depths[-1],
+        "not the first of its chain": better,
+        "depth in its chain": min(candidate.depth, 5) / 5,
+    }
+
+
+def _words(candidate: Candidate) -> Features:
+    return {f"word {word}": 1.0 for word in words(candidate.text)}
+
+
+def _may_have_ended(one: Candidate, log: CandidateList) -> bool:
+    """Whether a line may be of a job's end: something was raised or logged as an error, or it stands last."""
+    is_last = one.kind != LAST and one.last_at >= log.lines - _END
+    return not _MARKDOWN.search(one.text) and (one.kind in _RAISED or one.line.level in _LOUD or is_last)
+
+
+def features_of_none(log: CandidateList) -> Features:
+    """What speaks for it that nothing failed."""
+    telling = [one for one in log.candidates if rank_of(one) in (ROOT, SYMPTOM, "none") and one.kind != LAST]
+    latest = max((one.last_at for one in telling), default=0)
+    ends = [one for one in telling if one.kind in (EXCEPTION_END, PYTEST) and not one.ignored]
+    through = log.succeeded_at or log.got_on_at
+    return {
+        "nothing failed": 1,
+        "says that it succeeded": bool(log.succeeded_at),
+        "succeeded after all": bool(log.succeeded_at) and log.succeeded_at > latest,
+        "got on after all": bool(log.got_on_at) and log.got_on_at > latest,
+        "ends with a traceback": any(one.last_at >= log.lines - _END for one in ends),
+        "markdown": sum(bool(_MARKDOWN.search(one.text)) for one in telling) / max(1, len(telling)),
+        "nothing that ended": not any(_may_have_ended(one, log) for one in log.candidates),
+        "no candidate": not telling,
+        "no traceback": not ends,
+        "no traceback, and succeeded": not ends and bool(through),
+        "only passed on": not telling and bool(log.candidates),
+    }
