@@ -73,7 +73,7 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     facts = HangFacts(taken_at=round(time.time(), 3), reason=reason, request=request)
     for place, look in zip(["", *(container.name for container in containers)], looks):  # noqa: B905  # Python 3.8
         facts = _with_look(facts, place, look)
-    facts = _since(facts, before)
+    facts = _since(_without_copies(facts), before)
     is_first = reason == "stall" and before is None  # of a job that may well go on; torch writes a line into its log
     dead, collectives, why = _evidence(paths, facts, 0.0 if is_first else DUMP_SECONDS)
     gpus, gpu_processes, pressure = asked[0] if asked else ("", "", "")
@@ -194,6 +194,13 @@ def _with_look(facts: HangFacts, place: str, look: List[Inspection]) -> HangFact
         ras={**facts.ras, place: found.ras} if found.ras else facts.ras,
         could_not=facts.could_not + tuple("%s: %s" % (place, why) if place else why for why in found.could_not),
     )
+
+
+def _without_copies(facts: HangFacts) -> HangFacts:
+    """Processes of podman's containers are below the agent, so they are seen on the host too."""
+    inside = {(process.pid, process.start) for process in facts.processes if process.place}
+    kept = (item for item in facts.processes if item.place or (item.namespace_pid, item.start) not in inside)
+    return replace(facts, processes=tuple(kept))
 
 
 def _look_before(paths: run_directory.RunDir, reason: Reason, request: str) -> Optional[HangFacts]:

@@ -49,14 +49,16 @@ class OpenFile:
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """A process of the run. `place` is the container that it is in, empty for none; pids count there. `env` are the
-    variables that say its rank. `forked`: it is a copy of its parent, as the probe saw. `ended`: it was gone in the
-    second look. `cpu_seconds` are those of the processor since it began, `cpu_since` those since the look before in
-    the same silence of the log, None where there was none. `could_not` says what could not be had of it, and why."""
+    """A process of the run. `place` is the container that it is in, empty for none; pids count there. `namespace_pid`
+    is its number in the innermost namespace that it is in. `env` are the variables that say its rank. `forked`: it is a
+    copy of its parent, as the probe saw. `ended`: it was gone in the second look. `cpu_seconds` are those of the
+    processor since it began, `cpu_since` those since the look before in the same silence of the log, None where there
+    was none. `could_not` says what could not be had of it, and why."""
 
     pid: int
     ppid: int
     start: int = 0
+    namespace_pid: int = 0
     place: str = ""
     name: str = ""
     argv: Tuple[str, ...] = ()

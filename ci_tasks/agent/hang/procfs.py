@@ -54,6 +54,7 @@ def read_process(pid: int) -> Optional[_Json]:
         "pid": pid,
         "ppid": int(fields[1]),
         "start": int(fields[19]),
+        "namespace_pid": int((re.findall(r"^NSpid:.*?(\d+)$", status, re.M) or [pid])[0]),
         "name": read_text("%s/%d/comm" % (_PROC, pid), 64).strip(),
         "argv": [word[:500] for word in argv[:40]],
         "state": fields[0],

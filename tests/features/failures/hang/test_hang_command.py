@@ -17,7 +17,8 @@ from ci_tasks.features.failures.hang.analysis import analyse_hang
 from ci_tasks.records import Hang
 from tests import fixtures as support
 from tests.integration.container_box import Box
-from tests.parts.dockerd import PYTHON_IMAGE, Daemon, docker, image_tar
+from tests.parts.dockerd import PYTHON_IMAGE, image_tar
+from tests.parts.engine import Engine
 
 HOSTS = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true}}\n"
 # Rank 0 waits for a queue that nobody fills, the others for rank 0, by sockets; the file says when that is so.
@@ -84,30 +85,33 @@ subprocess.run([sys.executable, "-c", os.environ["JOB"]], env={**os.environ, "RA
 
 
 @pytest.fixture(scope="module")
-def python_image(docker_daemon: Daemon) -> str:
-    docker(docker_daemon.host, "import", "-", PYTHON_IMAGE, stdin=image_tar(python=True))
-    return PYTHON_IMAGE
+def image() -> bytes:
+    return image_tar(python=True)
 
 
 @pytest.fixture
-def box(tmp_path: Path, docker_daemon: Daemon) -> Iterator[Box]:
-    docker_daemon.reset()
-    made = Box(tmp_path / "home", docker_daemon)
+def box(tmp_path: Path, engine: Engine, image: bytes) -> Iterator[Box]:
+    if not engine.call("images", "--quiet", PYTHON_IMAGE).strip():
+        engine.call("import", "-", PYTHON_IMAGE, stdin=image)
+    made = Box(tmp_path / "home", engine)
     yield made
     made.remove()
 
 
 @pytest.mark.parametrize(
-    ("flags", "probe"),
-    [(("--user", "1000:1000"), None), (("--pid=host",), ProbeRules())],
-    ids=["py-spy alone, another user", "the probe, the pids of the host"],
+    ("engine", "flags", "probe"),
+    [
+        ("docker_daemon", ("--user", "1000:1000"), None),
+        ("docker_daemon", ("--pid=host",), ProbeRules()),
+        ("podman", (), ProbeRules()),
+    ],
+    ids=["another user, py-spy alone", "the pids of the host, the probe", "podman"],
+    indirect=["engine"],
 )
-def test_in_a_container_its_own_processes_are_seen(
-    box: Box, python_image: str, flags: tuple[str, ...], probe: ProbeRules | None
-) -> None:
+def test_in_a_container_its_own_processes_are_seen(box: Box, flags: tuple[str, ...], probe: ProbeRules | None) -> None:
     """With no more rights than the job has."""
     inside = f'export JOB={shlex.quote(IN_CONTAINER)}; python3 -c "$JOB"'
-    box.write(inside, *flags, image=python_image, probe=probe)
+    box.write(inside, *flags, image=PYTHON_IMAGE, probe=probe)
     py_spy.keep_here(box.home)
     box.start()
     support.until(lambda: "stuck" in box.log(), "it is stuck")
@@ -116,7 +120,7 @@ def test_in_a_container_its_own_processes_are_seen(
     (culprit,) = hang.culprits
     assert (hang.kind, culprit.rank, culprit.function) == ("child", 0, "load_next_batch"), hang
     there = [process for process in facts.processes if process.place == box.name]
-    assert {process.name for process in there} <= {"docker-init", "bash", "python3"}, "and nobody else's"
+    assert {process.name for process in there} <= {"docker-init", "podman-init", "bash", "python3"}, "and nobody else's"
     pythons = [process for process in there if process.python]
     assert [process.env.get("RANK") for process in pythons] == [None, "0"]
     assert {process.stacks[0].by for process in pythons} == {"probe" if probe else "py-spy"}, facts.could_not
