@@ -96,7 +96,10 @@ class Tools:
         done = _call(*argv, minutes=minutes)
         result = done.json()
         head = f"verdict: {result['verdict']} (exit code {result['exit_code']})"
-        return "\n".join([head, *([self.report(result["run"]["id"])] if result["run"] else [])])
+        # What differs by its name alone: the values are a log's words, which the report quotes.
+        differs = ", ".join(item["what"] for item in result["differs"])
+        lines = [head, *([f"differs from CI's failure in: {differs}"] if differs else [])]
+        return "\n".join([*lines, *([self.report(result["run"]["id"])] if result["run"] else [])])
 
     # -- what an assistant may name ----------------------------------------------------------------------------------
 

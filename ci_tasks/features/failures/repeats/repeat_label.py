@@ -15,6 +15,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.executors.executor import OpenExecutor
 from ci_tasks.executors.open_executor import open_executor
+from ci_tasks.features.failures.hang.analysis import SHOWN
 from ci_tasks.features.failures.repeats import outcomes as repeats
 from ci_tasks.features.failures.repeats import report
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome
@@ -88,8 +89,7 @@ class Repetitions:
         """Every row as the report wants it; the last repetition of a kind stands for its like."""
         examples: dict[tuple[str, str], report.Example] = {}
         for record, log in self.records:
-            line = (record.triage and record.triage.line) or record.reason
-            examples[record.row, _status_or_failure(repeats.outcome(record))] = report.Example(line, log)
+            examples[record.row, _status_or_failure(repeats.outcome(record))] = report.Example(_line(record), log)
         return [
             report.RepeatedRow(
                 row,
@@ -198,6 +198,12 @@ def _add_repetition(repetitions: Repetitions, done: LabelResult) -> None:
     ended = {record.row: report.short(_status_or_failure(repeats.outcome(record))) for record in done.records}
     counts = [repeats.count_outcomes(outcomes) for outcomes in repetitions.outcomes.values()]
     print(report.progress(repetitions.count, ended, counts), flush=True)
+
+
+def _line(record: RunRecord) -> str:
+    """The one that says why. Of a row that hung, the log's last line says nothing."""
+    hung = record.hang.reason if record.hang is not None and record.hang.outcome == SHOWN else ""
+    return hung or (record.triage.line if record.triage is not None else "") or record.reason
 
 
 def _status_or_failure(outcome: RepetitionOutcome) -> str:

@@ -18,7 +18,12 @@ from ci_tasks.features.ci_logs.parse.row_candidates import context_of_log, row_c
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
 from ci_tasks.features.failures.reproduction import report
-from ci_tasks.features.failures.reproduction.verdicts import BLOCKED, ReproductionResult, compare_failures
+from ci_tasks.features.failures.reproduction.verdicts import (
+    BLOCKED,
+    SAME_KIND,
+    ReproductionResult,
+    compare_failures,
+)
 from ci_tasks.given_values import GivenValues
 from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, RunRecord
 from ci_tasks.report import table
@@ -101,7 +106,11 @@ def _conclude(
     print(f"{verdict.verdict}: {table.one_line(verdict.why)}", flush=True)
     if verdict.verdict == BLOCKED:
         print("nothing was shown about the code: mend the environment, or name another --host")
-    return ReproductionResult(verdict.verdict, verdict.why, verdict.exit_code, log.triage, verdict.record)
+    if verdict.verdict == SAME_KIND:
+        print("it is not shown to be the same failure; `--repeat 20` may show it, `diff` compares two runs")
+    return ReproductionResult(
+        verdict.verdict, verdict.why, verdict.exit_code, log.triage, verdict.record, verdict.same, verdict.differs
+    )
 
 
 def _without_code_deviation(record: RunRecord, recovered: RecoveredJob) -> RunRecord:

@@ -85,7 +85,12 @@ _SIGNAL_WORDS = (
 
 _URL = re.compile(r"\bhttps?://[^/\s'\"]+(/[^\s'\"<>)\]?]*)")
 _FILE = re.compile(r"(?<![\w:/])(?:~|\.{1,2})?/?(?:[\w.@+~=-]+/)+[\w.@+~=-]+")
-_BARE_FILE = re.compile(r"['\"]([\w.@+=-]+\.[A-Za-z]\w{1,11})['\"]")
+_EXTENSION = (
+    r"\.(?:jsonl?|safetensors|pth?|bin|ya?ml|txt|parquet|so|distcp|toml|sh|csv|arrow|npy|npz|pkl|lock|log|model)"
+)
+_BARE_FILE = re.compile(rf"['\"]([\w.@+=-]+{_EXTENSION})['\"]")
+# A path that begins nowhere is one if it has an extension, or is a model's name; `train/kl` is a metric's.
+_IS_PATH = re.compile(rf"^(?:~|\.{{0,2}}/)|{_EXTENSION}$|^[\w.-]*[A-Z][\w.-]*/|/[A-Z][\w.-]*$")
 _SOURCES = re.compile(r"\.(?:py|cpp|cc|cu|cuh|h|hpp|so[\d.]*)$")
 _SCRATCH = re.compile(r"(?i)^(?:tmp.*|temp|pytest-.*|session_.*|.*[0-9a-f]{8,}.*|\.{1,2}|~)$")
 _ROOTS = frozenset(
@@ -300,7 +305,9 @@ def path_in(message: str) -> str:
     machine. Source files of a library that raised it do not count."""
     found = [match[1] for match in _URL.finditer(message)]
     without = _URL.sub(" ", message)
-    found += [match[0] for match in _FILE.finditer(without)] + [match[1] for match in _BARE_FILE.finditer(without)]
+    found += [match[0] for match in _FILE.finditer(without) if _IS_PATH.search(match[0])] + [
+        match[1] for match in _BARE_FILE.finditer(without)
+    ]
     for path in found:
         if not _SOURCES.search(path.rstrip("/")) or "No such file" in message:
             return _last_parts(path)

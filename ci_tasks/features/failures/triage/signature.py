@@ -19,7 +19,7 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _HOST = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b|\[?(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\]?(?::\d+)?")
 _PATH = re.compile(r"(?:/[\w.@+~=-]+){2,}/?")
 _HEX = re.compile(r"\b(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b")
-_NUMBER = re.compile(r"(?<![A-Za-z_\d])[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+_NUMBER = re.compile(r"(?<![A-Za-z_\d])[-+]?\d(?:[\d.,]*\d)?(?:e[-+]?\d+)?")
 _UNIT = re.compile(r"(?<=#)(?: ?[KMGTP]i?B| bytes| B)\b")
 _NAME = re.compile(
     r"\braysubmit_\w+|\bsession_\d[\w-]*"

@@ -16,7 +16,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UnknownName
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import repeat
-from ci_tasks.records import Deviation, RunRecord, Triage
+from ci_tasks.records import Deviation, Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult
@@ -24,7 +24,7 @@ from ci_tasks.run.prepare import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.workflow.model import Workflow
 
-STATUSES = {".": "passed", "a": "failed", "b": "failed", "B": "blocked", "C": "cancelled"}
+STATUSES = {".": "passed", "a": "failed", "b": "failed", "h": "failed", "B": "blocked", "C": "cancelled"}
 
 
 class Script:
@@ -62,7 +62,10 @@ class Script:
         failed = STATUSES[letter] == "failed"
         triage = Triage("x", "failed", 1, f"the line of {letter}", f"Error#{letter}", 0.9) if failed else None
         differs = (Deviation("image", "none", "ours", "it is pinned"),)
-        return RunRecord("", "", row, None, STATUSES[letter], "the reason", triage=triage, deviations=differs)
+        hang = Hang("shown", "computes", "rank 2 computes") if letter == "h" else None
+        return RunRecord(
+            "", "", row, None, STATUSES[letter], "the reason", triage=triage, hang=hang, deviations=differs
+        )
 
 
 @pytest.fixture
@@ -183,6 +186,10 @@ def test_the_end_shows_for_each_way_of_failing_the_line_and_the_log_of_its_last_
     assert "  2 × Error#a\n      the line of a\n      log: /logs/3/x\n" in out
     assert "  1 × Error#b\n      the line of b\n      log: /logs/4/x\n" in out
     assert "not counted of x:  1 blocked, such as: the reason\n" in out
+    ended(source, Script(x="h"), RepeatLimit(1))
+    assert "  1 × Error#h\n      rank 2 computes\n      log: " in capsys.readouterr().out, (
+        "not the last line of its log"
+    )
     assert out.count("image:  none → ours; it is pinned") == 1
 
 

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from ci_tasks.features.failures.reproduction.verdicts import compare_failures
-from ci_tasks.records import RunRecord, Triage
+from ci_tasks.features.failures.reproduction.verdicts import DIFFERENT, compare_failures
+from ci_tasks.records import FailureEvidence, RunRecord, Triage
 
-CI = Triage("test_assertion", "failed", 7, "AssertionError: kl", "AssertionError: kl#1", 0.9, "AssertionError: kl")
-
-
-def record(status: str, signature: str = "", text: str = "", frames: tuple[str, ...] = ()) -> RunRecord:
-    triage = replace(CI, signature=signature, text=text, frames=frames) if signature else None
-    return RunRecord("b.01", "l", "r", "h", status, text or status, triage=triage)
+LINE = 'assert log_dict["train/ppo_kl"] == 0.0'
+EVIDENCE = FailureEvidence("AssertionError", "kl", "ci.py", "check", source_line=LINE)
+CI = Triage("test_assertion", "failed", 7, "AssertionError: kl", "kl#1", 0.9, "AssertionError: kl", evidence=EVIDENCE)
 
 
-SAME, OTHER = (
-    record("failed", "AssertionError: kl#1", "AssertionError: kl"),
-    record("failed", "KeyError: 'a'#2", "KeyError: 'a'"),
-)
-PASSED, BLOCKED, LOST = record("passed"), record("blocked", "", "no GPU"), record("lost")
+def record(status: str, text: str = "", reason: str = "", **evidence: Any) -> RunRecord:
+    triage = replace(CI, text=text, evidence=replace(EVIDENCE, **evidence)) if text else None
+    return RunRecord("b.01", "l", "r", "h", status, reason or text or status, triage=triage)
+
+
+SAME = record("failed", "AssertionError: kl")
+ALIKE = record("failed", "AssertionError: kl", source_line='assert log_dict["train/kl_loss"] == 0.0')
+NOT_SHOWN = record("failed", "AssertionError: kl", source_line="", function="")
+OTHER = record("failed", "KeyError: 'a'", exception="KeyError", message="'a'", source_line="")
+PASSED, BLOCKED, LOST = record("passed"), record("blocked", reason="no GPU"), record("lost")
 VACUOUS = record("vacuous")
 
 TABLE = [
     ("the same", [SAME], "reproduced", 0),
     ("the same, once in three", [PASSED, OTHER, SAME], "reproduced", 0),
     ("the same, and the environment is to blame", [replace(SAME, status="blocked")], "reproduced", 0),
+    ("alike", [ALIKE], "same kind", 4),
+    ("alike, and another, now and then", [PASSED, OTHER, ALIKE], "same kind", 4),
+    ("alike, and once the same", [ALIKE, SAME], "reproduced", 0),
+    ("alike, but the environment is to blame", [replace(ALIKE, status="blocked")], "blocked", 125),
     ("passed", [PASSED], "passed here", 1),
     ("passed and blocked", [BLOCKED, PASSED], "passed here", 1),
     ("another", [OTHER], "different failure", 3),
@@ -45,16 +52,25 @@ def test_each_outcome_has_its_word_and_exit_code(records: list[RunRecord], verdi
     assert comparison.record in records
 
 
-def test_two_failures_without_a_signature_are_not_the_same() -> None:
-    assert compare_failures(replace(CI, signature=""), [record("failed")]).verdict == "different failure"
+def test_two_failures_without_evidence_are_not_the_same() -> None:
+    assert compare_failures(Triage("unknown", "failed", None, "", "", 0.0), [record("failed")]).verdict == DIFFERENT
+    old = replace(SAME, triage=replace(CI, evidence=None))
+    assert compare_failures(CI, [old]).verdict == "same kind", "a record of an earlier version has a signature alone"
 
 
 WHY = [
-    ([PASSED, OTHER, SAME], "the same failure in 1 of 3 runs: AssertionError: kl#1"),
+    (
+        [PASSED, OTHER, SAME],
+        f"the same failure in 1 of 3 runs: AssertionError: kl; equal on both sides: statement {LINE}",
+    ),
+    (
+        [ALIKE],
+        f'alike, but not the same: statement: CI {LINE}; here assert log_dict["train/kl_loss"] == 0.0',
+    ),
     ([OTHER], "CI: AssertionError: kl; here: KeyError: 'a'"),
     (
-        [record("failed", "x#9", "AssertionError: kl", ("a.py:f", "b.py:g"))],
-        "the same message from another place: b.py:g < a.py:f",
+        [record("failed", "AssertionError: kl", file="b.py")],
+        "the same message from another place: ci.py, in check; and b.py, in check",
     ),
     ([BLOCKED], "no GPU"),
     ([PASSED], "it passed here once; `--repeat 20` tells whether it is flaky"),
@@ -62,7 +78,7 @@ WHY = [
 ]
 
 
-@pytest.mark.parametrize(("records", "why"), WHY, ids=[why for _, why in WHY])
+@pytest.mark.parametrize(("records", "why"), WHY, ids=[why[:30] for _, why in WHY])
 def test_the_word_has_its_reason(records: list[RunRecord], why: str) -> None:
     assert compare_failures(CI, records).why == why
 

@@ -1,0 +1,197 @@
+"""Whether two failures are one, from the evidence of each. Pure.
+
+Failures are of one kind if exception, message and file agree. A file that one side does not name does not separate;
+where the same specific statement failed in the same file, a message that differs does not make another kind either.
+
+Of one kind, they are the same failure if at least one piece of evidence is shown to be equal and none contradicts:
+
+    evidence                  equal counts                             different counts
+    statement                 if it is specific, or in one function    always
+    function                  never                                    unless the same specific statement failed
+    test                      never                                    always, if both are parameters of one test;
+                                                                       else as a function
+    metric, path, status      always                                   always
+    direction                 never                                    always
+    weights and layers        always                                   if they have none in common
+    signal                    if a crash of the program's own          always
+    exit code                 from 3 on, and no signal                 always
+    message as printed        if nothing in it varies, it has words    never: the kind has it without what varies
+                              of its own, and no statement is known
+                              on both sides
+
+A function is no evidence: one function has several checks. What one side does not show is neither equal nor different.
+SIGKILL and SIGTERM come from outside, so that two runs that were killed are alike and no more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ci_tasks.features.failures.triage.signature import is_specific, stable
+from ci_tasks.records import FailureEvidence, Triage
+
+SAME, ALIKE, DIFFERENT = "same", "alike", "different"
+_CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP")
+_LEAST_EXIT_CODE = 3  # 1 and 2 are any program's
+_LEAST_WORDS = 3
+_WORD = re.compile(r"[A-Za-z_]{3,}")
+_QUOTED_NAME = re.compile(r"""^['"][\w./-]{2,}['"]$|named ['"][\w.]+['"]""")
+_PARAMETERS = re.compile(r"\[.*\]$")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs, as each side has it."""
+
+    what: str
+    ci: str
+    here: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: CI {self.ci or 'none'}; here {self.here or 'none'}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`outcome` is SAME, ALIKE or DIFFERENT; `same` is the evidence that is equal beyond the kind."""
+
+    outcome: str
+    same: tuple[str, ...] = ()
+    differs: tuple[Difference, ...] = ()
+
+
+def compare(ci: Triage, here: Triage) -> Comparison:
+    """CI's failure and one here."""
+    if ci.evidence is None or here.evidence is None:
+        alike = bool(ci.signature) and ci.signature == here.signature
+        return Comparison(ALIKE if alike else DIFFERENT, (), () if alike else (_whole(ci, here),))
+    pair = _Pair(ci.evidence, here.evidence)
+    kind = _kind_differences(pair)
+    evidence = _evidence_differences(pair)
+    message_only = all(difference.what == "message" for difference in kind)
+    if kind and not (message_only and pair.same_specific_statement):
+        return Comparison(DIFFERENT, (), (*kind, *evidence))
+    same = tuple(_equal(pair, ci, here))
+    differs = (*kind, *evidence)
+    return Comparison(SAME if same and not differs else ALIKE, same, differs)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    ci: FailureEvidence
+    here: FailureEvidence
+
+    @property
+    def same_statement(self) -> bool:
+        return bool(self.ci.source_line) and _same_code(self.ci.source_line, self.here.source_line)
+
+    @property
+    def same_specific_statement(self) -> bool:
+        shorter = min(self.ci.source_line, self.here.source_line, key=len)
+        return self.same_statement and is_specific(shorter) and self.ci.file == self.here.file
+
+    def both(self, get: Callable[[FailureEvidence], object]) -> bool:
+        return bool(get(self.ci)) and bool(get(self.here))
+
+
+def _whole(ci: Triage, here: Triage) -> Difference:
+    return Difference("failure", ci.text or ci.line, here.text or here.line)
+
+
+def _kind_differences(pair: _Pair) -> list[Difference]:
+    ci, here = pair.ci, pair.here
+    parts = [("exception", ci.exception, here.exception), ("message", ci.message, here.message)]
+    if ci.file and here.file:
+        parts.append(("file", ci.file, here.file))
+    return [Difference(what, a, b) for what, a, b in parts if a != b]
+
+
+def _evidence_differences(pair: _Pair) -> list[Difference]:
+    ci, here = pair.ci, pair.here
+    found = []
+    if pair.both(lambda side: side.source_line) and not pair.same_statement:
+        found.append(Difference("statement", ci.source_line, here.source_line))
+    if pair.both(lambda side: side.function) and ci.function != here.function and not pair.same_specific_statement:
+        found.append(Difference("function", ci.function, here.function))
+    if pair.both(lambda side: side.test) and _other_test(pair):
+        found.append(Difference("test", ci.test, here.test))
+    if pair.both(lambda side: side.parameters) and not set(ci.parameters) & set(here.parameters):
+        found.append(Difference("weights", ", ".join(ci.parameters), ", ".join(here.parameters)))
+    for what, a, b in (
+        ("metric", ci.metric, here.metric),
+        ("direction", ci.direction, here.direction),
+        ("status code", ci.http_status, here.http_status),
+        ("path", ci.path, here.path),
+        ("signal", ci.signal, here.signal),
+    ):
+        if a and b and a != b:
+            found.append(Difference(what, str(a), str(b)))
+    if ci.exit_code is not None and here.exit_code is not None and ci.exit_code != here.exit_code:
+        found.append(Difference("exit code", str(ci.exit_code), str(here.exit_code)))
+    return found
+
+
+def _other_test(pair: _Pair) -> bool:
+    """Another test, or other parameters of it. A test that was renamed around the same specific statement is not."""
+    ci, here = pair.ci.test, pair.here.test
+    if ci == here:
+        return False
+    if _PARAMETERS.sub("", ci) == _PARAMETERS.sub("", here):
+        return ci.endswith("]") and here.endswith("]")
+    return not pair.same_specific_statement
+
+
+def _equal(pair: _Pair, ci: Triage, here: Triage) -> list[str]:
+    """The evidence that counts and is equal."""
+    mine, other = pair.ci, pair.here
+    found = []
+    if pair.same_statement and (pair.same_specific_statement or _same_function(pair)):
+        found.append(f"statement {mine.source_line}")
+    if mine.metric and mine.metric == other.metric:
+        found.append(f"metric {mine.metric}")
+    if mine.parameters and mine.parameters == other.parameters:
+        found.append(f"weights {', '.join(mine.parameters[:3])}")
+    if mine.http_status and mine.http_status == other.http_status:
+        found.append(f"status code {mine.http_status}")
+    if mine.path and mine.path == other.path:
+        found.append(f"path {mine.path}")
+    if mine.signal in _CRASHES and mine.signal == other.signal:
+        found.append(f"signal {mine.signal}")
+    if (mine.exit_code or 0) >= _LEAST_EXIT_CODE and mine.exit_code == other.exit_code and not mine.signal:
+        found.append(f"exit code {mine.exit_code}")
+    if not pair.both(lambda side: side.source_line) and _says_enough(ci, here):
+        found.append(f"message {mine.message}")
+    return found
+
+
+def _same_function(pair: _Pair) -> bool:
+    names = [(pair.ci.function, pair.here.function), (pair.ci.test, pair.here.test)]
+    return any(a and a == b for a, b in names)
+
+
+def _says_enough(ci: Triage, here: Triage) -> bool:
+    """Whether the message, as it was printed, is equal, has nothing that varies, and says something."""
+    a, b = (_message(triage) for triage in (ci, here))
+    if a != b or stable(a) != a:
+        return False
+    return len(set(_WORD.findall(a))) >= _LEAST_WORDS or bool(_QUOTED_NAME.search(a))
+
+
+def _message(triage: Triage) -> str:
+    """The message without the exception's type, which may have its module on one side alone."""
+    head, colon, rest = triage.text.partition(": ")
+    has_type = colon and re.fullmatch(r"[\w.]+(?:\([\w.]+\))?", head)
+    return " ".join((rest if has_type else triage.text).split())
+
+
+def _same_code(ci: str, here: str) -> bool:
+    """Equal but for spaces; of a statement over several lines one side may have the first alone."""
+    a, b = ("".join(code.split()) for code in (ci, here))
+    short, long = sorted((a, b), key=len)
+    return a == b or (bool(short) and _is_open(short) and long.startswith(short))
+
+
+def _is_open(code: str) -> bool:
+    return sum(code.count(bracket) for bracket in "([{") > sum(code.count(bracket) for bracket in ")]}")
