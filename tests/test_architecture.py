@@ -45,6 +45,7 @@ PURE = [
         "results.gpu_samples",
         "results.log_facts",
         "results.machines",
+        "results.rates",
         "results.junit",
         "results.progress",
         "results.metrics",
@@ -60,6 +61,7 @@ PURE = [
         "features.failures.hang.*",
         "agent.hang.facts",
     ),
+    *(f"features.failures.comparison.{name}" for name in ("decision", "metrics", "result")),
     *("features.failures.repeats.outcomes", "features.failures.reproduction.verdicts"),
     *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines", "features.verl.report"),
 ]

@@ -21,6 +21,15 @@ def local_base(source: Path) -> str | None:
     return Git(source).text_or_none("rev-parse", "--verify", "--quiet", BASE)
 
 
+def default_base(source: Path) -> tuple[str, str]:
+    """The commit where the checked out one and origin/main, or main, part, and the branch. Raises CheckoutError."""
+    git = Git(source)
+    for branch in (BASE, "main", "origin/master", "master"):
+        if commit := git.text_or_none("merge-base", "HEAD", branch):
+            return commit, branch
+    raise CheckoutError(f"{source} has neither {BASE} nor main to compare with", hint="--base REV names the base")
+
+
 def resolve_rev(source: Path, rev: str) -> str:
     """The commit that `rev` names in `source`. Raises CheckoutError."""
     return _resolve(Git(source), rev, f"{source} has no revision {rev!r}", "")

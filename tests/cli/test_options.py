@@ -40,6 +40,7 @@ SEVERAL = {
     "runs": ["row", "status", "host"],
     "report": ["run"],
     "reproduce": ["only"],
+    "compare": ["only"],
     "bisect": ["host"],
     "prefetch": ["only"],
     "lint": ["rule"],

@@ -1,4 +1,4 @@
-"""Jobs that fail: what failed and why, does it fail here too, how often, and since which commit."""
+"""Jobs that fail: what failed and why, does it fail here too, how often, is it yours, and since which commit."""
 
 from ci_tasks.registry import Command, Feature
 
@@ -31,6 +31,14 @@ FEATURE = Feature(
             f"{_COMMANDS}:hang",
             json=("ci_tasks.records:Hang",),
             exit_codes="ci_tasks.features.failures.hang.analysis:EXIT_CODES",
+        ),
+        Command(
+            "compare",
+            _HEADING,
+            "Compare your tree with a base: is a failure yours?",
+            f"{_COMMANDS}:compare",
+            json=("ci_tasks.features.failures.comparison.result:ComparisonResult",),
+            exit_codes="ci_tasks.features.failures.comparison.decision:EXIT_CODES",
         ),
         Command(
             "bisect",

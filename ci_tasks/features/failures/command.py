@@ -1,4 +1,4 @@
-"""Commands about a job that failed: `triage`, `reproduce`, `bisect`, and `run --repeat`."""
+"""Commands about a job that failed: `triage`, `reproduce`, `compare`, `bisect`, and `run --repeat`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ci_tasks.agent.codec import encode
 from ci_tasks.cli.given_options import GivenOptions, with_given
 from ci_tasks.cli.options import (
+    BASE,
     BRIEF,
     EVENTS,
     HOST,
@@ -124,6 +125,7 @@ class ReproduceOptions(GivenOptions):
     repeat: int | None = REPEAT.field(help=f"{REPEAT.help}; one equal failure is enough")
     label: str | None = text("the label, where the log does not say it", "LABEL", complete=LABEL.complete).field()
     only: str | None = ONLY.field(help="the row, where the log does not say it")
+    base: str | None = BASE.field(help="then compare with this revision: is the failure new?", nox=False)
     rev: str | None = REV.field(help="the commit, where the log does not say it or another one is meant")
     image: str | None = IMAGE.field(help="run in this container image instead of the one that CI ran")
     keep: bool = KEEP.field()
@@ -139,6 +141,7 @@ def reproduce(options: ReproduceOptions) -> int:
     ci-tasks reproduce --url https://github.com/OWNER/REPO/actions/runs/1/job/2 --host h100a
     gh run view 123 --log-failed | ci-tasks reproduce --log - --host h100a
     ci-tasks reproduce --log failed.log --host h100a --on-my-tree      is it fixed?
+    ci-tasks reproduce --log failed.log --host h100a --base origin/main   is it the change, or was it there before?
     """
     from ci_tasks.features.ci_logs import job_log as ci_log
     from ci_tasks.features.failures.reproduction.reproduce import reproduce
@@ -153,6 +156,46 @@ def reproduce(options: ReproduceOptions) -> int:
     log = ci_log.from_url(options.url) if options.url else ci_log.from_file(options.log or "-", options.job)
     with for_programs(as_json=options.json, events=options.events) as events:
         result = reproduce(log, config, options, events)
+        if events:
+            events.exit_code = result.exit_code
+    print_record(result, as_json=options.json)
+    return result.exit_code
+
+
+@dataclass(frozen=True)
+class CompareOptions(GivenOptions):
+    label: str = LABEL.field()
+    only: str | None = ONLY.field()
+    base: str | None = BASE.field(
+        help="the revision to compare with (else where HEAD and origin/main, or main, part)", nox=False
+    )
+    host: str = _HERE.field()
+    max_runs: int | None = number(
+        "number of new runs of a row, of both sides together, after which it cannot tell (else 20)",
+        "runs",
+        minimum=6,
+        hint="three runs of each side are the fewest that show a difference, as with --max-runs 20",
+    ).field()
+    image: str | None = IMAGE.field()
+    no_probe: bool = NO_PROBE.field()
+    repo: str | None = REPO.field()
+    workflow: str | None = WORKFLOW.field()
+    json: bool = JSON.field()
+    events: str | None = EVENTS.field()
+
+
+def compare(options: CompareOptions) -> int:
+    """
+    ci-tasks compare ckpt --only async-save --host h100a               is the failure yours?
+    ci-tasks compare ckpt --host h100a                                 a table of all rows
+    ci-tasks compare ckpt --only async-save --base HEAD~3 --host h100a --max-runs 40
+    """
+    from ci_tasks.features.failures.comparison.compare import compare
+    from ci_tasks.run.hosts_files import open_config
+
+    config = with_given(open_config(options.repo), options)
+    with for_programs(as_json=options.json, events=options.events) as events:
+        result = compare(options, config, events)
         if events:
             events.exit_code = result.exit_code
     print_record(result, as_json=options.json)

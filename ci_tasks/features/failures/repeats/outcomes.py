@@ -146,6 +146,11 @@ def status(outcomes: Sequence[RepetitionOutcome], limit: RepeatLimit) -> str:
     return outcomes[-1].status if outcomes else VACUOUS
 
 
+def is_conclusive(outcome: RepetitionOutcome) -> bool:
+    """Whether it says something about the code."""
+    return outcome.status not in _INCONCLUSIVE
+
+
 def trailing_inconclusive(outcomes: Sequence[RepetitionOutcome]) -> int:
     """How many of the last outcomes, without a break, are no evidence."""
     return len(list(itertools.takewhile(lambda outcome: outcome.status in _INCONCLUSIVE, reversed(outcomes))))

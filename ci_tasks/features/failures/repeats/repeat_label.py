@@ -144,7 +144,7 @@ def perform_repeatedly(
     with pinned(source, request.base) as pin, interrupts.noticed() as interrupted:
         repetitions = Repetitions(limit, pin.checkout)
         print(report.announcement(limit.repeats, limit.until_fail, pin.checkout), flush=True)
-        once = partial(perform, source, config, open_executor=pin.wrap(open_executor), view=_QuietRowsView())
+        once = partial(perform, source, config, open_executor=pin.wrap(open_executor), view=QuietRowsView())
         again = request
         try:
             while (repetitions.rows_to_run or not repetitions.count) and not repetitions.interrupted:
@@ -211,7 +211,7 @@ def _status_or_failure(outcome: RepetitionOutcome) -> str:
     return outcome.failure_kind if repeats.count_outcomes([outcome]).failed else outcome.status
 
 
-class _QuietRowsView(PlainView):
+class QuietRowsView(PlainView):
     """A line a repetition is enough: of the rows in it, a person hears what is unusual, and now and then that they
     still run. Their logs would bury the lines that count."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ci_tasks.checkout.fetch_commit import fetch_commit, has_commit
@@ -15,11 +16,14 @@ from ci_tasks.features.ci_logs.parse import commit_variable
 from ci_tasks.features.ci_logs.parse.identify_row import identify_row
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.features.ci_logs.parse.row_candidates import context_of_log, row_candidates
+from ci_tasks.features.failures.comparison.compare import ComparisonRequest, compare_rows
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
 from ci_tasks.features.failures.reproduction import report
 from ci_tasks.features.failures.reproduction.verdicts import (
     BLOCKED,
+    DIFFERENT,
+    REPRODUCED,
     SAME_KIND,
     ReproductionResult,
     compare_failures,
@@ -81,17 +85,34 @@ def reproduce(
     )
     print(source.headline, flush=True)
     how = ExecutionOptions(events=events)
+    compare = partial(_compared, source=source, config=config, request=run_request, base=options.base, events=events)
     if options.repeat and options.repeat > 1:
         done = perform_repeatedly(source, config, run_request, RepeatLimit(options.repeat), how)
         if done.interrupted or not done.records:
             return ReproductionResult(done.status, "no verdict", done.exit_code, log.triage)
-        return _conclude(log, recovered, [record for record, _ in done.records], [path for _, path in done.records])
+        records, logs = [record for record, _ in done.records], [path for _, path in done.records]
+        return compare(_conclude(log, recovered, records, logs))
     once = execute_label(source, config, run_request, how)
     if once is None:
         return ReproductionResult(VACUOUS, "no verdict", EXIT_CODES[VACUOUS], log.triage)
     if once.records[0].status == CANCELLED:
         return ReproductionResult(CANCELLED, "no verdict", once.exit_code, log.triage, once.records[0])
-    return _conclude(log, recovered, once.records, once.logs)
+    return compare(_conclude(log, recovered, once.records, once.logs))
+
+
+def _compared(
+    result: ReproductionResult,
+    source: CheckoutSource,
+    config: Config,
+    request: RunRequest,
+    base: str | None,
+    events: EventStream | None,
+) -> ReproductionResult:
+    """With the comparison that --base asks for, where the failure was seen here. The exit code stays."""
+    if base is None or result.verdict not in (REPRODUCED, SAME_KIND, DIFFERENT):
+        return result
+    rows = ComparisonRequest(request.label, request.rows, request.host, base, image=request.image, probe=request.probe)
+    return replace(result, comparison=compare_rows(source, config, rows, events))
 
 
 def _conclude(

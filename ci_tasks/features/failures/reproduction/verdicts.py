@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.features.failures.reproduction.comparison import ALIKE, SAME, Comparison, Difference, compare
 from ci_tasks.records import BLOCKED as STATUS_BLOCKED
 from ci_tasks.records import CANCELLED, LOST, PASSED, RunRecord, Triage
@@ -44,7 +45,7 @@ class Reproduction:
 class ReproductionResult:
     """As `reproduce --json` prints it. `verdict` is that of the comparison, or `cancelled` or `vacuous` where no run
     came to an end; `ci` is what CI's log says, `run` the run that shows the verdict. `same` is the
-    equal evidence, `differs` the other, as each side has it."""
+    equal evidence, `differs` the other, as each side has it. `comparison` is that of --base."""
 
     verdict: str
     why: str
@@ -53,6 +54,7 @@ class ReproductionResult:
     run: RunRecord | None = None
     same: tuple[str, ...] = ()
     differs: tuple[Difference, ...] = ()
+    comparison: ComparisonResult | None = None
 
 
 def compare_failures(ci: Triage, records: Sequence[RunRecord]) -> Reproduction:

@@ -1,0 +1,203 @@
+"""Comparing rows whose runs are given: what runs on which side, what is not counted, and what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.config import Config
+from ci_tasks.errors import CiTasksError, UsageError
+from ci_tasks.features.failures.comparison.compare import ComparisonRequest, compare_rows
+from ci_tasks.features.failures.comparison.result import ComparisonResult
+from ci_tasks.features.failures.repeats.pinned_tree import pinned
+from ci_tasks.records import Attempt, Checkout, RunRecord, Triage
+from ci_tasks.results import history
+from ci_tasks.run.checkout_source import CheckoutSource, open_source
+from ci_tasks.run.label import LabelResult
+from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.row_execution import ExecutionOptions
+
+WORKFLOW = """
+on: {pull_request: {types: [labeled]}}
+jobs:
+  e2e-test-quick:
+    runs-on: self-hosted
+    strategy: {matrix: {info: [{test_file: a.py, num_gpus: 0}ROWS]}}
+    steps: [{run: "python3 ${{ matrix.info.test_file }}"}]
+"""
+STATUSES = {".": "passed", "x": "failed", "B": "blocked", "C": "cancelled"}
+
+
+def git(path: Path, *argv: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", *identity, *argv], cwd=path, check=True, capture_output=True)
+
+
+@pytest.fixture
+def source(tmp_path: Path, home: Path) -> CheckoutSource:
+    """A checkout with a commit `main`, whose label has the row a, and a change on top, with the rows a and b."""
+    path = tmp_path / "checkout"
+    (path / ".github/workflows").mkdir(parents=True)
+    workflow = path / ".github/workflows/pr-test.yml"
+    workflow.write_text(WORKFLOW.replace("ROWS", ", {test_file: b.py, num_gpus: 0}"))
+    git(path, "init", "-q", "-b", "main")
+    git(path, "add", "--all")
+    git(path, "commit", "-qm", "two rows")
+    (path / "code.py").write_text("changed\n")
+    return open_source(str(path))
+
+
+@pytest.fixture(autouse=True)
+def the_usual_interrupt() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class Script:
+    """Performs rows as it is written: (side, row) → a letter a run, or a function to call before the row passes.
+    `runs` are the sides and rows that ran."""
+
+    def __init__(self, image: str = "", **letters: str | Sequence[str | Callable[[], None]]) -> None:
+        self.image = image
+        self.letters = {name: list(several) for name, several in letters.items()}
+        self.runs: list[tuple[str, tuple[str, ...]]] = []
+
+    def __call__(
+        self, source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions, **more: Any
+    ) -> LabelResult:
+        side = "base" if source.rev else "yours"
+        self.runs.append((side, request.rows))
+        records = [self._record(side, row, self.letters[f"{side}_{row}"].pop(0)) for row in request.rows]
+        return LabelResult("batch", records, [""] * len(records))
+
+    def _record(self, side: str, row: str, letter: str | Callable[[], None]) -> RunRecord:
+        if not isinstance(letter, str):
+            letter()
+            letter = "."
+        status = STATUSES[letter]
+        triage = Triage("x", "failed", 1, "the line", "Error#1", 0.9) if status == "failed" else None
+        gpus = (0, 1) if side == "base" else (2, 3)
+        attempts = (Attempt("", "local", status, gpu_ids=gpus, image_digest=self.image),)
+        return RunRecord("", "quick", row, "local", status, "the reason", triage=triage, attempts=attempts)
+
+
+def compared(source: CheckoutSource, script: Script, *rows: str, **more: Any) -> ComparisonResult:
+    request = ComparisonRequest("quick", rows or ("a",), "local", "main", screen=len(rows) > 1, **more)
+    return compare_rows(source, Config({}, {}, ()), request, perform=script)
+
+
+def test_a_regression_takes_three_runs_of_each_side_in_turn(
+    source: CheckoutSource, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script(base_a="...", yours_a="xxx")
+    result = compared(source, script)
+    assert (result.verdict, result.exit_code) == ("yours", 1)
+    sides = [name for name, _ in script.runs]
+    assert all({*sides[at : at + 2]} == {"base", "yours"} for at in (0, 2, 4))
+    out = capsys.readouterr().out
+    assert "GPUs: yours 2,3; base 0,1: the sides ran on different ones" in out
+    assert "yours; wrong in at most 5 % of comparisons" in out
+
+
+def test_of_several_rows_only_those_that_fail_are_compared_and_that_failure_is_not_counted(
+    source: CheckoutSource,
+) -> None:
+    script = Script(yours_a="xxxx", base_a="...", yours_b=".")
+    result = compared(source, script, "a", "b")
+    assert {row.row: row.verdict for row in result.rows} == {"a": "yours", "b": "passes"}
+    assert script.runs[0] == ("yours", ("a", "b"))
+    assert result.rows[0].yours.runs == 3
+    assert script.letters["yours_a"] == []
+
+
+def test_runs_that_said_nothing_are_made_up_for_and_two_in_a_row_end_it(source: CheckoutSource) -> None:
+    result = compared(source, Script(base_a=".B..", yours_a="xxx"))
+    assert (result.verdict, result.rows[0].base.inconclusive) == ("yours", {"blocked": 1})
+    result = compared(source, Script(base_a="BB", yours_a="xx"))
+    assert (result.verdict, result.exit_code) == ("blocked", 125)
+
+
+def test_after_its_last_run_it_cannot_tell(source: CheckoutSource) -> None:
+    result = compared(source, Script(base_a="...", yours_a=".x."), max_runs=6)
+    assert (result.verdict, result.exit_code) == ("cannot tell", 4)
+    assert result.rows[0].why == "yours failed in 1 of 3 runs, the base in none: too few to blame your tree"
+
+
+def press() -> None:
+    """^C, as a run of rows takes it."""
+    with suppress(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("end", ["C", press], ids=["a cancelled row", "^C between two rows"])
+def test_ctrl_c_ends_it_without_a_word(source: CheckoutSource, end: str | Callable[[], None]) -> None:
+    script = Script(base_a=[end], yours_a=[end])
+    result = compared(source, script)
+    assert (result.verdict, result.exit_code, len(script.runs)) == ("cancelled", 130, 1)
+
+
+def side_tree(source: CheckoutSource) -> str:
+    with pinned(source, None) as tree:
+        return tree.checkout.tree
+
+
+def record(status: str, image: str, tree: str, row: str = "a") -> RunRecord:
+    attempts = (Attempt("", "local", status, image_digest=image),)
+    return RunRecord("", "quick", row, "local", status, checkout=Checkout("/c", "c", tree), attempts=attempts)
+
+
+@pytest.mark.parametrize(("image", "base_runs", "kept"), [("new", "..", 2), ("moved", "...", 0)])
+def test_the_history_counts_where_tree_host_and_image_are_equal(
+    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch, image: str, base_runs: str, kept: int
+) -> None:
+    base_tree = subprocess.run(
+        ["git", "rev-parse", "main^{tree}"], cwd=source.path, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    newest_first = [
+        record("passed", "new", base_tree),
+        record("passed", "new", base_tree),
+        record("blocked", "new", base_tree),
+        record("passed", "new", "another"),
+        record("passed", "new", base_tree, row="b"),
+        record("passed", "old", base_tree),
+    ]
+    monkeypatch.setattr(history, "search", lambda query: newest_first if query.host == ("local",) else [])
+    script = Script(base_a=base_runs, yours_a="xxxx", image=image)
+    result = compared(source, script)
+    assert (result.verdict, result.rows[0].base.from_history) == ("yours", kept)
+    assert result.rows[0].base.images == (image,)
+
+
+def test_a_failure_of_yours_in_the_history_is_why_one_asks_and_does_not_count(
+    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees: list[str] = []
+    monkeypatch.setattr(history, "search", lambda query: [record("failed", "", tree) for tree in trees])
+    trees.append(side_tree(source))
+    result = compared(source, Script(base_a="...", yours_a="xxx"))
+    assert (result.rows[0].yours.runs, result.rows[0].yours.from_history) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "rows", "message"),
+    [
+        (lambda path: (path / "code.py").unlink(), ("a",), "your tree is that of the base"),
+        (lambda path: None, ("c",), "has no row c of label quick"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    source: CheckoutSource, change: Callable[[Path], None], rows: tuple[str, ...], message: str
+) -> None:
+    change(source.path)
+    with pytest.raises(CiTasksError) as caught:
+        compared(source, Script(), *rows)
+    assert isinstance(caught.value, UsageError)
+    assert message in caught.value.message

@@ -1,0 +1,121 @@
+"""What the runs of two trees show, and how often that is wrong, computed exactly."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cache
+
+import pytest
+
+from ci_tasks.features.failures.comparison import decision as rule
+from ci_tasks.features.failures.comparison.decision import RunSides, Verdict, next_decision, verdict_of
+from ci_tasks.features.failures.repeats.outcomes import OutcomeCounts, RepetitionOutcome
+
+LETTERS = {
+    ".": RepetitionOutcome("passed"),
+    "a": RepetitionOutcome("failed", "KeyError: 'loss'#1a"),
+    "b": RepetitionOutcome("failed", "ValueError#2b"),
+    "c": RepetitionOutcome("failed", "TypeError#3c"),
+    "B": RepetitionOutcome("blocked"),
+}
+
+
+def outcomes_of(letters: str) -> list[RepetitionOutcome]:
+    return [LETTERS[letter] for letter in letters]
+
+
+# name, the base's runs, yours → the word, or the sides to run next
+CASES = [
+    ("at first both", "", "", "base yours"),
+    ("the other half of a pair", "", "a", "base"),
+    ("what the history has is not run again", ".....", "aa", "yours"),
+    ("two pairs are too few", "..", "aa", "base yours"),
+    ("three failures of yours alone", "...", "aaa", "yours!"),
+    ("three failures of the base alone", "aaa", "...", "fixed"),
+    ("half a pair more is not asked again", "..a", "aa", "yours"),
+    ("both always", "aaaaa", "aaaaa", "already broken"),
+    ("both always, too early to say", "aaaa", "aaaa", "base yours"),
+    ("never", ".....", ".....", "fine"),
+    ("the base once", "..a.......", "..........", "fine"),
+    ("both now and then", "..a..a..a.", "a.....a..a", "flaky"),
+    ("yours alone, seldom", "..........", "...a......", "base yours"),
+    ("both always, in two ways", "aaa", "bbb", "base yours"),
+    ("both always, in two ways, clearly", "aaaaa", "bbbbb", "yours!"),
+    ("both always, never in the same way", "a" * 6, "b" * 3 + "c" * 3, "base yours"),
+    ("a second failure that both have", "aaaabaaaaa", "aaaaaaabaa", "already broken"),
+    ("blocked once is run again", ".B", ".", "base yours"),
+    ("the base is blocked", ".BB", "a", "blocked"),
+    ("yours is blocked", "..", ".BB", "blocked"),
+]
+
+
+@pytest.mark.parametrize(("base", "yours", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_runs_decide_what_is_next(base: str, yours: str, expected: str) -> None:
+    decision = next_decision(outcomes_of(base), outcomes_of(yours))
+    shown = " ".join(decision.sides) if isinstance(decision, RunSides) else decision.word
+    assert shown == expected.rstrip("!")
+    assert isinstance(decision, Verdict) == (
+        expected[-1] == "!" or (expected in rule.EXIT_CODES and expected != "yours")
+    )
+
+
+WHY = [
+    ("......", "...a..", "yours failed in 1 of 6 runs, the base in none: too few to blame your tree"),
+    ("aa.", "bb.", "both fail, but never in the same way"),
+    ("a..", "aa.", "yours failed in 2 of 3 runs, the base in 1"),
+]
+
+
+@pytest.mark.parametrize(("base", "yours", "why"), WHY)
+def test_after_the_last_run_it_says_why_it_cannot_tell(base: str, yours: str, why: str) -> None:
+    assert next_decision(outcomes_of(base), outcomes_of(yours), may_run=False) == Verdict(rule.CANNOT_TELL, why)
+
+
+def test_the_way_of_failing_that_decides_is_named() -> None:
+    verdict = next_decision(outcomes_of("aaaaaa"), outcomes_of("bbbbbb"))
+    assert isinstance(verdict, Verdict) and verdict.way == "ValueError#2b"
+
+
+@cache
+def word(base: int, yours: int, pairs: int) -> str:
+    both = (OutcomeCounts(pairs - failed, {"a": failed} if failed else {}, {}) for failed in (base, yours))
+    verdict = verdict_of(*both)
+    return verdict.word if verdict else ""
+
+
+def words(base: float, yours: float, pairs: int) -> dict[str, float]:
+    """Word → its exact probability for rows that fail at these rates, with at most so many pairs."""
+    undecided, ended = {(0, 0): 1.0}, defaultdict[str, float](float)
+    steps = [(b, y, (base if b else 1 - base) * (yours if y else 1 - yours)) for b in (0, 1) for y in (0, 1)]
+    for pair in range(1, pairs + 1):
+        after = defaultdict[tuple[int, int], float](float)
+        for (b, y), chance in undecided.items():
+            for more_b, more_y, share in steps:
+                after[b + more_b, y + more_y] += chance * share
+        undecided = {}
+        for (b, y), chance in after.items():
+            if named := word(b, y, pair):
+                ended[named] += chance
+            elif chance > 1e-9:
+                undecided[b, y] = chance
+    return ended
+
+
+@pytest.mark.parametrize("pairs", [10, rule.MOST_PAIRS])
+def test_of_equal_rates_few_are_called_yours_or_fixed(pairs: int) -> None:
+    for rate in (0.05, 0.2, 0.4, 0.5, 0.6, 0.9):
+        ended = words(rate, rate, pairs)
+        assert ended["yours"] + ended["fixed"] <= rule.ERROR, rate
+
+
+@pytest.mark.parametrize("pairs", [10, rule.MOST_PAIRS])
+def test_a_rise_is_seldom_called_anything_but_yours(pairs: int) -> None:
+    for rate in (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5):
+        ended = words(rate, rate + rule.RISE, pairs)
+        assert sum(ended.values()) - ended["yours"] <= rule.ERROR, rate
+
+
+def test_a_plain_regression_is_found() -> None:
+    assert words(0.0, 1.0, 3)["yours"] == 1
+    assert words(0.05, 0.8, 10)["yours"] > 0.8
+    assert words(0.9, 0.0, 10)["fixed"] > 0.8

@@ -1,0 +1,55 @@
+"""Which metrics moved by more than the runs of one side scatter."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from ci_tasks.features.failures.comparison.metrics import MetricComparison, compare_metrics, student_tails
+from ci_tasks.records import RunRecord
+
+
+def runs(values: Sequence[float | str], status: str = "passed") -> list[RunRecord]:
+    return [RunRecord("b.01", "l", "r", "h", status, metrics={"loss": value}) for value in values]
+
+
+# Tables of Student's t, two-sided 5 %.
+@pytest.mark.parametrize(("t", "freedom"), [(12.706, 1), (4.303, 2), (2.776, 4), (2.042, 30)])
+def test_the_tails_are_those_of_the_tables(t: float, freedom: int) -> None:
+    assert student_tails(t, freedom) == pytest.approx(0.05, abs=2e-4)
+
+
+CASES = [
+    ("too few runs", [1, 1], [2, 2, 2], 0, False),
+    ("a clear move", [1.0, 1.01, 0.99], [2.0, 2.01, 1.99], 1, True),
+    ("within the scatter", [1.0, 1.4, 0.7], [1.2, 1.5, 0.9], 1, False),
+    ("the same in every run", [1.5, 1.5, 1.5], [1.5, 1.5, 1.5], 1, False),
+    ("another value in every run", [1.5, 1.5, 1.5], [1.25, 1.25, 1.25], 1, True),
+    ("no finite number", ["nan", 1.0, 1.0], [2.0, 2.0, 2.0], 0, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("base", "yours", "compared", "moved"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_a_metric_moves_or_not(base: list[float], yours: list[float], compared: int, moved: bool) -> None:
+    result = compare_metrics(runs(base), runs(yours))
+    assert (result.compared, bool(result.moved)) == (compared, moved)
+
+
+def test_runs_that_failed_have_no_metrics_to_compare() -> None:
+    assert compare_metrics(runs([1, 1, 1]), runs([2, 2, 2], "failed")) == MetricComparison()
+
+
+def test_metrics_that_did_not_move_are_seldom_said_to() -> None:
+    luck = random.Random(1)
+
+    def side() -> list[RunRecord]:
+        return [
+            RunRecord("b.01", "l", "r", "h", "passed", metrics={f"m{n}": luck.gauss(1, 0.1) for n in range(5)})
+            for _ in range(3)
+        ]
+
+    assert sum(bool(compare_metrics(side(), side()).moved) for _ in range(300)) <= 0.05 * 300
