@@ -22,7 +22,9 @@ _SURE = 0.8  # from here on the other candidates are not worth a person's time
 _WIDE = 200
 _NARROWEST = 24  # columns of a log's line
 # What GitHub puts before each line, alone or behind gh's columns: it would fill a terminal's width.
-_CI_PREFIX = re.compile(r"^(?:[^\t]{1,300}\t[^\t]{0,500}\t)?\ufeff?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}Z(?: |$)")
+_CI_PREFIX = re.compile(
+    r"^(?:[^\t]{1,300}\t[^\t]{0,500}\t)?\ufeff?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(?:\d{4})?Z(?: |$)"
+)
 
 
 def describe(triage: Triage, width: int | None = None) -> list[str]:

@@ -11,7 +11,7 @@ from ci_tasks.agent import run_directory
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.features.ci_logs.parse.job_parser import parse_job
 from ci_tasks.features.ci_logs.parse.recovered_job import FAILURE, SUCCESS, TIMED_OUT, RecoveredJob
-from ci_tasks.features.ci_logs.parse.split_lines import LogLine, jobs_in, split_lines
+from ci_tasks.features.ci_logs.parse.split_lines import JobInLog, LogLine, is_numbered, jobs_in, split_lines
 from ci_tasks.features.ci_logs.sources.log_file import STANDARD_INPUT, JobLog, OpenLog, open_log
 from ci_tasks.records import PASSED, Triage
 from ci_tasks.results.analysis import CiJobLog, JobKnowledge, analyse
@@ -39,7 +39,10 @@ def from_file(
     with ExitStack() as stack:
         green = [_selected(stack.enter_context(open_log(name)), job) for name in passed]
         log = stack.enter_context(open_log(path))
-        analysed = _analysed(log.name, _selected(log, job), RecoveredJob(), exit_code, green)
+        selected = _selected(log, job)
+        if selected.note:
+            print(f"{log.name}: {selected.note}", file=sys.stderr)
+        analysed = _analysed(log.name, selected, RecoveredJob(), exit_code, green)
         if not log.cut:
             return analysed
         print(log.cut, file=sys.stderr)
@@ -78,38 +81,86 @@ def open_ci_log(path: str, job: str | None) -> Iterator[CiJobLog]:
 
 @dataclass(frozen=True)
 class _SelectedJob:
-    """One job of a log. `column` is its name in gh's first column where the log has lines of several jobs. Iterating
-    gives its text without GitHub's prefixes; lines of other jobs are empty, so that line numbers stay."""
+    """One job of a log. `column` is its name in gh's first column where the log has lines of several jobs, `first` and
+    `last` are its lines where others are before or behind it. Iterating gives its text without GitHub's prefixes; lines
+    of other jobs are empty, so that line numbers stay. `note` says why this job was taken of several."""
 
     log: JobLog
     column: str = ""
+    first: int = 1
+    last: int | None = None
+    note: str = ""
 
     def __iter__(self) -> Iterator[bytes]:
         for line in split_lines(self.log):
-            yield line.text + b"\n" if not self.column or line.job == self.column else b"\n"
+            yield line.text + b"\n" if self._has(line) else b"\n"
 
     def lines(self) -> Iterator[LogLine]:
-        return (line for line in split_lines(self.log) if not self.column or line.job == self.column)
+        return (line for line in split_lines(self.log) if self._has(line))
+
+    @property
+    def is_whole_log(self) -> bool:
+        return not self.column and self.first == 1 and self.last is None
+
+    def _has(self, line: LogLine) -> bool:
+        is_within = self.first <= line.number and (self.last is None or line.number <= self.last)
+        return is_within and (not self.column or line.job == self.column)
 
 
 def _selected(log: OpenLog, name: str | None) -> _SelectedJob:
-    if len(log.jobs) > 1:
-        if name is not None:
-            return _SelectedJob(log.job(name))
-        raise _ambiguous(f"{log.name!r} holds the logs of {len(log.jobs)} jobs", [job.name for job in log.jobs])
-    text = log.jobs[0]
+    if len(log.jobs) == 1:
+        return _in_text(log.jobs[0], name, log.name)
+    if name is not None:
+        return _in_text(log.job(name), None, log.name)
+    names = [job.name for job in log.jobs]
+    failed = [job for job in log.jobs if any(part.failed for part in jobs_in(split_lines(job)))]
+    if len(failed) != 1:
+        raise _ambiguous(f"{log.name!r} holds the logs of {len(names)} jobs", [job.name for job in failed] or names)
+    return _noted(
+        _in_text(failed[0], None, log.name), f"of {len(names)} jobs only {failed[0].name!r} failed: it is meant"
+    )
+
+
+def _in_text(text: JobLog, name: str | None, where: str) -> _SelectedJob:
+    """The job in a text: the one that is named, the only one, or the only one that failed."""
     jobs = jobs_in(split_lines(text))
     names = [job.name for job in jobs]
     if name is not None and any(names):
         if name not in names:
-            raise UnknownName("job", name, names, where=log.name)
-        return _SelectedJob(text, name)
+            raise UnknownName("job", name, names, where=where)
+        return _last_attempt(text, jobs[names.index(name)], None, where)
     if len(jobs) == 1:
-        return _SelectedJob(text)
-    failed = [job.name for job in jobs if job.failed] or names
+        return _last_attempt(text, jobs[0], name, where)
+    failed = [job for job in jobs if job.failed] or list(jobs)
     if len(failed) != 1:
-        raise _ambiguous(f"{len(failed)} jobs failed in {log.name!r}; which one?", failed)
-    return _SelectedJob(text, failed[0])
+        raise _ambiguous(f"{len(failed)} jobs failed in {where!r}; which one?", [job.name for job in failed])
+    return _last_attempt(text, failed[0], None, where)
+
+
+def _last_attempt(text: JobLog, job: JobInLog, name: str | None, where: str) -> _SelectedJob:
+    """A job's last attempt; where logs of several jobs were put together, the one that is named or alone failed."""
+    column = job.name
+    if not job.parts:
+        return _SelectedJob(text, column)
+    names = list(dict.fromkeys(part.name for part in job.parts if part.name))
+    wanted = name
+    if name is not None and name not in names:
+        raise UnknownName("job", name, names, where=where)
+    if name is None and len(names) > 1:
+        failed = list(dict.fromkeys(part.name for part in job.parts if part.failed))
+        if len(failed) != 1 or not failed[0]:
+            raise _ambiguous(f"{where!r} holds the logs of {len(names)} jobs", names)
+        wanted = failed[0]
+    own = [at for at, part in enumerate(job.parts) if wanted is None or part.name == wanted]
+    first = job.parts[own[-1]].first
+    last = job.parts[own[-1] + 1].first - 1 if own[-1] + 1 < len(job.parts) else None
+    notes = [f"of {len(names)} jobs only {wanted!r} failed: it is meant"] if name is None and wanted else []
+    notes += [f"it has {len(own)} attempts: the last one counts, from line {first}"] if len(own) > 1 else []
+    return _SelectedJob(text, column, first, last, "; ".join(notes))
+
+
+def _noted(selected: _SelectedJob, note: str) -> _SelectedJob:
+    return replace(selected, note="; ".join(part for part in (note, selected.note) if part))
 
 
 def _ambiguous(message: str, names: Sequence[str]) -> UsageError:
@@ -130,7 +181,8 @@ def _analysed(
 
 
 def _pieces(selected: _SelectedJob) -> Iterable[bytes]:
-    return iter(selected) if selected.column else selected.log.chunks()
+    is_as_written = selected.is_whole_log and not is_numbered(selected.log)
+    return selected.log.chunks() if is_as_written else iter(selected)
 
 
 def _completed(job: RecoveredJob, api_job: RecoveredJob) -> RecoveredJob:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from ci_tasks.features.ci_logs.parse.log_text import printable_text
+from ci_tasks.features.ci_logs.parse.recovered_job import Head
 
 _SHA = rb"[0-9a-f]{40}(?:[0-9a-f]{24})?"
 _REPOSITORY = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}")
@@ -64,6 +65,15 @@ class CheckoutParser:
         self._short = head[1].decode()
         if merge := _MERGE.fullmatch(head[2]):
             self.merge_head, self.merge_base = merge[1].decode(), merge[2].decode()
+
+
+def head_in(text: bytes) -> Head | None:
+    """What git says of HEAD in a line, whoever ran it."""
+    match = _HEAD.match(text)
+    if match is None:
+        return None
+    merge = _MERGE.fullmatch(match[2])
+    return Head(match[1].decode(), *((merge[1].decode(), merge[2].decode()) if merge else ()))
 
 
 def pull_request_of(ref: str) -> int | None:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 
 from ci_tasks.features.ci_logs.parse import step_header
+from ci_tasks.features.ci_logs.parse.checkout_parser import head_in
 from ci_tasks.features.ci_logs.parse.log_text import printable_text
 from ci_tasks.features.ci_logs.parse.recover_job import JobState, recover_job
 from ci_tasks.features.ci_logs.parse.recovered_job import CANCELLED, FAILURE, LOST, TIMED_OUT, RecoveredJob
@@ -34,6 +35,7 @@ _TIMEOUT = re.compile(rb"The action '(.{0,300})' has timed out after (\d{1,6}) m
 _CANCELLED = b"The operation was canceled."
 _LOST = b"The runner has received a shutdown signal"
 _MAX_STEPS = 300
+_MAX_HEADS = 50
 _MAX_HEADER_BYTES = 8 << 20  # bytes of steps' groups; a log that has more of them is not a job's
 
 
@@ -121,6 +123,8 @@ class JobParser:
     def _feed_line(self, line: LogLine, is_own: bool) -> None:
         """A line outside of a step's group: the runner's or, once steps have begun, mostly the program's."""
         text, steps = line.text, self.state.steps
+        if text.startswith(b"HEAD is now at ") and len(self.state.heads) < _MAX_HEADS and (head := head_in(text)):
+            self.state.heads.setdefault(head.commit, head)
         if is_own and text.startswith(AFTER_STEPS):
             self.state.is_whole = self.state.is_whole or text.startswith(_LAST_MESSAGE)
             self._cleanup = bool(steps)

@@ -23,7 +23,10 @@ def missing_facts(job: RecoveredJob, *, is_whole: bool) -> tuple[str, ...]:
 def _code(job: RecoveredJob) -> Iterator[str]:
     if not job.repository:
         yield "the repository: no checkout is in the log"
-    if not job.commit:
+    if not job.commit and job.heads:
+        heads = ", ".join(head.commit[:12] for head in job.heads[:5])
+        yield f"the commit: no checkout step names it; git says that HEAD is at {heads}, which may be other code"
+    elif not job.commit:
         yield "the commit: no `git log -1` and no `HEAD is now at` is in the log, so which code ran is not known"
     elif len(job.commit) < _WHOLE_SHA:
         yield f"the whole commit: the log has only {job.commit}, which must be looked up in the repository"

@@ -9,7 +9,14 @@ from ci_tasks.features.ci_logs.parse.checkout_parser import CheckoutParser, pull
 from ci_tasks.features.ci_logs.parse.image_pulls import with_tag
 from ci_tasks.features.ci_logs.parse.machine_parser import MachineParser
 from ci_tasks.features.ci_logs.parse.missing_facts import missing_facts
-from ci_tasks.features.ci_logs.parse.recovered_job import CANCELLED, FAILURE, SUCCESS, RecoveredJob, RecoveredStep
+from ci_tasks.features.ci_logs.parse.recovered_job import (
+    CANCELLED,
+    FAILURE,
+    SUCCESS,
+    Head,
+    RecoveredJob,
+    RecoveredStep,
+)
 from ci_tasks.features.ci_logs.parse.setup_parser import SetupParser
 from ci_tasks.features.ci_logs.parse.step_parser import StepParser
 from ci_tasks.workflow import shell
@@ -18,7 +25,8 @@ from ci_tasks.workflow import shell
 @dataclass
 class JobState:
     """What was parsed so far. `job` is gh's column. `is_whole` says that the log goes on to the runner's last message.
-    `setup_error` is its first error outside of every step, in gh's step `setup_column`."""
+    `setup_error` is its first error outside of every step, in gh's step `setup_column`. `heads` are the
+    commits that git says HEAD is at, anywhere."""
 
     job: str = ""
     setup: SetupParser = field(default_factory=SetupParser)
@@ -29,6 +37,7 @@ class JobState:
     is_whole: bool = False
     setup_error: str = ""
     setup_column: str = ""
+    heads: dict[str, Head] = field(default_factory=dict)
 
 
 def recover_job(state: JobState) -> RecoveredJob:
@@ -58,6 +67,7 @@ def recover_job(state: JobState) -> RecoveredJob:
         gpu_models=tuple(model for _, model in sorted(state.machine.models.items())),
         driver=state.machine.driver,
         packages=dict(state.machine.packages),
+        heads=() if checkout.commit else tuple(state.heads.values()),
     )
     job = _with_image(job, state)
     return replace(job, missing=missing_facts(job, is_whole=state.is_whole))

@@ -33,13 +33,24 @@ class RecoveredStep:
 
 
 @dataclass(frozen=True)
+class Head:
+    """A commit that git says HEAD is at; of a merge with its parents."""
+
+    commit: str
+    merge_head: str = ""
+    merge_base: str = ""
+
+
+@dataclass(frozen=True)
 class RecoveredJob:
     """Everything that was recovered; all text is safe for a terminal. "" and None mean: not in the log.
 
     `commit` has 40 digits, or fewer where the log shows no more; of a pull request it is the merge commit, and
     `merge_head` and `merge_base` are its parents. `image` is as CI names it, `digest` is "sha256:…". `workspace` is
     where CI checked out. `started` and `ended` are in seconds since the epoch. `conclusion` is success, failure,
-    cancelled or "". `missing` has one sentence for each fact that is not in the log: what, and what that means.
+    cancelled or "". `heads` are the commits of `HEAD is now at` outside of a checkout step, where no such step names
+    the commit: the code under test may be one of them, or none. `missing` has one sentence for each fact that is not in
+    the log: what, and what that means.
     """
 
     repository: str = ""
@@ -64,6 +75,7 @@ class RecoveredJob:
     driver: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    heads: tuple[Head, ...] = ()
 
     @property
     def scripts(self) -> tuple[RecoveredStep, ...]:

@@ -6,9 +6,11 @@ Three forms are known, and the first line that has a prefix settles which one a 
     JOB<tab>STEP<tab>TIMESTAMP text     `gh run view --log` and `--log-failed`; STEP may be UNKNOWN STEP
     text                                a pasted log, or a run log of our own
 
-A timestamp is 2026-01-02T03:04:05.1234567Z: with seven digits, so that other programs' stay part of the text. A line
-that the runner breaks (a variable with a newline) goes on without a timestamp. A byte order mark stands at the
-beginning of every page.
+A timestamp is 2026-01-02T03:04:05.1234567Z: with seven digits, so that other programs' stay part of the text. Some
+tools shorten it to milliseconds: it is one behind gh's columns, or on the first line of the log. Before all of this a
+browser may have put the number of each line: it is taken off where the first lines are numbered one by one. A line that
+the runner breaks (a variable with a newline) goes on without a timestamp. A byte order mark stands at the beginning of
+every page.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain, islice
 from typing import NamedTuple
 
 from ci_tasks.errors import printable
@@ -25,9 +28,16 @@ from ci_tasks.errors import printable
 UNKNOWN_STEP = "UNKNOWN STEP"
 _MAX_JOBS = 10_000
 _BOM = b"\xef\xbb\xbf"
-_STAMP = rb"(?:\xef\xbb\xbf)?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{7})Z(?: |(?=[\r\n]|\Z))"
-_RAW = re.compile(_STAMP)
-_GH = re.compile(rb"(?:\xef\xbb\xbf)?([^\t\r\n]{1,300})\t([^\t\r\n]{0,500})\t" + _STAMP)
+_TIME = rb"(?:\xef\xbb\xbf)?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(%s)Z(?: |(?=[\r\n]|\Z))"
+_RAW = re.compile(_TIME % rb"\d{7}")
+_RAW_MILLISECONDS = re.compile(_TIME % rb"\d{3}")
+_GH = re.compile(rb"(?:\xef\xbb\xbf)?([^\t\r\n]{1,300})\t([^\t\r\n]{0,500})\t" + _TIME % rb"\d{3}(?:\d{4})?")
+_NUMBERED = re.compile(rb"(?:\xef\xbb\xbf)?[ ]{0,8}(\d{1,9})(?:\t| ?[|:] ?| |(?=\r?\n?\Z))")
+_LEAST_NUMBERED, _MOST_PROBED = 3, 8  # lines at the beginning
+_RUNNER = b"Current runner version: '"
+_JOB_NAME = b"Complete job name: "
+_JOB_END = (b"Cleaning up orphan processes", b"##[error]The runner has received a shutdown signal")
+_MAX_PARTS = 1000
 _FAILED = re.compile(
     rb"##\[error\](?:Process completed with exit code (?!0\.)|The operation was canceled\."
     rb"|The action '.{0,300}' has timed out)"
@@ -47,22 +57,35 @@ class LogLine(NamedTuple):
 
 
 @dataclass(frozen=True)
+class JobPart:
+    """A stretch of a log from one set-up of a runner to the next: an attempt of a job, or one of several jobs whose
+    logs were put together. `name` is the job's, "" where the log does not say it; `first` is its first line."""
+
+    name: str
+    first: int
+    failed: bool
+
+
+@dataclass(frozen=True)
 class JobInLog:
     """One job of a log: its name in gh's column ("" in a log of one job), how many lines it has, whether one of them
-    says that a step failed, timed out or was cancelled."""
+    says that a step failed, timed out or was cancelled. `parts` are its attempts where there are several."""
 
     name: str
     lines: int
     failed: bool
+    parts: tuple[JobPart, ...] = ()
 
 
 def split_lines(raw: Iterable[bytes]) -> Iterator[LogLine]:
     """The lines of a log in any form, as a stream. The caller splits at newlines and bounds the length of a line."""
     form: re.Pattern[bytes] | None = None
     columns, job, step = b"", "", ""
-    for number, line in enumerate(raw, 1):
+    for number, line in enumerate(_without_numbers(raw), 1):
         line = line.rstrip(b"\r\n")
         match = form.match(line) if form else _RAW.match(line) or _GH.match(line)
+        if match is None and number == 1:
+            match = _RAW_MILLISECONDS.match(line)
         if match is None:
             # Of a value with several lines gh repeats the columns and not the timestamp.
             inside = columns != b"" and line.startswith(columns)
@@ -77,10 +100,39 @@ def split_lines(raw: Iterable[bytes]) -> Iterator[LogLine]:
         yield LogLine(number, line[match.end() :], _seconds(*match.groups()[-2:]), job, step)
 
 
+def is_numbered(lines: Iterable[bytes]) -> bool:
+    """Whether the first lines of a log begin with their numbers, as those that were copied from a browser's view."""
+    numbers = []
+    for line in islice(lines, _MOST_PROBED):
+        match = _NUMBERED.match(line)
+        if match is None:
+            return False
+        numbers.append(int(match[1]))
+    return len(numbers) >= _LEAST_NUMBERED and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def _without_numbers(raw: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines without their numbers. A number that is not the next one, or 1 where another step begins, is text."""
+    lines = iter(raw)
+    head = list(islice(lines, _MOST_PROBED))
+    if not is_numbered(head):
+        yield from head
+        yield from lines
+        return
+    expected = None
+    for line in chain(head, lines):
+        match = _NUMBERED.match(line)
+        if match and (expected is None or int(match[1]) in (expected, 1)):
+            expected = int(match[1]) + 1
+            line = line[match.end() :]
+        yield line
+
+
 def jobs_in(lines: Iterable[LogLine]) -> tuple[JobInLog, ...]:
     """The jobs that a log has lines of, in order: `gh run view` prints every job of a run, or every one that failed."""
     counts: dict[str, int] = {}
     failed: set[str] = set()
+    parts: dict[str, _Parts] = {}
     several = False
     for line in lines:
         if (line.job or not several) and (line.job in counts or len(counts) < _MAX_JOBS):
@@ -88,9 +140,42 @@ def jobs_in(lines: Iterable[LogLine]) -> tuple[JobInLog, ...]:
             several = several or line.job != ""
         if line.text.startswith(b"##[error]") and _FAILED.match(line.text):
             failed.add(line.job)
+            parts.setdefault(line.job, _Parts()).fail()
+        if line.text.startswith((_RUNNER, _JOB_NAME, *_JOB_END)):
+            parts.setdefault(line.job, _Parts()).feed(line)
     if several:
         counts.pop("", None)  # what stood around the log where it was copied from
-    return tuple(JobInLog(name, count, name in failed) for name, count in counts.items())
+    return tuple(
+        JobInLog(name, count, name in failed, parts[name].several() if name in parts else ())
+        for name, count in counts.items()
+    )
+
+
+class _Parts:
+    """The attempts of one job while its lines come in. A program may print that a runner starts; only what stands
+    behind the runner's end is another attempt."""
+
+    def __init__(self) -> None:
+        self._parts = [JobPart("", 1, failed=False)]
+        self._ended = False
+
+    def feed(self, line: LogLine) -> None:
+        last = self._parts[-1]
+        if line.text.startswith(_RUNNER):
+            if self._ended and len(self._parts) < _MAX_PARTS:
+                self._parts.append(JobPart("", line.number, failed=False))
+                self._ended = False
+        elif line.text.startswith(_JOB_NAME):
+            name = last.name or _column_text(line.text.removeprefix(_JOB_NAME)).strip()
+            self._parts[-1] = replace(last, name=name)
+        else:
+            self._ended = True
+
+    def fail(self) -> None:
+        self._parts[-1] = replace(self._parts[-1], failed=True)
+
+    def several(self) -> tuple[JobPart, ...]:
+        return tuple(self._parts) if len(self._parts) > 1 else ()
 
 
 def _column_text(column: bytes) -> str:
@@ -99,7 +184,7 @@ def _column_text(column: bytes) -> str:
 
 def _seconds(stamp: bytes, fraction: bytes) -> float | None:
     whole = _whole_seconds(stamp)
-    return None if whole is None else whole + int(fraction) / 10_000_000
+    return None if whole is None else whole + int(fraction) / 10 ** len(fraction)
 
 
 @lru_cache(maxsize=4)  # a log has many lines in one second

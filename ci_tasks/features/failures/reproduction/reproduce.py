@@ -166,7 +166,21 @@ def _with_commit(recovered: RecoveredJob, source: CheckoutSource) -> RecoveredJo
         if recovered.commit:
             break
         recovered = commit_variable.commit_from_variables(recovered, source.workflow, job)
-    return recovered
+    return recovered if recovered.commit else _at_head(recovered, source)
+
+
+def _at_head(recovered: RecoveredJob, source: CheckoutSource) -> RecoveredJob:
+    """With the commit that git says HEAD is at, outside of a checkout step: the only one that the checkout has, else
+    the only one. Scripts clone other repositories too."""
+    own = [head for head in recovered.heads if has_commit(source.path, head.commit)]
+    heads = own or recovered.heads
+    if len(heads) != 1:
+        return recovered
+    head = heads[0]
+    missing = tuple(text for text in recovered.missing if not text.startswith("the commit:"))
+    return replace(
+        recovered, commit=head.commit, merge_head=head.merge_head, merge_base=head.merge_base, missing=missing
+    )
 
 
 def _checkout_at(

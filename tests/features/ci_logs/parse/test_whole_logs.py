@@ -1,0 +1,152 @@
+"""Logs as people save them: which of several jobs or attempts is meant, and what is said of it."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.errors import UsageError
+from ci_tasks.features.ci_logs.job_log import AnalysedLog, from_file
+
+github = sys.modules["ci_tasks_tests_github_format"]
+
+FIRST, SECOND = "1" * 40, "2" * 40
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+MISSING = "ModuleNotFoundError: No module named 'flash_attn'"
+
+
+def job(name: str, *output: str, code: int = 0, commit: str = FIRST) -> Any:
+    step = github.Step("Execute", "python tests/test_a.py", output=output, exit_code=code)
+    return github.Job(name, (step,), commit=commit, pull_request=7)
+
+
+PASSED = job("unit (1, test_a.py)", "2 passed in 0.1s")
+FAILED = job("unit (1, test_b.py)", OOM, code=1, commit=SECOND)
+BEFORE = job("unit (1, test_b.py)", MISSING, code=1)
+
+
+def milliseconds(raw: bytes) -> bytes:
+    return re.sub(rb"(\.\d{3})\d{4}Z", rb"\1Z", raw)
+
+
+def numbered(raw: bytes, mark: bytes = b"\t") -> bytes:
+    lines = raw.removeprefix(github.BOM.encode()).splitlines()
+    return b"".join(b"%5d%s%s\n" % (at, mark, line) for at, line in enumerate(lines, 1))
+
+
+def zipped(*jobs: Any) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for at, one in enumerate(jobs):
+            archive.writestr(f"{at}_{one.name}.txt", github.render(one))
+    return file.getvalue()
+
+
+FORMS: list[tuple[str, bytes]] = [
+    ("raw, with milliseconds", milliseconds(github.render(FAILED))),
+    ("gh, with milliseconds", milliseconds(github.from_gh(FAILED))),
+    ("raw, with a browser's line numbers", numbered(github.render(FAILED))),
+    ("with spaces behind the numbers", numbered(github.render(FAILED), b" ")),
+    ("gh, with line numbers and milliseconds", numbered(milliseconds(github.from_gh(FAILED)), b" | ")),
+    ("two attempts, the first with another failure", github.render(BEFORE) + github.render(FAILED)),
+    ("two attempts, the first passed", github.render(replace(PASSED, name=FAILED.name)) + github.render(FAILED)),
+    ("two attempts behind each other in gh's form", github.from_gh(BEFORE) + github.from_gh(FAILED)),
+    ("another job before it", github.render(PASSED) + github.render(FAILED)),
+    ("another job behind it", github.render(FAILED) + github.render(PASSED)),
+    ("another job before it in gh's form", github.from_gh(PASSED, FAILED)),
+    ("a zip whose first job passed", zipped(PASSED, FAILED)),
+    ("a zip whose last job passed", zipped(FAILED, PASSED)),
+]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., AnalysedLog]:
+    def read(raw: bytes, name: str | None = None) -> AnalysedLog:
+        (tmp_path / "log").write_bytes(raw)
+        return from_file(str(tmp_path / "log"), name)
+
+    return read
+
+
+@pytest.mark.parametrize("raw", [row[1] for row in FORMS], ids=[row[0] for row in FORMS])
+def test_the_failed_job_of_a_log_in_any_form_is_found(raw: bytes, read: Callable[..., AnalysedLog]) -> None:
+    log = read(raw)
+    assert log.job.job_name == FAILED.name
+    assert log.job.commit == SECOND
+    assert log.job.exit_code == 1
+    assert (log.triage.cause, log.triage.text) == ("cuda_oom", OOM)
+    shown = raw.splitlines()[(log.triage.line_no or 0) - 1] if raw[:2] != b"PK" else OOM.encode()
+    assert OOM.encode() in shown, "the line's number is that of the file"
+
+
+SAID = [
+    (github.render(BEFORE) + github.render(FAILED), "it has 2 attempts: the last one counts, from line "),
+    (github.render(PASSED) + github.render(FAILED), "of 2 jobs only 'unit (1, test_b.py)' failed: it is meant"),
+    (zipped(PASSED, FAILED), "of 2 jobs only 'unit (1, test_b.py)' failed: it is meant"),
+]
+
+
+@pytest.mark.parametrize(("raw", "message"), SAID)
+def test_which_one_was_taken_is_said(
+    raw: bytes, message: str, read: Callable[..., AnalysedLog], capsys: pytest.CaptureFixture[str]
+) -> None:
+    read(raw)
+    assert message in capsys.readouterr().err
+
+
+def test_a_job_can_be_named(read: Callable[..., AnalysedLog]) -> None:
+    raw = github.render(PASSED) + github.render(FAILED)
+    assert read(raw, PASSED.name).triage.verdict == "passed"
+    assert read(raw, FAILED.name).triage.cause == "cuda_oom"
+    with pytest.raises(UsageError, match="unit"):
+        read(raw, "another")
+
+
+OTHER = job("gpu (8, test_c.py)", OOM, code=1)
+
+
+@pytest.mark.parametrize("raw", [github.render(OTHER) + github.render(FAILED), zipped(PASSED, OTHER, FAILED)])
+def test_of_two_failed_jobs_none_is_guessed(raw: bytes, read: Callable[..., AnalysedLog]) -> None:
+    with pytest.raises(UsageError) as error:
+        read(raw)
+    assert OTHER.name in error.value.hint and FAILED.name in error.value.hint
+
+
+def test_a_program_that_prints_a_runners_first_words_begins_no_attempt(read: Callable[..., AnalysedLog]) -> None:
+    forged = job(FAILED.name, "Current runner version: '2.1'", "Complete job name: x", OOM, code=1, commit=SECOND)
+    log = read(github.render(forged))
+    assert (log.job.job_name, log.job.commit) == (FAILED.name, SECOND)
+
+
+def test_numbers_that_are_text_stay(read: Callable[..., AnalysedLog]) -> None:
+    assert read(b"1 a\n2 b\n4 c\nValueError: 7\n").triage.line_no == 4
+    log = read(numbered(b"a\nb\n1000 c\nValueError: x\n"))
+    assert log.triage.text == "ValueError: x"
+
+
+HEADS = [
+    ([f"HEAD is now at {SECOND[:9]} A change"], [SECOND[:9]]),
+    ([f"HEAD is now at {SECOND} Merge {'a' * 40} into {'b' * 40}"], [SECOND]),
+    (["HEAD is now at aaaaaaa Megatron", f"HEAD is now at {SECOND[:9]} A change"], ["aaaaaaa", SECOND[:9]]),
+]
+
+
+@pytest.mark.parametrize(("output", "commits"), HEADS)
+def test_a_head_outside_of_a_checkout_step_is_seen_but_not_believed_to_be_the_code(
+    output: list[str], commits: list[str], read: Callable[..., AnalysedLog]
+) -> None:
+    made = replace(job("unit", *output, OOM, code=1), checkout=False)
+    for raw in (github.render(made), github.without_prefix(made), github.from_gh(made, failed=True, unknown=True)):
+        found = read(raw).job
+        assert [head.commit for head in found.heads] == commits
+        assert found.commit == ""
+        assert any("which may be other code" in sentence for sentence in found.missing)
+    assert read(github.render(job("unit", *output, OOM, code=1))).job.heads == (), "a checkout step names the commit"
