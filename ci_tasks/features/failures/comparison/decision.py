@@ -11,13 +11,15 @@ cannot tell      none of these is shown after so many runs
 Runs are compared in pairs, one of each side, and after each pair the question is asked again. A limit that asks for
 more with every pair keeps the probability of a wrong word below ERROR for any two failure rates and for up to
 MOST_PAIRS pairs; `bench/compare.py` and a test compute it exactly. Each way of failing is compared by itself as well:
-a row that failed before and fails in another way now is not the same.
+a row that failed before and fails in another way now is not the same. Failures are told apart by their evidence, and by
+their kind where the evidence varies from run to run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ci_tasks.features.failures.repeats.outcomes import (
@@ -71,7 +73,8 @@ def next_decision(
             return Verdict(BLOCKED, f"{side} was {outcomes[-1].status} {MAX_INCONCLUSIVE} times in a row")
     base, yours = [one for one in base if is_conclusive(one)], [one for one in yours if is_conclusive(one)]
     pairs = min(len(base), len(yours), MOST_PAIRS)
-    base_counts, yours_counts = count_outcomes(base[:pairs]), count_outcomes(yours[:pairs])
+    varying = _varying_kinds(base[:pairs]) | _varying_kinds(yours[:pairs])
+    base_counts, yours_counts = (count_outcomes(_by_way(outcomes[:pairs], varying)) for outcomes in (base, yours))
     if verdict := verdict_of(base_counts, yours_counts):
         return verdict
     if not may_run or pairs == MOST_PAIRS:
@@ -79,6 +82,20 @@ def next_decision(
     return RunSides(
         tuple(side for side, outcomes in ((BASE, base), (YOURS, yours)) if len(outcomes) == pairs) or (BASE, YOURS)
     )
+
+
+def _varying_kinds(outcomes: Sequence[RepetitionOutcome]) -> set[str]:
+    """The kinds of failure whose evidence varies from run to run, so that it tells nothing apart."""
+    kinds: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in outcomes:
+        if one.alike:
+            kinds[one.alike][one.signature] += 1
+    return {kind for kind, counts in kinds.items() if 2 * max(counts.values()) < sum(counts.values())}
+
+
+def _by_way(outcomes: Sequence[RepetitionOutcome], varying: Collection[str]) -> list[RepetitionOutcome]:
+    """The outcomes, with the kind in place of evidence that varies."""
+    return [replace(one, signature=one.alike) if one.alike in varying else one for one in outcomes]
 
 
 def verdict_of(base: OutcomeCounts, yours: OutcomeCounts) -> Verdict | None:
@@ -98,7 +115,8 @@ def verdict_of(base: OutcomeCounts, yours: OutcomeCounts) -> Verdict | None:
     if _UNDECIDED in shown.values():
         return None
     if not yours.failed:
-        return Verdict(FINE, "your tree never failed")
+        others = f"; the base failed in {base.failed} of {pairs} runs, which may be chance" if base.failed else ""
+        return Verdict(FINE, f"your tree never failed{others}")
     if shown[main] not in (BROKEN, FLAKY):
         return None
     if BROKEN in (shown[_ANY], shown[main]):

@@ -34,10 +34,12 @@ _INCONCLUSIVE = (BLOCKED, CANCELLED, LOST)
 
 @dataclass(frozen=True)
 class RepetitionOutcome:
-    """How one repetition of a row ended. `signature` is "" where nothing failed, or where it could not be told."""
+    """How one repetition of a row ended. `signature` is "" where nothing failed, or where it could not be told;
+    `alike` is the kind of the failure, which failures with other evidence share."""
 
     status: str
     signature: str = ""
+    alike: str = ""
 
     @property
     def failure_kind(self) -> str:
@@ -98,7 +100,9 @@ EQUAL_FAILURES = next(n for n in itertools.count(1) if wilson(n, n)[0] > SURE)
 def outcome(record: RunRecord) -> RepetitionOutcome:
     """What a record says about the code."""
     status = record.status
-    return RepetitionOutcome(status, record.signature if status in _FAILING else "")
+    if status not in _FAILING or record.triage is None:
+        return RepetitionOutcome(status)
+    return RepetitionOutcome(status, record.triage.signature, record.triage.kind)
 
 
 def count_outcomes(outcomes: Iterable[RepetitionOutcome]) -> OutcomeCounts:

@@ -17,6 +17,10 @@ LETTERS = {
     "b": RepetitionOutcome("failed", "ValueError#2b"),
     "c": RepetitionOutcome("failed", "TypeError#3c"),
     "B": RepetitionOutcome("blocked"),
+    **{
+        digit: RepetitionOutcome("failed", f"ValueError at step {digit}#{digit}", "ValueError")
+        for digit in "0123456789"
+    },
 }
 
 
@@ -43,6 +47,8 @@ CASES = [
     ("both always, in two ways, clearly", "aaaaa", "bbbbb", "yours!"),
     ("both always, never in the same way", "a" * 6, "b" * 3 + "c" * 3, "base yours"),
     ("a second failure that both have", "aaaabaaaaa", "aaaaaaabaa", "already broken"),
+    ("both always, with evidence that varies", "01234", "56789", "already broken"),
+    ("both always, with evidence of their own", "00000", "11111", "yours!"),
     ("blocked once is run again", ".B", ".", "base yours"),
     ("the base is blocked", ".BB", "a", "blocked"),
     ("yours is blocked", "..", ".BB", "blocked"),
@@ -118,4 +124,5 @@ def test_a_rise_is_seldom_called_anything_but_yours(pairs: int) -> None:
 def test_a_plain_regression_is_found() -> None:
     assert words(0.0, 1.0, 3)["yours"] == 1
     assert words(0.05, 0.8, 10)["yours"] > 0.8
-    assert words(0.9, 0.0, 10)["fixed"] > 0.8
+    assert words(1.0, 0.0, 3)["fixed"] == 1
+    assert words(0.9, 0.0, 10)["fixed"] > 0.7
