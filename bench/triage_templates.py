@@ -33,6 +33,7 @@ _TELLING = re.compile(
     r"|unable|missing|no such|invalid|unrecogni[sz]ed|unknown|killed|abort|fatal|time ?out|timed out|denied|refused"
     r"|leaked|ignored|terminat|interrupt|shut(?:ting)? ?down|without|does not|destroy|is not\b"
 )
+_LOUD = ("warning", "warn", "error", "critical", "w", "e", "f")
 _FRAMEWORK = re.compile(
     r"(?i)\b(?:slime|verl|megatron|sglang|vllm|ray|raylet|deepspeed|torch\w*|transformers?|nccl|cuda|cudnn|cublas"
     r"|triton|apex|flash[_-]?(?:attn|attention|infer)\w*|xformers|hugging ?face\w*|hf|datasets|tokenizers?|wandb"
@@ -71,10 +72,16 @@ def repository(case: dict[str, Any]) -> str:
     return named[0] if named else source
 
 
+def lines(log: str) -> Iterator[tuple[str, bool]]:
+    """The template of each line, without what loggers, ranks and actors put before it, and whether it is telling."""
+    for part in (part for row in log.split("\n") for part in segments(row.encode())):
+        line = log_prefixes.read(0, part)
+        template = masked(line.text)
+        yield template, line.level in _LOUD or bool(_TELLING.search(template))
+
+
 def templates(log: str) -> set[str]:
-    """The templates of a log's lines, without what loggers, ranks and actors put before them."""
-    parts = (part for row in log.split("\n") for part in segments(row.encode()))
-    return {masked(log_prefixes.read(0, part).text) for part in parts}
+    return {template for template, _ in lines(log)}
 
 
 def roots(case: dict[str, Any]) -> set[str]:
@@ -89,7 +96,6 @@ def useful(template: str) -> bool:
         and template.isprintable()
         and all(char.isascii() or char == "…" for char in template)
         and len(_WORD.findall(template)) >= 3
-        and bool(_TELLING.search(template))
         and not _EXCEPTION.search(template)
         and not _CANCELLED.search(template)
         and not _SOURCE_LINE.search(template)
@@ -126,8 +132,9 @@ def _whole(kept: list[str]) -> list[str]:
 
 def _take(case: dict[str, Any], sources: dict[str, set[str]], logs: Counter[str]) -> None:
     logs[repository(case)] += 1
-    for template in filter(useful, templates(case["log"])):
-        sources[template].add(repository(case))
+    for template in {template for template, telling in lines(case["log"]) if telling}:
+        if useful(template):
+            sources[template].add(repository(case))
 
 
 def main() -> None:
