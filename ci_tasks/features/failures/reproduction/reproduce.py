@@ -20,6 +20,7 @@ from ci_tasks.features.failures.comparison.compare import ComparisonRequest, com
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
 from ci_tasks.features.failures.reproduction import report
+from ci_tasks.features.failures.reproduction.source_line import with_statement
 from ci_tasks.features.failures.reproduction.verdicts import (
     BLOCKED,
     DIFFERENT,
@@ -91,13 +92,13 @@ def reproduce(
         if done.interrupted or not done.records:
             return ReproductionResult(done.status, "no verdict", done.exit_code, log.triage)
         records, logs = [record for record, _ in done.records], [path for _, path in done.records]
-        return compare(_conclude(log, recovered, records, logs))
+        return compare(_conclude(log, recovered, source, records, logs))
     once = execute_label(source, config, run_request, how)
     if once is None:
         return ReproductionResult(VACUOUS, "no verdict", EXIT_CODES[VACUOUS], log.triage)
     if once.records[0].status == CANCELLED:
         return ReproductionResult(CANCELLED, "no verdict", once.exit_code, log.triage, once.records[0])
-    return compare(_conclude(log, recovered, once.records, once.logs))
+    return compare(_conclude(log, recovered, source, once.records, once.logs))
 
 
 def _compared(
@@ -116,9 +117,15 @@ def _compared(
 
 
 def _conclude(
-    log: AnalysedLog, recovered: RecoveredJob, records: Sequence[RunRecord], logs: Sequence[str]
+    log: AnalysedLog,
+    recovered: RecoveredJob,
+    source: CheckoutSource,
+    records: Sequence[RunRecord],
+    logs: Sequence[str],
 ) -> ReproductionResult:
-    verdict = compare_failures(log.triage, records)
+    ci = with_statement(log.triage, source.path, recovered.commit)
+    records = [_with_statement(record, source) for record in records]
+    verdict = compare_failures(ci, records)
     at = next(number for number, record in enumerate(records) if record is verdict.record)
     width = terminal_width()
     shown = table.results([verdict.record], [logs[at]], width)
@@ -130,8 +137,16 @@ def _conclude(
     if verdict.verdict == SAME_KIND:
         print("it is not shown to be the same failure; `--repeat 20` may show it, `diff` compares two runs")
     return ReproductionResult(
-        verdict.verdict, verdict.why, verdict.exit_code, log.triage, verdict.record, verdict.same, verdict.differs
+        verdict.verdict, verdict.why, verdict.exit_code, ci, verdict.record, verdict.same, verdict.differs
     )
+
+
+def _with_statement(record: RunRecord, source: CheckoutSource) -> RunRecord:
+    """The record with the statement that failed, of a tree that is a commit of the checkout."""
+    commit = record.checkout.commit if record.checkout is not None and not record.checkout.dirty else ""
+    if record.triage is None or not commit:
+        return record
+    return replace(record, triage=with_statement(record.triage, source.path, commit))
 
 
 def _without_code_deviation(record: RunRecord, recovered: RecoveredJob) -> RunRecord:
