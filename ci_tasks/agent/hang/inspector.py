@@ -195,7 +195,8 @@ class Inspector:
     def _native(self, processes: Dict[int, _Json]) -> Dict[int, Tuple[str, str]]:
         chosen = [process for process in processes.values() if process["python"]]
         if not chosen or not self.py_spy:
-            self.could_not += ["native frames: " + self.why_no_py_spy] if chosen else []
+            is_said = any(line.endswith(self.why_no_py_spy) for line in self.could_not)
+            self.could_not += ["native frames: " + self.why_no_py_spy] if chosen and not is_said else []
             return {}
         chosen.sort(key=lambda process: process["cpu_first"])  # who computes least waits most
         found = dict(self._by_py_spy(chosen, native=True))

@@ -25,7 +25,7 @@ class PySpy(NamedTuple):
 
 def find_py_spy(run_dir: str) -> PySpy:
     """What a client has sent to the host of a run."""
-    directory = os.path.join(os.path.abspath(run_dir).rpartition("/runs/")[0], TOOLS)
+    directory = os.path.join(os.path.abspath(run_dir).rpartition("/runs/")[0] or "/nowhere", TOOLS)
     machine, others = os.uname().machine, set()
     try:
         names = sorted(name for name in os.listdir(directory) if name.startswith(PY_SPY))
