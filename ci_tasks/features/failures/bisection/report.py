@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ci_tasks.checkout.commits import Commit, CommitHistory
 from ci_tasks.errors import printable
+from ci_tasks.features.failures.repeats.report import runs as runs
 from ci_tasks.report.timeline import duration
 
 _SHORT = 12
@@ -91,11 +92,6 @@ def unclear(left: Sequence[tuple[Commit, float]], distinguishable: bool, effort:
 def _effort(effort: Effort) -> str:
     many = "1 commit" if effort.commits == 1 else f"{effort.commits} commits"
     return f"{runs(effort.runs)} of {many}, {duration(effort.seconds)} of tests"
-
-
-def runs(count: int) -> str:
-    """A number of runs in words."""
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _share(probability: float) -> str:

@@ -10,7 +10,7 @@ report     a word for each row, both rates, the metrics that moved, the promised
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -51,6 +51,7 @@ from ci_tasks.run.label import execute_label
 from ci_tasks.run.prepare import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
+from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.select import select
 
 if TYPE_CHECKING:
@@ -105,18 +106,17 @@ def compare_rows(
     perform: Perform = execute_label,
 ) -> ComparisonResult:
     """Compare rows of `source` with those of a base, and print it all. ^C ends it without a word."""
-    commit = resolve_base(source.path, request.base)
-    base_source = open_source(str(source.path), commit, source.workflow.path, config.given)
-    _check_base_has(base_source, request)
+    base_source, differences = open_base(source, config, request)
     with ExitStack() as trees, interrupts.noticed() as interrupted:
         base = Side(BASE, base_source, trees.enter_context(pinned(base_source, None)))
         yours = Side(YOURS, source, trees.enter_context(pinned(source, None)))
         if base.tree.checkout.tree == yours.tree.checkout.tree:
             raise UsageError(
-                f"your tree is that of the base {commit[:12]}",
+                f"your tree is that of the base {base.tree.checkout.commit[:12]}",
                 hint="--base REV names another one; `run --repeat 20` measures how often a row fails",
             )
-        comparison = _Comparison(request, config, base, yours, ExecutionOptions(events=events), perform)
+        how = ExecutionOptions(events=events)
+        comparison = _Comparison(request, config, base, yours, differences, how, perform)
         try:
             comparison.run(interrupted)
         except KeyboardInterrupt:
@@ -124,15 +124,35 @@ def compare_rows(
         return comparison.finish()
 
 
-def _check_base_has(base: CheckoutSource, request: ComparisonRequest) -> None:
-    """Raises UnknownName for a label, UsageError for a row that the base does not have."""
-    known = {row.row for row in find_rows(base, request.label, event_context(base), None).rows}
-    missing = [row for row in request.rows if row not in known]
+def open_base(
+    source: CheckoutSource, config: Config, request: ComparisonRequest
+) -> tuple[CheckoutSource, dict[str, tuple[str, ...]]]:
+    """The base, and by row what its workflow gives it otherwise. Raises CheckoutError, UnknownName for a label,
+    UsageError for a row that the base does not have."""
+    commit = resolve_base(source.path, request.base)
+    base = open_source(str(source.path), commit, source.workflow.path, config.given)
+    of_base, of_yours = (
+        {row.row: row for row in find_rows(side, request.label, event_context(side), None).rows}
+        for side in (base, source)
+    )
+    missing = [row for row in request.rows if row not in of_base]
     if missing:
         raise UsageError(
-            f"the base {base.rev} has no row {missing[0]} of label {request.label}: nothing to compare it with",
+            f"the base {commit[:12]} has no row {missing[0]} of label {request.label}: nothing to compare it with",
             hint="what is new on your tree can only fail by your change; --only leaves it out, --base names another",
         )
+    return base, {row: _differences(of_base[row], of_yours[row]) for row in request.rows if row in of_yours}
+
+
+def _differences(base: Row, yours: Row) -> tuple[str, ...]:
+    """Where the workflow itself changed what the row gets: its data and its seed are among the arguments."""
+    named = (("arguments", base.args, yours.args), ("image", base.image, yours.image), ("GPUs", base.gpus, yours.gpus))
+    variables = [(name, base.env.get(name), yours.env.get(name)) for name in dict.fromkeys([*base.env, *yours.env])]
+    return tuple(
+        f"{name}: base {ours or 'none'}, yours {theirs or 'none'}"
+        for name, ours, theirs in [*named, *variables]
+        if ours != theirs
+    )
 
 
 @dataclass
@@ -141,6 +161,7 @@ class _Comparison:
     config: Config
     base: Side
     yours: Side
+    differences: Mapping[str, tuple[str, ...]]
     how: ExecutionOptions
     perform: Perform
     verdicts: dict[str, Verdict] = field(default_factory=dict)
@@ -235,7 +256,9 @@ class _Comparison:
         verdict = self.verdicts.get(row) or Verdict(CANCELLED, "interrupted; the same command goes on from here")
         base, yours = self._side(self.base, row), self._side(self.yours, row)
         metrics = compare_metrics(self.base.records.get(row, ()), self.yours.records.get(row, ()))
-        return RowComparison(row, verdict.word, verdict.why, verdict.way, yours, base, metrics)
+        return RowComparison(
+            row, verdict.word, verdict.why, verdict.way, yours, base, metrics, self.differences.get(row, ())
+        )
 
     def _side(self, side: Side, row: str) -> SideResult:
         records = side.records.get(row, [])

@@ -8,7 +8,7 @@ from ci_tasks.errors import printable
 from ci_tasks.features.failures.comparison.decision import BLOCKED, BROKEN, CANNOT_TELL, FINE, FIXED, FLAKY, YOURS
 from ci_tasks.features.failures.comparison.metrics import LEAST_RUNS
 from ci_tasks.features.failures.comparison.result import ComparisonResult, RowComparison, SideResult
-from ci_tasks.features.failures.repeats.report import short
+from ci_tasks.features.failures.repeats.report import runs, short
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.report.layout import columns, paragraph
 from ci_tasks.report.timeline import duration
@@ -30,8 +30,7 @@ def announcement(
         f"at most {max_runs} new runs{' of a row' if len(rows) > 1 else ''}, {each}",
     ]
     return [
-        printable(line)
-        for line in [*lines, *([f"{earlier} runs of these trees are in the history"] if earlier else [])]
+        printable(line) for line in [*lines, *([f"of these trees, the history has {runs(earlier)}"] if earlier else [])]
     ]
 
 
@@ -75,6 +74,7 @@ def _details(row: RowComparison, *, several: bool) -> list[str]:
         lines.append(f"images differ: yours {', '.join(row.yours.images)}; base {', '.join(row.base.images)}")
     if row.yours.runs and row.base.runs:
         lines += _metrics(row)
+    lines += [f"the workflows differ in {difference}" for difference in row.differs]
     return [f"{row.row}: {line}" if several else line for line in lines]
 
 

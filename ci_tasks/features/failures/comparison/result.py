@@ -29,7 +29,8 @@ class SideResult:
 @dataclass(frozen=True)
 class RowComparison:
     """`verdict` is yours, already broken, flaky, fixed, fine, blocked, cannot tell, `passes` for a row of several that
-    passed on your tree and was not compared, or cancelled. `way` is the failure that decides, "" for all together."""
+    passed on your tree and was not compared, or cancelled. `way` is the failure that decides, "" for all together.
+    `differs` is what the two workflows give the row otherwise."""
 
     row: str
     verdict: str
@@ -38,6 +39,7 @@ class RowComparison:
     yours: SideResult
     base: SideResult
     metrics: MetricComparison
+    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ def progress(number: int, ended: Mapping[str, str], so_far: Sequence[OutcomeCoun
     return printable(f"repetition {number}: {', '.join(parts)}; so far {_totals(so_far)}")
 
 
+def runs(count: int) -> str:
+    """A number of runs in words."""
+    return "1 run" if count == 1 else f"{count} runs"
+
+
 def short(failure_kind: str) -> str:
     """A way of failing on one line: a long signature loses its middle, not the end that tells it from others."""
     line = " ".join(failure_kind.split())

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ci_tasks.checkout.fetch_commit import fetch_commit, has_commit
+from ci_tasks.checkout.revision import resolve_base
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError
 from ci_tasks.features.ci_logs.job_log import AnalysedLog
@@ -16,7 +17,7 @@ from ci_tasks.features.ci_logs.parse import commit_variable
 from ci_tasks.features.ci_logs.parse.identify_row import identify_row
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.features.ci_logs.parse.row_candidates import context_of_log, row_candidates
-from ci_tasks.features.failures.comparison.compare import ComparisonRequest, compare_rows
+from ci_tasks.features.failures.comparison.compare import ComparisonRequest, compare_rows, open_base
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
 from ci_tasks.features.failures.reproduction import report
@@ -35,7 +36,7 @@ from ci_tasks.report import table
 from ci_tasks.report.brief import triage as brief_triage
 from ci_tasks.report.triage import describe
 from ci_tasks.results import store
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, origin
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.prepare import RunRequest
@@ -86,7 +87,10 @@ def reproduce(
     )
     print(source.headline, flush=True)
     how = ExecutionOptions(events=events)
-    compare = partial(_compared, source=source, config=config, request=run_request, base=options.base, events=events)
+    rows = _rows_to_compare(run_request, source, options)
+    if rows:
+        open_base(source, config, rows)  # before anything runs: is there such a base, and has it the row?
+    compare = partial(_compared, source=source, config=config, rows=rows, events=events)
     if options.repeat and options.repeat > 1:
         done = perform_repeatedly(source, config, run_request, RepeatLimit(options.repeat), how)
         if done.interrupted or not done.records:
@@ -105,15 +109,24 @@ def _compared(
     result: ReproductionResult,
     source: CheckoutSource,
     config: Config,
-    request: RunRequest,
-    base: str | None,
+    rows: ComparisonRequest | None,
     events: EventStream | None,
 ) -> ReproductionResult:
     """With the comparison that --base asks for, where the failure was seen here. The exit code stays."""
-    if base is None or result.verdict not in (REPRODUCED, SAME_KIND, DIFFERENT):
+    if rows is None or result.verdict not in (REPRODUCED, SAME_KIND, DIFFERENT):
         return result
-    rows = ComparisonRequest(request.label, request.rows, request.host, base, image=request.image, probe=request.probe)
     return replace(result, comparison=compare_rows(source, config, rows, events))
+
+
+def _rows_to_compare(
+    request: RunRequest, source: CheckoutSource, options: ReproduceOptions
+) -> ComparisonRequest | None:
+    """What --base asks for. The checkout has the branches; a commit that was fetched beside it shares its objects."""
+    if options.base is None:
+        return None
+    path = find_checkout(options.repo)[0]
+    base = resolve_base(path, options.base) if path != source.path else options.base
+    return ComparisonRequest(request.label, request.rows, request.host, base, image=request.image, probe=request.probe)
 
 
 def _conclude(

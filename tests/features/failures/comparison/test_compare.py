@@ -186,6 +186,16 @@ def test_a_failure_of_yours_in_the_history_is_why_one_asks_and_does_not_count(
     assert (result.rows[0].yours.runs, result.rows[0].yours.from_history) == (3, 0)
 
 
+def test_what_the_workflow_gives_a_row_otherwise_is_listed(
+    source: CheckoutSource, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workflow = source.path / ".github/workflows/pr-test.yml"
+    workflow.write_text(workflow.read_text().replace("num_gpus: 0}", "num_gpus: 2}", 1))
+    result = compared(open_source(str(source.path)), Script(base_a="...", yours_a="xxx"))
+    assert result.rows[0].differs == ("GPUs: base none, yours 2",)
+    assert "the workflows differ in GPUs: base none, yours 2" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("change", "rows", "message"),
     [
