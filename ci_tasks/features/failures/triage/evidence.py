@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ci_tasks.features.failures.triage.signature import is_of_code, stable
+from ci_tasks.features.failures.triage.signature import is_of_code, name_without_ids, stable
 from ci_tasks.features.failures.triage.tracebacks import Call
 from ci_tasks.records import FailureEvidence
 
@@ -271,7 +271,9 @@ def direction_of(source_line: str, message: str, metric: str) -> str:
     if above != below:
         return "" if re.search(r"(?i)\bnan\b", message) else "above" if above else "below"
     value = (
-        re.search(rf"\b{re.escape(metric)}['\"]?\s*[:=]\s*(?:tensor\()?{_NUMBER}", message, re.I) if metric else None
+        re.search(rf"\b{re.escape(metric)}['\"]?(?:\s*[:=]|\s+is|\s)\s*(?:tensor\()?{_NUMBER}", message, re.I)
+        if metric
+        else None
     )
     if not value or not _STATEMENT.match(source_line):
         return ""
@@ -319,7 +321,7 @@ def _last_parts(path: str) -> str:
     if len(parts) > 2 and parts[0] == "home":
         parts = parts[2:]
     kept = [part for part in parts if not _SCRATCH.match(part) and part not in _ROOTS]
-    return "/".join(re.sub(r"\d{5,}", "#", part) for part in kept[-2:])
+    return "/".join(name_without_ids(part) for part in kept[-2:])
 
 
 def _exit_code(message: str, known: int | None) -> int | None:

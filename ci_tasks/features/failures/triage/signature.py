@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from ci_tasks.records import FailureEvidence
 
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
+_REQUEST = re.compile(r"(?i)(request[ -]id: ?)[\w=;-]+")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _HOST = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b|\[?(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\]?(?::\d+)?")
 _PATH = re.compile(r"(?:/[\w.@+~=-]+){2,}/?")
@@ -86,13 +87,13 @@ _SHOWN = 80
 
 def stable(message: str) -> str:
     """A message without what differs from run to run."""
-    text = _UUID.sub("<id>", message)
+    text = _REQUEST.sub(r"\1#", _UUID.sub("#", message))
     text = _HOST.sub("<host>", text)
     text = _ADDRESS.sub("<address>", text)
     text = _PATH.sub(_last_parts, text)
     text = _NAME.sub("<name>", text)
     text = _COUNTED.sub(lambda match: f"{match[1] or match[2] or ''}#", text)
-    text = _HEX.sub("<id>", text)
+    text = _HEX.sub("#", text)
     text = _NUMBER.sub("#", _NOT_FINITE.sub("#", text))
     text = _TENSOR.sub(r"\1", text)
     text = _LIST.sub("#", text)
@@ -100,6 +101,11 @@ def stable(message: str) -> str:
     text = _DICT.sub(_pairs_in_order, _SET.sub(_in_order, text))
     text = _SAMPLE.sub(r"\1\2<text>", _TEXT.sub("<text>", text))
     return _SPACE.sub(" ", text).strip()
+
+
+def name_without_ids(name: str) -> str:
+    """A file's or directory's name without what differs from run to run."""
+    return re.sub(r"\d{5,}", "#", _NAME.sub("<name>", name))
 
 
 def _in_order(match: re.Match[str]) -> str:
