@@ -84,9 +84,13 @@ def _metrics(row: RowComparison) -> list[str]:
     if not row.metrics.moved:
         return [f"metrics: none of {row.metrics.compared} moved beyond the scatter of the runs"]
     return [
-        f"metric {change.name} moved: base {change.base:.6g}, yours {change.yours:.6g} (p {change.p:.2g})"
+        f"metric {change.name} moved: base {change.base:.6g}, yours {change.yours:.6g} ({_chance(change.p)})"
         for change in row.metrics.moved
     ]
+
+
+def _chance(p: float) -> str:
+    return f"p {p:.2g}" if p else "the same in all runs of a side"
 
 
 def _last_line(result: ComparisonResult) -> str:
