@@ -111,7 +111,9 @@ class DeadProcess:
 
 @dataclass(frozen=True)
 class RecordedCollective:
-    """The last collective that a rank has begun, by torch's flight recorder: its `number` in the process `group`."""
+    """The last collective, or message, that a rank has begun, by torch's flight recorder: its `number` in the process
+    `group`, whose ranks are `members`. `sizes` are those of its inputs with their types, `65536x4 Float`; `peer` is
+    the rank of the other side of a send or recv, -1 for a collective."""
 
     rank: int
     operation: str
@@ -119,6 +121,9 @@ class RecordedCollective:
     state: str = ""
     last_completed: int = -1
     group: str = ""
+    sizes: str = ""
+    members: Tuple[int, ...] = ()
+    peer: int = -1
 
 
 @dataclass(frozen=True)

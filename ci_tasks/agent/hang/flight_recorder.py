@@ -10,13 +10,16 @@ import io
 import os
 import pickle
 import pickletools
+import re
 import stat
 import time
-from typing import Any, ClassVar, Dict, Iterable, List, Mapping, NamedTuple, Optional
+from typing import Any, ClassVar, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from .facts import RecordedCollective
 
 MAX_BYTES = 4 << 20
+_MAX_MEMBERS = 1 << 16  # characters of a list of ranks
+_MESSAGE = re.compile(r"(send|recv) \d{1,7}(?:->|<-)(\d{1,7})$")
 _DATA = (
     *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1"),
     *("BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
@@ -51,7 +54,8 @@ def read_pickle(content: bytes) -> Any:
 
 
 def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]:
-    """The last collective that a rank has begun, by its dump; None where it has none. Raises UnsafePickle."""
+    """The last collective or message that a rank has begun, by its dump; None where it has none. Raises
+    UnsafePickle."""
     data = read_pickle(content)
     entries = data.get("entries") if isinstance(data, dict) else None
     if not isinstance(entries, list):
@@ -62,18 +66,55 @@ def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]
     newest = max(collectives, key=lambda entry: (_int(entry, "record_id"), _number(entry)))
     group = _group(newest)
     done = [_number(entry) for entry in collectives if entry.get("state") == "completed" and _group(entry) == group]
+    operation, peer = _operation(newest)
+    members = _members(data, newest)
     return RecordedCollective(
         rank=rank,
-        operation=str(newest.get("profiling_name") or "").rpartition(":")[2][:100],
+        operation=operation,
         number=_number(newest),
         state=str(newest.get("state") or "")[:50],
         last_completed=max(done, default=-1),
         group=group,
+        sizes=_sizes(newest),
+        members=members,
+        peer=members[peer] if 0 <= peer < len(members) else peer,
     )
 
 
+def _operation(entry: Mapping[Any, Any]) -> Tuple[str, int]:
+    """(`all_reduce`, -1) of `nccl:all_reduce`, (`recv`, 1) of `nccl:recv 0<-1`; the numbers are places in the group."""
+    name = str(entry.get("profiling_name") or "").rpartition(":")[2][:100]
+    message = _MESSAGE.match(name)
+    if message is None:
+        return name, -1
+    return message.group(1), int(message.group(2))
+
+
+def _sizes(entry: Mapping[Any, Any]) -> str:
+    """Of tensors whose shapes are no plain numbers nothing is said."""
+    shapes, types = entry.get("input_sizes"), entry.get("input_dtypes")
+    if not isinstance(shapes, (list, tuple)) or not isinstance(types, (list, tuple)):
+        return ""
+    texts = []
+    for shape, kind in zip(shapes, types):  # noqa: B905  # Python 3.8
+        if not isinstance(shape, (list, tuple)) or not all(type(size) is int for size in shape):
+            return ""
+        texts.append("%s %s" % ("x".join(str(size) for size in shape[:10]), str(kind)[:30]))
+    return ", ".join(texts[:8])[:200]
+
+
+def _members(data: Mapping[Any, Any], entry: Mapping[Any, Any]) -> Tuple[int, ...]:
+    """The ranks of the entry's process group, in their order there; empty where the dump does not say it."""
+    groups, name = data.get("pg_config"), entry.get("process_group")
+    key = name[0] if isinstance(name, (tuple, list)) and name else entry.get("pg_id")
+    group = groups.get(str(key)) if isinstance(groups, dict) else None
+    ranks = group.get("ranks") if isinstance(group, dict) else None
+    numbers = re.findall(r"\d{1,7}", ranks[:_MAX_MEMBERS]) if isinstance(ranks, str) else []
+    return tuple(int(number) for number in numbers)
+
+
 def _number(entry: Mapping[Any, Any]) -> int:
-    return 0 if entry.get("is_p2p") is True else _int(entry, "collective_seq_id")
+    return _int(entry, "p2p_seq_id" if entry.get("is_p2p") is True else "collective_seq_id")
 
 
 def _int(entry: Mapping[Any, Any], key: str) -> int:

@@ -30,6 +30,30 @@ def test_the_last_collective_that_was_begun() -> None:
     assert newest_collective(content, 3) == RecordedCollective(3, "all_reduce", 6, "scheduled", 5, "0 default_pg")
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            {"input_sizes": [[1024, 4], [8]], "input_dtypes": ["Float", "Int"]},
+            RecordedCollective(3, "all_reduce", 6, "scheduled", -1, "0 default_pg", "1024x4 Float, 8 Int", (2, 3)),
+        ),
+        (
+            {"profiling_name": "nccl:recv 1<-0", "is_p2p": True, "p2p_seq_id": 9},
+            RecordedCollective(3, "recv", 9, "scheduled", -1, "0 default_pg", "", (2, 3), peer=2),
+        ),
+        (
+            {"input_sizes": [["x"]], "input_dtypes": ["Float"], "process_group": ("7", "tp")},
+            RecordedCollective(3, "all_reduce", 6, "scheduled", -1, "7 tp"),
+        ),
+    ],
+    ids=["sizes", "a message", "what is no data of torch's"],
+)
+def test_sizes_members_and_the_other_side_of_a_message(fields: dict[str, object], expected: RecordedCollective) -> None:
+    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[2, 3]"}}
+    content = pickle.dumps({"entries": [{**entry(6, "scheduled"), **fields}], "pg_config": groups}, protocol=2)
+    assert newest_collective(content, 3) == expected
+
+
 class Runs:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.system, ("touch pwned",)

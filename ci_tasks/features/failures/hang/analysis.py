@@ -8,11 +8,11 @@ the groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
 from ci_tasks.features.failures.hang import waits
+from ci_tasks.features.failures.hang.finding import SHOWN, Finding, odd_of_two
 from ci_tasks.features.failures.hang.processes import (
     BUSY,
     CLIENTS,
@@ -23,6 +23,7 @@ from ci_tasks.features.failures.hang.processes import (
     rank_in,
 )
 from ci_tasks.features.failures.hang.ras import read_ras
+from ci_tasks.features.failures.hang.recorded import recorded_mismatch
 from ci_tasks.features.failures.hang.wait_graph import follow, holder_of, last_of, targets_of, thread_at_end
 from ci_tasks.features.failures.hang.wording import (
     be,
@@ -41,21 +42,11 @@ from ci_tasks.features.failures.hang.wording import (
 )
 from ci_tasks.records import Hang, HangCulprit, HangGroup
 
-SHOWN, CONTRADICTED, NOT_DETERMINED = "shown", "contradicted", "not determined"
+CONTRADICTED, NOT_DETERMINED = "contradicted", "not determined"
 EXIT_CODES = {SHOWN: 0, CONTRADICTED: 1, NOT_DETERMINED: 4}
 _WAITS_FOR_RANKS = (waits.COLLECTIVE, waits.GPU, waits.BARRIER)
 _PEERS = ("send", "recv", "batch_isend_irecv", "send_object_list", "recv_object_list")  # between two ranks
 _MAX_GROUPS = 40
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one rule concludes."""
-
-    kind: str
-    reason: str
-    culprits: Sequence[tuple[Process, ThreadState]] = ()
-    outcome: str = SHOWN
 
 
 Rule = Callable[[RunProcesses], "Finding | None"]
@@ -277,24 +268,7 @@ def _different_collectives(run: RunProcesses, inside: dict[int, Process]) -> Fin
     if odd and others:
         why = f"{names(odd)} {be(odd)} behind ({told}): {where(odd[0])}; {waiting_in(others)}"
         return Finding("collectives differ", why, _mains(odd))
-    return _recorded_mismatch(run) or _mismatch_in_stacks(list(inside.values()))
-
-
-def _recorded_mismatch(run: RunProcesses) -> Finding | None:
-    """Torch's recorder has the same number as another operation on some ranks."""
-    last = [item for item in run.facts.collectives if item.rank in run.ranks]
-    if len({(item.group, item.number) for item in last}) != 1:
-        return None
-    groups: dict[str, list[Process]] = {}
-    for item in last:
-        groups.setdefault(item.operation, []).append(run.ranks[item.rank])
-    if len(groups) != 2:
-        return None
-    told = [
-        f"{names(group)} {wait_or_waits(group)} in {operation} number {last[0].number} ({where(group[0])})"
-        for operation, group in groups.items()
-    ]
-    return _odd_of_two(list(groups.values()), "; ".join(told))
+    return recorded_mismatch(run) or _mismatch_in_stacks(list(inside.values()))
 
 
 def _mismatch_in_stacks(processes: list[Process]) -> Finding | None:
@@ -306,16 +280,7 @@ def _mismatch_in_stacks(processes: list[Process]) -> Finding | None:
     if len(groups) != 2 or waits.GPU in kinds or any(process.main.wait.call in _PEERS for process in processes):
         return None
     found = list(groups.values())
-    return _odd_of_two(found, "; ".join(waiting_in(group) for group in sorted(found, key=len)))
-
-
-def _odd_of_two(groups: list[list[Process]], why: str) -> Finding | None:
-    """One rank against the others is the odd one; of one against one both are named; more may be two process groups."""
-    odd, rest = sorted(groups, key=len)
-    if len(odd) != 1:
-        return None
-    named = _mains([odd[0], rest[0]]) if len(rest) == 1 else _mains(odd)
-    return Finding("collectives differ", f"the ranks are in different collectives: {why}", named)
+    return odd_of_two(found, "; ".join(waiting_in(group) for group in sorted(found, key=len)))
 
 
 def _chain(run: RunProcesses) -> Finding | None:

@@ -34,13 +34,19 @@ def _state(process: Process) -> str:
 
 
 def collective(run: RunProcesses, waiting: Sequence[Process]) -> str:
-    """`all_reduce number 412 at train.py:88`, where torch's recorder or NCCL knows the number."""
+    """`all_reduce number 412 at train.py:88`, where torch's recorder knows the number; of what waits for its GPU,
+    `all_reduce number 412 (synchronize at train.py:90)`."""
     text = where(waiting[0])
     ranks = {process.rank for process in waiting}
-    numbers = {item.number for item in run.facts.collectives if item.rank in ranks}
-    call = waiting[0].main.wait.call
-    if len(numbers) == 1 and call and text.startswith(call):
-        return f"{call} number {numbers.pop()}{text[len(call) :]}"
+    recorded = {(item.operation, item.number) for item in run.facts.collectives if item.rank in ranks}
+    wait = waiting[0].main.wait
+    if len(recorded) != 1:
+        return text
+    ((operation, number),) = recorded
+    if wait.kind == waits.GPU and operation:
+        return f"{operation} number {number} ({text})"
+    if wait.call and text.startswith(wait.call):
+        return f"{wait.call} number {number}{text[len(wait.call) :]}"
     return text
 
 

@@ -15,7 +15,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.executors.executor import OpenExecutor
 from ci_tasks.executors.open_executor import open_executor
-from ci_tasks.features.failures.hang.analysis import SHOWN
+from ci_tasks.features.failures.hang.finding import SHOWN
 from ci_tasks.features.failures.repeats import outcomes as repeats
 from ci_tasks.features.failures.repeats import report
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome

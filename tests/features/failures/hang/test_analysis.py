@@ -14,7 +14,8 @@ from ci_tasks.agent.hang.facts import (
     StackText,
     ThreadFacts,
 )
-from ci_tasks.features.failures.hang.analysis import CONTRADICTED, NOT_DETERMINED, SHOWN, analyse_hang
+from ci_tasks.features.failures.hang.analysis import CONTRADICTED, NOT_DETERMINED, analyse_hang
+from ci_tasks.features.failures.hang.finding import SHOWN
 from ci_tasks.features.failures.hang.report import hang_lines
 
 C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -62,6 +63,18 @@ def recorded(*numbers: int, operations: str = "all_reduce", group: str = "0") ->
     return tuple(RecordedCollective(at, words[at], number, group=group) for at, number in enumerate(numbers))
 
 
+def sized(*sizes: str, operation: str = "all_reduce") -> tuple[RecordedCollective, ...]:
+    return tuple(RecordedCollective(at, operation, 6, sizes=f"{size} Float") for at, size in enumerate(sizes))
+
+
+def in_group(number: int, group: str, *members: int) -> RecordedCollective:
+    return RecordedCollective(number, "all_reduce", 1, "scheduled", group=group, members=members or (0, 1))
+
+
+def received(number: int, peer: int) -> RecordedCollective:
+    return RecordedCollective(number, "recv", 1, "started", peer=peer)
+
+
 RAS = "".join(
     f"  Rank {at} has launched up to operation {count} -- GPU {at} managed by process {100 + at} on node n\n"
     for at, count in enumerate((6, 6, 5, 6))
@@ -72,6 +85,11 @@ ENDS = StackText(
 )
 NVCC = ProcessFacts(9, 100, name="cc1plus", argv=("cc1plus",), threads=(ThreadFacts(9, state="R", cpu=3.0),))
 ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
+
+
+def few(count: int) -> list[ProcessFacts]:
+    """All ranks of a smaller job."""
+    return [rank(at, *gpu(61), cpu=3.0, size=count) for at in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +115,38 @@ ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
             "collectives differ",
             [0, 1],
             "rank 0 waits in all_reduce number 6 (synchronize at train.py:61, in step)",
+        ),
+        (
+            facts(*ALL, collectives=sized("8", "8", "4", "8")),
+            "collectives differ",
+            [2],
+            "rank 2 waits in all_reduce number 6 with 4 Float (synchronize",
+        ),
+        (facts(*ALL, collectives=sized("8", "8", "4", "8", operation="all_to_all")), "", [], "not determined"),
+        (
+            facts(*few(2), collectives=(in_group(0, "1 tp"), in_group(1, "2 dp"))),
+            "collectives differ",
+            [0, 1],
+            "rank 0 waits in all_reduce of group 1 tp (",
+        ),
+        (
+            facts(*few(2), collectives=(in_group(0, "1 tp", 0, 2), in_group(1, "2 dp", 1, 3))),
+            "",
+            [],
+            "not determined",
+        ),
+        (
+            facts(*few(3), collectives=(received(0, 1), received(1, 2), received(2, 0))),
+            "wait cycle",
+            [0, 1, 2],
+            "rank 0 waits in recv from rank 1 (synchronize",
+        ),
+        (facts(*few(3), collectives=(received(0, 1), received(1, 2))), "", [], "not determined"),
+        (
+            facts(*ALL[:3], rank(3, *QUEUE), collectives=recorded(412, 412, 412)),
+            "rank waits elsewhere",
+            [3],
+            "ranks 0-2 wait in all_reduce number 412 (synchronize at train.py:61",
         ),
         (facts(*ALL[:3], rank(3, *LOOP, cpu=2.9)), "straggler", [3], "rank 3 still computes: tokenize at loader.py:12"),
         (

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from ci_tasks.features.failures.hang.analysis import CONTRADICTED, NOT_DETERMINED, SHOWN, analyse_hang
+from ci_tasks.features.failures.hang.analysis import CONTRADICTED, NOT_DETERMINED, analyse_hang
+from ci_tasks.features.failures.hang.finding import SHOWN
 from ci_tasks.records import Hang
 from tests.features.failures.hang.planted_runs import look, planted
 
