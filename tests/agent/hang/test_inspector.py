@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.hang import inspector
+from ci_tasks.agent.hang import inspector, procfs
 from ci_tasks.agent.hang.inspector import Inspector
-from ci_tasks.agent.hang.procfs import has_handler, read_process, send_signal
+from ci_tasks.agent.hang.procfs import has_handler, others, read_process, send_signal
+from ci_tasks.agent.probe.payload.limits import OFF
 
 NUMBER = signal.SIGRTMIN + 7
 # A file that looks like the probe's, for which the process has a handler, or claims one.
@@ -137,6 +138,16 @@ def test_without_py_spy_it_is_said_why(tmp_path: Path) -> None:
     with process(tmp_path, "yes") as child:
         found = Inspector([child.pid], "", "it is not here", between=0.1).inspect()
     assert found["could_not"] == ["native frames: it is not here"]
+
+
+def test_what_the_agent_itself_runs_in_a_container_is_not_the_job_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid, variable in (("7", OFF), ("8", f"X_{OFF}"), ("9", "RANK")):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "environ").write_bytes(f"PATH=/bin\0{variable}=1\0".encode())
+    monkeypatch.setattr(procfs, "_PROC", str(tmp_path))
+    assert others() == [8, 9]
 
 
 def test_nobody_listens_for_nccl() -> None:
