@@ -106,7 +106,8 @@ def test_a_red_job_is_reproduced_fixed_broken_otherwise_and_blocked(red_job: Any
 
     result = red_job.ci_tasks(*reproduce)
     assert result.code == 0, result.out + result.err
-    assert result.out.splitlines()[-1].startswith("reproduced: the same failure: ValueError: loss is #")
+    assert result.out.splitlines()[-1].startswith("reproduced: the same failure: ValueError: loss is 3.")
+    assert "equal on both sides: statement raise ValueError(loss)" in result.out
     (record,) = red_job.records()
     assert record["row"] == "job"
     (call,) = json.loads(next(red_job.home.glob("runs/*/01/docker.json")).read_text())["calls"]
