@@ -29,7 +29,7 @@ _CI_PREFIX = re.compile(
 
 def describe(triage: Triage, width: int | None = None) -> list[str]:
     """The lines of `triage`. In a terminal its words wrap, and lines of the log lose their middle."""
-    if triage.verdict in _NO_LINE and not triage.candidates:
+    if triage.verdict in _NO_LINE:
         return [verdict_sentence(triage)]
     where = f"line {triage.line_no}" if triage.line_no else "no line"
     facts = [

@@ -34,6 +34,7 @@ _MARKDOWN = re.compile(r"^(?:[-*>|] |#+ |\d+\. |```)|\*\*\w|\]\(|(?:^|\s)`[^`]+`
 _PACKAGE = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
 _END = 5  # lines
 _RAISED = (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
+_ENDS = ("killed-by-shell", "killed-child", "launcher", "job-timeout", "cancelled", "slurm-cancelled")  # of rules
 _LONG_LOG = 200  # lines; shorter ones are excerpts, in which the end says less
 
 
@@ -186,8 +187,9 @@ def _words(candidate: Candidate) -> Features:
 
 def _may_have_ended(one: Candidate, log: CandidateList) -> bool:
     """Whether a line may be of a job's end: something was raised or logged as an error, or it stands last."""
-    is_last = one.kind != LAST and one.last_at >= log.lines - _END
-    return not _MARKDOWN.search(one.text) and (one.kind in _RAISED or one.line.level in _LOUD or is_last)
+    is_last = one.kind != LAST and one.last_at >= log.lines - 2 * _END
+    says_so = one.rule is not None and one.rule.name in _ENDS
+    return not _MARKDOWN.search(one.text) and (one.kind in _RAISED or one.line.level in _LOUD or is_last or says_so)
 
 
 def features_of_none(log: CandidateList) -> Features:
@@ -196,14 +198,17 @@ def features_of_none(log: CandidateList) -> Features:
     latest = max((one.last_at for one in telling), default=0)
     ends = [one for one in telling if one.kind in (EXCEPTION_END, PYTEST) and not one.ignored]
     through = log.succeeded_at or log.got_on_at
+    marked = sum(bool(_MARKDOWN.search(one.text)) for one in log.candidates) / max(1, len(log.candidates))
+    no_end = not any(_may_have_ended(one, log) for one in log.candidates)
     return {
         "nothing failed": 1,
         "says that it succeeded": bool(log.succeeded_at),
         "succeeded after all": bool(log.succeeded_at) and log.succeeded_at > latest,
         "got on after all": bool(log.got_on_at) and log.got_on_at > latest,
         "ends with a traceback": any(one.last_at >= log.lines - _END for one in ends),
-        "markdown": sum(bool(_MARKDOWN.search(one.text)) for one in telling) / max(1, len(telling)),
-        "nothing that ended": not any(_may_have_ended(one, log) for one in log.candidates),
+        "markdown": marked,
+        "nothing that ended": no_end,
+        "a page of markdown": marked >= 0.5 and no_end,
         "no candidate": not telling,
         "no traceback": not ends,
         "no traceback, and succeeded": not ends and bool(through),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ci_tasks.agent.probe.records import RunEvidence
-from ci_tasks.features.failures.triage.candidate_reader import Candidate, CandidateReader
+from ci_tasks.features.failures.triage.candidate_reader import LAST, Candidate, CandidateReader
 from ci_tasks.features.failures.triage.certainty import blame_features, confidence_features
 from ci_tasks.features.failures.triage.features import CandidateList
 from ci_tasks.features.failures.triage.identity import identify, of_ending
@@ -52,9 +52,10 @@ def triage(
     ranking = rank(candidates, weights, failed=ends)
     if not ranking.order and ends:
         return _silent(reader, exit_code)
+    analysis = _Analysis(ranking, reader, rules, weights, exit_code)
     if not ranking.failed:
-        return _without_failure(reader, ranking, weights)
-    return _of_engine(_Analysis(ranking, reader, rules, weights, exit_code).triage(), reader.engines, rules)
+        return _without_failure(analysis)
+    return _of_engine(analysis.triage(), reader.engines, rules)
 
 
 def read_candidates(log: Iterable[bytes], rules: Rules) -> CandidateReader:
@@ -75,14 +76,6 @@ def _silent(reader: CandidateReader, exit_code: int | None) -> Triage:
     last = reader.last
     silent = Triage(UNKNOWN, FAILED, last.number if last else None, last.shown if last else "", "", _GUESS)
     return replace(silent, **vars(of_ending(f"exit code {exit_code}", exit_code))) if exit_code else silent
-
-
-def _without_failure(reader: CandidateReader, ranking: Ranking, weights: Weights) -> Triage:
-    """Of a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
-    if not reader.succeeded_at:
-        return Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0)
-    confidence = probability(score(weights.confidence, confidence_features(ranking, 0.0, False)))
-    return Triage(NOTHING, PASSED, None, "", "", round(confidence, 2))
 
 
 @dataclass(frozen=True)
@@ -109,8 +102,10 @@ class _Analysis:
         cause, verdict, blocked = self._blamed(chosen)
         features = confidence_features(self.ranking, blocked, self.ends)
         confidence = min(_SUREST, round(probability(score(self.weights.confidence, features)), 2))
+        if chosen.kind == LAST and chosen.rule is None:  # it only stands there: its share is all that speaks for it
+            confidence = min(confidence, round(self.ranking.order[0][0], 2))
         if confidence < self.weights.least_confidence:
-            return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=self._others(0))
+            return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=self.others(0))
         identity = identify(chosen, self.reader.candidates, self.exit_code)
         return Triage(
             cause=cause,
@@ -127,7 +122,7 @@ class _Analysis:
             rule=chosen.rule.name if chosen.rule else "",
             frames=of_code(chosen.frames),
             group=group_of(cause),
-            candidates=self._others(1),
+            candidates=self.others(1),
         )
 
     def _blamed(self, candidate: Candidate) -> tuple[str, str, float]:
@@ -140,7 +135,7 @@ class _Analysis:
         blocked = probability(score(self.weights.blocked, blame_features(candidate, cause, verdict)))
         return cause, BLOCKED if blocked >= self.weights.least_blocked else FAILED, blocked
 
-    def _others(self, first: int) -> tuple[TriageCandidate, ...]:
+    def others(self, first: int) -> tuple[TriageCandidate, ...]:
         """The next best, each with the share that the ranking leaves to it."""
         return tuple(self._candidate(*pair) for pair in self.ranking.order[first:_CANDIDATES])
 
@@ -149,6 +144,14 @@ class _Analysis:
         rule = candidate.rule.name if candidate.rule else ""
         line = candidate.line
         return TriageCandidate(cause, verdict, line.number, line.shown, rule, group_of(cause), round(share, 2))
+
+
+def _without_failure(analysis: _Analysis) -> Triage:
+    """Of a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
+    if not analysis.reader.succeeded_at:
+        return Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0, candidates=analysis.others(0))
+    confidence = probability(score(analysis.weights.confidence, confidence_features(analysis.ranking, 0.0, False)))
+    return Triage(NOTHING, PASSED, None, "", "", min(_SUREST, round(confidence, 2)))
 
 
 def _explanation(chosen: Candidate, cause: str, rules: Rules) -> str:

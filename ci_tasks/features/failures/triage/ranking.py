@@ -28,7 +28,7 @@ class Ranking:
 
     @property
     def failed(self) -> bool:
-        return bool(self.order) and self.order[0][0] >= self.nothing
+        return bool(self.order) and self.nothing < 0.5
 
 
 def rank(log: CandidateList, weights: Weights, failed: bool) -> Ranking:

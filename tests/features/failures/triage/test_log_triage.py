@@ -89,6 +89,15 @@ def test_a_logged_success_does_not_override_an_exit_code() -> None:
     assert (got.verdict, got.line_no) == (BLOCKED, 2)
 
 
+def test_a_page_that_speaks_of_failures_is_no_failure() -> None:
+    page = (
+        b"# Statuses\n\n```bash\nci-tasks triage failed.log   # why a job of CI failed\n```\n\n| status | meaning |\n"
+    )
+    page += b"|---|---|\n| failed | a test failed, or the script did |\n| blocked | the disk is full |\n"
+    page += b"- one more line of a list\n" * 12
+    assert triage([page]).verdict == UNKNOWN
+
+
 BINARY = [
     ("zeros", bytes(5000)),
     ("all bytes", bytes(range(256)) * 40),
