@@ -37,7 +37,7 @@ def changed(person: Any, sshd: Any) -> Any:
     person.git("add", "--all")
     person.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message=quick")
     person.git("update-ref", "refs/remotes/origin/main", "HEAD")
-    person.write("tests/test_quick.py", f"{TEST}    raise SystemExit('the edit')\n")
+    person.write("tests/test_quick.py", f"{TEST}    raise ValueError('the edit')\n")
     return person
 
 
