@@ -77,12 +77,12 @@ class TriageCandidate:
 class FailureEvidence:
     """What tells one failure from another of its kind; a field that was not seen is empty.
 
-    `exception` is the last part of the exception's type, or the name of the rule; `message` is without what varies
-    from run to run. `file` and `function` are those of the innermost call of the code under test, `test` is pytest's
-    name of the test, `source_line` the statement that failed there; `source_path` and `line` are where it stands, and
-    are not compared: another checkout lies elsewhere, and an edit above moves a line. `metric` is the one that broke,
-    `direction` is `above` or `below` its bound; `parameters` are names of weights and layers. `path` is the file or
-    model that the message names, its last two parts. `exit_code` and `signal` are known of a failure without an
+    `exception` is the last part of the exception's type, or the name of the rule; `message` is without what varies from
+    run to run. `file` and `function` are those of the innermost call of the code under test, `test` is pytest's name of
+    the test, `source_line` the statement that failed there; `source_path` and `line` are where it stands. A line is not
+    compared: an edit above moves it. Of two paths it only counts whether both are in one tree. `metric` is the one that
+    broke, `direction` is `above` or `below` its bound; `parameters` are names of weights and layers. `path` is the file
+    or model that the message names, its last two parts. `exit_code` and `signal` are known of a failure without an
     exception.
     """
 

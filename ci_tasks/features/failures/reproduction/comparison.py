@@ -8,8 +8,11 @@ Of one kind, they are the same failure if at least one piece of evidence is show
     evidence                  equal counts                             different counts
     statement                 if it is specific, or in one function    always
     function                  never                                    unless the same specific statement failed
-    test                      never                                    always, if both are parameters of one test;
+    test                      never                                    always, if both are parameters of one test, or
+                                                                       the statement is in a function that they call;
                                                                        else as a function
+    path of the code          never                                    if the two are below one directory: two files of
+                                                                       one tree with one name
     metric, path, status      always                                   always
     direction                 never                                    always
     weights and layers        always                                   if they have none in common
@@ -29,6 +32,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ci_tasks.features.failures.triage.evidence import ROOTS, SCRATCH
 from ci_tasks.features.failures.triage.signature import is_specific, stable
 from ci_tasks.records import FailureEvidence, Triage
 
@@ -36,6 +40,7 @@ SAME, ALIKE, DIFFERENT = "same", "alike", "different"
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP")
 _LEAST_EXIT_CODE = 3  # 1 and 2 are any program's
 _LEAST_WORDS = 3
+_LEAST_PARTS = 2
 _WORD = re.compile(r"[A-Za-z_]{3,}")
 _QUOTED_NAME = re.compile(r"""^['"][\w./-]{2,}['"]$|named ['"][\w.]+['"]""")
 _PARAMETERS = re.compile(r"\[.*\]$")
@@ -111,6 +116,8 @@ def _kind_differences(pair: _Pair) -> list[Difference]:
 def _evidence_differences(pair: _Pair) -> list[Difference]:
     ci, here = pair.ci, pair.here
     found = []
+    if _other_file(ci.source_path, here.source_path):
+        found.append(Difference("path of the code", ci.source_path, here.source_path))
     if pair.both(lambda side: side.source_line) and not pair.same_statement:
         found.append(Difference("statement", ci.source_line, here.source_line))
     if pair.both(lambda side: side.function) and ci.function != here.function and not pair.same_specific_statement:
@@ -140,7 +147,24 @@ def _other_test(pair: _Pair) -> bool:
         return False
     if _PARAMETERS.sub("", ci) == _PARAMETERS.sub("", here):
         return ci.endswith("]") and here.endswith("]")
-    return not pair.same_specific_statement
+    return not pair.same_specific_statement or any(map(_is_in_helper, (pair.ci, pair.here)))
+
+
+def _is_in_helper(side: FailureEvidence) -> bool:
+    """Whether the statement is in a function that the test calls, as other tests may."""
+    own = _PARAMETERS.sub("", side.test).rsplit(".", 1)[-1]
+    return bool(side.function) and side.function != own
+
+
+def _other_file(ci: str, here: str) -> bool:
+    """Whether two paths are of two files of one tree: below one directory they go apart. `/root/slime/a.py` and
+    `/home/me/slime/a.py` may be one file in two checkouts."""
+    a, b = ([part for part in path.replace("\\", "/").split("/") if part] for path in (ci, here))
+    while a and b and a[-1] == b[-1]:
+        a, b = a[:-1], b[:-1]
+    if min(len(a), len(b)) < _LEAST_PARTS or a[-2] != b[-2] or a[-2] in ROOTS:
+        return False
+    return not (SCRATCH.match(a[-1]) or SCRATCH.match(b[-1]))
 
 
 def _equal(pair: _Pair, ci: Triage, here: Triage) -> list[str]:

@@ -21,6 +21,8 @@ _STATEMENT = re.compile(r"^(?:assert|raise)\b")
 _PYTEST_CODE = re.compile(r"^>\s+(\S.*)$")
 _PYTEST_TEST = re.compile(r"^_{3,} (?:ERROR (?:at \w+ of|collecting) )?(\S.*?) _{3,}$")
 _DEF = re.compile(r"^\s*(?:async )?def (test_\w+)\(")
+_ANY_DEF = re.compile(r"^>?\s*(?:async )?def (\w+)\(")
+_SECTION = re.compile(r"^(?:_ ){5,}_?$")  # pytest's line between two calls of one traceback
 _SUMMARY = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py)::(\S+)")
 _PLACE = re.compile(r"^(\S+\.py):(\d+):(?: in (\w+)| [A-Z]\w*|$)")
 
@@ -91,9 +93,9 @@ _EXTENSION = (
 _BARE_FILE = re.compile(rf"['\"]([\w.@+=-]+{_EXTENSION})['\"]")
 # A path that begins nowhere is one if it has an extension, or is a model's name; `train/kl` is a metric's.
 _IS_PATH = re.compile(rf"^(?:~|\.{{0,2}}/)|{_EXTENSION}$|^[\w.-]*[A-Z][\w.-]*/|/[A-Z][\w.-]*$")
-_SOURCES = re.compile(r"\.(?:py|cpp|cc|cu|cuh|h|hpp|so[\d.]*)$")
-_SCRATCH = re.compile(r"(?i)^(?:tmp.*|temp|pytest-.*|session_.*|.*[0-9a-f]{8,}.*|\.{1,2}|~)$")
-_ROOTS = frozenset(
+_SOURCES = re.compile(r"\.(?:py|sh|cpp|cc|cu|cuh|h|hpp|so[\d.]*)$")
+SCRATCH = re.compile(r"(?i)^(?:tmp.*|temp|pytest-.*|session_.*|.*[0-9a-f]{8,}.*|\.{1,2}|~)$")
+ROOTS = frozenset(
     [
         "root",
         "home",
@@ -202,7 +204,7 @@ def _of_pytest(lines: FailureLines) -> _Place:
     for at in range(len(above) - 1, -1, -1):
         text = above[at].strip()
         if match := _PYTEST_CODE.match(above[at]):
-            code = match[1]
+            code, function = match[1], _enclosing(above[:at]) or function
             break
         if (match := _PLACE.match(text)) and at + 1 < len(above):  # --tb=short
             path, number, function, code = match[1], int(match[2]), match[3] or "", above[at + 1].strip()
@@ -212,6 +214,16 @@ def _of_pytest(lines: FailureLines) -> _Place:
             path, number = match[1], int(match[2])
             break
     return _Place(path, number, function, _test_name(lines, path), one_line(code))
+
+
+def _enclosing(above: Sequence[str]) -> str:
+    """The function whose code pytest prints just above; "" where it prints none of it."""
+    for text in reversed(above):
+        if match := _ANY_DEF.match(text):
+            return match[1]
+        if _SECTION.match(text.strip()) or _PYTEST_TEST.match(text.strip()):
+            break
+    return ""
 
 
 def _test_name(lines: FailureLines, path: str) -> str:
@@ -320,7 +332,7 @@ def _last_parts(path: str) -> str:
     parts = [part for part in path.split("/") if part]
     if len(parts) > 2 and parts[0] == "home":
         parts = parts[2:]
-    kept = [part for part in parts if not _SCRATCH.match(part) and part not in _ROOTS]
+    kept = [part for part in parts if not SCRATCH.match(part) and part not in ROOTS]
     return "/".join(name_without_ids(part) for part in kept[-2:])
 
 

@@ -17,7 +17,16 @@ from ci_tasks.records import FailureEvidence
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
 _REQUEST = re.compile(r"(?i)(request[ -]id: ?)[\w=;-]+")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
-_HOST = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b|\[?(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\]?(?::\d+)?")
+_HOST = re.compile(
+    r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b|\[?(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\]?(?::\d+)?"
+    r"|\[[0-9a-fA-F:]*::[0-9a-fA-F:]*\](?::\d+)?"
+)
+_URL_HOST = re.compile(r"(?<=://)[^/\s'\"<>()]+")
+# A name with a domain or a number, before a port; `actor.py:1300` is a place in a file.
+_HOST_PORT = re.compile(
+    r"(?<![\w/.-])(?:localhost|(?=[\w-]*[.-])[A-Za-z][\w-]*(?:\.[\w-]+)*(?<!\.py)(?<!\.cpp)(?<!\.cu)(?<!\.h)):\d{4,5}\b"
+)
+_DEVELOPMENT = re.compile(r"\.dev\d+(?:\+g[0-9a-f]+)?(?:\.d\d{8})?")
 _PATH = re.compile(r"(?:/[\w.@+~=-]+){2,}/?")
 _HEX = re.compile(r"\b(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b")
 _NUMBER = re.compile(r"(?<![A-Za-z_\d])[-+]?\d(?:[\d.,]*\d)?(?:e[-+]?\d+)?")
@@ -88,7 +97,8 @@ _SHOWN = 80
 def stable(message: str) -> str:
     """A message without what differs from run to run."""
     text = _REQUEST.sub(r"\1#", _UUID.sub("#", message))
-    text = _HOST.sub("<host>", text)
+    text = _HOST_PORT.sub("<host>", _HOST.sub("<host>", _URL_HOST.sub("<host>", text)))
+    text = _DEVELOPMENT.sub("", text)
     text = _ADDRESS.sub("<address>", text)
     text = _PATH.sub(_last_parts, text)
     text = _NAME.sub("<name>", text)
