@@ -83,7 +83,7 @@ class FailureEvidence:
     compared: an edit above moves it. Of two paths it only counts whether both are in one tree. `metric` is the one that
     broke, `direction` is `above` or `below` its bound; `parameters` are names of weights and layers. `path` is the file
     or model that the message names, its last two parts. `exit_code` and `signal` are known of a failure without an
-    exception.
+    exception, and of one whose message says how a program ended; `command` is then that program's first words.
     """
 
     exception: str = ""
@@ -101,6 +101,7 @@ class FailureEvidence:
     path: str = ""
     exit_code: int | None = None
     signal: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True)

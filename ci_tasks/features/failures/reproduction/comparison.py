@@ -7,6 +7,7 @@ Of one kind, they are the same failure if at least one piece of evidence is show
 
     evidence                  equal counts                             different counts
     statement                 if it is specific, or in one function    always
+    command of a program      never                                    always
     function                  never                                    unless the same specific statement failed
     test                      never                                    always, if both are parameters of one test, or
                                                                        the statement is in a function that they call;
@@ -22,8 +23,9 @@ Of one kind, they are the same failure if at least one piece of evidence is show
                               of its own, and no statement is known
                               on both sides
 
-A function is no evidence: one function has several checks. What one side does not show is neither equal nor different.
-SIGKILL and SIGTERM come from outside, so that two runs that were killed are alike and no more.
+Of a statement that only ran a program (CalledProcessError) no more than the program's signal or exit code counts as
+equal. A function is no evidence: one function has several checks. What one side does not show is neither equal nor
+different. SIGKILL and SIGTERM come from outside, so that two runs that were killed are alike and no more.
 """
 
 from __future__ import annotations
@@ -132,6 +134,7 @@ def _evidence_differences(pair: _Pair) -> list[Difference]:
         ("status code", ci.http_status, here.http_status),
         ("path", ci.path, here.path),
         ("signal", ci.signal, here.signal),
+        ("command", ci.command, here.command),
     ):
         if a and b and a != b:
             found.append(Difference(what, str(a), str(b)))
@@ -168,7 +171,18 @@ def _other_file(ci: str, here: str) -> bool:
 
 
 def _equal(pair: _Pair, ci: Triage, here: Triage) -> list[str]:
-    """The evidence that counts and is equal."""
+    """The evidence that counts and is equal. Where a statement only ran a program, that is how the program ended."""
+    mine, other = pair.ci, pair.here
+    found = [] if _ran_program(pair) else _equal_in_code(pair, ci, here)
+    if mine.signal in _CRASHES and mine.signal == other.signal:
+        found.append(f"signal {mine.signal}")
+    if (mine.exit_code or 0) >= _LEAST_EXIT_CODE and mine.exit_code == other.exit_code and not mine.signal:
+        found.append(f"exit code {mine.exit_code}")
+    return found
+
+
+def _equal_in_code(pair: _Pair, ci: Triage, here: Triage) -> list[str]:
+    """What the code under test says of its failure, as far as it is equal."""
     mine, other = pair.ci, pair.here
     found = []
     if pair.same_statement and (pair.same_specific_statement or _same_function(pair)):
@@ -181,13 +195,14 @@ def _equal(pair: _Pair, ci: Triage, here: Triage) -> list[str]:
         found.append(f"status code {mine.http_status}")
     if mine.path and mine.path == other.path:
         found.append(f"path {mine.path}")
-    if mine.signal in _CRASHES and mine.signal == other.signal:
-        found.append(f"signal {mine.signal}")
-    if (mine.exit_code or 0) >= _LEAST_EXIT_CODE and mine.exit_code == other.exit_code and not mine.signal:
-        found.append(f"exit code {mine.exit_code}")
     if not pair.both(lambda side: side.source_line) and _says_enough(ci, here):
         found.append(f"message {mine.message}")
     return found
+
+
+def _ran_program(pair: _Pair) -> bool:
+    """Whether the statement only ran a program, which may fail for many reasons."""
+    return bool(pair.ci.command or pair.here.command)
 
 
 def _same_function(pair: _Pair) -> bool:

@@ -76,6 +76,8 @@ _EXIT = re.compile(
     r"(?i)\b(?:exit(?:ed)?(?: with)?(?: status| ?code| code)?|return ?code|exitcode|non-zero exit status)"
     r"\s*[:=(]?\s*(-?\d{1,3})\b"
 )
+_ENDED = ("CalledProcessError", "SubprocessError")  # exceptions that say how a program ended
+_COMMAND = re.compile(r"(?s)\bCommand (.+?) (?:returned non-zero|died with)")
 _SIGNAL_NAME = re.compile(r"\b(SIG(?:SEGV|ABRT|KILL|TERM|BUS|ILL|FPE|INT|HUP|TRAP|QUIT))\b")
 _SIGNAL_NUMBER = re.compile(r"(?i)\bsignal[ :=(]+(\d{1,2})\b")
 _SIGNAL_WORDS = (
@@ -144,7 +146,8 @@ def evidence_of(lines: FailureLines) -> FailureEvidence:
     exception = exception_name(lines.name)
     place = _of_pytest(lines) if not lines.calls else _of_traceback(lines.calls)
     source_line = place.code
-    exit_code = None if lines.raised else _exit_code(message, lines.exit_code)
+    ended = not lines.raised or exception in _ENDED
+    exit_code = _exit_code(message, None if lines.raised else lines.exit_code) if ended else None
     metric = metric_of(source_line, message)
     return FailureEvidence(
         exception=exception,
@@ -161,7 +164,8 @@ def evidence_of(lines: FailureLines) -> FailureEvidence:
         http_status=_http_status(message),
         path=path_in(message),
         exit_code=exit_code,
-        signal="" if lines.raised else _signal(message, exit_code),
+        signal=_signal(message, exit_code) if ended else "",
+        command=command_in(message) if exception in _ENDED else "",
     )
 
 
@@ -334,6 +338,13 @@ def _last_parts(path: str) -> str:
         parts = parts[2:]
     kept = [part for part in parts if not SCRATCH.match(part) and part not in ROOTS]
     return "/".join(name_without_ids(part) for part in kept[-2:])
+
+
+def command_in(message: str) -> str:
+    """The first words of the command that an exception of subprocess quotes, up to its first option."""
+    match = _COMMAND.search(message)
+    words = re.sub(r"[\[\]',\"]", " ", match[1]).split() if match else []
+    return stable(" ".join(itertools.takewhile(lambda word: not word.startswith("-"), words)))
 
 
 def _exit_code(message: str, known: int | None) -> int | None:

@@ -21,6 +21,8 @@ _HOST = re.compile(
     r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b|\[?(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\]?(?::\d+)?"
     r"|\[[0-9a-fA-F:]*::[0-9a-fA-F:]*\](?::\d+)?"
 )
+_HOST_VALUE = re.compile(r"(?<=\bhost=')[^']+(?=')")
+_NUMBERS_BY_NUMBER = re.compile(r"\{#: #(?:, #: #)*\}")
 _URL_HOST = re.compile(r"(?<=://)[^/\s'\"<>()]+")
 # A name with a domain or a number, before a port; `actor.py:1300` is a place in a file.
 _HOST_PORT = re.compile(
@@ -97,7 +99,7 @@ _SHOWN = 80
 def stable(message: str) -> str:
     """A message without what differs from run to run."""
     text = _REQUEST.sub(r"\1#", _UUID.sub("#", message))
-    text = _HOST_PORT.sub("<host>", _HOST.sub("<host>", _URL_HOST.sub("<host>", text)))
+    text = _HOST_PORT.sub("<host>", _HOST.sub("<host>", _URL_HOST.sub("<host>", _HOST_VALUE.sub("<host>", text))))
     text = _DEVELOPMENT.sub("", text)
     text = _ADDRESS.sub("<address>", text)
     text = _PATH.sub(_last_parts, text)
@@ -106,7 +108,7 @@ def stable(message: str) -> str:
     text = _HEX.sub("#", text)
     text = _NUMBER.sub("#", _NOT_FINITE.sub("#", text))
     text = _TENSOR.sub(r"\1", text)
-    text = _LIST.sub("#", text)
+    text = _NUMBERS_BY_NUMBER.sub("#", _LIST.sub("#", text))
     text = _UNIT.sub(" B", text)
     text = _DICT.sub(_pairs_in_order, _SET.sub(_in_order, text))
     text = _SAMPLE.sub(r"\1\2<text>", _TEXT.sub("<text>", text))
@@ -172,6 +174,7 @@ def signature_of(evidence: FailureEvidence) -> str:
         evidence.path,
         "" if evidence.exit_code is None else str(evidence.exit_code),
         evidence.signal,
+        evidence.command,
     )
     return _signed(evidence, known)
 
