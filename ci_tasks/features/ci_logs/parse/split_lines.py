@@ -32,7 +32,7 @@ _TIME = rb"(?:\xef\xbb\xbf)?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(%s)Z(?: |(?=[\r\n
 _RAW = re.compile(_TIME % rb"\d{7}")
 _RAW_MILLISECONDS = re.compile(_TIME % rb"\d{3}")
 _GH = re.compile(rb"(?:\xef\xbb\xbf)?([^\t\r\n]{1,300})\t([^\t\r\n]{0,500})\t" + _TIME % rb"\d{3}(?:\d{4})?")
-_NUMBERED = re.compile(rb"(?:\xef\xbb\xbf)?[ ]{0,8}(\d{1,9})(?:\t| ?[|:] ?| |(?=\r?\n?\Z))")
+_NUMBERED = re.compile(rb"(?:\xef\xbb\xbf)?[ ]{0,8}(\d{1,9})(?:\t| ?[|:] ?| +(?=\d{4}-\d\d-\d\dT)| |(?=\r?\n?\Z))")
 _LEAST_NUMBERED, _MOST_PROBED = 3, 8  # lines at the beginning
 _RUNNER = b"Current runner version: '"
 _JOB_NAME = b"Complete job name: "

@@ -55,6 +55,7 @@ FORMS: list[tuple[str, bytes]] = [
     ("gh, with milliseconds", milliseconds(github.from_gh(FAILED))),
     ("raw, with a browser's line numbers", numbered(github.render(FAILED))),
     ("with spaces behind the numbers", numbered(github.render(FAILED), b" ")),
+    ("with columns of spaces behind the numbers", numbered(github.render(FAILED), b"   ")),
     ("gh, with line numbers and milliseconds", numbered(milliseconds(github.from_gh(FAILED)), b" | ")),
     ("two attempts, the first with another failure", github.render(BEFORE) + github.render(FAILED)),
     ("two attempts, the first passed", github.render(replace(PASSED, name=FAILED.name)) + github.render(FAILED)),
