@@ -67,6 +67,7 @@ PRIOR = {
     "rank wrapper": -2.0,
     "rank root": 1.0,
     "kind last": -2.0,
+    "said last": 2.0,
     "ignored": -6.0,
     "a success came later": -1.5,
     "not the first of its chain": -1.0,

@@ -52,6 +52,7 @@ def checkout(sample_repository: Path, tmp_path_factory: pytest.TempPathFactory) 
     person = tmp_path_factory.mktemp("person")
     path = shutil.copytree(sample_repository, person / "slime")
     (path / "failed.log").write_text(LOG)
+    (path / "yesterday.log").write_text("1 passed\n")
     (path / "hosts.yaml").write_text("overrides: []\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(person))

@@ -17,7 +17,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.executors import local_runs
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.records import Plan
+from ci_tasks.records import Plan, Triage
 from ci_tasks.results.record import log_facts, log_triage
 from ci_tasks.results.verdict import JobEnd
 
@@ -160,8 +160,13 @@ def failure_message(run: RunDir, code: int | None) -> str:
     """Why install steps that ended with `code` are no good."""
     triage = log_triage(run, JobEnd(run_directory.END_EXIT, code or 1))
     last = log_facts(run).last_line if triage is None else None
-    line = (triage.text or triage.line if triage else last and last[1]) or "no output"
+    line = (_blamed(triage) if triage else last and last[1]) or "no output"
     return f"the install steps ended with {code}: {line} (log {run.log})"
+
+
+def _blamed(triage: Triage) -> str:
+    """The line that is the reason; where none is sure, the best candidate."""
+    return triage.text or triage.line or next((candidate.line for candidate in triage.candidates), "")
 
 
 def _execute(run: RunDir, say: Say, should_continue: ShouldContinue) -> str | None:

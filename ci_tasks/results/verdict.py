@@ -33,6 +33,7 @@ _PODMANS_CODE = 126  # also of a command that cannot be executed, which is the j
 _DEVICE = "CDI devices"
 _ADAPTERS_CODES = (125, 126, 127)  # the last two for a program that is missing on a host without containers
 _DOCKERS_RULE = "image-pull"
+_KILLED = ("killed-by-shell", "killed-child")  # rules of lines that only report it
 SURE = 0.6  # a triage's confidence from which on it says that it was the environment
 _EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
 _FAILED = ("failed", "error")
@@ -133,9 +134,10 @@ def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | N
 
 
 def _environment(triage: Triage, containers: bool) -> bool:
-    """Whether the log is right to blame the environment: docker cannot have stopped a row that never called it."""
+    """Whether the log is right to blame the environment: docker cannot have stopped a row that never called it, and
+    that a process was killed does not say by whom."""
     sure = triage.verdict == BLOCKED and triage.confidence >= SURE
-    return sure and (containers or triage.rule != _DOCKERS_RULE)
+    return sure and (containers or triage.rule != _DOCKERS_RULE) and triage.rule not in _KILLED
 
 
 def _at_last_line(status: str, reason: str, evidence: Evidence, log: LogFacts) -> Verdict:

@@ -30,6 +30,7 @@ FULL = Triage("disk_full", "blocked", 4, "OSError: no space", "OSError#2", 0.9, 
 DAEMON = LogFacts(daemon="docker: Error response from daemon: no space")
 DEVICE = LogFacts(daemon="Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all")
 SRUN = LogFacts(srun="srun: unrecognized option '--container-image=x'")
+KILL = replace(FULL, rule="killed-by-shell")
 ADAPTER = LogFacts(blocked="mount source '/x' does not exist")
 
 TABLE = [
@@ -79,6 +80,7 @@ def test_each_end_has_its_status_and_reason(
 TRIAGED = [
     ("the log knows", JobEnd("exit", 1), SCRIPT, FOUND, "failed", "AssertionError: x", 4),
     ("JUnit names the test too", JobEnd("exit", 1), BAD, FOUND, "failed", "test_b: assert 1 == 2", 4),
+    ("a kill says not by whom", JobEnd("exit", 137), SCRIPT, KILL, "failed", FULL.text, 4),
     ("it was the environment", JobEnd("exit", 1), SCRIPT, FULL, "blocked", "OSError: no space", 4),
     ("it may have been the environment", JobEnd("exit", 1), SCRIPT, UNSURE, "failed", "AssertionError: x", 4),
     ("nobody knows", JobEnd("exit", 1), SCRIPT, NOT_ANALYSED, "failed", "exit code 1; last line: the end", 9),

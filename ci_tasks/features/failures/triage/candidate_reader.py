@@ -31,6 +31,7 @@ _ECHO = b"\x1b[36;1m"  # GitHub prints a step's script in this colour before it 
 _JOB_END = re.compile(r"(?:Process completed with exit code (\d+)|The operation was cancel|The job (?:was|has) )")
 _OF_TRACEBACK = re.compile(r"^\s*File \"|^\s{4,}|Traceback \(most recent|^\^+$|^E  |[,{(\[]$")
 _LAST = 10  # lines before the end
+_SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
 _SHORTEST = 12  # characters of a line that is only loud
 _MOST_ORIGINS = 64
 _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
@@ -114,7 +115,7 @@ class CandidateReader:
     def _keep_last(self, read: Sequence[PrefixedLine]) -> None:
         """The last lines before the end that no rule knows: a script's own words."""
         known = {candidate.line.number for candidate in self._kept.values()}
-        said = [line for line in read if line.text.strip() and line.level not in _SILENT]
+        said = [line for line in _without_scripts(read) if line.text.strip() and line.level not in _SILENT]
         for line in said[-_LAST:]:
             rule = self._rules.of(line.text, raised=False)
             is_told = rule is None or rule.rank in (ROOT, SYMPTOM, WRAPPER)
@@ -287,6 +288,16 @@ def _is_text(shown: str) -> bool:
     """Whether a line has words, and is neither binary nor a progress bar."""
     letters = sum(char.isalpha() for char in shown)
     return letters >= _SHORTEST and letters * 3 >= len(shown) and "�" not in shown
+
+
+def _without_scripts(read: Sequence[PrefixedLine]) -> list[PrefixedLine]:
+    """The lines but for what GitHub's runner prints of a step before it runs it: its script and environment."""
+    lines, inside = [], False
+    for line in read:
+        inside = (inside or line.text.startswith(_SCRIPT)) and not line.text.startswith(_END_OF_SCRIPT)
+        if not inside and not line.text.startswith(_END_OF_SCRIPT):
+            lines.append(line)
+    return lines
 
 
 _STRONGEST = 3

@@ -55,6 +55,11 @@ class CandidateList:
         lines = max([reader.last.number if reader.last else 0, *(candidate.line.number for candidate in kept)])
         return cls(kept, lines, reader.succeeded_at, reader.got_on_at)
 
+    @property
+    def last_said(self) -> Candidate | None:
+        """The last of the lines that only stand at the end."""
+        return next((one for one in reversed(self.candidates) if one.kind == LAST), None)
+
 
 def _is_normal(candidate: Candidate, normal: Set[str]) -> bool:
     template = masked(candidate.text)
@@ -155,6 +160,7 @@ def _where(
         "passed on later": bool(after),
         "passed on before": any(other < number for other in passing_on),
         "a success came later": max(log.succeeded_at, log.got_on_at) > candidate.last_at,
+        "said last": candidate.kind == LAST and candidate is log.last_said,
         "among many": math.log1p(len(log.candidates)) / 5 if candidate.kind == LAST else 0,
     }
 

@@ -14,6 +14,7 @@ from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 from ci_tasks.results.triage import UNKNOWN
 
 _NEAR = 200  # lines
+_MERE_ENDS = ("launcher", "going-down")  # rules
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+(?: [^-]*)? - (.+)")  # pytest's summary names the exception too
 
 
@@ -37,7 +38,19 @@ def rank(log: CandidateList, weights: Weights, failed: bool) -> Ranking:
     nothing = -1e3 if failed else score(weights.ranking, features_of_none(log))
     *shares, none = probabilities([*scores, nothing])
     pairs = sorted(zip(shares, log.candidates, strict=True), key=lambda pair: (-pair[0], pair[1].line.number))
-    return Ranking(pairs, none, max(scores, default=0.0))
+    return Ranking(_last_word_first(pairs, log), none, max(scores, default=0.0))
+
+
+def _last_word_first(pairs: list[tuple[float, Candidate]], log: CandidateList) -> list[tuple[float, Candidate]]:
+    """What only notes that something failed, right below a script's own words, is no better than these."""
+    said = log.last_said
+    first = pairs[0][1] if pairs else None
+    if said is None or first is None or first.rule is None or first.rule.name not in _MERE_ENDS:
+        return pairs
+    if first.line.number - said.line.number != 1:
+        return pairs
+    share = pairs[0][0]
+    return [(share, said), *((share, one) for share, one in pairs if one is not said)]
 
 
 def cause_of(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, str]:

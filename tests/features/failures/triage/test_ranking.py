@@ -148,6 +148,14 @@ def test_a_bare_exception_has_the_cause_of_its_chain() -> None:
     assert answers["KeyError: 'x'"] == ("disk_full", "blocked")
 
 
+def test_a_scripts_last_word_comes_first_and_what_is_printed_of_the_step_before_it_runs_does_not() -> None:
+    step = ["##[group]Run Install", "echo no room at the inn >&2; exit 3", "##[endgroup]"]
+    got = of("\n".join([*step, "no room at the inn", "job failed"]))
+    lines = [line for line in (got.line, *(candidate.line for candidate in got.candidates)) if line]
+    assert lines[0] == "no room at the inn"
+    assert step[1] not in lines
+
+
 def test_then_of_the_code_that_raised_it() -> None:
     got = of(traceback("KeyError: 'x'", place="/x/reward.py"), "engine died")
     assert (got.line, got.cause) == ("KeyError: 'x'", "reward_fn")
