@@ -31,6 +31,7 @@ _ECHO = b"\x1b[36;1m"  # GitHub prints a step's script in this colour before it 
 _JOB_END = re.compile(r"(?:Process completed with exit code (\d+)|The operation was cancel|The job (?:was|has) )")
 _OF_TRACEBACK = re.compile(r"^\s*File \"|^\s{4,}|Traceback \(most recent|^\^+$|^E  |[,{(\[]$")
 _LAST = 10  # lines before the end
+_FEWEST_LETTERS = 10  # of a line at the end that says something
 _SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
 _SHORTEST = 12  # characters of a line that is only loud
 _MOST_ORIGINS = 64
@@ -287,7 +288,7 @@ def _key(rule: Rule | None, text: str) -> tuple[str, str]:
 def _is_text(shown: str) -> bool:
     """Whether a line has words, and is neither binary nor a progress bar."""
     letters = sum(char.isalpha() for char in shown)
-    return letters >= _SHORTEST and letters * 3 >= len(shown) and "�" not in shown
+    return letters >= _FEWEST_LETTERS and letters * 3 >= len(shown) and "�" not in shown
 
 
 def _without_scripts(read: Sequence[PrefixedLine]) -> list[PrefixedLine]:
