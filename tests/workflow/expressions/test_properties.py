@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ci_tasks.workflow.expressions import (
@@ -78,12 +78,13 @@ def test_an_error_points_into_its_text(text: str) -> None:
 
 
 @given(TEXT)
+@example("NaN")
 def test_blanks_and_parentheses_around_an_expression_change_nothing(text: str) -> None:
     try:
-        tree = parse(text)
+        tree = repr(parse(text))  # two NaN are not equal
     except ExpressionError:
         return
-    assert parse(f" \n{text}\t ") == parse(f"({text})") == tree
+    assert repr(parse(f" \n{text}\t ")) == repr(parse(f"({text})")) == tree
 
 
 @given(st.text())
