@@ -14,7 +14,7 @@ from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 from ci_tasks.results.triage import UNKNOWN
 
 _NEAR = 200  # lines
-_MERE_ENDS = ("launcher", "going-down")  # rules
+_MERE_ENDS, _KILLS = ("launcher", "going-down"), ("killed-child", "killed-by-shell")  # rules
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+(?: [^-]*)? - (.+)")  # pytest's summary names the exception too
 
 
@@ -38,7 +38,7 @@ def rank(log: CandidateList, weights: Weights, failed: bool) -> Ranking:
     nothing = -1e3 if failed else score(weights.ranking, features_of_none(log))
     *shares, none = probabilities([*scores, nothing])
     pairs = sorted(zip(shares, log.candidates, strict=True), key=lambda pair: (-pair[0], pair[1].line.number))
-    return Ranking(_last_word_first(pairs, log), none, max(scores, default=0.0))
+    return Ranking(_root_before_kill(_last_word_first(pairs, log)), none, max(scores, default=0.0))
 
 
 def _last_word_first(pairs: list[tuple[float, Candidate]], log: CandidateList) -> list[tuple[float, Candidate]]:
@@ -51,6 +51,17 @@ def _last_word_first(pairs: list[tuple[float, Candidate]], log: CandidateList) -
         return pairs
     share = pairs[0][0]
     return [(share, said), *((share, one) for share, one in pairs if one is not said)]
+
+
+def _root_before_kill(pairs: list[tuple[float, Candidate]]) -> list[tuple[float, Candidate]]:
+    """That a process was killed is no better than what is known to have gone wrong."""
+    if not pairs or pairs[0][1].rule is None or pairs[0][1].rule.name not in _KILLS:
+        return pairs
+    root = next((one for _, one in pairs if one.rule is not None and one.rule.rank == ROOT and not one.ignored), None)
+    if root is None or root.survived:
+        return pairs
+    share = pairs[0][0]
+    return [(share, root), *((other, one) for other, one in pairs if one is not root)]
 
 
 def cause_of(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, str]:

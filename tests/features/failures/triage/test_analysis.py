@@ -24,3 +24,10 @@ def test_a_log_that_knows_better_than_the_timeout_is_believed() -> None:
 
 def test_another_end_is_read_from_the_log_alone() -> None:
     assert analyse([b"step 1\n"], JobEnd("exit", 1)) == triage([b"step 1\n"], 1)
+
+
+def test_what_the_timeout_itself_makes_a_job_print_is_no_reason() -> None:
+    died = "subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.SIGKILL: 9>."
+    log = [f'Traceback (most recent call last):\n  File "/x/run.py", line 3, in main\n    call()\n{died}\n'.encode()]
+    assert triage(log, 143).rule == "killed-child"
+    assert analyse(log, TIMEOUT).cause == "timeout_hang"

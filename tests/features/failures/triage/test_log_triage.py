@@ -252,3 +252,12 @@ def test_a_log_of_any_size_takes_little_memory() -> None:
     line, peak = done.stdout.decode().splitlines()
     assert line == "KeyError: 'the end'"
     assert int(peak) < 100 * 1024
+
+
+def test_that_a_process_was_killed_is_no_reason_where_one_is_known() -> None:
+    died = "subprocess.CalledProcessError: Command '['python', '-m', 'engine']' died with <Signals.SIGKILL: 9>."
+    text = (
+        "[TP0] Watchdog timeout (self.watchdog_timeout=300)\nTraceback (most recent call last):\n"
+        f'  File "/x/run.py", line 3, in main\n    call()\n{died}\n'
+    )
+    assert triage([text.encode()], 1).cause == "timeout_hang"
