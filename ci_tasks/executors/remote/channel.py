@@ -47,7 +47,7 @@ _MAX_MESSAGE = 2000  # characters of a refusal
 # Loads the agent that stands on standard input, or that an earlier client left, and hands it the rest. It is unpacked,
 # since Python keeps no byte code of what lies in a zip file: to compile it each time is most of a warm start.
 _BOOTSTRAP = """
-import hashlib, os, sys
+import os, sys
 MAGIC = {magic!r}
 def send(mark, text):
     os.write(1, MAGIC + mark + text.encode())
@@ -116,7 +116,14 @@ try:
 except OSError:
     code = agent
 sys.path.insert(0, code)
-from agent.serving.serve import main
+try:
+    from agent.serving.serve import main
+except ImportError:
+    if size:
+        raise
+    import shutil
+    shutil.rmtree(code, ignore_errors=True)  # removed since we looked, or half of it
+    send({asks!r}, "")
 main(home, agent, code)
 """
 

@@ -251,6 +251,21 @@ def test_an_agent_that_the_host_has_lost_is_sent_again(host: PipedHost) -> None:
     assert Path(second.run.log).read_bytes() == b"two\n"
 
 
+def test_an_agent_that_lost_its_code_is_unpacked_again(host: PipedHost) -> None:
+    """As when its directory is being removed while it starts."""
+    first = host.remote_run("echo one")
+    manager = host.open()
+    manager.start(first)
+    done(first)
+    manager.close()
+    (code,) = (host.home / ".ci-tasks/code").iterdir()
+    shutil.rmtree(code / "agent")
+    second = host.remote_run("echo two", "02")
+    host.open().start(second)
+    done(second)
+    assert Path(second.run.log).read_bytes() == b"two\n"
+
+
 def test_nobody_else_can_enter_the_workspace(host: PipedHost) -> None:
     remote_run = host.remote_run("true")
     host.open().start(remote_run)
