@@ -1,0 +1,48 @@
+"""A criterion of a training: what the guide asks for, and what the run showed of it. Pure.
+
+Three outcomes: shown, contradicted, not seen. What was asked for is no evidence that it happened, and what nobody could
+see is neither good nor bad: a training passes where all of its criteria are shown, fails where one is contradicted, and
+is not proven otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SHOWN, CONTRADICTED, NOT_SEEN = "shown", "contradicted", "not seen"
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """`outcome` is shown, contradicted or not seen. `evidence` is what was seen, or why nothing was; `place` is where:
+    `line 12`, `rank 0 (pid 71)`, a file. `follow_up` is what to do where it is not shown. `environment` says of a
+    contradicted one that the environment or the command is its reason, so that it is no evidence against the change."""
+
+    name: str
+    outcome: str
+    evidence: str
+    place: str = ""
+    follow_up: str = ""
+    environment: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.evidence}{f' ({self.place})' if self.place else ''}"
+
+
+def shown(name: str, evidence: str, place: str = "") -> Criterion:
+    return Criterion(name, SHOWN, evidence, place)
+
+
+def contradicted(
+    name: str, evidence: str, place: str = "", follow_up: str = "", *, environment: bool = False
+) -> Criterion:
+    return Criterion(name, CONTRADICTED, evidence, place, follow_up, environment)
+
+
+def not_seen(name: str, evidence: str, follow_up: str = "", place: str = "") -> Criterion:
+    return Criterion(name, NOT_SEEN, evidence, place, follow_up)
+
+
+def with_outcome(criteria: Iterable[Criterion], outcome: str) -> list[Criterion]:
+    return [criterion for criterion in criteria if criterion.outcome == outcome]
