@@ -22,7 +22,7 @@ from ci_tasks.report.table import (
     reason_with_attempts,
     rows_by_deviation,
 )
-from ci_tasks.report.triage import describe
+from ci_tasks.report.triage import describe, exceptions_of
 
 MOST = 900_000  # bytes
 _SYMBOLS = {"passed": "✅", "failed": "❌", "vacuous": "⚠️", "blocked": "🚧", "cancelled": "⏹️", "lost": "❓"}
@@ -97,6 +97,8 @@ def _failures(records: Sequence[RunRecord], context: bool) -> list[str]:
             triage_lines = triage_lines[: triage_lines.index("")]
         if record.hang is not None:
             triage_lines = [*hang_groups(record.hang), "", *triage_lines]
+        if exceptions := exceptions_of(record):
+            triage_lines = [*triage_lines, "", *(f"{kind}: {text}" for kind, text in exceptions)]
         lines += [f"<details><summary>{cell(record.row)}: {cell(triage.cause)}</summary>", ""]
         lines += [*fenced(triage_lines), "", "</details>", ""]
     return lines

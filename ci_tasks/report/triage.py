@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ci_tasks.errors import printable
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, RunRecord, Triage
 from ci_tasks.report.layout import columns, without_middle
 from ci_tasks.results.triage import UNKNOWN
 
@@ -42,6 +42,14 @@ def describe(triage: Triage, width: int | None = None) -> list[str]:
         facts += [("or:", f"{_cut(other.line)} (line {other.line_no}, {other.cause})") for other in triage.candidates]
     body = columns([(f"{name:<10}", text) for name, text in facts], width)
     return [verdict_sentence(triage), *body, *(printable(line) for line in _context(triage, width))]
+
+
+def exceptions_of(record: RunRecord) -> list[tuple[str, str]]:
+    """(what it is, exception) of those that the probe saw in the row's processes, the ones that nobody caught first."""
+    if record.probe is None:
+        return []
+    uncaught = [("uncaught", printable(text)) for text in record.probe.exceptions]
+    return [*uncaught, *(("in a task", printable(text)) for text in record.probe.task_exceptions)]
 
 
 def verdict_sentence(triage: Triage) -> str:

@@ -152,3 +152,11 @@ def test_a_row_that_hung_lists_who_stood_where() -> None:
     }
     text = render("b", [record("a", "failed", hang=hang, triage=triage)])
     assert ["rank", "3", "queue.get", "at", "l.py:8"] in [line.split() for line in text.splitlines()]
+
+
+def test_the_probes_exceptions_stand_with_the_failure_and_those_of_tasks_are_called_so() -> None:
+    probe = {"exceptions": ["pid 7, rank 3: KeyError: 'x'"], "task_exceptions": ["pid 1, task poll: OSError: gone"]}
+    triage = {"cause": "x", "verdict": "failed", "line_no": None, "line": "", "signature": "", "confidence": 0.5}
+    lines = render("b", [record("a", "failed", probe=probe, triage=triage)]).splitlines()
+    at = lines.index("uncaught: pid 7, rank 3: KeyError: 'x'")
+    assert lines[at + 1] == "in a task: pid 1, task poll: OSError: gone"

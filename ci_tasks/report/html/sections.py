@@ -13,7 +13,7 @@ from ci_tasks.report.html.words import clock
 from ci_tasks.report.outcome import Cause, Failure
 from ci_tasks.report.outcome import causes as causes_of
 from ci_tasks.report.table import attempts, evidence_of, rows_by_deviation
-from ci_tasks.report.triage import describe, numbered_context
+from ci_tasks.report.triage import describe, exceptions_of, numbered_context
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ class PageFailure:
     def context(self) -> list[tuple[int, str]]:
         """The lines around the failing one in the first row's log, numbered."""
         return numbered_context(self.triage) if self.triage else []
+
+    @property
+    def exceptions(self) -> list[tuple[str, str]]:
+        """Those that the probe saw in the first row's processes."""
+        return exceptions_of(self.rows[0].record)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 
 from ci_tasks import resources
 from ci_tasks.agent.codec import decode
-from ci_tasks.records import GpuUse, RunRecord
+from ci_tasks.records import GpuUse, ProbeSummary, RunRecord
 from ci_tasks.report.html.curves import CI, Curve
 from ci_tasks.report.html.page import Ci, Log, Run, page
 from ci_tasks.report.html.timeline import Bar
@@ -290,3 +290,11 @@ def test_a_failure_says_who_held_the_memory_and_what_the_machine_has_to_do_with_
     article = text[text.index("<article") : text.index("</article>")]
     assert "<strong>GPU memory</strong> of ppo: GPU 1 was fullest at 10:32:10 UTC: others 70 GiB" in article
     assert "<strong>Machine</strong> of ppo: GPU 1 of h100a failed this row 4 of 5 times" in article
+
+
+def test_a_failure_lists_the_exceptions_that_the_probe_saw() -> None:
+    probe = ProbeSummary(exceptions=(f"pid 7: {HOSTILE}",), task_exceptions=("pid 1, task poll: OSError: gone",))
+    text = "".join(page("b", [Run(replace(record("ppo", "failed", triage=TRIAGE), probe=probe))]))
+    article = text[text.index("<article") : text.index("</article>")]
+    assert 'in a task: <code class="text">pid 1, task poll: OSError: gone</code>' in article
+    assert "uncaught: <code" in article and HOSTILE not in article
