@@ -46,6 +46,8 @@ class Feature:
     `needs` are the names of the features that it requires. `repeated_run` runs a label several times: the
     implementation of `run --repeat` and `--until-fail`. `before_rows` is called before the rows of a host start: see
     `ci_tasks.run.row_plans.BeforeRows`.
+    `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
+    feature's shows, and returns its exit code, None for a run that is none of its.
     `suite` is a `workflow.suite.Suite`, `metric_format` a `results.metric_lines.MetricFormat`; `failure_analysis`,
     `hang_analysis` and `ci_log_reader` are the functions of the types in `results.analysis`.
     """
@@ -56,6 +58,7 @@ class Feature:
     nox_sessions: tuple[Session, ...] = ()
     repeated_run: str = ""
     before_rows: str = ""
+    run_summary: str = ""
     suite: str = ""
     metric_format: str = ""
     failure_analysis: str = ""

@@ -152,6 +152,10 @@ IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
 FRESH_ENV = switch("install all packages anew, not those that earlier runs of the same steps have installed", nox=True)
 NO_PROBE = switch("put no probe into the run's Python interpreters: no evidence from inside the job", nox=True)
 KEEP = switch("keep the container and the workspace of a row that fails, for `shell` and `retry`", nox=True)
+DETACH = switch("start the rows and return at once; `attach` fetches the results", nox=True)
+TIMEOUT = Option(
+    "minutes after which the run is ended (else timeout_minutes of the host)", float, metavar="MIN", unit="minutes"
+)
 REPEAT = number("number of repetitions", "repetitions", hint="for example --repeat 20", nox=True)
 
 # Existing runs.

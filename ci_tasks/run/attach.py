@@ -11,8 +11,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ci_tasks import registry
 from ci_tasks.agent import processes
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status
@@ -82,7 +83,16 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
         records = [_record(attached_run) for attached_run in attached]
     batches = dict.fromkeys(store.batch_of(attached_run.id) for attached_run in attached)
     logs = [attached_run.run.log for attached_run in attached]
-    return print_results(records, logs, ", ".join(batches), also=kept_lines(records, logs))
+    result = print_results(records, logs, ", ".join(batches), also=kept_lines(records, logs))
+    codes = [code for record, log in zip(records, logs, strict=True) for code in _summaries(record, log)]
+    return replace(result, exit_code=next(filter(None, codes), 0)) if codes else result
+
+
+def _summaries(record: RunRecord, log: str) -> list[int]:
+    """The exit codes of what features print of a run that has ended."""
+    hooks = [registry.load(feature.run_summary) for feature in registry.features() if feature.run_summary]
+    codes = [hook(record, os.path.dirname(log)) for hook in hooks]
+    return [code for code in codes if code is not None]
 
 
 def fetch(name: str, config: Config, host: str | None) -> list[LocatedRun]:

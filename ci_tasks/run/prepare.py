@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,8 @@ class RunRequest:
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
     `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
     `nodes` over how many nodes of a cluster each row runs. `prefetch`: what they will download comes first.
-    `run_needs`: jobs whose outputs decide the rows are run here. `probe`: the row's interpreters get it."""
+    `run_needs`: jobs whose outputs decide the rows are run here. `probe`: the row's interpreters get it.
+    `files`, name → text, are put into each run directory here: what a feature needs to know of the run when it ends."""
 
     label: str
     only: str | None = None
@@ -57,6 +58,7 @@ class RunRequest:
     prefetch: bool = False
     run_needs: bool = True
     probe: bool = True
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,9 @@ class RowPlanner:
         )
         os.makedirs(run.path, exist_ok=True)
         executor.write_plan(run, plan)
+        for name, text in self.request.files.items():
+            with open(os.path.join(run.path, name), "w", encoding="utf-8") as file:
+                file.write(text)
         return PreparedRow(
             row=row,
             plan=plan,

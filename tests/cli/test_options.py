@@ -45,7 +45,7 @@ SEVERAL = {
     "prefetch": ["only"],
     "lint": ["rule"],
     "mcp": ["host"],
-    "verl": ["variant"],
+    "verl": ["host", "variant"],
 }
 
 

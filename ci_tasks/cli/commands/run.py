@@ -9,6 +9,7 @@ from ci_tasks import registry
 from ci_tasks.cli.given_options import GivenOptions, with_given
 from ci_tasks.cli.options import (
     BASE,
+    DETACH,
     EVENTS,
     FRESH_ENV,
     HOST,
@@ -58,7 +59,7 @@ class RunOptions(GivenOptions):
     fresh_env: bool = FRESH_ENV.field()
     keep: bool = KEEP.field()
     no_probe: bool = NO_PROBE.field()
-    detach: bool = switch("start the rows and return at once; `attach` fetches the results", nox=True).field()
+    detach: bool = DETACH.field()
     image: str | None = IMAGE.field()
     nodes: int | None = NODES.field()
     repeat: int | None = REPEAT.field(

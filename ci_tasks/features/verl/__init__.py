@@ -5,6 +5,7 @@ from ci_tasks.registry import Command, Feature, Session
 FEATURE = Feature(
     name="verl",
     needs=("failures",),
+    run_summary="ci_tasks.features.verl.run_summary:attached",
     metric_format="ci_tasks.features.verl.metric_lines:FORMAT",
     commands=(
         Command(
@@ -15,8 +16,9 @@ FEATURE = Feature(
             json=(
                 "ci_tasks.features.verl.levels.summary:Summary",
                 "ci_tasks.records:PlanEntry[]",
+                "ci_tasks.records:BatchResult",
             ),
-            exit_codes="ci_tasks.features.verl.run_levels:RESULT_CODES",
+            exit_codes="ci_tasks.features.verl.run_summary:RESULT_CODES",
         ),
     ),
     nox_sessions=tuple(

@@ -9,7 +9,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_tasks.cli.options import EVENTS, HOST, JSON, KEEP, Option, flag_of, number, options_of, repeatable, switch, text
+from ci_tasks.cli.options import (
+    DETACH,
+    EVENTS,
+    HOST,
+    JSON,
+    KEEP,
+    NODES,
+    TIMEOUT,
+    Option,
+    flag_of,
+    number,
+    options_of,
+    repeatable,
+    switch,
+    text,
+)
 from ci_tasks.cli.output import for_programs, print_json
 from ci_tasks.errors import UsageError
 
@@ -45,9 +60,15 @@ class VerlOptions:
     verl: str = text(
         "the verl checkout (else VERL_REPO)", "DIR", required=True, environment="VERL_REPO", hint=_SAMPLE
     ).field()
-    host: str = HOST.field(default="local", commas=False)
+    host: str = HOST.field(
+        help="a host or a pool of hosts.yaml; several with commas: the first with free GPUs", default="local"
+    )
     image: str | None = text("verlai/verl:TAG (else VERL_IMAGE)", "IMAGE", environment="VERL_IMAGE").field()
-    gpus: int = number("number of GPUs that the run takes", "GPUs", default=8).field()
+    gpus: int = number("number of GPUs that the run takes, on each of its nodes", "GPUs", default=8).field()
+    nodes: int = NODES.field(help="number of Slurm nodes, with --gpus on each of them", default=1, nox=False)
+    timeout: float | None = TIMEOUT.field(
+        help="minutes after which the run is ended (else timeout_minutes of the host, else 90 to 720 by the level)"
+    )
     model_id: str = text("a small Hugging Face model", "ID", default="Qwen/Qwen2.5-0.5B").field()
     model_path: str | None = text("the model's directory on the host", "DIR").field()
     data: str | None = text(
@@ -75,7 +96,12 @@ class VerlOptions:
     env: tuple[str, ...] = repeatable("a variable for the wrapper; may be repeated", "NAME=VALUE").field()
     override: tuple[str, ...] = repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()
     test: tuple[str, ...] = repeatable("a test of Bridge, from its root; may be repeated", "FILE").field()
-    plan: bool = switch("write what would run, and stop").field()
+    plan: bool = switch("write what would run, print every training, and stop").field()
+    detach: bool = DETACH.field(
+        help="start the run and return at once; `attach` ends with the summary",
+        nox=False,
+        excludes=(("plan", "--plan starts nothing", ""),),
+    )
     markdown: bool = switch("print the summary as markdown").field()
     json: bool = JSON.field()
     events: str | None = EVENTS.field()
@@ -86,26 +112,31 @@ def verl(options: VerlOptions) -> int:
     """
     ci-tasks verl --level 0 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image verlai/verl:TAG
     ci-tasks verl --level 1 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image verlai/verl:TAG --plan
+    ci-tasks verl --level 1 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a,h100b --image IMAGE --timeout 60
+    ci-tasks verl --level 5 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --detach
     ci-tasks verl --level 5 --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim
 
     Prints the summary for the pull request. Exit code 0 if the level passed, 1 if it failed, 125 if it is blocked.
     """
+    from ci_tasks.agent.codec import encode
     from ci_tasks.features.verl import report, run_levels
+    from ci_tasks.records import BatchResult
     from ci_tasks.report.plan import describe
     from ci_tasks.run.hosts_files import open_config
 
     request = _request_of(options)
     config = open_config(request.bridge, request.verl)
     if options.plan:
-        plans = run_levels.plan(request, config)
-        print_json([run.public() for run in plans]) if options.json else print("\n".join(describe(plans)))
+        plans, overview = run_levels.plan(request, config)
+        lines = [*describe(plans), "", *overview]
+        print_json([run.public() for run in plans]) if options.json else print("\n".join(lines))
         return 0
     with for_programs(as_json=options.json, events=options.events) as events:
-        code, summary = run_levels.run(request, config, markdown=options.markdown, events=events)
+        code, result = run_levels.run(request, config, markdown=options.markdown, events=events)
         if events:
             events.exit_code = code
-    if options.json and summary is not None:
-        print_json(report.public(summary))
+    if options.json and result is not None:
+        print_json(encode(result) if isinstance(result, BatchResult) else report.public(result))
     return code
 
 
@@ -124,6 +155,8 @@ def _request_of(options: VerlOptions) -> VerlRequest:
         data=options.data,
         baseline=Path(options.baseline).expanduser() if options.baseline else None,
         keep=options.keep,
+        detach=options.detach,
+        minutes=options.timeout,
     )
 
 
@@ -148,6 +181,7 @@ def _level_request(options: VerlOptions) -> LevelRequest:
         env=_environment(options.env),
         overrides=options.override,
         gpus=options.gpus,
+        nodes=options.nodes,
     )
 
 
@@ -165,7 +199,7 @@ def _environment(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 _ALWAYS_SHOWN = ("level", "bridge", "verl", "host")
-_NOT_SHOWN = ("plan", "markdown", "json", "events", "keep")
+_NOT_SHOWN = ("plan", "markdown", "json", "events", "keep", "detach")
 
 
 def command_line(options: VerlOptions) -> str:
@@ -182,4 +216,4 @@ def _option_argv(flag: str, option: Option, value: object) -> list[str]:
     if option.kind is bool:
         return [flag]
     values = value if isinstance(value, tuple) else (value,)
-    return [word for item in values for word in (flag, str(item))]
+    return [word for item in values for word in (flag, f"{item:g}" if isinstance(item, float) else str(item))]

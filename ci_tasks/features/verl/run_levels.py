@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.checkout.tree_pair import copy_side_by_side, unlike_disk
-from ci_tasks.config import Config
+from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError
-from ci_tasks.features.verl import report
-from ci_tasks.features.verl.judge.read_log import metrics_of, read_run
-from ci_tasks.features.verl.judge.verdict_of_run import LevelRun, judge
-from ci_tasks.features.verl.judge.verdict_of_training import RunEnd
+from ci_tasks.features.verl import remarks
+from ci_tasks.features.verl.level_context import LevelContext
 from ci_tasks.features.verl.levels import wrapper
 from ci_tasks.features.verl.levels.job import LABEL, LevelJobOptions, workflow
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 from ci_tasks.features.verl.levels.script import BRIDGE, VERL
-from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, PASS, Provenance, Summary
-from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, Checkout, PlannedRun
+from ci_tasks.features.verl.levels.summary import Summary
+from ci_tasks.features.verl.run_summary import RESULT_CODES, conclude
+from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, PlannedRun
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import EventStream
-from ci_tasks.run.label import LabelResult
 from ci_tasks.run.prepare import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 
 _MINUTES = {0: 90, 1: 150, 2: 240, 3: 150, 4: 240, 5: 720}
 _BRIDGE_HAS = "src/megatron/bridge"
-_CHUNK = 1 << 18
-RESULT_CODES = {PASS: 0, FAIL: 1, BLOCKED: 125}
 
 
 @dataclass(frozen=True)
 class VerlRequest:
     """Where the levels run. `data` is a directory of the host with data and models, which the container sees
-    under the same path; `baseline` is the log of another run of level 5; `command` repeats this one."""
+    under the same path; `baseline` is the log of another run of level 5; `command` repeats this one. `minutes` is the
+    longest that the run may take, None for what the host or the level says."""
 
     request: LevelRequest
     bridge: Path
@@ -51,99 +46,71 @@ class VerlRequest:
     data: str | None = None
     baseline: Path | None = None
     keep: bool = False
+    detach: bool = False
+    minutes: float | None = None
 
 
 @dataclass(frozen=True)
 class TreesUnderTest:
-    """Both trees as they are now, copied side by side, and the trainings that they will run."""
+    """Both trees as they are now, copied side by side, the trainings that they will run, and what they are run with."""
 
     source: CheckoutSource
-    bridge: Checkout
-    verl: Checkout
+    context: LevelContext
     trainings: Sequence[Training]
 
 
-def plan(options: VerlRequest, config: Config) -> list[PlannedRun]:
-    """Write the run directory that the level would execute. Returns its plan."""
+def plan(options: VerlRequest, config: Config) -> tuple[list[PlannedRun], list[str]]:
+    """Write the run directory that the level would execute. Returns its plan, and as text every training and what is
+    known to be missing."""
     with _trees_under_test(options, config) as trees:
-        return running.plan(trees.source, config, _request(options))
+        planned = running.plan(trees.source, config, _request(options, trees))
+        return planned, [*remarks.of_trainings(trees.trainings), "", *_headline(options, trees)]
 
 
 def run(
     options: VerlRequest, config: Config, *, markdown: bool = False, events: EventStream | None = None
-) -> tuple[int, Summary | None]:
+) -> tuple[int, Summary | BatchResult | None]:
     """Run the asked level and those that it needs, and end with the summary as text or markdown. Returns the exit code
-    of its result, and the summary of what ran to its end."""
+    of its result, and the summary of what ran to its end, or what goes on without us."""
     if options.baseline is not None and not options.baseline.is_file():
         raise UsageError(f"--baseline names {options.baseline}, which is no file")
     with _trees_under_test(options, config) as trees:
-        print(
-            f"Bridge: {trees.bridge.title}, {options.bridge}\nverl:   {trees.verl.title}, {options.verl}",
-            flush=True,
-        )
-        done = running.execute_label(trees.source, config, _request(options), ExecutionOptions(events=events))
+        print("\n".join(_headline(options, trees)), flush=True)
+        how = ExecutionOptions(detach=options.detach, events=events)
+        done = running.execute_label(trees.source, config, _request(options, trees), how)
     if done is None:
         return EXIT_CODES[VACUOUS], None
+    if options.detach and not done.records:
+        print(
+            f"{done.batch}: the level goes on at {options.host}; `ci-tasks attach {done.batch}` ends with its summary"
+        )
+        return 0, done.going_on
     if done.records[0].status == CANCELLED:
         return done.exit_code, None
-    summary = _summary(options, trees, done)
     directory = os.path.dirname(done.logs[0])
-    for name, text in (
-        ("summary.txt", "\n".join(report.text(summary)) + "\n"),
-        ("summary.md", report.markdown(summary)),
-        ("summary.json", json.dumps(report.public(summary), indent=1, ensure_ascii=False) + "\n"),
-    ):
-        Path(directory, name).write_text(text, encoding="utf-8", errors="backslashreplace")
-    written = f"the summary, as text, markdown and JSON: {directory}"
-    print("\n".join(["", *_shown(summary, markdown=markdown), "", written]), flush=True)
+    summary = conclude(trees.context, done.records[0], directory, markdown=markdown)
     return RESULT_CODES[summary.result], summary
 
 
-def _summary(options: VerlRequest, trees: TreesUnderTest, done: LabelResult) -> Summary:
-    record, log = done.records[0], done.logs[0]
-    workspace = read_plan(RunDir(os.path.dirname(log))).workspace
-    provenance = Provenance(
-        bridge_commit=trees.bridge.commit[:12],
-        verl_commit=trees.verl.commit[:12],
-        command=options.command,
-        log=log if os.path.exists(log) else "",
-        bridge_dirty=trees.bridge.dirty,
-        verl_dirty=trees.verl.dirty,
-        image=options.image or "",
-        host=options.host,
-        bridge_root=f"{workspace}/{BRIDGE}" if workspace else "",
-    )
-    facts = read_run(lambda: _read_chunks(log), options.request.proofs)
-    baseline = metrics_of(lambda: _read_chunks(str(options.baseline))) if options.baseline else None
-    ended = RunEnd(record.status, record.reason)
-    return judge(LevelRun(options.request, trees.trainings, facts, ended, provenance, baseline))
-
-
-def _read_chunks(log: str) -> Iterator[bytes]:
-    """Nothing where there is no log: a run that never began has none."""
-    try:
-        with open(log, "rb", buffering=0) as source:
-            yield from iter(lambda: source.read(_CHUNK), b"")
-    except FileNotFoundError:
-        return
-
-
-def _shown(summary: Summary, *, markdown: bool) -> list[str]:
-    if markdown:
-        return report.markdown(summary).splitlines()
-    plot = ["", *report.plot(summary.curve)] if summary.curve is not None else []
-    return [*report.text(summary), *plot]
+def _headline(options: VerlRequest, trees: TreesUnderTest) -> list[str]:
+    context = trees.context
+    return [
+        f"Bridge: {context.bridge.title}, {options.bridge}",
+        f"verl:   {context.verl.title}, {options.verl}",
+        *(f"note: {remark}" for remark in context.remarks),
+    ]
 
 
 @contextmanager
 def _trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnderTest]:
     """Both trees, checked and copied, for as long as the block lasts. Raises UsageError, CheckoutError."""
-    spec = config.host(options.host)
+    specs = config.select_hosts(options.host)
     planned = trainings(options.request)
     _check_trees(options, planned)
-    if not options.image and spec.runtime != "none":
+    contained = _are_contained(specs)
+    if not options.image and contained:
         raise UsageError(
-            f"host {spec.name} runs levels in a container, and no image is named",
+            f"host {specs[0].name} runs levels in a container, and no image is named",
             hint="--image verlai/verl:TAG, a vLLM-flavored tag unless another engine is tested (or VERL_IMAGE)",
         )
     volumes = (f"{options.data}:{options.data}",) if options.data else ()
@@ -154,13 +121,49 @@ def _trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnd
         environment = LevelJobOptions(
             image=options.image,
             volumes=volumes,
-            minutes=_MINUTES[options.request.level],
-            simulated=spec.simulate,
-            contained=spec.runtime != "none",
+            minutes=_minutes(options, specs, config),
+            simulated=specs[0].simulate,
+            contained=contained,
         )
         job = workflow(options.request, planned, environment)
         source = CheckoutSource(trees, f"{options.bridge} and {options.verl}", job, unlike_disk=unlike_disk(made))
-        yield TreesUnderTest(source, made[BRIDGE], made[VERL], planned)
+        yield TreesUnderTest(source, _context(options, made, planned), planned)
+
+
+def _are_contained(specs: Sequence[HostSpec]) -> bool:
+    """Whether the hosts run a level in a container. Raises UsageError for hosts that need different scripts."""
+    first = specs[0]
+    for spec in specs[1:]:
+        if (spec.runtime == "none", spec.simulate) != (first.runtime == "none", first.simulate):
+            raise UsageError(
+                f"hosts {first.name} and {spec.name} do not run one and the same level: only one of them simulates, or "
+                "uses containers",
+                hint="name hosts of one kind",
+            )
+    return first.runtime != "none"
+
+
+def _minutes(options: VerlRequest, specs: Sequence[HostSpec], config: Config) -> float:
+    """What a person said for this run, else for the hosts (of several the shortest), else what the level takes."""
+    of_hosts = [spec.timeout_minutes for spec in specs if "timeout_minutes" in config.sources.get(spec.name, {})]
+    return options.minutes or min(of_hosts, default=float(_MINUTES[options.request.level]))
+
+
+def _context(options: VerlRequest, made: Mapping[str, Checkout], planned: Sequence[Training]) -> LevelContext:
+    known = [
+        *remarks.of_image(options.image or "", planned[0].env["ENGINE"]),
+        *remarks.of_trees(options.bridge, options.verl, options.request),
+    ]
+    return LevelContext(
+        request=options.request,
+        bridge=made[BRIDGE],
+        verl=made[VERL],
+        command=options.command,
+        host=options.host,
+        image=options.image or "",
+        baseline=str(options.baseline or ""),
+        remarks=tuple(known),
+    )
 
 
 def _check_trees(options: VerlRequest, planned: Sequence[Training]) -> None:
@@ -177,5 +180,13 @@ def _check_trees(options: VerlRequest, planned: Sequence[Training]) -> None:
             wrapper.check(script.read_text(encoding="utf-8", errors="replace"), training.env, training.script)
 
 
-def _request(options: VerlRequest) -> RunRequest:
-    return RunRequest(LABEL, None, options.host, keep=options.keep, by_runner=True)
+def _request(options: VerlRequest, trees: TreesUnderTest) -> RunRequest:
+    return RunRequest(
+        LABEL,
+        None,
+        options.host,
+        keep=options.keep,
+        by_runner=True,
+        nodes=options.request.nodes,
+        files=trees.context.files(),
+    )

@@ -23,6 +23,7 @@ TREES = "--bridge '/my trees/bridge' --verl /verl --host box"
         f"verl --level 2 {TREES} --gpus 4 --no-reward-model --variant dense,expert",
         f"verl --level 4 {TREES} --script a.sh --proof 'x y' --proof z --env A=1 --override k=v --test t.py",
         f"verl --level 5 {TREES} --steps 40 --baseline good.log",
+        f"verl --level 5 {TREES} --nodes 2 --timeout 7.5 --steps 40",
     ],
 )
 def test_the_command_of_a_plan_is_read_as_the_same_options(line: str) -> None:
@@ -32,7 +33,7 @@ def test_the_command_of_a_plan_is_read_as_the_same_options(line: str) -> None:
 
 def test_what_does_not_change_the_plan_is_left_out() -> None:
     line = f"verl --level 0 {TREES}"
-    assert command_line(options_of(shlex.split(f"{line} --plan --json --markdown --keep"))) == f"ci-tasks {line}"
+    assert command_line(options_of(shlex.split(f"{line} --json --markdown --keep --detach"))) == f"ci-tasks {line}"
 
 
 def test_each_option_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +55,7 @@ def test_each_option_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> Non
     }
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
     several = "--variant 'dense, expert' --proof x --proof y --env A=1 --override k=v --test t.py --steps 40 --gpus 4"
-    others = "--no-reward-model --enforce-eager --keep --baseline ~/good.log --image i"
+    others = "--no-reward-model --enforce-eager --keep --baseline ~/good.log --image i --nodes 2 --timeout 9 --detach"
     verl(options_of([*shlex.split(f"verl --level 4 {TREES} {several} {others}"), *words]))
     verl(options_of(shlex.split(f"verl --level 0 {TREES}")))
     full, plain = asked
@@ -69,10 +70,12 @@ def test_each_option_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> Non
         env={"A": "1"},
         overrides=("k=v",),
         gpus=4,
+        nodes=2,
         **given,
     )
     assert (full.bridge, full.verl, full.host, full.image) == (Path("/my trees/bridge"), Path("/verl"), "box", "i")
-    assert (full.baseline, full.keep) == (Path.home() / "good.log", True)
+    assert (full.baseline, full.keep, full.detach) == (Path.home() / "good.log", True, True)
+    assert (full.minutes, plain.minutes, plain.detach) == (9.0, None, False)
     assert plain.request == LevelRequest(0, model_id="Qwen/Qwen2.5-0.5B")
     assert (plain.baseline, plain.image, plain.data, plain.keep) == (None, None, None, False)
 

@@ -82,6 +82,39 @@ def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
         assert changed.stdout in ("", "?? note.txt\n")
 
 
+def test_a_detached_level_ends_with_its_summary_when_somebody_comes_back(pair: Any) -> None:
+    started = pair.verl("--level", "0", "--detach", "--json")
+    assert (started.code, started.json["status"]) == (0, "running"), started.err
+    attached = pair.ci_tasks("attach", started.json["id"])
+    assert attached.code == 0, attached.err
+    assert "Result: Pass - Level 0 passed" in attached.out
+    (summary,) = pair.home.glob("runs/*/01/summary.json")
+    assert json.loads(summary.read_text())["result"] == "Pass"
+
+
+def test_the_exit_code_of_attach_is_that_of_the_level_and_not_of_the_script(pair: Any) -> None:
+    pair.hosts(TINY_VERL_FAILURE="vanilla")
+    started = pair.verl("--level", "0", "--detach", "--json")
+    attached = pair.ci_tasks("attach", started.json["id"], "--json")
+    assert (attached.code, attached.json["exit_code"], attached.json["runs"][0]["status"]) == (1, 1, "passed")
+    assert "Result: Fail" in attached.err
+
+
+def test_the_longest_time_is_the_persons_then_the_hosts_then_the_levels(pair: Any) -> None:
+    hosts = {name: {"kind": "local", "runtime": "none", "gpus": 8} for name in ("box", "fast", "slow")}
+    hosts["fast"]["timeout_minutes"], hosts["slow"]["timeout_minutes"] = 30, 600
+    (pair.checkout / "hosts.yaml").write_text(json.dumps({"hosts": hosts}))
+    for argv, minutes in [
+        (("--host", "box"), 90),
+        (("--host", "fast"), 30),
+        (("--host", "slow"), 600),
+        (("--host", "slow", "--timeout", "7.5"), 7.5),
+    ]:
+        planned = pair.verl("--level", "0", "--plan", "--json", *argv)
+        assert planned.code == 0, planned.err
+        assert [plan["timeout_minutes"] for plan in planned.json] == [minutes], argv
+
+
 def test_files_of_either_tree_that_are_tested_unlike_on_disk_are_named_in_the_plan(pair: Any) -> None:
     for name in ("tiny-bridge", "tiny-verl"):
         for setting in ("clean", "smudge"):
@@ -127,6 +160,8 @@ REFUSED = [
     (["--bridge", "tiny-verl"], "is no Megatron-Bridge"),
     (["--verl", "tiny-bridge"], "has no tests/special_e2e/run_ppo_trainer_megatron.sh"),
     (["--host", "nowhere"], "unknown host 'nowhere'"),
+    (["--host", "box,local"], "do not run one and the same level"),
+    (["--detach", "--plan"], "cannot be combined"),
     (["--baseline", "gone.log"], "which is no file"),
 ]
 

@@ -129,7 +129,8 @@ SETTINGS: Mapping[str, str] = {
 @dataclass(frozen=True)
 class LevelRequest:
     """What a person asks for. `env` and `overrides` are additions of theirs; `script` (from verl's root) and `proofs`
-    (regular expressions of lines that show that the feature was active) are level 4's, `steps` level 5's."""
+    (regular expressions of lines that show that the feature was active) are level 4's, `steps` level 5's. `gpus` are
+    those of each of `nodes`."""
 
     level: int
     variants: tuple[str, ...] = (DENSE,)
@@ -148,6 +149,7 @@ class LevelRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     gpus: int = 8
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ def _complete(request: LevelRequest, training: Training) -> Training:
         **({} if plain else request.env),
         "TOTAL_TRAIN_STEPS": str(training.steps),
     }
-    overrides = (*training.overrides, *_reductions(request), *(() if plain else request.overrides))
+    overrides = (*training.overrides, *_changes(request), *(() if plain else request.overrides))
     return replace(training, env=env, overrides=overrides, clean=not training.resumes)
 
 
@@ -242,10 +244,12 @@ def _request_env(request: LevelRequest) -> dict[str, str]:
     return {name: value for name, value in named.items() if value}
 
 
-def _reductions(request: LevelRequest) -> tuple[str, ...]:
+def _changes(request: LevelRequest) -> tuple[str, ...]:
     overrides = []
     if request.no_reward_model:
         overrides.append("reward.reward_model.enable=False")
+    if request.nodes > 1:
+        overrides.append(f"trainer.nnodes={request.nodes}")
     if request.enforce_eager:
         overrides.append("actor_rollout_ref.rollout.enforce_eager=True")
     return tuple(overrides)

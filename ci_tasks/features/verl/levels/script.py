@@ -96,6 +96,26 @@ _NOT_OUR_RAY = r"""
 mark ray skipped "no ray stop outside of a container: another's Ray may run here"
 fresh_ray() { :; }
 """
+_NODES = r"""
+# One Ray over all nodes of the job: the others join at this address by themselves.
+ray stop --force > /dev/null 2>&1 || true
+said=$(ray start --head --port=6379 --node-ip-address="$MASTER_ADDR" --disable-usage-stats 2>&1) ||
+  stop ray blocked "$(printf '%s\n' "$said" | last)"
+export RAY_ADDRESS=$MASTER_ADDR:6379
+found=$(py - {nodes} 2>&1 << 'PY' | last
+import os, sys, time, ray
+ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
+end = time.monotonic() + 300
+count = 0
+while count < int(sys.argv[1]) and time.monotonic() < end:
+    count = sum(node["Alive"] for node in ray.nodes())
+    time.sleep(1)
+print(count)
+PY
+)
+[ "$found" = {nodes} ] || stop ray blocked "{nodes} nodes were asked for, and Ray has: $found"
+mark ray pass "{nodes} nodes at $RAY_ADDRESS"
+"""
 _NO_MODELOPT = """
 mark modelopt skipped "a simulated Bridge needs none"
 """
@@ -197,6 +217,7 @@ def render(
         _DEVICES,
         _ROOM.format(least=_ROOM_GB if not request.dummy_config else 1),
         _RAY if contained or simulated else _NOT_OUR_RAY,
+        _NODES.format(nodes=request.nodes) if request.nodes > 1 else "",
         _NO_MODELOPT if simulated else _MODELOPT,
         _IMPORT,
         _DATA,

@@ -1,0 +1,40 @@
+"""What a level's run was started with, kept in its directory: whoever comes back to the run can judge it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ci_tasks.agent.codec import from_json, to_json
+from ci_tasks.features.verl.levels.levels import LevelRequest
+from ci_tasks.records import Checkout
+
+FILE = "verl.json"
+
+
+@dataclass(frozen=True)
+class LevelContext:
+    """`command` repeats the run when it is pasted. `image` and `baseline` are "" where none was named; `remarks` are
+    limitations that were known before the run."""
+
+    request: LevelRequest
+    bridge: Checkout
+    verl: Checkout
+    command: str
+    host: str
+    image: str = ""
+    baseline: str = ""
+    remarks: tuple[str, ...] = ()
+
+    def files(self) -> dict[str, str]:
+        """For RunRequest.files."""
+        return {FILE: to_json(self, indent=1) + "\n"}
+
+
+def read_context(directory: str) -> LevelContext | None:
+    """The context of the run in `directory`; None where no level was started there from this machine."""
+    try:
+        with open(os.path.join(directory, FILE), encoding="utf-8") as source:
+            return from_json(LevelContext, source.read(), where=FILE)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,56 @@
+"""What is known before a level runs, and limits what it can show: an image's tag that moves or names another engine,
+and what the trees lack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ci_tasks.features.verl.levels.levels import LevelRequest, Training
+from ci_tasks.features.verl.levels.script import command
+
+_MEGATRON = "3rdparty/Megatron-LM"
+_DATA_SCRIPT = "examples/data_preprocess/gsm8k.py"
+_DUMMY_SCRIPT = "scripts/init_random_model.py"
+_ENGINES = {"sglang": r"sglang|sgl(?![a-z])", "trtllm": r"trt-?llm|tensorrt", "vllm": r"vllm"}
+
+
+def of_image(image: str, engine: str) -> Iterator[str]:
+    """`engine` is the one that the trainings ask for."""
+    if not image or "@sha256:" in image:
+        return
+    name, _, tag = image.rpartition("/")[2].partition(":")
+    if tag in ("", "latest"):
+        yield f"image {image} has no fixed tag: it may be another one tomorrow; pin the tag, or the digest that ran"
+    named = [other for other, pattern in _ENGINES.items() if re.search(pattern, f"{name}:{tag}", re.IGNORECASE)]
+    if named and engine not in named:
+        yield (
+            f"image {image} is one for {', '.join(named)}, and the rollout engine is {engine}: it may fail before "
+            f"Bridge is constructed, which says nothing of the change; pick a tag for {engine}"
+        )
+
+
+def of_trees(bridge: Path, verl: Path, request: LevelRequest) -> Iterator[str]:
+    """What the trees lack of what the level uses."""
+    if not _has_content(bridge / _MEGATRON):
+        yield (
+            f"{bridge} has an empty {_MEGATRON}: megatron.core will be that of the image, not the one that Bridge pins;"
+            f" `git -C {bridge} submodule update --init {_MEGATRON}`"
+        )
+    if not (request.train_files and request.val_files) and not (verl / _DATA_SCRIPT).is_file():
+        yield f"{verl} has no {_DATA_SCRIPT}, which prepares the data; name it by --train-files and --val-files"
+    if request.dummy_config and not (verl / _DUMMY_SCRIPT).is_file():
+        yield f"{verl} has no {_DUMMY_SCRIPT}, which --dummy-config needs"
+
+
+def of_trainings(trainings: Sequence[Training]) -> list[str]:
+    """Every training with all that is set for it, as `--plan` prints it."""
+    lines = ["Trainings, in this order; the first that does not pass ends the run:"]
+    for number, training in enumerate(trainings, 1):
+        lines += [f"{number}. {training.name}, to step {training.steps}", f"   {command(training)}"]
+    return lines
+
+
+def _has_content(directory: Path) -> bool:
+    return directory.is_dir() and any(path.name != ".git" for path in directory.iterdir())

@@ -1,0 +1,89 @@
+"""The summary of a level's run that has ended, from its directory alone, so that `attach` can end with it as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ci_tasks.agent.run_directory import RunDir, read_plan
+from ci_tasks.features.verl import report
+from ci_tasks.features.verl.judge.read_log import metrics_of, read_run
+from ci_tasks.features.verl.judge.verdict_of_run import LevelRun, judge
+from ci_tasks.features.verl.judge.verdict_of_training import RunEnd
+from ci_tasks.features.verl.level_context import LevelContext, read_context
+from ci_tasks.features.verl.levels.levels import trainings
+from ci_tasks.features.verl.levels.script import BRIDGE
+from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, PASS, Provenance, Summary
+from ci_tasks.records import CANCELLED, RunRecord
+
+_CHUNK = 1 << 18
+RESULT_CODES = {PASS: 0, FAIL: 1, BLOCKED: 125}
+
+
+def attached(record: RunRecord, directory: str) -> int | None:
+    """Print and store the summary of a run that somebody came back to. Returns the exit code of its result; None for
+    what is no level, or was cancelled."""
+    context = read_context(directory)
+    if context is None or record.status == CANCELLED:
+        return None
+    return RESULT_CODES[conclude(context, record, directory).result]
+
+
+def conclude(context: LevelContext, record: RunRecord, directory: str, *, markdown: bool = False) -> Summary:
+    """Judge the run, print its summary and store it in the run's directory."""
+    summary = summarize(context, record, directory)
+    for name, text in (
+        ("summary.txt", "\n".join(report.text(summary)) + "\n"),
+        ("summary.md", report.markdown(summary)),
+        ("summary.json", json.dumps(report.public(summary), indent=1, ensure_ascii=False) + "\n"),
+    ):
+        Path(directory, name).write_text(text, encoding="utf-8", errors="backslashreplace")
+    written = f"the summary, as text, markdown and JSON: {directory}"
+    print("\n".join(["", *_shown(summary, markdown=markdown), "", written]), flush=True)
+    return summary
+
+
+def summarize(context: LevelContext, record: RunRecord, directory: str) -> Summary:
+    run = RunDir(directory)
+    workspace = read_plan(run).workspace
+    provenance = Provenance(
+        bridge_commit=context.bridge.commit[:12],
+        verl_commit=context.verl.commit[:12],
+        command=context.command,
+        log=run.log if Path(run.log).exists() else "",
+        bridge_dirty=context.bridge.dirty,
+        verl_dirty=context.verl.dirty,
+        image=_image(context.image, record.environment.digest),
+        host=record.host or context.host,
+        bridge_root=f"{workspace}/{BRIDGE}" if workspace else "",
+    )
+    facts = read_run(lambda: _read_chunks(run.log), context.request.proofs)
+    baseline = metrics_of(lambda: _read_chunks(context.baseline)) if context.baseline else None
+    ended = RunEnd(record.status, record.reason)
+    summary = judge(LevelRun(context.request, trainings(context.request), facts, ended, provenance, baseline))
+    return replace(summary, limitations=(*summary.limitations, *context.remarks))
+
+
+def _image(named: str, digest: str | None) -> str:
+    """The image by its name, which may move, and by the digest of what ran."""
+    if not named or not digest:
+        return f"{named}, digest not seen" if named else ""
+    return f"{named}, {digest}"
+
+
+def _read_chunks(log: str) -> Iterator[bytes]:
+    """Nothing where there is no log: a run that never began has none."""
+    try:
+        with open(log, "rb", buffering=0) as source:
+            yield from iter(lambda: source.read(_CHUNK), b"")
+    except FileNotFoundError:
+        return
+
+
+def _shown(summary: Summary, *, markdown: bool) -> list[str]:
+    if markdown:
+        return report.markdown(summary).splitlines()
+    plot = ["", *report.plot(summary.curve)] if summary.curve is not None else []
+    return [*report.text(summary), *plot]

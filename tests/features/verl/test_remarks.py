@@ -1,0 +1,69 @@
+"""What is known before a level runs: images that move or serve another engine, and what the trees lack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.features.verl import remarks
+from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
+
+DIGEST = f"verlai/verl@sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("image", "engine", "words"),
+    [
+        ("", "vllm", []),
+        ("verlai/verl:vllm012.dev1", "vllm", []),
+        ("verlai/verl:latest", "vllm", ["no fixed tag"]),
+        ("registry:5000/verlai/verl", "vllm", ["no fixed tag"]),
+        (DIGEST, "vllm", []),
+        ("verlai/verl:sgl056.latest", "vllm", ["one for sglang, and the rollout engine is vllm"]),
+        ("verlai/verl:app-verl0.5-sglang0.4.9", "vllm", ["one for sglang"]),
+        ("verlai/verl:app-verl0.5-sglang0.4.9", "sglang", []),
+        ("verlai/verl:vllm011.dev7", "sglang", ["one for vllm, and the rollout engine is sglang"]),
+        ("verlai/verl:trtllm1.2", "vllm", ["one for trtllm"]),
+        # One that has both serves either; and a registry's name says nothing of the image.
+        ("verlai/verl:vllm-sglang-mcore", "sglang", []),
+        ("sglang.example.com/verl:1", "vllm", []),
+    ],
+)
+def test_an_image_is_remarked_on(image: str, engine: str, words: list[str]) -> None:
+    found = list(remarks.of_image(image, engine))
+    assert len(found) == len(words)
+    assert all(word in remark for word, remark in zip(words, found, strict=True))
+
+
+def test_a_submodule_that_was_not_checked_out_is_named_with_the_command_that_brings_it(tmp_path: Path) -> None:
+    megatron = tmp_path / "3rdparty/Megatron-LM"
+    megatron.mkdir(parents=True)
+    request = LevelRequest(0, train_files="/t", val_files="/v")
+    (remark,) = remarks.of_trees(tmp_path, tmp_path, request)
+    assert f"git -C {tmp_path} submodule update --init 3rdparty/Megatron-LM" in remark
+    (megatron / ".git").write_text("gitdir: ../../.git/modules/megatron")
+    assert len([*remarks.of_trees(tmp_path, tmp_path, request)]) == 1, "a link to a repository is no content"
+    (megatron / "megatron").mkdir()
+    assert not [*remarks.of_trees(tmp_path, tmp_path, request)]
+
+
+def test_a_script_is_missed_only_where_the_level_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "3rdparty/Megatron-LM/megatron").mkdir(parents=True)
+    (remark,) = remarks.of_trees(tmp_path, tmp_path, LevelRequest(0))
+    assert "examples/data_preprocess/gsm8k.py" in remark
+    given = LevelRequest(0, train_files="/t", val_files="/v", dummy_config="/c.json")
+    (remark,) = remarks.of_trees(tmp_path, tmp_path, given)
+    assert "scripts/init_random_model.py" in remark
+
+
+def test_every_training_is_shown_with_its_overrides() -> None:
+    planned = trainings(LevelRequest(1, nodes=2, overrides=("a.b=c",)))
+    lines = remarks.of_trainings(planned)
+    assert [line for line in lines if line[0].isdigit()] == [
+        "1. level 0, to step 1",
+        "2. level 1: save, to step 1",
+        "3. level 1: resume, to step 2",
+    ]
+    assert all(("a.b=c" in line, "trainer.nnodes=2" in line) == (True, True) for line in lines if "bash" in line)
+    assert "RESUME_MODE=auto" in lines[-1]
