@@ -116,7 +116,8 @@ def verl(options: VerlOptions) -> int:
     ci-tasks verl --level 5 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --detach
     ci-tasks verl --level 5 --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim
 
-    Prints the summary for the pull request. Exit code 0 if the level passed, 1 if it failed, 125 if it is blocked.
+    Prints the summary for the pull request. Exit code 0 if the level passed, 1 if it failed, 4 if it is not proven,
+    125 if it is blocked.
     """
     from ci_tasks.agent.codec import encode
     from ci_tasks.features.verl import report, run_levels

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ci_tasks.agent.codec import from_json, to_json
 from ci_tasks.features.verl.levels.levels import LevelRequest
@@ -15,7 +16,7 @@ FILE = "verl.json"
 @dataclass(frozen=True)
 class LevelContext:
     """`command` repeats the run when it is pasted. `image` and `baseline` are "" where none was named; `remarks` are
-    limitations that were known before the run."""
+    limitations that were known before the run. `scripts` are the texts of the trainings' wrappers, by their path."""
 
     request: LevelRequest
     bridge: Checkout
@@ -25,6 +26,7 @@ class LevelContext:
     image: str = ""
     baseline: str = ""
     remarks: tuple[str, ...] = ()
+    scripts: Mapping[str, str] = field(default_factory=dict)
 
     def files(self) -> dict[str, str]:
         """For RunRequest.files."""

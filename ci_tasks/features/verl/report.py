@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ci_tasks.errors import printable
-from ci_tasks.features.verl.levels.summary import Deliverable, EvidenceItem, MetricCurve, Summary
+from ci_tasks.features.verl.levels.summary import Deliverable, EvidenceItem, MetricCurve, Summary, TrainingCriteria
 
 _TICKS = re.compile(r"`+")
 _MARKUP = re.compile(r"[\\`*<>\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -37,6 +37,7 @@ def markdown(summary: Summary) -> str:
         f"- {deliverable.name}: **{deliverable.status}** - {_escaped(deliverable.text)}"
         for deliverable in summary.deliverables
     ]
+    lines += [line for training in summary.criteria for line in _table(training)]
     lines += ["", "**Evidence:**", ""]
     lines += [line for item in summary.evidence for line in _marked(item)]
     lines += ["", "**Limitations:**", "", *_list(summary.limitations)]
@@ -86,6 +87,9 @@ def _text(summary: Summary) -> Iterator[str]:
     yield f"Checkpoint/config: {summary.checkpoint}"
     yield "Deliverables:"
     yield from (_deliverable(deliverable) for deliverable in summary.deliverables)
+    for training in summary.criteria:
+        yield f"Criteria of {training.training}: {training.status}"
+        yield from (f"- {criterion.outcome}: {criterion}" for criterion in training.criteria)
     yield "Evidence:"
     for item in summary.evidence:
         yield f"- {item.name}: {item.lines[0]}"
@@ -98,6 +102,20 @@ def _text(summary: Summary) -> Iterator[str]:
 
 def _deliverable(deliverable: Deliverable) -> str:
     return f"- {deliverable.name}: {deliverable.status} - {deliverable.text}"
+
+
+def _table(training: TrainingCriteria) -> list[str]:
+    head = f"**Criteria of {_escaped(training.training)}:** **{training.status}**"
+    rows = [
+        f"| {_escaped(found.name)} | {found.outcome} | {_cell(found.evidence)} | {_cell(found.place)} |"
+        for found in training.criteria
+    ]
+    return ["", head, "", "| criterion | outcome | evidence | where |", "|---|---|---|---|", *rows]
+
+
+def _cell(text: str) -> str:
+    """As code in a table, whose columns a bar would end."""
+    return _code(text.replace("|", "\\|")) if text else ""
 
 
 def _marked(item: EvidenceItem) -> list[str]:

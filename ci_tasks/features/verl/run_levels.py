@@ -106,7 +106,7 @@ def _trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnd
     """Both trees, checked and copied, for as long as the block lasts. Raises UsageError, CheckoutError."""
     specs = config.select_hosts(options.host)
     planned = trainings(options.request)
-    _check_trees(options, planned)
+    scripts = _check_trees(options, planned)
     contained = _are_contained(specs)
     if not options.image and contained:
         raise UsageError(
@@ -127,7 +127,7 @@ def _trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnd
         )
         job = workflow(options.request, planned, environment)
         source = CheckoutSource(trees, f"{options.bridge} and {options.verl}", job, unlike_disk=unlike_disk(made))
-        yield TreesUnderTest(source, _context(options, made, planned), planned)
+        yield TreesUnderTest(source, _context(options, made, planned, scripts), planned)
 
 
 def _are_contained(specs: Sequence[HostSpec]) -> bool:
@@ -149,7 +149,9 @@ def _minutes(options: VerlRequest, specs: Sequence[HostSpec], config: Config) ->
     return options.minutes or min(of_hosts, default=float(_MINUTES[options.request.level]))
 
 
-def _context(options: VerlRequest, made: Mapping[str, Checkout], planned: Sequence[Training]) -> LevelContext:
+def _context(
+    options: VerlRequest, made: Mapping[str, Checkout], planned: Sequence[Training], scripts: Mapping[str, str]
+) -> LevelContext:
     known = [
         *remarks.of_image(options.image or "", planned[0].env["ENGINE"]),
         *remarks.of_trees(options.bridge, options.verl, options.request),
@@ -163,11 +165,14 @@ def _context(options: VerlRequest, made: Mapping[str, Checkout], planned: Sequen
         image=options.image or "",
         baseline=str(options.baseline or ""),
         remarks=tuple(known),
+        scripts=scripts,
     )
 
 
-def _check_trees(options: VerlRequest, planned: Sequence[Training]) -> None:
-    """Both checkouts are what they are said to be, and verl's script reads every variable that a training sets."""
+def _check_trees(options: VerlRequest, planned: Sequence[Training]) -> dict[str, str]:
+    """Both checkouts are what they are said to be, and verl's script reads every variable that a training sets. Returns
+    the scripts' texts by their path."""
+    texts: dict[str, str] = {}
     if not (options.bridge / _BRIDGE_HAS).is_dir():
         raise CheckoutError(
             f"{options.bridge} is no Megatron-Bridge: it has no {_BRIDGE_HAS}", hint="--bridge DIR names it"
@@ -176,8 +181,10 @@ def _check_trees(options: VerlRequest, planned: Sequence[Training]) -> None:
         script = options.verl / training.script
         if not script.is_file():
             raise CheckoutError(f"{options.verl} has no {training.script}", hint="--verl DIR names verl's checkout")
+        texts[training.script] = script.read_text(encoding="utf-8", errors="replace")
         if training.level != 4:  # a script of the user's own reads what it likes
-            wrapper.check(script.read_text(encoding="utf-8", errors="replace"), training.env, training.script)
+            wrapper.check(texts[training.script], training.env, training.script)
+    return texts
 
 
 def _request(options: VerlRequest, trees: TreesUnderTest) -> RunRequest:

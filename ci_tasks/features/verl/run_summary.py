@@ -15,11 +15,12 @@ from ci_tasks.features.verl.judge.verdict_of_training import RunEnd
 from ci_tasks.features.verl.level_context import LevelContext, read_context
 from ci_tasks.features.verl.levels.levels import trainings
 from ci_tasks.features.verl.levels.script import BRIDGE
-from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, PASS, Provenance, Summary
+from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS, Provenance, Summary
 from ci_tasks.records import CANCELLED, RunRecord
+from ci_tasks.results.probe_evidence import read_run_evidence
 
 _CHUNK = 1 << 18
-RESULT_CODES = {PASS: 0, FAIL: 1, BLOCKED: 125}
+RESULT_CODES = {PASS: 0, FAIL: 1, NOT_PROVEN: 4, BLOCKED: 125}
 
 
 def attached(record: RunRecord, directory: str) -> int | None:
@@ -62,7 +63,18 @@ def summarize(context: LevelContext, record: RunRecord, directory: str) -> Summa
     facts = read_run(lambda: _read_chunks(run.log), context.request.proofs)
     baseline = metrics_of(lambda: _read_chunks(context.baseline)) if context.baseline else None
     ended = RunEnd(record.status, record.reason)
-    summary = judge(LevelRun(context.request, trainings(context.request), facts, ended, provenance, baseline))
+    summary = judge(
+        LevelRun(
+            context.request,
+            trainings(context.request),
+            facts,
+            ended,
+            provenance,
+            baseline,
+            read_run_evidence(run),
+            context.scripts,
+        )
+    )
     return replace(summary, limitations=(*summary.limitations, *context.remarks))
 
 

@@ -7,8 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.features.verl.judge.failure_stages import WRONG_PATH
 from ci_tasks.features.verl.judge.log_records import DRIVER, WORKER, RunFacts
+from ci_tasks.features.verl.judge.process_evidence import evidence_of, import_criteria
+from ci_tasks.features.verl.levels.criterion import CONTRADICTED, with_outcome
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 _PATH = re.compile(r"/\S*/megatron/bridge/__init__\.py\S*|/\S*(?:site|dist)-packages/\S*")
@@ -25,9 +28,10 @@ class BridgeImports:
     text: str
 
 
-def check_imports(facts: RunFacts, root: str = "") -> BridgeImports:
-    """`root` is the Bridge checkout as the job sees it; "" for no more than telling it from an installed package."""
-    wrong = [*_wrong_marks(facts, root), *_wrong_lines(facts, root)]
+def check_imports(facts: RunFacts, root: str = "", evidence: RunEvidence | None = None) -> BridgeImports:
+    """`root` is the Bridge checkout as the job sees it; "" for no more than telling it from an installed package.
+    `evidence` is what the probe saw of the processes."""
+    wrong = [*_wrong_marks(facts, root), *_wrong_lines(facts, root), *_wrong_processes(facts, root, evidence)]
     mistaken = {line.split(":")[0] for line in wrong}
     right = [
         f"{who}: {facts.preflight[key].text}"
@@ -61,6 +65,13 @@ def _wrong_lines(facts: RunFacts, root: str) -> Iterator[str]:
         error = training.error
         if error is not None and WRONG_PATH.matches(error.text or error.line):
             yield f"line {error.line_no} of {training.name}: {error.text or error.line}"
+
+
+def _wrong_processes(facts: RunFacts, root: str, evidence: RunEvidence | None) -> Iterator[str]:
+    """The rest of a criterion is shown beside each training."""
+    for training in facts.trainings.values():
+        for criterion in with_outcome(import_criteria(evidence_of(evidence, training), root), CONTRADICTED):
+            yield f"{criterion.place or criterion.name} of {training.name}: {criterion.evidence}"
 
 
 def _elsewhere(path: str, root: str) -> bool:

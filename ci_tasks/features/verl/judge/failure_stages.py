@@ -3,7 +3,8 @@ section "Failure triage" as a table.
 
 The guide's line is Bridge-managed construction. What fails before it is Blocked: data, reward model, Ray, rollout
 engine, packages, disk, cluster. What fails in it or after it is Fail, except for what is the environment's whenever it
-happens, such as a full disk.
+happens, such as a full disk, and for what says neither: a rollout engine, GPU memory, a hang or a killed process after
+construction may be the change's doing or not.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ from ci_tasks.features.verl.judge.log_records import (
     REWARD_MODEL,
     ROOM,
     WORKER,
+    LoggedFailure,
 )
 from ci_tasks.records import BLOCKED, Triage
 
+DENSE_MODEL = "the request: expert parallelism of a dense model"
 CONSTRUCTION = "Bridge-managed construction"
 ALWAYS, BEFORE, NEVER = "always", "before construction", "never"
+UNCLEAR_AFTER = "before construction; nobody can tell after it"
 
 
 @dataclass(frozen=True)
 class Stage:
     """A row of the table. A failure belongs to the first whose `pattern` is in its text or frames, else to the first
     whose `causes` have its cause, which may be a guess. `environment` says when it is the environment's: always,
-    before construction, or never."""
+    before construction, or never; or before it, and of what follows nobody can tell."""
 
     name: str
     environment: str
@@ -78,8 +82,14 @@ STAGES = (
         r"No space left on device|Disk quota exceeded",
     ),
     Stage(
+        DENSE_MODEL,
+        ALWAYS,
+        "usage: the expert variant needs a routed checkpoint; name one with --model-id or --model-path",
+        pattern=r"num_moe_experts must|must be (?:set|non.?None) .*expert.?parallel",
+    ),
+    Stage(
         "verl's configuration",
-        BEFORE,
+        UNCLEAR_AFTER,
         "correct the settings: this verl does not have, or does not accept, the one that is named above",
         ("config_hydra",),
         r"Could not override|Could not append|is not in struct",
@@ -94,7 +104,7 @@ STAGES = (
     ),
     Stage(
         "the data",
-        BEFORE,
+        UNCLEAR_AFTER,
         "environment fix: prepare the data with examples/data_preprocess/gsm8k.py, or set TRAIN_FILES and VAL_FILES",
         pattern=r"\.parquet|rl_dataset|/datasets/(?:load|builder)|TRAIN_FILES|VAL_FILES",
     ),
@@ -116,6 +126,7 @@ STAGES = (
         ALWAYS,
         "environment fix: download the model once before the run, and pass MODEL_PATH",
         ("hf_download", "network_ssh"),
+        r"HfHubHTTPError|LocalEntryNotFound|RepositoryNotFound|GatedRepo|OfflineMode|Max retries exceeded|ReadTimeout",
     ),
     Stage(
         "the container or its image",
@@ -131,11 +142,25 @@ STAGES = (
         ("gpu_hardware", "gpu_busy", "lock_timeout", "port_in_use", "shm_too_small"),
     ),
     Stage(
-        "memory",
-        BEFORE,
+        "the host's or the container's memory",
+        ALWAYS,
+        "environment fix: more memory for the container, or fewer or smaller workers, then rerun",
+        ("host_oom_killed",),
+        r"running low on memory|Killed process \d|oom-kill|OOMKilled|memory cgroup out of memory",
+    ),
+    Stage(
+        "GPU memory",
+        UNCLEAR_AFTER,
         "reduce the load of each GPU first: TP/PP/CP, micro-batches, rollout batch size, response length",
-        ("cuda_oom", "host_oom_killed"),
-        r"out of memory",
+        ("cuda_oom",),
+        r"out of memory|OutOfMemoryError",
+    ),
+    Stage(
+        "communication between GPUs",
+        UNCLEAR_AFTER,
+        "rerun; where it hangs again, see which rank did not take part (the run's `hang` folder, NCCL_DEBUG=INFO)",
+        ("nccl_error", "timeout_hang"),
+        r"Watchdog caught collective|NCCL error|ncclSystemError|ncclRemoteError|ncclUnhandled",
     ),
     Stage(
         "checkpoint save/load",
@@ -147,15 +172,22 @@ STAGES = (
     ),
     Stage(
         "the rollout engine",
-        BEFORE,
+        UNCLEAR_AFTER,
         "report the boundary: a rollout that fails before actor construction may be verl's rollout engine's issue "
         "rather than a Bridge provider's; enforce_eager=True leaves CUDA graph capture out",
         ("vllm_engine_crash", "sglang_engine_crash", "cuda_graph_capture"),
-        r"\bvllm|vllm_|EngineCore|Engine core|rollout\w*\.py|llm_server|GPU memory utilization",
+        r"\bvllm|vllm_|Engine(?:Core|Dead)|Engine core|rollout\w*\.py|llm_server|GPU memory utilization",
+    ),
+    Stage(
+        "the death of a process",
+        UNCLEAR_AFTER,
+        "find out why it died (memory of the container, the worker's own log under artifacts), then rerun",
+        pattern=r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|"
+        r"exit type: SYSTEM_ERROR|exitcode: -\d",
     ),
     Stage(
         "Ray",
-        BEFORE,
+        UNCLEAR_AFTER,
         "environment fix: `ray stop --force` inside the container, then rerun",
         ("ray_cluster",),
         r"ray\.init|GCS|raylet|placement group",
@@ -191,28 +223,42 @@ PREFLIGHT_STAGES = {
     DRIVER: WRONG_PATH,
     WORKER: WRONG_PATH,
 }
+CHANGE, ENVIRONMENT, UNCLEAR = "the change", "the environment", "unclear"
 _SPECIAL = ("a full disk", "ROCR_VISIBLE_DEVICES beside CUDA_VISIBLE_DEVICES", "nvidia-modelopt")
 
 
 @dataclass(frozen=True)
 class FailureLocation:
-    """`environment` says that it is no evidence against the Bridge change; `constructed` that Bridge-managed
-    construction had begun."""
+    """`owner` is the change, the environment, or unclear: whose failure it is, as far as anybody can tell.
+    `constructed` says that Bridge-managed construction had begun."""
 
     stage: Stage
-    environment: bool
+    owner: str
     constructed: bool
+
+    def __str__(self) -> str:
+        if self.stage.name == CONSTRUCTION:
+            return f"in {CONSTRUCTION}"
+        return f"{self.stage.name}, {'after' if self.constructed else 'before'} {CONSTRUCTION} began"
 
 
 def locate_failure(error: Triage | None, constructed: bool, paths: Iterable[str] = ()) -> FailureLocation:
     """Of a training that failed. `paths` are those of its reward model."""
     if error is None:
-        return FailureLocation(_TRAINING if constructed else _START, not constructed, constructed)
+        owner = UNCLEAR if constructed else ENVIRONMENT
+        return FailureLocation(_TRAINING if constructed else _START, owner, constructed)
     text = _words(error)
     stage = _stage(error.cause, text) or (_TRAINING if constructed else _START)
     if any(path and path in text for path in paths):
         stage = _BY_NAME["the reward model"]
-    return FailureLocation(stage, _is_environment(stage, error, text, constructed), constructed)
+    return FailureLocation(stage, _owner(stage, text, constructed, blocked=error.verdict == BLOCKED), constructed)
+
+
+def locate_logged(failure: LoggedFailure, constructed: bool) -> FailureLocation:
+    """Of an error that the log has, whatever became of the training."""
+    text = "\n".join((failure.text, *failure.frames))
+    stage = _stage("", text) or (_TRAINING if constructed else _START)
+    return FailureLocation(stage, _owner(stage, text, constructed), constructed)
 
 
 def stage_of_check(key: str, text: str) -> Stage:
@@ -239,12 +285,14 @@ def _stage(cause: str, text: str) -> Stage | None:
     return matches or next((stage for stage in STAGES if cause in stage.causes), None)
 
 
-def _is_environment(stage: Stage, error: Triage, text: str, constructed: bool) -> bool:
+def _owner(stage: Stage, text: str, constructed: bool, *, blocked: bool = False) -> str:
     if stage.environment == NEVER:
-        return False
+        return CHANGE
     if not constructed:
-        return True
-    return stage.environment == ALWAYS and (error.verdict == BLOCKED or stage.matches(text))
+        return ENVIRONMENT
+    if stage.environment == ALWAYS and (blocked or stage.matches(text)):
+        return ENVIRONMENT
+    return CHANGE if stage.environment == BEFORE else UNCLEAR
 
 
 def _words(error: Triage) -> str:

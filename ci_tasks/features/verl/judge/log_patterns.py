@@ -27,8 +27,11 @@ CONSTRUCTION = {
     ),
     "HF import": re.compile(r"(?i)(?:load|import)\w* (?:HF|Hugging ?Face) (?:weights|model|check)|load_hf_weights"),
     "LoRA": re.compile(r"Enabling \w+ with rank=\d+|Adding lora to: |PEFT Adapter Information"),
-    "DDP": re.compile(r"Setting up DistributedDataParallel|(?i:wrapp\w+ .*\b(?:Megatron )?DDP\b)"),
-    "Megatron-FSDP": re.compile(r"Setting up (?:\w*FullyShard\w*|MegatronFSDP)|(?i:wrapp\w+ .*\bMegatron-?FSDP\b)"),
+    # Megatron-FSDP's adapter uses DDP's words too; the printed configuration says which it is.
+    "DDP": re.compile(r"Setting up DistributedDataParallel(?!.*use_(?:megatron|custom)_fsdp=True)"),
+    "Megatron-FSDP": re.compile(
+        r"Setting up (?:\w*FullyShard|Megatron-?FSDP)|Setting up Distr.*use_(?:megatron|custom)_fsdp=True"
+    ),
     "model": re.compile(r"contains [\d.]+[KMB]? parameters|> number of parameters on \(tensor|^module: \d+$"),
 }
 FRAME = re.compile(
@@ -36,6 +39,20 @@ FRAME = re.compile(
     r'/verl/models/mcore/)[^"]*", line \d+, in (?!<module>)'
 )
 BRIDGE = re.compile(r"(/[^\s\"'=:()]*)/megatron/bridge/[\w/.-]*\.py\b")
+TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
+CODE_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
+# The line that ends a traceback: the exception. Ray puts its own words between the frames.
+EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
+# What a process says, or what is said of it, when no traceback has to follow.
+DEATH = re.compile(
+    r"A worker died or was killed while executing|[Tt]he actor (?:is dead|died)|ActorDiedError|ActorUnavailableError|"
+    r"WorkerCrashedError|Worker exit type: SYSTEM_ERROR|running low on memory|Killed process \d|oom-kill|OOMKilled|"
+    r"^\s*(?:[\w.]+\.)?OutOfMemoryError:|CUDA out of memory\. Tried|Fatal Python error|Segmentation fault|"
+    r"Watchdog caught collective operation timeout|EngineDeadError|EngineCore (?:failed|died)|exitcode: -\d"
+)
+SIZE = re.compile(
+    r"\b((?:tensor|pipeline|expert)_model_parallel_size|context_parallel_size|expert_tensor_parallel_size)=(\d+)"
+)
 # Acceptable once the requested steps are done, as the guide has it.
 NOISE = re.compile(
     r"resource_tracker|leaked (?:semaphore|shared_memory|folder)|DataLoader worker \(pid|"
@@ -48,7 +65,10 @@ WORDS = (
     rb"(?i:checkpoint folder|param\w*:)|parameters|Enabling \w+ with|dding lora|Adapter Info|Setting up|module: \d|"
     rb"(?i:wrapp|provider|hf.weights|hf model|hf checkpoint|hugging ?face)|File \"|/megatron/bridge/|"
     rb"TF config|resource_tracker|leaked |DataLoader worker|worker died|raylet|(?i:shut ?down|shutting)|"
-    rb"destroy_process_group|(?m:^\++ )|main_ppo"
+    rb"destroy_process_group|(?m:^\++ )|main_ppo|Traceback \(most|(?i:actor (?:is )?d(?:ead|ied))|ActorDied|"
+    rb"ActorUnavail|"
+    rb"WorkerCrashed|SYSTEM_ERROR|low on memory|Killed process|oom-kill|OOMKilled|OutOfMemory|out of memory|"
+    rb"Fatal Python|Segmentation|Watchdog caught|EngineDead|EngineCore|exitcode: -"
 )
 
 

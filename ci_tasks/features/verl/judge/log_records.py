@@ -25,6 +25,14 @@ class QuotedLine:
 
 
 @dataclass(frozen=True)
+class SeenSize:
+    """A parallel size of the models that were built, each value once."""
+
+    values: tuple[int, ...]
+    line_no: int
+
+
+@dataclass(frozen=True)
 class PreflightCheck:
     """What the preflight found: `status` is pass, fail, skipped or blocked."""
 
@@ -32,6 +40,24 @@ class PreflightCheck:
     status: str
     text: str
     line_no: int
+
+
+@dataclass(frozen=True)
+class LoggedFailure:
+    """An error that the log has: the last line of a traceback with its `frames` (`file:function`, outermost first), or
+    a line that says of a process that it died. `construction` says that a frame lies in Bridge or in verl's code around
+    it. `finished` that all steps were done by then."""
+
+    line_no: int
+    text: str
+    frames: tuple[str, ...] = ()
+    construction: bool = False
+    finished: bool = False
+    process: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.process or f"line {self.line_no}"
 
 
 @dataclass(frozen=True)
@@ -43,7 +69,9 @@ class TrainingFacts:
     `frame` the first of a traceback that lies in it. `trainable` is the number of trainable parameters, None where
     the log does not say. `noise` is what was said after the last step and is known to be harmless. `bridge_paths` are
     directories from which megatron.bridge was loaded, each where it was seen first. `error` counts lines of the whole
-    log; it is None where the exit code is 0.
+    log; it is None where the training ended well. `failures` are all that the log has, whatever the exit code. `sizes`
+    are parallel sizes of built models, by their Megatron name. `starts` counts how often the trainer printed its
+    settings. `began_at` and `ended_at` are seconds since 1970.
     """
 
     name: str
@@ -62,10 +90,21 @@ class TrainingFacts:
     construction: Mapping[str, QuotedLine] = field(default_factory=dict)
     frame: QuotedLine | None = None
     trainable: int | None = None
+    trainable_seen: QuotedLine | None = None
     noise: tuple[QuotedLine, ...] = ()
     proofs: Mapping[str, QuotedLine] = field(default_factory=dict)
     bridge_paths: Mapping[str, QuotedLine] = field(default_factory=dict)
     error: Triage | None = None
+    failures: tuple[LoggedFailure, ...] = ()
+    sizes: Mapping[str, SeenSize] = field(default_factory=dict)
+    starts: int = 0
+    began_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether its progress bar reached its end."""
+        return self.progress is not None and 0 < self.progress[1] <= self.progress[0]
 
     def constructed(self, before: int | None = None) -> bool:
         """Whether Bridge-managed construction had begun, at the line `before` if one is given."""

@@ -18,7 +18,7 @@ from ci_tasks.results.log_scanner import LogScanner, blocks
 from ci_tasks.results.triage import UNKNOWN
 
 Log = Callable[[], Iterable[bytes]]
-_BEGIN, _COMMAND, _END = "begin", "command", "end"
+_BEGIN, _COMMAND, _END, _CLOCK = "begin", "command", "end", "clock"
 
 
 def read_run(log: Log, proofs: Sequence[str] = ()) -> RunFacts:
@@ -81,6 +81,12 @@ class _RunLogReader:
             self._current = TrainingLogParser(rest, number, self._proofs)
         elif key == _COMMAND and self._current is not None:
             self._current.command = rest
+        elif key == _CLOCK and self._current is not None:
+            at = _seconds(rest)
+            if self._current.began_at is None:
+                self._current.began_at = at
+            else:
+                self._current.ended_at = at
         elif key == _END:
             self._close(_exit_code(rest.rpartition(": ")[2]), number - 1)
         elif key in KEYS:
@@ -118,6 +124,13 @@ def _compiled(pattern: str) -> Any:
         ) from error
 
 
+def _seconds(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def _exit_code(text: str) -> int | None:
     try:
         return int(text)
@@ -126,9 +139,9 @@ def _exit_code(text: str) -> int | None:
 
 
 def _with_error(training: TrainingFacts, last: int | None, log: Log) -> TrainingFacts:
-    if training.exit_code == 0:
+    if training.exit_code == 0 and training.finished:
         return training
-    triaged = triage(_between(log(), training.line_no + 1, last), training.exit_code)
+    triaged = triage(_between(log(), training.line_no + 1, last), training.exit_code or None)
     return replace(training, error=_failure_only(_shifted(triaged, training.line_no)))
 
 

@@ -17,6 +17,8 @@ _ROOT_KEY = "actor_rollout_ref"
 _WORD = re.compile(r"^[+]{0,2}([A-Za-z_][\w]*(?:\.[\w-]+)+)=(.*)$", re.DOTALL)
 _NULL = ("null", "none", "~", "")
 _BOOLEAN = ("true", "false")
+_CONTINUED = re.compile(r" +(?:['\"{}\[\]()\d-]|True\b|False\b|None\b|inf\b|nan\b)")
+_LIST_SIGNS = re.compile(r"[\s'\"\[\](){}]")
 
 
 class _Missing:
@@ -29,10 +31,12 @@ MISSING: Final = _Missing()
 
 @dataclass(frozen=True)
 class Settings:
-    """`resolved` is False for those of the command: what was asked, not what became of it."""
+    """`resolved` is False for those of the command: what was asked, not what became of it. `place` is where they were
+    seen."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     resolved: bool = False
+    place: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.values)
@@ -61,6 +65,8 @@ def equals_requested(requested: str, resolved: Any) -> bool:
         return text == other or (text.lower() == other.lower() and text.lower() in (*_BOOLEAN, *_NULL))
     if isinstance(resolved, bool):
         return text.lower() == str(resolved).lower()
+    if isinstance(resolved, list | tuple | dict):
+        return _LIST_SIGNS.sub("", text) == _LIST_SIGNS.sub("", str(resolved))
     try:
         return float(text) == float(resolved)
     except (TypeError, ValueError):
@@ -83,7 +89,8 @@ def overrides_of_trace(trace: str) -> dict[str, Any]:
 
 
 class PrintedSettings:
-    """A nested dict that pprint prints over many lines, while others write between them."""
+    """A nested dict that pprint prints over many lines, while others write between them, its own process too: a warning
+    is no line of a dict."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -93,7 +100,7 @@ class PrintedSettings:
 
     def feed(self, origin: str, text: str) -> bool:
         """Whether the line is a part of it; afterwards `open` says whether more has to come."""
-        if origin != self._origin or (self._lines and not text.startswith(" ")):
+        if origin != self._origin or (self._lines and not _CONTINUED.match(text)):
             return False
         self._lines.append(text)
         self._size += len(text)

@@ -8,13 +8,23 @@ from ci_tasks.features.verl.judge.failure_stages import Stage
 from ci_tasks.features.verl.judge.learning_signal import REWARD, series
 from ci_tasks.features.verl.judge.log_records import BRIDGE_CHECKS, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.resolved_settings import MISSING, Settings
-from ci_tasks.features.verl.judge.verdict_of_training import LEARNING_LEVEL, TrainingVerdict, mismatches, shown
+from ci_tasks.features.verl.judge.training_criteria import value_text
+from ci_tasks.features.verl.judge.verdict_of_training import LEARNING_LEVEL, TrainingVerdict
 from ci_tasks.features.verl.levels import levels
 from ci_tasks.features.verl.levels.levels import LEVELS, SETTINGS, LevelRequest
-from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, PASS, SKIPPED, EvidenceItem, MetricCurve, Provenance
+from ci_tasks.features.verl.levels.summary import (
+    BLOCKED,
+    FAIL,
+    NOT_PROVEN,
+    PASS,
+    SKIPPED,
+    EvidenceItem,
+    MetricCurve,
+    Provenance,
+)
 
 NO_EVIDENCE = "this is not evidence against the Bridge change"
-_WORST_FIRST = (FAIL, BLOCKED, SKIPPED, PASS)
+_WORST_FIRST = (FAIL, BLOCKED, NOT_PROVEN, SKIPPED, PASS)
 _LONGEST = 400  # characters of a line that is quoted
 # What the summary names of the resolved settings, in the wrapper's variables.
 _NAMED = (
@@ -33,7 +43,6 @@ _NAMED = (
     ("SAVE_FREQ", "SAVE_FREQ"),
     ("RESUME_MODE", "RESUME_MODE"),
 )
-_WORD = {True: "ok", False: "not ok", None: "unknown"}
 _METRICS = (REWARD, "actor/pg_loss", "actor/kl_loss", "actor/entropy", "actor/grad_norm", "critic/vf_loss")
 
 
@@ -118,7 +127,6 @@ def key_lines(facts: RunFacts, verdicts: Sequence[TrainingVerdict]) -> Iterable[
         log_lines = (verdict.facts.scratch, verdict.facts.resumed_seen, verdict.facts.progress_seen)
         yield from (f"line {line.line_no}: {_short(line.text)}" for line in log_lines if line is not None)
         yield from _metrics(verdict.facts)
-        yield from (f"{_WORD[check.ok]}: {check.name}: {check.evidence}" for check in verdict.checks)
         error = verdict.facts.error
         if error is not None and error.line:
             yield f"line {error.line_no}: {_short(error.line)}"
@@ -152,9 +160,7 @@ def follow_ups(
     checks = facts.preflight.get(BRIDGE_CHECKS)
     if checks is not None and checks.status == "fail":
         steps.insert(0, "provider fix: the focused Bridge checks have to pass before the external run says anything")
-    for verdict in verdicts:
-        if verdict.status == FAIL and verdict.stage is None:
-            steps.extend(_after(verdict))
+    steps.extend(step for verdict in verdicts if verdict.status != PASS for step in verdict.follow_ups)
     if skipped := [verdict.training.name for verdict in verdicts if verdict.status == SKIPPED]:
         steps.append(f"rerun what was skipped: {', '.join(skipped)}")
     return tuple(dict.fromkeys(steps)) or ("rerun",)
@@ -169,23 +175,6 @@ def curve(verdicts: Sequence[TrainingVerdict]) -> MetricCurve | None:
         return None
     points = series(longest.facts.metrics, REWARD)
     return MetricCurve(REWARD, tuple(points)) if len(points) > 2 else None
-
-
-def _after(verdict: TrainingVerdict) -> list[str]:
-    """What to do about criteria that were missed by a training that ended well."""
-    facts = verdict.facts
-    if facts is None:
-        return []
-    steps = []
-    if mismatches(verdict.training, facts.settings):
-        steps.append("rerun with what was asked for active in the resolved settings")
-    if verdict.training.resumes:
-        steps.append("find out why the checkpoint was not loaded: keep verl's checkpoints/ between save and resume")
-    if any(check.ok is False for check in verdict.checks):
-        steps.append("triage the metrics above: data, reward, rollout, masking, or Bridge-side integration")
-    if verdict.training.level == 4:
-        steps.append("rerun with a command that activates the feature, or correct --proof")
-    return steps
 
 
 def _metrics(facts: TrainingFacts) -> Iterable[str]:
@@ -211,7 +200,7 @@ def _settings(settings: Settings, first: Settings | None) -> str:
 
 
 def _listed(values: Iterable[tuple[str, object]]) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in values)
+    return ", ".join(f"{name}={value_text(value)}" for name, value in values)
 
 
 def _values(settings: Settings) -> Iterable[tuple[str, object]]:

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ci_tasks.features.verl.judge import log_patterns as lines
-from ci_tasks.features.verl.judge.log_records import QuotedLine, TrainingFacts
+from ci_tasks.features.verl.judge.log_records import LoggedFailure, QuotedLine, SeenSize, TrainingFacts
 from ci_tasks.features.verl.judge.resolved_settings import PrintedSettings, Settings, overrides_of_trace
 from ci_tasks.results.log_lines import visible
 
-_MOST_STEPS, _MOST_NOISE, _MOST_PATHS = 1000, 5, 20
+_MOST_STEPS, _MOST_NOISE, _MOST_PATHS, _MOST_FAILURES, _MOST_FRAMES = 1000, 5, 20, 100, 200
 _TRACED = "main_ppo"
 
 
 class TrainingLogParser:
-    """Feed it the training's lines. It is `hungry` for lines without a telling word too while settings are printed, or
-    where a line of any words may be a proof."""
+    """Feed it the training's lines. It needs lines without a telling word too while settings or a traceback are
+    printed, and where a line of any words may be a proof."""
 
     def __init__(self, name: str, line_no: int, proofs: Mapping[str, Any]) -> None:
         self.name, self.line_no = name, line_no
@@ -25,6 +25,7 @@ class TrainingLogParser:
         self._proofs = dict(proofs)
         self._block: PrintedSettings | None = None
         self._resolved: Mapping[str, Any] = {}
+        self._resolved_line = 0
         self._requested: Mapping[str, Any] = {}
         self._metrics: dict[int, dict[str, float]] = {}
         self._first_step: tuple[int, int] | None = None
@@ -36,24 +37,34 @@ class TrainingLogParser:
         self._shown_proofs: dict[str, QuotedLine] = {}
         self._paths: dict[str, QuotedLine] = {}
         self._noise: list[QuotedLine] = []
+        self._settings_line = 0
+        self._starts = 0
+        self._sizes: dict[str, SeenSize] = {}
+        self._failures: list[LoggedFailure] = []
+        self._tracebacks: dict[str, _Traceback] = {}  # by who prints it
+        self.began_at: float | None = None
+        self.ended_at: float | None = None
 
     @property
     def needs_next_line(self) -> bool:
-        return self._block is not None or bool(self._proofs)
+        return self._block is not None or bool(self._proofs) or bool(self._tracebacks)
 
     def feed(self, number: int, text: str, has_pattern: bool = True) -> None:
-        """`telling` says that the line has one of the words of what we look for."""
+        """`has_pattern` says that the line has one of the words of what we look for."""
         origin, text = lines.split(text)
         if lines.TRACE.match(text):  # what the shell was told is no evidence of what happened
             if _TRACED in text and not self._requested:
                 self._requested = overrides_of_trace(lines.TRACE.sub("", text))
             return
-        self._prove(number, text)
-        if self._in_settings(origin, text) or not has_pattern:
+        if self._in_settings(origin, text):  # they repeat what was asked, and prove nothing
             return
-        if not self._resolved and self._block is None and lines.SETTINGS.match(text):
-            self._block = PrintedSettings(origin)
+        if self._block is None and has_pattern and lines.SETTINGS.match(text):
+            self._block, self._settings_line = PrintedSettings(origin), number
             self._in_settings(origin, text)
+            return
+        self._prove(number, text)
+        self._fail(number, origin, text)
+        if not has_pattern:
             return
         self._step(number, text)
         self._start(number, text)
@@ -61,7 +72,9 @@ class TrainingLogParser:
 
     def facts(self) -> TrainingFacts:
         """What is known by now."""
-        settings = Settings(self._resolved, True) if self._resolved else Settings(self._requested)
+        settings = Settings(self._requested)
+        if self._resolved:
+            settings = Settings(self._resolved, True, f"line {self._resolved_line}")
         return TrainingFacts(
             name=self.name,
             line_no=self.line_no,
@@ -79,9 +92,15 @@ class TrainingLogParser:
             construction=self._construction,
             frame=self._seen_lines.get("frame"),
             trainable=self._trainable,
+            trainable_seen=self._seen_lines.get("trainable"),
             noise=tuple(self._noise),
             proofs=self._shown_proofs,
             bridge_paths=self._paths,
+            failures=tuple(self._failures),
+            sizes=self._sizes,
+            starts=self._starts,
+            began_at=self.began_at,
+            ended_at=self.ended_at,
         )
 
     def _prove(self, number: int, text: str) -> None:
@@ -93,9 +112,34 @@ class TrainingLogParser:
         if self._block is None or not self._block.feed(origin, text):
             return False
         if not self._block.open:
-            self._resolved = self._block.value() or {}
+            value = self._block.value()
+            if value is not None:
+                self._starts += 1
+                if not self._resolved:
+                    self._resolved, self._resolved_line = value, self._settings_line
             self._block = None
         return True
+
+    def _fail(self, number: int, origin: str, text: str) -> None:
+        traceback = self._tracebacks.get(origin)
+        if lines.TRACEBACK.search(text):
+            self._tracebacks[origin] = _Traceback()
+        elif traceback is not None and traceback.feed(text):
+            del self._tracebacks[origin]
+            self._failure(number, text, tuple(traceback.frames), traceback.construction)
+        elif traceback is None and lines.DEATH.search(text):
+            self._failure(number, text)
+
+    def _failure(self, number: int, text: str, frames: tuple[str, ...] = (), construction: bool = False) -> None:
+        """A line that says the same again, as Ray does for every worker, adds nothing."""
+        shown = visible(text.strip().encode())
+        known = any((failure.text, failure.frames) == (shown, frames) for failure in self._failures)
+        if not known and len(self._failures) < _MOST_FAILURES:
+            self._failures.append(LoggedFailure(number, shown, frames, construction, self._finished))
+
+    @property
+    def _finished(self) -> bool:
+        return self._progress is not None and 0 < self._progress[1] <= self._progress[0]
 
     def _step(self, number: int, text: str) -> None:
         if "Training Progress" in text:
@@ -118,17 +162,39 @@ class TrainingLogParser:
         for what, pattern in lines.CONSTRUCTION.items():
             if what not in self._construction and pattern.search(text):
                 self._construction[what] = _log_line(number, text)
+        if text.startswith("TF config: "):
+            for name, size in lines.SIZE.findall(text):
+                seen = self._sizes.get(name, SeenSize((), number))
+                self._sizes[name] = SeenSize(tuple(sorted({*seen.values, int(size)})), seen.line_no)
         if match := lines.TRAINABLE.search(text):
             self._trainable = max(self._trainable or 0, lines.number(match[1]))
+            self._seen_lines.setdefault("trainable", _log_line(number, text))
         if lines.FRAME.search(text):
             self._seen_lines.setdefault("frame", _log_line(number, text))
         if "/megatron/bridge/" in text and (match := lines.BRIDGE.search(text)) and len(self._paths) < _MOST_PATHS:
             self._paths.setdefault(match[1], _log_line(number, text))
 
     def _end(self, number: int, text: str) -> None:
-        finished = self._progress is not None and 0 < self._progress[1] <= self._progress[0]
-        if finished and len(self._noise) < _MOST_NOISE and lines.NOISE.search(text):
+        if self._finished and len(self._noise) < _MOST_NOISE and lines.NOISE.search(text):
             self._noise.append(_log_line(number, text))
+
+
+class _Traceback:
+    """One that is being printed."""
+
+    def __init__(self) -> None:
+        self.frames: list[str] = []
+        self.construction = False
+        self._lines = 0
+
+    def feed(self, text: str) -> bool:
+        """Whether this line ends it."""
+        self._lines += 1
+        if match := lines.CODE_FRAME.match(text):
+            self.frames = [*self.frames[-_MOST_FRAMES:], f"{match['file'].rpartition('/')[2]}:{match['function']}"]
+            self.construction = self.construction or bool(lines.FRAME.search(text))
+        ended = bool(self.frames) and bool(lines.EXCEPTION.match(text))
+        return ended or self._lines > 10 * _MOST_FRAMES
 
 
 def _log_line(number: int, text: str) -> QuotedLine:

@@ -3,18 +3,21 @@
 the first that holds                                         result
 focused Bridge checks failed                                 Fail
 megatron.bridge is not the local checkout's                  Blocked  (nothing that follows is evidence)
-a training failed in or after Bridge-managed construction,   Fail
-or missed a criterion of its level
-something failed before it, or the environment did           Blocked
-a criterion of the requested level was not shown             Blocked
+a criterion of a training is contradicted                    Fail
+one is, and the environment or the command is the reason     Blocked
+a criterion of a training was not seen                       Not proven
+a training was not run                                       Blocked
+the imports or the whole log were not seen, or the run       Not proven
+failed for what no criterion sees
 none of these                                                Pass
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.features.verl.judge import summary_text
 from ci_tasks.features.verl.judge.bridge_imports import BridgeImports, check_imports
 from ci_tasks.features.verl.judge.failure_stages import (
@@ -26,7 +29,7 @@ from ci_tasks.features.verl.judge.failure_stages import (
     stage_of_reason,
 )
 from ci_tasks.features.verl.judge.log_records import BRIDGE_CHECKS, DRIVER, WORKER, Metrics, PreflightCheck, RunFacts
-from ci_tasks.features.verl.judge.verdict_of_training import RunEnd, TrainingVerdict, judge_training
+from ci_tasks.features.verl.judge.verdict_of_training import JudgedRun, RunEnd, TrainingVerdict, judge_training
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.features.verl.levels.summary import (
     BACKEND,
@@ -35,6 +38,7 @@ from ci_tasks.features.verl.levels.summary import (
     FAIL,
     IMPORT,
     LOG,
+    NOT_PROVEN,
     NOT_REQUESTED,
     PASS,
     SKIPPED,
@@ -42,6 +46,7 @@ from ci_tasks.features.verl.levels.summary import (
     Deliverable,
     Provenance,
     Summary,
+    TrainingCriteria,
 )
 
 _FAILED = ("fail", "blocked")
@@ -50,7 +55,7 @@ _FAILED = ("fail", "blocked")
 @dataclass(frozen=True)
 class LevelRun:
     """A finished run of the levels. `trainings` are those of the request, in order; `baseline` are metrics to compare
-    level 5's with."""
+    level 5's with, `evidence` is what the probe saw, `scripts` are the texts of the trainings' wrappers, by path."""
 
     request: LevelRequest
     trainings: Sequence[Training]
@@ -58,6 +63,8 @@ class LevelRun:
     ended: RunEnd
     provenance: Provenance
     baseline: Metrics | None = None
+    evidence: RunEvidence | None = None
+    scripts: Mapping[str, str] = field(default_factory=dict)
 
 
 def judge(run: LevelRun) -> Summary:
@@ -77,6 +84,11 @@ def judge(run: LevelRun) -> Summary:
         passed_level=run_verdict.passed_level,
         preflight=tuple(Deliverable(mark.key, mark.status, mark.text) for mark in facts.preflight.values()),
         curve=summary_text.curve(run_verdict.verdicts),
+        criteria=tuple(
+            TrainingCriteria(verdict.training.name, verdict.status, verdict.criteria)
+            for verdict in run_verdict.verdicts
+            if verdict.criteria
+        ),
     )
 
 
@@ -85,8 +97,13 @@ class _RunVerdict:
 
     def __init__(self, run: LevelRun) -> None:
         self.request, self.facts, self.ended, self.log = run.request, run.facts, run.ended, run.provenance.log
-        self.check_imports: BridgeImports = check_imports(run.facts, run.provenance.bridge_root)
-        self.verdicts = self._verdicts(run.trainings, run.baseline)
+        root = run.provenance.bridge_root
+        self.check_imports: BridgeImports = check_imports(run.facts, root, run.evidence)
+        smoke = run.facts.trainings.get(run.trainings[0].name)
+        judged = JudgedRun(
+            run.request, run.ended, root, run.evidence, run.scripts, smoke.proofs if smoke else {}, run.baseline
+        )
+        self.verdicts = self._verdicts(run.trainings, judged)
 
     @property
     def passed_level(self) -> int | None:
@@ -108,7 +125,7 @@ class _RunVerdict:
             return (
                 FAIL if is_own_import(self.check_imports.wrong) else BLOCKED
             ), f"{IMPORT}: {self.check_imports.wrong}"
-        for status in (FAIL, BLOCKED):
+        for status in (FAIL, BLOCKED, NOT_PROVEN):
             for verdict in self.verdicts:
                 if verdict.status == status:
                     return status, f"{verdict.training.name}: {verdict.text}"
@@ -132,7 +149,6 @@ class _RunVerdict:
         if self.check_imports.wrong:
             yield stage_of_check(WORKER, self.check_imports.wrong)
             return
-        yield from (verdict.stage for verdict in self.verdicts if verdict.stage is not None)
         if not any(verdict.facts for verdict in self.verdicts):
             yield from (stage_of_check(mark.key, mark.text) for mark in self._blocking())
             if self.ended.stopped and not list(self._blocking()):
@@ -140,23 +156,21 @@ class _RunVerdict:
             elif not list(self._blocking()) and self.facts.error is not None:
                 yield locate_failure(self.facts.error, False).stage
 
-    def _verdicts(self, trainings: Sequence[Training], baseline: Metrics | None) -> list[TrainingVerdict]:
+    def _verdicts(self, trainings: Sequence[Training], judged: JudgedRun) -> list[TrainingVerdict]:
         verdicts: list[TrainingVerdict] = []
         for training in trainings:
             if self.check_imports.wrong:
                 text = "stopped: megatron.bridge is not the local checkout's, so nothing that ran is evidence"
                 verdicts.append(TrainingVerdict(training, SKIPPED, text, self.facts.trainings.get(training.name)))
                 continue
-            verdict = judge_training(
-                training, self.facts.trainings.get(training.name), self.request, self.ended, baseline
-            )
+            verdict = judge_training(training, self.facts.trainings.get(training.name), judged)
             if verdict.facts is None:
                 verdict = TrainingVerdict(training, SKIPPED, f"not run: {self._why_not(verdicts)}")
             verdicts.append(verdict)
         return verdicts
 
     def _why_not(self, before: Sequence[TrainingVerdict]) -> str:
-        bad = next((verdict for verdict in before if verdict.status in (FAIL, BLOCKED)), None)
+        bad = next((verdict for verdict in before if verdict.status in (FAIL, BLOCKED, NOT_PROVEN)), None)
         if bad is not None:
             return f"{bad.training.name} did not pass"
         blocking = next(self._blocking(), None)
@@ -181,10 +195,10 @@ class _RunVerdict:
                 return BLOCKED, f"{stage_of_check(blocking.key, blocking.text).name} ({blocking.key}): {blocking.text}"
             return BLOCKED, self._ending()
         if not self._logged:
-            return BLOCKED, f"the log is not whole: {self.ended.log_error or 'there is none'}"
+            return NOT_PROVEN, f"the log is not whole: {self.ended.log_error or 'there is none'}"
         if not self.check_imports.shown:
-            return BLOCKED, f"{IMPORT} was not shown: {self.check_imports.text}"
-        return FAIL, self._ending()
+            return NOT_PROVEN, f"{IMPORT} was not shown: {self.check_imports.text}"
+        return NOT_PROVEN, self._ending()
 
     def _blocking(self) -> Iterator[PreflightCheck]:
         """Checks of the preflight that did not pass and are no deliverable of their own."""
@@ -212,7 +226,7 @@ class _RunVerdict:
             return Deliverable(IMPORT, PASS, self.check_imports.text)
         reached = {DRIVER, WORKER} & set(self.facts.preflight)
         why = self.check_imports.text if reached else f"not reached: {self._why_not(())}"
-        return Deliverable(IMPORT, BLOCKED, why)
+        return Deliverable(IMPORT, NOT_PROVEN if reached else BLOCKED, why)
 
     def _variants(self, rest: Sequence[TrainingVerdict]) -> Deliverable:
         if not rest:

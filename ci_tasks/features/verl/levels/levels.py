@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from ci_tasks.errors import UsageError
 
 WRAPPER = "tests/special_e2e/run_ppo_trainer_megatron.sh"
+DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B"  # a dense one
 DENSE, EXPERT = "dense", "expert"
 VARIANTS = (DENSE, EXPERT)
 FEWEST_STEPS, MOST_STEPS = 20, 100  # of level 5: fewer show no trend, more are a benchmark
@@ -165,11 +166,6 @@ class Training:
     resumes: bool = False
     clean: bool = True
     script: str = WRAPPER
-
-    @property
-    def expected(self) -> Mapping[str, str]:
-        """Setting → value that verl's resolved configuration has to show, as the wrapper's words."""
-        return {SETTINGS[name]: value for name, value in self.env.items() if name in SETTINGS}
 
 
 def trainings(request: LevelRequest) -> tuple[Training, ...]:

@@ -192,7 +192,9 @@ train() {
   if [ "$2" = 1 ]; then rm -rf -- "$VERL_REPO/checkpoints"; fi
   fresh_ray
   printf 'ci-tasks-verl: command: %s\n' "$3"
+  printf 'ci-tasks-verl: clock: %s\n' "$(date +%s.%N)"
   (cd "$VERL_REPO" && eval "$3"); code=$?
+  printf '\nci-tasks-verl: clock: %s' "$(date +%s.%N)"
   printf '\nci-tasks-verl: end: %s: %s\n' "$1" "$code"
   [ "$code" = 0 ] || exit "$code"
 }

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ci_tasks.features.verl.levels.criterion import Criterion
 from ci_tasks.records import JSON_SCHEMA
 
 PASS, FAIL, BLOCKED, SKIPPED, NOT_REQUESTED = "Pass", "Fail", "Blocked", "Skipped", "Not requested"
+NOT_PROVEN = "Not proven"
 CHECKS = "Bridge-side checks"
 IMPORT = "Local Bridge import in verl"
 BACKEND = "verl Megatron backend run"
@@ -23,11 +25,20 @@ _POINTS = {
 
 @dataclass(frozen=True)
 class Deliverable:
-    """One line: `status` is Pass, Fail, Blocked, Skipped or Not requested; `text` its evidence or reason."""
+    """One line: `status` is Pass, Fail, Blocked, Not proven, Skipped or Not requested; `text` its evidence."""
 
     name: str
     status: str
     text: str
+
+
+@dataclass(frozen=True)
+class TrainingCriteria:
+    """The criteria of one training, and the status that follows from them."""
+
+    training: str
+    status: str
+    criteria: tuple[Criterion, ...]
 
 
 @dataclass(frozen=True)
@@ -65,9 +76,9 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Summary:
-    """`result` is Pass, Fail or Blocked; `passed_level` the highest requested level whose criteria were met, None where
-    none was. `deliverables` are five and `evidence` four, in the guide's order; `preflight` has a line for each mark
-    of the preflight."""
+    """`result` is Pass, Fail, Blocked or Not proven; `passed_level` the highest requested level whose criteria were
+    met, None where none was. `deliverables` are five and `evidence` four, in the guide's order; `preflight` has a line
+    for each mark of the preflight, `criteria` an entry for each training that began."""
 
     result: str
     sentence: str
@@ -80,6 +91,7 @@ class Summary:
     passed_level: int | None = None
     preflight: tuple[Deliverable, ...] = ()
     curve: MetricCurve | None = None
+    criteria: tuple[TrainingCriteria, ...] = ()
 
     def deliverable(self, name: str) -> Deliverable:
         """Raises KeyError for a name that is none of the five."""

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.features.verl.judge.read_log import read_run
+from ci_tasks.features.verl.judge.requested_settings import requested_settings
 from ci_tasks.features.verl.judge.verdict_of_run import LevelRun, judge
-from ci_tasks.features.verl.judge.verdict_of_training import RunEnd, expected
+from ci_tasks.features.verl.judge.verdict_of_training import RunEnd
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 from ci_tasks.features.verl.levels.summary import Provenance, Summary
 
@@ -26,7 +28,7 @@ PREFLIGHT = {
     "reward-model": "pass: /models/rm",
     "model": "pass: /models/qwen",
 }
-BUILT = (
+LORA = (
     "(WorkerDict pid=90) Enabling LORA with rank=4, alpha=4, dropout=0.0",
     "(WorkerDict pid=90)   Adapter parameters:   8,192",
 )
@@ -50,14 +52,14 @@ class Writer:
         *,
         body: Sequence[str] | None = None,
         resolved: Mapping[str, Any] | None = None,
-        log_lines: Sequence[str] = BUILT,
+        log_lines: Sequence[str] = LORA,
         exit_code: int | None = 0,
     ) -> str:
         """One training that did what it was asked, except for `resolved`, settings that became something else; `body`
         is what follows the settings, `said` what stands there before the first step."""
         lines = [f"ci-tasks-verl: begin: {training.name}", f"ci-tasks-verl: command: bash {training.script}"]
         lines += [f"{WHO}{line}" for line in pprint.pformat(self.settings(training, resolved or {})).splitlines()]
-        lines += [*log_lines, *self.steps(training)] if body is None else body
+        lines += [*built(training), *log_lines, *self.steps(training)] if body is None else body
         if exit_code is not None:
             lines.append(f"ci-tasks-verl: end: {training.name}: {exit_code}")
         return "".join(f"{line}\n" for line in lines)
@@ -86,7 +88,7 @@ class Writer:
     def settings(self, training: Training, other: Mapping[str, Any]) -> dict[str, Any]:
         """verl's whole configuration, nested."""
         flat = {"algorithm.adv_estimator": "gae", "data.max_response_length": 512, "trainer.resume_mode": "disable"}
-        flat |= {dotted: literal(value) for dotted, value in expected(training).items()}
+        flat |= {dotted: literal(asked.value) for dotted, asked in requested_settings(training).items()}
         values: dict[str, Any] = {}
         for dotted, value in {**flat, "actor_rollout_ref.model.path": "/models/qwen", **other}.items():
             *parents, last = dotted.split(".")
@@ -105,11 +107,32 @@ class Writer:
         log_path: str = "/runs/1/log",
         image: str = "",
         host: str = "",
+        evidence: RunEvidence | None = None,
     ) -> Summary:
         """The summary of a log; without an `ended`, of a run that ended well."""
         facts = read_run(lambda: [log.encode()], request.proofs)
         provenance = Provenance("abc1234", "def5678", "invoke verl", log_path, image=image, host=host, bridge_root=ROOT)
-        return judge(LevelRun(request, trainings(request), facts, ended or RunEnd("passed"), provenance))
+        run = LevelRun(request, trainings(request), facts, ended or RunEnd("passed"), provenance, evidence=evidence)
+        return judge(run)
+
+
+def built(training: Training) -> list[str]:
+    """What is said of a model that became what was asked."""
+    names = {
+        "TP": "tensor_model",
+        "PP": "pipeline_model",
+        "CP": "context",
+        "EP": "expert_model",
+        "ETP": "expert_tensor",
+    }
+    sizes = ", ".join(
+        f"{name}_parallel_size={training.env.get(f'COMMON_{short}', '1')}" for short, name in names.items()
+    )
+    fsdp = training.env["USE_MEGATRON_FSDP"]
+    return [
+        f"(WorkerDict pid=90) TF config: GPTModelProvider({sizes})",
+        f"(WorkerDict pid=90) Setting up DistributedDataParallel with config Config(use_megatron_fsdp={fsdp})",
+    ]
 
 
 def metrics(step: int) -> dict[str, float]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.features.verl.judge.failure_stages import STAGES, locate_failure, stage_of_check, stage_of_reason
+from ci_tasks.features.verl.judge.failure_stages import CHANGE as OWN
+from ci_tasks.features.verl.judge.failure_stages import ENVIRONMENT as ENV
+from ci_tasks.features.verl.judge.failure_stages import (
+    STAGES,
+    UNCLEAR,
+    locate_failure,
+    stage_of_check,
+    stage_of_reason,
+)
 from ci_tasks.records import Triage
 
 
@@ -12,42 +20,47 @@ def error(text: str, cause: str = "unknown", verdict: str = "failed", frames: tu
     return Triage(cause, verdict, 9, text, "x#1", 0.9, text=text, frames=frames)
 
 
-# What failed; whether Bridge-managed construction had begun; the stage; whether it is the environment's.
+# What failed; whether Bridge-managed construction had begun; the stage; whose it is.
 CASES = [
-    (error("OSError: [Errno 28] No space left on device", "disk_full", "blocked"), False, "a full disk", True),
-    (error("OSError: [Errno 28] No space left on device", "disk_full", "blocked"), True, "a full disk", True),
-    (error("FileNotFoundError: /data/train.parquet", "file_not_found", "blocked"), False, "the data", True),
-    (error("ValueError: x", frames=("reward_loop.py:f",)), True, "the reward model", True),
+    (error("OSError: [Errno 28] No space left on device", "disk_full", "blocked"), False, "a full disk", ENV),
+    (error("OSError: [Errno 28] No space left on device", "disk_full", "blocked"), True, "a full disk", ENV),
+    (error("FileNotFoundError: /data/train.parquet", "file_not_found", "blocked"), False, "the data", ENV),
+    (error("ValueError: x", frames=("reward_loop.py:f",)), True, "the reward model", ENV),
     (
         error("ModuleNotFoundError: No module named 'modelopt'", "import_error", "blocked"),
         True,
         "nvidia-modelopt",
-        True,
+        ENV,
     ),
     (
         error("ModuleNotFoundError: No module named 'flash_attn'", "import_error", "blocked"),
         True,
         "package setup",
-        True,
+        ENV,
     ),
     # Bridge's own module that is not there is Bridge's fault; Bridge as a whole, the environment's.
     (
         error("ModuleNotFoundError: No module named 'megatron.bridge.models.new'", "import_error", "blocked"),
         False,
         "the Bridge checkout's own imports",
-        False,
+        OWN,
     ),
     (
         error("ModuleNotFoundError: No module named 'megatron.bridge'", "import_error", "blocked"),
         False,
         "the import of the local Bridge checkout",
-        True,
+        ENV,
     ),
     # The same engine failure on both sides of the line.
-    (error("RuntimeError: Engine core initialization failed", "vllm_engine_crash"), False, "the rollout engine", True),
-    (error("RuntimeError: Engine core initialization failed", "vllm_engine_crash"), True, "the rollout engine", False),
-    (error("torch.OutOfMemoryError: CUDA out of memory", "cuda_oom"), False, "memory", True),
-    (error("torch.OutOfMemoryError: CUDA out of memory", "cuda_oom"), True, "memory", False),
+    (error("RuntimeError: Engine core initialization failed", "vllm_engine_crash"), False, "the rollout engine", ENV),
+    (
+        error("RuntimeError: Engine core initialization failed", "vllm_engine_crash"),
+        True,
+        "the rollout engine",
+        UNCLEAR,
+    ),
+    (error("torch.OutOfMemoryError: CUDA out of memory", "cuda_oom"), False, "GPU memory", ENV),
+    (error("torch.OutOfMemoryError: CUDA out of memory", "cuda_oom"), True, "GPU memory", UNCLEAR),
     # What is said of a traceback weighs more than a guess at the cause.
     (
         error(
@@ -55,25 +68,34 @@ CASES = [
         ),
         True,
         "Bridge-managed construction",
-        False,
+        OWN,
     ),
-    (error("ValueError: LoRA target modules ['x'] not found", frames=("lora.py:transform",)), True, "LoRA", False),
+    (error("ValueError: LoRA target modules ['x'] not found", frames=("lora.py:transform",)), True, "LoRA", OWN),
     (
         error("KeyError: 'visual.weight'", "checkpoint_missing_keys", frames=("worker.py:save_checkpoint",)),
         True,
         "checkpoint save/load",
-        False,
+        OWN,
     ),
-    (error("Could not override 'a.b'.", "config_hydra"), False, "verl's configuration", True),
-    (error("RuntimeError: who knows"), True, "the training step", False),
-    (error("RuntimeError: who knows"), False, "the start of the job", True),
+    (error("Could not override 'a.b'.", "config_hydra"), False, "verl's configuration", ENV),
+    (error("RuntimeError: who knows"), True, "the training step", OWN),
+    (error("RuntimeError: who knows"), False, "the start of the job", ENV),
+    (
+        error("(raylet) node running low on memory", "host_oom_killed"),
+        True,
+        "the host's or the container's memory",
+        ENV,
+    ),
+    (error("Watchdog caught collective operation timeout: WorkNCCL(…)"), True, "communication between GPUs", UNCLEAR),
+    (error("ActorDiedError: The actor died unexpectedly"), True, "the death of a process", UNCLEAR),
+    (error("huggingface_hub.errors.HfHubHTTPError: 504"), True, "the download of a model or data", ENV),
 ]
 
 
-@pytest.mark.parametrize(("triaged", "constructed", "stage", "environment"), CASES, ids=lambda value: str(value)[:40])
-def test_a_failure_has_a_stage_and_an_owner(triaged: Triage, constructed: bool, stage: str, environment: bool) -> None:
+@pytest.mark.parametrize(("triaged", "constructed", "stage", "owner"), CASES, ids=lambda value: str(value)[:40])
+def test_a_failure_has_a_stage_and_an_owner(triaged: Triage, constructed: bool, stage: str, owner: str) -> None:
     located = locate_failure(triaged, constructed)
-    assert (located.stage.name, located.environment) == (stage, environment)
+    assert (located.stage.name, located.owner) == (stage, owner)
 
 
 def test_an_error_about_the_reward_models_own_path_is_the_reward_models() -> None:
@@ -83,7 +105,7 @@ def test_an_error_about_the_reward_models_own_path_is_the_reward_models() -> Non
 
 
 def test_a_failure_without_a_word_is_judged_by_how_far_it_came() -> None:
-    assert [locate_failure(None, constructed).environment for constructed in (False, True)] == [True, False]
+    assert [locate_failure(None, constructed).owner for constructed in (False, True)] == [ENV, UNCLEAR]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from ci_tasks.features.verl.judge.verdict_of_training import RunEnd
 from ci_tasks.features.verl.levels.levels import LEVELS, LevelRequest, trainings
 from ci_tasks.features.verl.levels.summary import BACKEND, CHECKS, IMPORT, LOG, VARIANTS, Summary
+from tests.features.verl.judge.conftest import LORA, built
 
 if TYPE_CHECKING:
     from tests.features.verl.judge.conftest import Writer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 ROOT = "/work/Megatron-Bridge"
 BRIDGE = f"{ROOT}/src/megatron/bridge/__init__.py"
 NO_EVIDENCE = "; this is not evidence against the Bridge change"
-SMOKE_PASSED = "Pass - LoRA + DDP: Training Progress 1/1, metrics of global step 1, exit code 0"
+SMOKE_PASSED = "Pass - LoRA + DDP: Training Progress 1/1, metrics of global step 1; exit code 0"
 IMPORTED = f"Pass - driver: {BRIDGE}; Ray worker: {BRIDGE}"
 CHECKED = "Pass - uv run python -m pytest -q tests/unit_tests/models"
 PACKAGED = "/usr/lib/python3/dist-packages/megatron/bridge/__init__.py"
@@ -33,9 +34,10 @@ def request_of(writer: Writer, level: int, **other: object) -> LevelRequest:
 
 def whole(writer: Writer, request: LevelRequest) -> str:
     """The log of a run in which everything went well."""
-    log_lines = ("(WorkerDict pid=90)   Adapter parameters:   8,192", "(WorkerDict pid=90) routing replay layers: 24")
+    feature = "(WorkerDict pid=90) routing replay layers: 24"
     return writer.preflight() + "".join(
-        writer.training(training, log_lines=log_lines) for training in trainings(request)
+        writer.training(training, log_lines=[*LORA, feature] if training.level == 4 else LORA)
+        for training in trainings(request)
     )
 
 
@@ -45,16 +47,16 @@ def lines(summary: Summary) -> dict[str, str]:
 
 VARIANT = {
     0: "Not requested - Level 0 only",
-    1: "Pass - save/resume: level 1: save: Pass, Training Progress 1/1, metrics of global step 1, exit code 0; "
-    "level 1: resume: Pass, Training Progress 2/2, metrics of global step 2, exit code 0; resumed at global step 1",
+    1: "Pass - save/resume: level 1: save: Pass, Training Progress 1/1, metrics of global step 1; exit code 0; "
+    "level 1: resume: Pass, Training Progress 2/2, metrics of global step 2; exit code 0; resumed at global step 1",
     2: "Pass - parallelism stress: "
-    "level 2: dense: Pass, Training Progress 1/1, metrics of global step 1, exit code 0; "
-    "level 2: expert: Pass, Training Progress 1/1, metrics of global step 1, exit code 0",
-    3: "Pass - Megatron-FSDP: Training Progress 1/1, metrics of global step 1, exit code 0",
-    4: "Pass - feature-specific run: Training Progress 1/1, metrics of global step 1, exit code 0; "
-    "'routing replay layers: 24' at line {line}",
-    5: "Pass - learning signal: learning-signal passed; Training Progress 20/20, metrics of global step 20, "
-    "exit code 0; reward 0.305 → 0.725 (first and last 6 steps, standard error 0.032)",
+    "level 2: dense: Pass, Training Progress 1/1, metrics of global step 1; exit code 0; "
+    "level 2: expert: Pass, Training Progress 1/1, metrics of global step 1; exit code 0",
+    3: "Pass - Megatron-FSDP: Training Progress 1/1, metrics of global step 1; exit code 0",
+    4: "Pass - feature-specific run: Training Progress 1/1, metrics of global step 1; exit code 0; "
+    "'routing replay layers: 24'",
+    5: "Pass - learning signal: Training Progress 20/20, metrics of global step 20; exit code 0; "
+    "reward 0.305 → 0.725 (first and last 6 steps, standard error 0.032)",
 }
 
 
@@ -63,14 +65,13 @@ def test_each_level_passes_on_its_own_evidence(level: int, writer: Writer) -> No
     request = request_of(writer, level)
     log = whole(writer, request)
     summary = writer.judged(request, log)
-    proof = max(at for at, line in enumerate(log.split("\n"), 1) if "routing replay layers" in line)
     assert summary.result == "Pass"
     assert summary.passed_level == level
     assert lines(summary) == {
         CHECKS: CHECKED,
         IMPORT: IMPORTED,
         BACKEND: SMOKE_PASSED,
-        VARIANTS: VARIANT[level].replace("{line}", str(proof)),
+        VARIANTS: VARIANT[level],
         LOG: "Pass - /runs/1/log",
     }
     assert summary.follow_ups == ("none",)
@@ -143,27 +144,26 @@ def test_bridges_own_missing_module_is_a_failure_of_the_change(writer: Writer) -
 def test_a_resume_that_loads_nothing_fails(writer: Writer) -> None:
     request = request_of(writer, 1)
     smoke, save, resume = trainings(request)
-    body = ["INFO:2025-01-02 03:04:05,678:Training from scratch", *writer.steps(resume, first=1)]
+    body = [*built(resume), *LORA, "INFO:2025-01-02 03:04:05,678:Training from scratch", *writer.steps(resume, first=1)]
     log = writer.preflight() + writer.training(smoke) + writer.training(save) + writer.training(resume, body=body)
     summary = writer.judged(request, log)
     line = next(at for at, text in enumerate(log.split("\n"), 1) if "from scratch" in text)
-    why = (
-        f"it did not resume: 'INFO:2025-01-02 03:04:05,678:Training from scratch' (line {line}); "
-        "it trained global step 1 again: nothing was loaded"
-    )
+    why = f"resume from the checkpoint: INFO:2025-01-02 03:04:05,678:Training from scratch (line {line})"
     assert (summary.result, summary.sentence) == ("Fail", f"level 1: resume: {why}; level 0 passed")
-    saved = "level 1: save: Pass, Training Progress 1/1, metrics of global step 1, exit code 0"
+    saved = "level 1: save: Pass, Training Progress 1/1, metrics of global step 1; exit code 0"
     assert lines(summary)[BACKEND] == SMOKE_PASSED
     assert lines(summary)[VARIANTS] == f"Fail - save/resume: {saved}; level 1: resume: Fail, {why}"
     assert summary.passed_level == 0
 
 
-def test_a_resume_that_says_nothing_of_a_checkpoint_fails(writer: Writer) -> None:
+def test_a_resume_that_says_nothing_of_a_checkpoint_is_not_proven(writer: Writer) -> None:
     request = request_of(writer, 1)
     smoke, save, resume = trainings(request)
-    steps = [line for line in writer.steps(resume) if "Resuming" not in line]
+    steps = [*built(resume), *LORA, *(line for line in writer.steps(resume) if "Resuming" not in line)]
     log = writer.preflight() + writer.training(smoke) + writer.training(save) + writer.training(resume, body=steps)
-    assert "it did not resume: no line says from which checkpoint" in writer.judged(request, log).sentence
+    summary = writer.judged(request, log)
+    assert summary.result == "Not proven"
+    assert "not seen: resume from the checkpoint: no line says from which checkpoint" in summary.sentence
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_resume_that_says_nothing_of_a_checkpoint_fails(writer: Writer) -> Non
 def test_vanilla_mbridge_in_the_log_fails(dotted: str, name: str, writer: Writer) -> None:
     log = writer.preflight() + writer.training(trainings(writer.request)[0], resolved={dotted: True})
     summary = writer.judged(writer.request, log)
-    why = f"{name}=True in the resolved settings ({dotted}), not False"
+    why = f"settings as asked: {dotted}=True, not False ({name}) (line 10); non-vanilla Bridge: {name}=True (line 10)"
     assert (summary.result, summary.sentence) == ("Fail", f"level 0: {why}")
     assert lines(summary)[BACKEND] == f"Fail - LoRA + DDP: {why}"
     assert lines(summary)[IMPORT] == IMPORTED
@@ -185,7 +185,8 @@ def test_vanilla_mbridge_in_the_log_fails(dotted: str, name: str, writer: Writer
 
 def test_vanilla_mbridge_fails_even_where_it_was_asked_for(writer: Writer) -> None:
     request = replace(writer.request, env={"VANILLA_MBRIDGE": "True"})
-    assert "not False" in writer.judged(request, whole(writer, request)).sentence
+    summary = writer.judged(request, whole(writer, request))
+    assert (summary.result, summary.sentence[:51]) == ("Fail", "level 0: non-vanilla Bridge: VANILLA_MBRIDGE=True (")
 
 
 def test_a_parallel_size_that_did_not_resolve_as_asked_fails(writer: Writer) -> None:
@@ -194,16 +195,17 @@ def test_a_parallel_size_that_did_not_resolve_as_asked_fails(writer: Writer) -> 
     other = {"actor_rollout_ref.actor.megatron.tensor_model_parallel_size": 1}
     log = writer.preflight() + writer.training(smoke) + writer.training(dense, resolved=other)
     sentence = writer.judged(request, log).sentence
-    assert sentence.startswith(
-        "level 2: dense: COMMON_TP=1 in the resolved settings (actor_rollout_ref.actor.megatron."
-    )
-    assert sentence.endswith("tensor_model_parallel_size), not 2; level 0 passed")
+    name = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size"
+    assert sentence.startswith(f"level 2: dense: settings as asked: {name}=1, not 2 (COMMON_TP) (line ")
 
 
 def test_level_2_without_parallelism_is_no_evidence(writer: Writer) -> None:
     trivial = {"COMMON_TP": "1", "COMMON_PP": "1", "INFER_TP": "1"}
     request = replace(request_of(writer, 2), variants=("dense",), env=trivial)
-    why = "level 2: dense: all parallel sizes resolved to 1: no evidence for distributed behavior; level 0 passed"
+    why = (
+        "level 2: dense: not seen: parallel sizes: all parallel sizes are 1: no evidence for distributed behavior; "
+        "level 0 passed"
+    )
     assert writer.judged(request, whole(writer, request)).sentence == why
 
 
@@ -212,16 +214,31 @@ def test_fsdp_with_fused_gradients_fails(writer: Writer) -> None:
     smoke, fsdp = trainings(request)
     name = "critic.megatron.override_transformer_config.gradient_accumulation_fusion"
     log = writer.preflight() + writer.training(smoke) + writer.training(fsdp, resolved={name: True})
-    assert writer.judged(request, log).sentence.startswith(f"level 3: {name}=True in the resolved settings, not False")
+    assert writer.judged(request, log).sentence.startswith(f"level 3: settings as asked: {name}=True, not False (line ")
 
 
-def test_a_feature_that_was_not_seen_active_fails(writer: Writer) -> None:
+def test_a_feature_that_was_not_seen_active_is_not_proven(writer: Writer) -> None:
     request = request_of(writer, 4)
     log = writer.preflight() + "".join(writer.training(training) for training in trainings(request))
     summary = writer.judged(request, log)
-    why = "the feature was not seen active: no line matches 'routing replay layers: \\\\d+'"
-    assert summary.result == "Fail"
-    assert lines(summary)[VARIANTS] == f"Fail - feature-specific run: {why}"
+    why = "not seen: the feature active: no line matches 'routing replay layers: \\\\d+'"
+    assert summary.result == "Not proven"
+    assert lines(summary)[VARIANTS] == f"Not proven - feature-specific run: {why}"
+
+
+def test_a_proof_that_level_0_shows_too_proves_nothing(writer: Writer) -> None:
+    request = replace(request_of(writer, 4), proofs=("Adapter parameters",))
+    summary = writer.judged(request, whole(writer, request))
+    assert summary.result == "Not proven"
+    assert "'Adapter parameters' proves nothing: level 0, without the feature, has such a line too" in summary.sentence
+
+
+def test_the_printed_settings_are_no_proof_of_a_feature(writer: Writer) -> None:
+    request = replace(request_of(writer, 4), proofs=("R3",))
+    smoke, feature = trainings(request)
+    mode = {"actor_rollout_ref.actor.megatron.router_replay.mode": "R3"}
+    log = writer.preflight() + writer.training(smoke) + writer.training(feature, resolved=mode)
+    assert "no line matches 'R3'" in writer.judged(request, log).sentence
 
 
 def test_settings_of_the_command_alone_are_not_trusted(writer: Writer) -> None:
@@ -230,8 +247,10 @@ def test_settings_of_the_command_alone_are_not_trusted(writer: Writer) -> None:
     marks = writer.training(smoke, body=[trace, *writer.steps(smoke)]).split("\n")
     log = writer.preflight() + "\n".join(line for line in marks if "TaskRunnerV1" not in line or "step:" in line)
     summary = writer.judged(writer.request, log)
-    assert summary.sentence == (
-        "level 0: the log does not show verl's resolved settings, and the command alone is not trusted"
+    assert summary.result == "Not proven"
+    assert summary.sentence.startswith(
+        "level 0: not seen: settings as asked: the log does not show verl's resolved settings, and the command alone "
+        "is not trusted"
     )
     assert "from the command, not resolved: VANILLA_MBRIDGE=False" in summary.evidence[3].lines[0]
 
@@ -275,7 +294,7 @@ def test_what_fails_before_construction_blocks(body: list[str], stage: str, writ
     line = next(at for at, text in enumerate(log.split("\n"), 1) if text == body[0])
     assert summary.result == "Blocked"
     assert summary.sentence.startswith(f"level 0: {stage}")
-    end = f"before Bridge-managed construction began: exit code 1, line {line}: {body[0]}"
+    end = f"before Bridge-managed construction began: exit code 1, {body[0]} (line {line})"
     assert summary.sentence.endswith(f"{end}{NO_EVIDENCE}")
     assert lines(summary)[BACKEND].startswith("Blocked - LoRA + DDP: ")
     assert lines(summary)[IMPORT] == IMPORTED
@@ -317,8 +336,7 @@ def test_what_fails_in_construction_or_after_it_fails(
     log = writer.preflight() + writer.training(trainings(writer.request)[0], body=body, exit_code=1)
     summary = writer.judged(writer.request, log, RunEnd("failed", "exit code 1"))
     assert summary.result == "Fail"
-    assert summary.sentence.startswith(f"level 0: {where}: exit code 1, line ")
-    assert summary.sentence.endswith(text)
+    assert summary.sentence.startswith(f"level 0: {where}: exit code 1, {text} (line ")
     assert "not evidence" not in summary.sentence
 
 
@@ -331,7 +349,7 @@ def test_construction_that_began_after_the_error_does_not_count(writer: Writer) 
 @pytest.mark.parametrize(
     ("series", "why"),
     [
-        ({"actor/pg_loss": [0.1] * 6 + [math.nan] * 14}, "no NaN or inf: actor/pg_loss is nan at step 7"),
+        ({"actor/pg_loss": [0.1] * 6 + [math.nan] * 14}, "finite metrics: actor/pg_loss is nan at step 7"),
         ({"critic/rewards/mean": [1.0] * 20}, "rewards vary: critic/rewards/mean is 1 at all 20 steps"),
         (
             {"response_length/clip_ratio": [1.0] * 20},
@@ -346,14 +364,14 @@ def test_metrics_without_a_learning_signal_fail_level_5(
 ) -> None:
     request = request_of(writer, 5)
     smoke, long = trainings(request)
-    body = ["(WorkerDict pid=90)   Adapter parameters:   8,192", *writer.steps(long, series)]
+    body = [*built(long), *LORA, *writer.steps(long, series)]
     summary = writer.judged(request, writer.preflight() + writer.training(smoke) + writer.training(long, body=body))
     assert (summary.result, summary.passed_level) == ("Fail", 0)
     assert why in summary.sentence
     assert summary.sentence.endswith("; level 0 passed")
     assert lines(summary)[BACKEND] == SMOKE_PASSED
     assert lines(summary)[VARIANTS].startswith("Fail - learning signal: ")
-    assert any(line == f"not ok: {why}" for line in summary.evidence[3].lines)
+    assert any(str(criterion).startswith(why) for criterion in summary.criteria[1].criteria)
 
 
 DAEMON = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
@@ -429,14 +447,14 @@ def test_skipped_bridge_checks_leave_a_pass_with_a_limitation(writer: Writer) ->
 def test_a_worker_that_nobody_looked_at_is_no_pass(writer: Writer) -> None:
     log = writer.preflight(import_worker=None) + writer.training(trainings(writer.request)[0])
     summary = writer.judged(writer.request, log)
-    assert summary.result == "Blocked"
-    assert lines(summary)[IMPORT] == f"Blocked - driver: {BRIDGE}; Ray worker not checked"
+    assert summary.result == "Not proven"
+    assert lines(summary)[IMPORT] == f"Not proven - driver: {BRIDGE}; Ray worker not checked"
 
 
 def test_shutdown_noise_after_the_last_step_is_a_limitation_and_no_failure(writer: Writer) -> None:
     smoke = trainings(writer.request)[0]
     noise = "RuntimeError: DataLoader worker (pid 77) is killed by signal: Terminated."
-    log = writer.preflight() + writer.training(smoke, body=[*writer.steps(smoke), noise])
+    log = writer.preflight() + writer.training(smoke, body=[*built(smoke), *LORA, *writer.steps(smoke), noise])
     summary = writer.judged(writer.request, log)
     assert summary.result == "Pass"
     line = next(at for at, text in enumerate(log.split("\n"), 1) if text == noise)
@@ -448,7 +466,8 @@ def test_all_steps_and_an_exit_code_are_no_pass(writer: Writer) -> None:
     body = ["TF config: Provider()", *writer.steps(smoke), "Fatal Python error: Segmentation fault"]
     summary = writer.judged(writer.request, writer.preflight() + writer.training(smoke, body=body, exit_code=139))
     assert summary.result == "Fail"
-    assert "all steps are done, but the process did not exit successfully: exit code 139" in summary.sentence
+    assert "all steps are done, but the process did not exit successfully: " in summary.sentence
+    assert "exit code 139" in summary.sentence
 
 
 @pytest.mark.parametrize(
@@ -461,21 +480,31 @@ def test_all_steps_and_an_exit_code_are_no_pass(writer: Writer) -> None:
 )
 def test_exit_code_0_without_steps_is_no_pass(keep: str, missed: str, writer: Writer) -> None:
     smoke = trainings(writer.request)[0]
-    body = [line for line in writer.steps(smoke) if keep in line]
+    body = [*built(smoke), *LORA, *(line for line in writer.steps(smoke) if keep in line)]
     summary = writer.judged(writer.request, writer.preflight() + writer.training(smoke, body=body))
-    assert (summary.result, summary.sentence) == ("Fail", f"level 0: {missed}")
+    assert (summary.result, f"training steps: {missed}" in summary.sentence) == ("Not proven", True)
+
+
+def test_steps_that_are_seen_to_end_early_fail_although_the_exit_code_is_0(writer: Writer) -> None:
+    request = request_of(writer, 5)
+    smoke, long = trainings(request)
+    body = [*built(long), *LORA, *writer.steps(replace(long, steps=18))]
+    log = writer.preflight() + writer.training(smoke) + writer.training(long, body=body)
+    summary = writer.judged(request, log)
+    assert summary.result == "Fail"
+    assert "training steps: Training Progress is 18/18, not 20/20; no metrics of global step 20" in summary.sentence
 
 
 def test_a_log_that_is_not_whole_is_no_pass(writer: Writer) -> None:
     ended = RunEnd("passed", log_error="the disk is full")
     summary = writer.judged(writer.request, whole(writer, writer.request), ended)
-    assert (summary.result, summary.passed_level) == ("Blocked", None)
+    assert (summary.result, summary.passed_level) == ("Not proven", None)
     assert lines(summary)[LOG] == "Fail - /runs/1/log: the disk is full"
 
 
 def test_a_run_that_failed_for_what_no_criterion_sees_is_no_pass(writer: Writer) -> None:
     summary = writer.judged(writer.request, whole(writer, writer.request), RunEnd("failed", "exit code 4"))
-    assert (summary.result, summary.sentence) == ("Fail", "the run ended as failed: exit code 4")
+    assert (summary.result, summary.sentence) == ("Not proven", "the run ended as failed: exit code 4")
 
 
 def test_the_level_below_is_named_where_the_asked_one_was_blocked(writer: Writer) -> None:

@@ -75,13 +75,6 @@ def test_a_persons_own_settings_go_into_every_training_but_never_change_its_step
     assert all(training.overrides == ("a=b",) for training in planned)
 
 
-def test_the_resolved_settings_that_a_training_expects_are_those_it_sets() -> None:
-    (smoke,) = trainings(LevelRequest(0))
-    assert smoke.expected["actor_rollout_ref.actor.megatron.vanilla_mbridge"] == "False"
-    assert smoke.expected["critic.megatron.vanilla_mbridge"] == "False"
-    assert smoke.expected["trainer.total_training_steps"] == "1"
-
-
 REDUCED = [
     (LevelRequest(0, dummy_config="c.json"), "dummy config"),
     (LevelRequest(0, no_reward_model=True), "reward model disabled"),
