@@ -16,7 +16,7 @@ from .. import codec
 from ..exit_gate import masked_record
 from ..files import replace_file
 from ..run_directory import RunDir
-from .payload.limits import COUNT, MAX_BYTES, MAX_FILES, PACKAGES
+from .payload.limits import COUNT, MAX_BYTES, MAX_FILES, MAX_HOOKS, PACKAGES
 from .records import (
     EvidenceLine,
     EvidenceSummary,
@@ -105,7 +105,7 @@ def read_evidence(directory: str) -> Optional[RunEvidence]:
     left, unread = MAX_TOTAL, 0
     files = [name for name in names if _PROCESS.fullmatch(name)]
     for name in files:
-        content = _read(os.path.join(directory, name), min(left, MAX_BYTES + MAX_STACKS))
+        content = _read(os.path.join(directory, name), min(left, MAX_BYTES + MAX_HOOKS + MAX_STACKS))
         left -= len(content or b"")
         process = parse_process(content.decode("utf-8", "replace"), name) if content else None
         if process is None:

@@ -5,7 +5,7 @@ the process gets the signal SIGRTMIN+7. Its name is PID-START-RANDOM.jsonl.
 import os
 
 from .json_text import json_text
-from .limits import COUNT, MAX_BYTES, MAX_FILES, RESERVED
+from .limits import COUNT, MAX_BYTES, MAX_FILES, MAX_HOOKS, RESERVED
 from .process import moved_up, start_of
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ class EvidenceFile:
         self.identity: "Any" = None  # (device, inode) of the file: the job may have closed it
         self.path = ""
         self.signal = 0
-        self.left = 0
+        self.left = self.left_for_hooks = 0
 
     def open(self) -> bool:
         """Open the file of this process; False where there are too many."""
@@ -48,7 +48,8 @@ class EvidenceFile:
             if self.signal:
                 self.register_signal()
         info = os.fstat(self.number)
-        self.identity, self.path, self.left = (info.st_dev, info.st_ino), path, MAX_BYTES
+        self.identity, self.path = (info.st_dev, info.st_ino), path
+        self.left, self.left_for_hooks = MAX_BYTES, MAX_HOOKS
         return True
 
     def is_open(self) -> bool:
@@ -67,6 +68,19 @@ class EvidenceFile:
         if len(line) > self.left - reserved:
             return False
         self.left -= len(line)
+        self.append(line)
+        return True
+
+    def write_of_hook(self, values: "dict[str, Any]") -> bool:
+        """Append a line of a suite's hook, which takes nothing from the room of the others."""
+        line = json_text(dict({"event": "hook"}, **values)).encode("ascii") + b"\n"
+        if len(line) > self.left_for_hooks:
+            return False
+        self.left_for_hooks -= len(line)
+        self.append(line)
+        return True
+
+    def append(self, line: bytes) -> None:
         if self.is_open():
             os.write(self.number, line)
         else:
@@ -75,7 +89,6 @@ class EvidenceFile:
                 os.write(file, line)
             finally:
                 os.close(file)
-        return True
 
     def register_signal(self) -> None:
         """Let the signal write the stacks, unless the program has a handler."""
@@ -92,7 +105,7 @@ class EvidenceFile:
 
     def stop(self) -> None:
         """Write no more: after a fork the file is the parent's."""
-        self.left = 0
+        self.left = self.left_for_hooks = 0
         if self.is_open():
             nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(nothing, self.number, False)

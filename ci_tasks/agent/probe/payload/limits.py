@@ -1,7 +1,8 @@
 """How much the probe writes, and names that those who read it know too."""
 
 MAX_FILES = 2000  # of a run; further processes are counted
-MAX_BYTES = 1 << 18  # of a process
+MAX_BYTES = 1 << 18  # of a process, without what a suite's hooks note
+MAX_HOOKS = 1 << 20  # bytes of a process for these
 RESERVED = 1 << 15  # of these for the end mark
 RESERVED_FOR_UNCAUGHT = 1 << 16  # and for exceptions that nobody caught
 MAX_EXCEPTIONS = 20  # of a process, for each place where they are seen
@@ -11,7 +12,7 @@ MAX_FUTURES = 50  # with an exception that nobody has asked for yet
 MAX_TEXT = 4000
 MAX_MODULES = 50  # from outside of the interpreter, which nobody asked for
 MAX_SOURCE = 1 << 22  # bytes of a source file that a line is read from
-MAX_FIELDS = 1 << 16  # bytes of what a suite's hook notes at once
+MAX_FIELDS = 1 << 16  # bytes of what a hook notes at once
 COUNT = "count"  # a byte for each process
 PACKAGES = "packages-"
 OFF = "CI_TASKS_NO_PROBE"  # set for processes that are the agent's own

@@ -9,7 +9,7 @@ import time
 from .evidence_file import EvidenceFile
 from .imports import ImportNotes
 from .json_text import json_text
-from .limits import MAX_FIELDS, MAX_TEXT, RESERVED, RESERVED_FOR_UNCAUGHT
+from .limits import MAX_FIELDS, MAX_TEXT, RESERVED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class SuiteHook:
             text = json_text({name: _plain(value() if callable(value) else value) for name, value in fields.items()})
             if len(text) > MAX_FIELDS:
                 raise ValueError("%s has %d bytes, more than %d" % (kind, len(text), MAX_FIELDS))
-            if not self.write(RESERVED + RESERVED_FOR_UNCAUGHT, kind=kind, fields=text):
+            if not self.file.write_of_hook(dict(self.head(), kind=kind, fields=text)):
                 raise ValueError("no room for %s" % kind)
         except (Exception, SystemExit) as error:
             self.note_failure(error)
@@ -42,7 +42,7 @@ class SuiteHook:
     def note_failure(self, error: BaseException) -> None:
         try:
             text = "hook failed: %s: %s%s" % (type(error).__name__, str(error)[:500], self.place(error.__traceback__))
-            self.write(RESERVED, failure=text)
+            self.file.write("hook", dict(self.head(), failure=text), RESERVED)
         except (Exception, SystemExit):
             pass
 
@@ -55,8 +55,8 @@ class SuiteHook:
             trace = trace.tb_next
         return " (line %d)" % line if line else ""
 
-    def write(self, reserved: int, **values: str) -> bool:
-        return self.file.write("hook", dict({"t": round(time.time(), 3), "hook": self.name}, **values), reserved)
+    def head(self) -> "dict[str, Any]":
+        return {"t": round(time.time(), 3), "hook": self.name}
 
 
 def add_suite_hooks(text: str, file: EvidenceFile, imports: ImportNotes) -> None:

@@ -1,0 +1,365 @@
+"""The probe's hook for verl: notes from inside a training what its log does not say, or says in words that change.
+
+It travels with the probe into every Python of the job, so it uses the standard library of Python 3.8 alone and imports
+nothing of ours. Once one of MODULES has been imported, the functions that `_WANTED` names there are put behind a
+wrapper that calls them first and then notes; a name that a revision does not have is noted as missing. What fails in a
+note never reaches the job. The records' meaning: `ci_tasks.features.verl.judge.hook_records`.
+"""
+
+import functools
+import os
+import sys
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+MAX_FILES = 500  # of a directory that are noted
+MAX_METRICS = 200  # of a step
+
+Emit = Callable[..., None]
+Note = Callable[[Tuple[Any, ...], Dict[str, Any], Any, Optional[BaseException]], None]  # of a call, its result or error
+
+
+# -- what is noted -----------------------------------------------------------------------------------------------------
+
+
+def note_config(emit: Emit, role: str) -> Note:
+    """Of the configuration that a constructor got: a line for each of its sections."""
+
+    def note(
+        arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, _error: Optional[BaseException]
+    ) -> None:
+        owner = arguments[0]
+        config = keywords.get("config", arguments[1] if len(arguments) > 1 else None)
+        name = role or str(keywords.get("role", arguments[2] if len(arguments) > 2 else "worker"))
+        plain = _as_mapping(config)
+        for section, value in plain.items():
+            settings: Dict[str, Any] = {}
+            _flatten(str(section), value, settings)
+            emit("config", role=name, owner=type(owner).__name__, section=str(section), settings=settings)
+
+    return note
+
+
+def note_models(emit: Emit, source: str) -> Note:
+    """Of the models that a function returned: a list of chunks, a tuple with them, or one."""
+
+    def note(
+        arguments: Tuple[Any, ...], _keywords: Dict[str, Any], result: Any, error: Optional[BaseException]
+    ) -> None:
+        if error is not None:
+            return
+        first = arguments[0] if arguments else None
+        provider = type(first).__name__ if hasattr(first, "provide") and hasattr(first, "finalize") else ""
+        for model in _models(result):
+            emit("model", source=source, provider=provider, **_described(model))
+
+    return note
+
+
+def note_peft(emit: Emit, _name: str) -> Note:
+    def note(
+        arguments: Tuple[Any, ...], _keywords: Dict[str, Any], _result: Any, error: Optional[BaseException]
+    ) -> None:
+        if error is None:
+            method = arguments[0]
+            targets = [str(name) for name in getattr(method, "target_modules", ()) or ()][:50]
+            emit(
+                "peft",
+                method=type(method).__name__,
+                dim=_number(getattr(method, "dim", None)),
+                alpha=_number(getattr(method, "alpha", None)),
+                target_modules=targets,
+            )
+
+    return note
+
+
+def note_sizes(emit: Emit, _name: str) -> Note:
+    def note(
+        _arguments: Tuple[Any, ...], _keywords: Dict[str, Any], _result: Any, error: Optional[BaseException]
+    ) -> None:
+        state = sys.modules.get("megatron.core.parallel_state")
+        torch = sys.modules.get("torch")
+        if error is not None or state is None or torch is None:
+            return
+
+        def size(name: str) -> Optional[int]:
+            try:
+                return int(getattr(state, "get_" + name + "_world_size")())
+            except Exception:
+                return None
+
+        emit(
+            "sizes",
+            rank=int(torch.distributed.get_rank()),
+            world=int(torch.distributed.get_world_size()),
+            tensor=size("tensor_model_parallel"),
+            pipeline=size("pipeline_model_parallel"),
+            context=size("context_parallel"),
+            expert=size("expert_model_parallel"),
+            data=size("data_parallel"),
+        )
+
+    return note
+
+
+def note_metrics(emit: Emit, _name: str) -> Note:
+    """Tracking.log(self, data, step, backend=None)."""
+
+    def note(
+        arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, _error: Optional[BaseException]
+    ) -> None:
+        data: Any = keywords.get("data", arguments[1] if len(arguments) > 1 else None)
+        step: Any = keywords.get("step", arguments[2] if len(arguments) > 2 else None)
+        values = {}
+        for name, value in list(data.items())[:MAX_METRICS]:
+            number = _metric(value)
+            if number is not None:
+                values[str(name)[:200]] = number
+        emit("metrics", step=int(step), values=values)
+
+    return note
+
+
+def note_saved(emit: Emit, what: str) -> Note:
+    """Of a method that writes below a path: its second argument, whatever its name is there."""
+
+    def note(
+        arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, error: Optional[BaseException]
+    ) -> None:
+        path = _path(arguments, keywords)
+        step = keywords.get("global_step", keywords.get("global_steps", arguments[3] if len(arguments) > 3 else None))
+        step = step if what == "checkpoint" and type(step) is int else None
+        emit("saved", what=what, path=path, step=step, rank=_rank(), files=_files(path), error=_said(error))
+
+    return note
+
+
+def note_loaded(emit: Emit, _name: str) -> Note:
+    def note(
+        arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, error: Optional[BaseException]
+    ) -> None:
+        path = _path(arguments, keywords)
+        if path:
+            emit("loaded", path=path, rank=_rank(), files=_files(path), error=_said(error))
+
+    return note
+
+
+# Module → (name in it, what to note, a word for it). A name with a dot is a method.
+_WANTED: Dict[str, List[Tuple[str, Callable[[Emit, str], Note], str]]] = {
+    "verl.trainer.ppo.ray_trainer": [("RayPPOTrainer.__init__", note_config, "trainer")],
+    "verl.trainer.ppo.v1.trainer_base": [("PPOTrainer.__init__", note_config, "trainer")],
+    "verl.trainer.sft_trainer": [("SFTTrainer.__init__", note_config, "sft")],
+    "verl.workers.megatron_workers": [
+        ("ActorRolloutRefWorker.__init__", note_config, ""),
+        ("CriticWorker.__init__", note_config, "critic"),
+        ("RewardModelWorker.__init__", note_config, "reward_model"),
+    ],
+    "verl.workers.fsdp_workers": [
+        ("ActorRolloutRefWorker.__init__", note_config, ""),
+        ("CriticWorker.__init__", note_config, "critic"),
+        ("RewardModelWorker.__init__", note_config, "reward_model"),
+    ],
+    "verl.workers.engine_workers": [
+        ("ActorRolloutRefWorker.__init__", note_config, ""),
+        ("TrainingWorker.__init__", note_config, "training_worker"),
+    ],
+    "verl.experimental.reward_loop.reward_loop": [("RewardLoopWorker.__init__", note_config, "reward")],
+    "verl.utils.tracking": [("Tracking.log", note_metrics, "")],
+    "verl.utils.checkpoint.megatron_checkpoint_manager": [
+        ("MegatronCheckpointManager.save_checkpoint", note_saved, "checkpoint"),
+        ("MegatronCheckpointManager.load_checkpoint", note_loaded, ""),
+    ],
+    "verl.utils.checkpoint.fsdp_checkpoint_manager": [
+        ("FSDPCheckpointManager.save_checkpoint", note_saved, "checkpoint"),
+        ("FSDPCheckpointManager.load_checkpoint", note_loaded, ""),
+    ],
+    "verl.utils.megatron_utils": [("make_megatron_module", note_models, "make_megatron_module")],
+    "verl.workers.engine.fsdp.transformer_impl": [("FSDPEngine._build_fsdp_module", note_models, "fsdp")],
+    "megatron.bridge.models.model_provider": [
+        ("ModelProviderMixin.provide_distributed_model", note_models, "provide_distributed_model")
+    ],
+    "megatron.bridge.peft.base": [("PEFT.__call__", note_peft, "")],
+    "megatron.bridge.models.conversion.auto_bridge": [
+        ("AutoBridge.save_hf_pretrained", note_saved, "hf"),
+        ("AutoBridge.save_hf_weights", note_saved, "hf"),
+        ("AutoBridge.save_hf_adapter", note_saved, "adapter"),
+    ],
+    "megatron.core.parallel_state": [("initialize_model_parallel", note_sizes, "")],
+}
+
+MODULES = tuple(_WANTED)
+KINDS = ("hooked", "config", "model", "peft", "sizes", "metrics", "saved", "loaded")
+
+
+def names_by_module() -> Dict[str, Dict[str, str]]:
+    """Module → name in it → the kind of record that it gives."""
+    kind = {"models": "model"}
+    return {
+        module: {name: kind.get(note.__name__[5:], note.__name__[5:]) for name, note, _ in wanted}
+        for module, wanted in _WANTED.items()
+    }
+
+
+def after_import(module: Any, emit: Emit) -> None:
+    found: List[str] = []
+    missing: List[str] = []
+    for name, note, word in _WANTED[module.__name__]:
+        owner, _, attribute = name.rpartition(".")
+        place = getattr(module, owner, None) if owner else module
+        function = vars(place).get(attribute) if place is not None else None
+        if not callable(function):
+            missing.append(name)
+            continue
+        setattr(place, attribute, _behind(function, note(emit, word), emit))
+        found.append(name)
+    emit("hooked", module=module.__name__, found=found, missing=missing)
+
+
+def _behind(function: Callable[..., Any], note: Note, emit: Emit) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        result: Any = None
+        error: Optional[BaseException] = None
+        try:
+            result = function(*arguments, **keywords)
+            return result
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            try:
+                note(arguments, keywords, result, error)
+            except Exception as failure:
+                _emit_failure(emit, failure)
+
+    return call
+
+
+def _emit_failure(emit: Emit, failure: Exception) -> None:
+    """As a value that cannot be had: the probe notes what that raises as the hook's own failure."""
+
+    def value() -> None:
+        raise failure
+
+    emit("failure", value=value)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _as_mapping(config: Any) -> Dict[str, Any]:
+    """OmegaConf's, a dataclass or a dict, as dicts and lists."""
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is not None and omegaconf.OmegaConf.is_config(config):
+        config = omegaconf.OmegaConf.to_container(config, resolve=True)
+    return config if isinstance(config, dict) else _fields(config)
+
+
+def _fields(value: Any) -> Dict[str, Any]:
+    return {name: item for name, item in vars(value).items() if not name.startswith("_")}
+
+
+def _flatten(name: str, value: Any, settings: Dict[str, Any], depth: int = 0) -> None:
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is not None and omegaconf.OmegaConf.is_config(value):
+        value = omegaconf.OmegaConf.to_container(value, resolve=True)
+    if hasattr(type(value), "__dataclass_fields__"):
+        value = _fields(value)
+    if isinstance(value, dict) and depth < 12:
+        for key, item in value.items():
+            _flatten(name + "." + str(key), item, settings, depth + 1)
+        if not value:
+            settings[name] = {}
+    elif isinstance(value, (list, tuple)):
+        settings[name] = [_simple(item) for item in value]
+    else:
+        settings[name] = _simple(value)
+
+
+def _simple(value: Any) -> Any:
+    return value if isinstance(value, (int, float, bool, type(None))) else str(value)[:500]
+
+
+def _models(result: Any) -> List[Any]:
+    if isinstance(result, (list, tuple)):
+        return [model for item in result for model in _models(item)]
+    return [result] if hasattr(result, "named_parameters") else []
+
+
+def _described(model: Any) -> Dict[str, Any]:
+    wrappers: List[str] = []
+    inner = model
+    while len(wrappers) < 10 and hasattr(inner, "module") and hasattr(inner.module, "named_parameters"):
+        wrappers.append(type(inner).__name__)
+        inner = inner.module
+    parameters = trainable = 0
+    dtypes: Set[str] = set()
+    for parameter in model.parameters():
+        count = int(parameter.numel())
+        parameters += count
+        trainable += count if parameter.requires_grad else 0
+        dtypes.add(str(parameter.dtype))
+    adapters: Dict[str, int] = {}
+    for part in model.modules():
+        name = type(part).__name__
+        if "lora" in name.lower() or "adapter" in name.lower():
+            adapters[name] = adapters.get(name, 0) + 1
+    return {
+        "wrappers": wrappers,
+        "model": type(inner).__name__,
+        "parameters": parameters,
+        "trainable": trainable,
+        "adapters": adapters,
+        "dtypes": sorted(dtypes),
+    }
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _metric(value: Any) -> Any:
+    """As a number; None for what is none, such as a table."""
+    if isinstance(value, (bool, str)) or value is None:
+        return None
+    try:
+        number = float(value)
+    except Exception:
+        return None
+    if number != number or abs(number) == float("inf"):
+        return str(number)
+    return float(format(number, ".8g"))
+
+
+def _path(arguments: Tuple[Any, ...], keywords: Dict[str, Any]) -> str:
+    for name in ("local_path", "checkpoint_path", "path"):
+        if name in keywords:
+            return str(keywords[name] or "")
+    # AutoBridge's methods take the model first.
+    rest = [value for value in arguments[1:3] if isinstance(value, (str, os.PathLike))]
+    return str(rest[0]) if rest else ""
+
+
+def _files(path: str) -> Dict[str, int]:
+    found: Dict[str, int] = {}
+    for directory, names, files in os.walk(path):
+        names.sort()
+        for name in sorted(files):
+            if len(found) >= MAX_FILES:
+                return found
+            full = os.path.join(directory, name)
+            try:
+                found[os.path.relpath(full, path)] = os.path.getsize(full)
+            except OSError:
+                continue
+    return found
+
+
+def _rank() -> Optional[int]:
+    value = os.environ.get("RANK", "")
+    return int(value) if value.isdigit() else None
+
+
+def _said(error: Optional[BaseException]) -> str:
+    return "" if error is None else type(error).__name__ + ": " + str(error)[:500]
