@@ -26,10 +26,15 @@ class QuotedLine:
 
 @dataclass(frozen=True)
 class SeenSize:
-    """A parallel size of the models that were built, each value once."""
+    """A parallel size of the models that were built, each value once; `process` is one that noted it."""
 
     values: tuple[int, ...]
     line_no: int
+    process: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.process or f"line {self.line_no}"
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def import_criteria(evidence: RunEvidence | None, root: str) -> Iterator[Criteri
         yield not_seen(LOCAL_BRIDGE, "no process of the training was seen to import megatron.bridge")
     elif not wrong:
         yield shown(LOCAL_BRIDGE, f"{_counted(bridge)} from {source[:-1]}", _named(next(iter(bridge.values()))))
-    yield from _megatron(_by_directory(evidence, _CORE), root)
+    yield from _megatron(evidence, root)
 
 
 def noted_failures(evidence: RunEvidence | None) -> Iterator[LoggedFailure]:
@@ -59,16 +59,28 @@ def process_name(process: ProcessEvidence) -> str:
     return f"rank {process.rank} (pid {process.pid})" if process.rank is not None else f"pid {process.pid}"
 
 
-def _megatron(core: dict[str, list[ProcessEvidence]], root: str) -> Iterator[Criterion]:
-    if len(core) > 1:
-        places = "; ".join(f"{place}: {_named(who)}" for place, who in core.items())
+def _megatron(evidence: RunEvidence, root: str) -> Iterator[Criterion]:
+    """Of the workers: verl's wrapper puts an image's own Megatron-LM before the checkout's for the driver alone."""
+    core = _by_directory(evidence, _CORE)
+    workers = {place: found for place, who in core.items() if (found := _workers(who, evidence))} or core
+    if len(workers) > 1:
+        places = "; ".join(f"{place}: {_named(who)}" for place, who in workers.items())
         yield contradicted(ONE_MEGATRON, places, environment=True)
-    for place, who in core.items() if len(core) == 1 else ():
+        return
+    for place, who in workers.items():
         pinned = f"{root.rstrip('/')}/3rdparty/Megatron-LM/"
-        note = "" if place.startswith(pinned) else ", which is not the Bridge checkout's 3rdparty/Megatron-LM"
-        yield shown(ONE_MEGATRON, f"{_counted(core)} from {place}{note}", _named(who))
+        notes = [] if place.startswith(pinned) else ["which is not the Bridge checkout's 3rdparty/Megatron-LM"]
+        notes += [f"{_named(other)} has {elsewhere}" for elsewhere, other in core.items() if elsewhere != place]
+        yield shown(ONE_MEGATRON, "; ".join((f"{_counted(workers)} from {place}", *notes)), _named(who))
     if not core:
         yield not_seen(ONE_MEGATRON, "no process of the training was seen to import megatron.core")
+
+
+def _workers(processes: list[ProcessEvidence], evidence: RunEvidence) -> list[ProcessEvidence]:
+    """The ranks; where no process says its rank, all but the driver."""
+    if any(process.rank is not None for process in evidence.processes):
+        return [process for process in processes if process.rank is not None]
+    return [process for process in processes if not any("main_ppo" in word for word in process.argv)]
 
 
 def _by_directory(evidence: RunEvidence, name: str) -> dict[str, list[ProcessEvidence]]:

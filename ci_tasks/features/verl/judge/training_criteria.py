@@ -21,6 +21,7 @@ from ci_tasks.features.verl.judge.failure_stages import (
     locate_failure,
     locate_logged,
 )
+from ci_tasks.features.verl.judge.hooked_training import DDP, FSDP, HookedTraining
 from ci_tasks.features.verl.judge.log_records import LoggedFailure, Metrics, QuotedLine, TrainingFacts
 from ci_tasks.features.verl.judge.requested_settings import RequestedSetting, requested_settings
 from ci_tasks.features.verl.judge.resolved_settings import MISSING, Settings, equals_requested
@@ -41,6 +42,8 @@ FEATURE = "the feature active"
 _REWARD_PATH = "RM_MODEL_PATH"
 _RERUN_AS_ASKED = "rerun with what was asked for active in the resolved settings"
 _SEE_PROBE = "rerun with the probe, whose hooks show what verl does not print"
+_CHECK_TARGETS = "check LoRA's target module names, and the PEFT helpers that verl expects"
+_PEFT_TYPES = ("lora", "dora", "canonicallora", "vlmlora")
 _MOST_NAMED = 12
 _SIZE_NAMES: Mapping[str, str] = {
     "COMMON_TP": "tensor_model_parallel_size",
@@ -58,7 +61,7 @@ _UNCERTAIN = "training/rollout_probs_diff"  # verl says NaN where it had nothing
 class TrainingRun:
     """A training that began, and all that is known of it. `script` is its wrapper's text; `plain` are the proofs that
     level 0, where the feature is not active, has as well; `failures` are those of its log and of its processes;
-    `imports` are criteria of its processes' imports."""
+    `imports` are criteria of its processes' imports; `hooked` is what the probe's hook noted."""
 
     training: Training
     facts: TrainingFacts
@@ -67,6 +70,7 @@ class TrainingRun:
     plain: Mapping[str, QuotedLine] = field(default_factory=dict)
     failures: tuple[LoggedFailure, ...] = ()
     imports: tuple[Criterion, ...] = ()
+    hooked: HookedTraining = field(default_factory=HookedTraining)
 
     @property
     def ended_well(self) -> bool:
@@ -94,8 +98,8 @@ def criteria_of(run: TrainingRun) -> tuple[Criterion, ...]:
     """In the order in which a training goes through them."""
     return (
         *run.imports,
-        settings_as_asked(run.training, run.facts.settings, run.script),
-        non_vanilla(run.facts.settings),
+        settings_as_asked(run),
+        non_vanilla(run),
         *_lora(run),
         _wrapper(run),
         *_sizes(run),
@@ -108,14 +112,21 @@ def criteria_of(run: TrainingRun) -> tuple[Criterion, ...]:
     )
 
 
-def settings_as_asked(training: Training, settings: Settings, script: str = "") -> Criterion:
-    """Every setting that a variable or an override asks for, of every role, as verl resolved it."""
-    if not settings.resolved:
+def settings_as_asked(run: TrainingRun) -> Criterion:
+    """Every setting that a variable or an override asks for, of every role, as verl resolved it; and what the roles'
+    own workers were given of it."""
+    settings, asked = run.facts.settings, requested_settings(run.training, run.script)
+    different = [
+        _differs(dotted, setting, role.values[dotted], f"{role.role}, {role.process}")
+        for role in run.hooked.roles
+        for dotted, setting in asked.items()
+        if dotted in role.values and not equals_requested(setting.value, role.values[dotted])
+    ]
+    if not settings.resolved and not different:
         text = "the log does not show verl's resolved settings, and the command alone is not trusted"
         return not_seen(AS_ASKED, text, _SEE_PROBE)
-    asked = requested_settings(training, script)
-    different = [
-        _differs(dotted, setting, settings)
+    different[:0] = [
+        _differs(dotted, setting, settings.get(dotted))
         for dotted, setting in asked.items()
         if settings.get(dotted) is not MISSING and not equals_requested(setting.value, settings.get(dotted))
     ]
@@ -133,9 +144,12 @@ def settings_as_asked(training: Training, settings: Settings, script: str = "") 
     return shown(AS_ASKED, f"all {len(asked)}, of {roles}", settings.place)
 
 
-def non_vanilla(settings: Settings) -> Criterion:
+def non_vanilla(run: TrainingRun) -> Criterion:
     """Whether the run went through Megatron-Bridge, whoever asked for that: another shows nothing of it."""
+    settings, providers = run.facts.settings, run.hooked.providers
     if not settings.resolved:
+        if providers:
+            return shown(NON_VANILLA, f"built by {', '.join(providers)} of Megatron-Bridge")
         return not_seen(NON_VANILLA, "the resolved settings were not seen", _SEE_PROBE)
     needed = [("USE_MBRIDGE", "True"), ("VANILLA_MBRIDGE", "False")]
     if has_critic(settings):
@@ -146,7 +160,8 @@ def non_vanilla(settings: Settings) -> Criterion:
         if not equals_requested(value, settings.get(SETTINGS[name]))
     ]
     if not wrong:
-        return shown(NON_VANILLA, ", ".join(f"{name}={value}" for name, value in needed), settings.place)
+        built = f"; built by {', '.join(providers)}" if providers else ""
+        return shown(NON_VANILLA, ", ".join(f"{name}={value}" for name, value in needed) + built, settings.place)
     text = ", ".join(f"{name}={value_text(value)}" for name, value in wrong)
     if any(value is MISSING for _, value in wrong):
         return not_seen(NON_VANILLA, text, place=settings.place)
@@ -173,29 +188,59 @@ def value_text(value: object) -> str:
 def _lora(run: TrainingRun) -> Iterator[Criterion]:
     if not uses_peft(run):
         return
+    if run.hooked.models:
+        yield _adapted(run)
+        return
     line, count = run.facts.construction.get("LoRA"), run.facts.trainable
+    place = _place(run.facts.trainable_seen)
     if count is None:
         text = "nothing shows trainable parameters of adapters"
         yield not_seen(LORA, f"{text}{f'; {line.text}' if line else ''}", _SEE_PROBE, _place(line))
     elif count == 0:
-        yield contradicted(
-            LORA,
-            "0 trainable parameters",
-            _place(run.facts.trainable_seen),
-            "check LoRA's target module names, and the PEFT helpers",
-        )
+        yield contradicted(LORA, "0 trainable parameters", place, _CHECK_TARGETS)
     else:
-        yield shown(LORA, f"{count:,} trainable parameters", _place(run.facts.trainable_seen))
+        yield shown(LORA, f"{count:,} trainable parameters", place)
+
+
+def _adapted(run: TrainingRun) -> Criterion:
+    """By the models that train."""
+    models, methods = run.hooked.models, run.hooked.methods
+    place = models[0].process
+    wanted = str(run.facts.settings.get("actor_rollout_ref.model.lora.type")).replace("_", "").lower()
+    names = {method.method.lower() for method in methods}
+    if wanted in _PEFT_TYPES and names and wanted not in names:
+        return contradicted(LORA, f"{', '.join(sorted(names))} was applied, not {wanted}", place, _RERUN_AS_ASKED)
+    adapted = [model for model in models if model.built.adapters]
+    if not adapted:
+        return contradicted(LORA, "no trained model has an adapter", place, _CHECK_TARGETS)
+    frozen = [model for model in models if model.built.trainable == 0]
+    if len(frozen) == len(models):
+        return contradicted(LORA, "0 trainable parameters", place, _CHECK_TARGETS)
+    if frozen:
+        return not_seen(LORA, "a model has 0 trainable parameters, others have some", _CHECK_TARGETS, frozen[0].process)
+    whole = [model for model in adapted if 0 < model.built.parameters == model.built.trainable]
+    if whole:
+        return contradicted(LORA, "every parameter is trainable beside the adapters", whole[0].process, _CHECK_TARGETS)
+    first = adapted[0].built
+    layers = ", ".join(f"{count} {name}" for name, count in sorted(first.adapters.items()))
+    kinds = "/".join(dict.fromkeys(method.method for method in methods)) or "adapters"
+    text = f"{kinds}: {first.trainable:,} of {first.parameters:,} parameters are trainable, {layers}"
+    return shown(LORA, text, adapted[0].process)
 
 
 def _wrapper(run: TrainingRun) -> Criterion:
     asked = run.training.env.get("USE_MEGATRON_FSDP", "False")
-    wanted, other = ("Megatron-FSDP", "DDP") if asked == "True" else ("DDP", "Megatron-FSDP")
-    lines = run.facts.construction
-    if wanted in lines and other not in lines:
-        return shown(WRAPPER, wanted, _place(lines[wanted]))
-    if other in lines:
-        return contradicted(WRAPPER, f"{other} was built, not {wanted}", _place(lines[other]), _RERUN_AS_ASKED)
+    wanted, other = (FSDP, DDP) if asked == "True" else (DDP, FSDP)
+    places: dict[str, str] = {}
+    for model in reversed(run.hooked.models):
+        places[model.wrapper] = f"{model.process}: {' in '.join(reversed(model.built.wrappers))}"
+    if not places:
+        lines = run.facts.construction
+        places = {name: _place(lines[name]) for name in (DDP, FSDP) if name in lines}
+    if other in places:
+        return contradicted(WRAPPER, f"{other} was built, not {wanted}", places[other], _RERUN_AS_ASKED)
+    if wanted in places:
+        return shown(WRAPPER, wanted, places[wanted])
     return not_seen(WRAPPER, f"nothing shows that the model was wrapped in {wanted}", _SEE_PROBE)
 
 
@@ -212,7 +257,7 @@ def _sizes(run: TrainingRun) -> Iterator[Criterion]:
         for name, size in built.items()
         if size.values != (asked[name],)
     ]
-    place = f"line {next(iter(built.values())).line_no}" if built else ""
+    place = next(iter(built.values())).place if built else ""
     unseen = [name for name in asked if name in _SIZE_NAMES and name not in built and asked[name] != 1]
     if wrong:
         yield contradicted(SIZES, "; ".join(wrong), place, "see whether the provider was finalized with mpu's sizes")
@@ -338,9 +383,9 @@ def _features(run: TrainingRun) -> Iterator[Criterion]:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def _differs(dotted: str, setting: RequestedSetting, settings: Settings) -> str:
+def _differs(dotted: str, setting: RequestedSetting, resolved: object, where: str = "") -> str:
     asked = "" if setting.by.endswith(f"{dotted}={setting.value}") else f" ({setting.by})"
-    return f"{dotted}={value_text(settings.get(dotted))}, not {setting.value}{asked}"
+    return f"{dotted}={value_text(resolved)}{f' in {where}' if where else ''}, not {setting.value}{asked}"
 
 
 def _role(dotted: str) -> str:

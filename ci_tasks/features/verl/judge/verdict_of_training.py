@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.features.verl.judge import learning_signal, training_criteria
 from ci_tasks.features.verl.judge.failure_stages import stage_of_reason
+from ci_tasks.features.verl.judge.hooked_training import hooked_training, with_hooks
 from ci_tasks.features.verl.judge.learning_signal import TREND
 from ci_tasks.features.verl.judge.log_records import Metrics, QuotedLine, TrainingFacts
 from ci_tasks.features.verl.judge.process_evidence import evidence_of, import_criteria, noted_failures
@@ -81,6 +82,7 @@ def judge_training(training: Training, facts: TrainingFacts | None, run: JudgedR
     """The status of one training. One that did not begin is Skipped, for a reason that the caller knows better."""
     if facts is None:
         return TrainingVerdict(training, SKIPPED, "it did not begin")
+    facts = with_hooks(facts, evidence_of(run.evidence, facts))
     if facts.exit_code is None and run.ended.stopped:
         criteria: tuple[Criterion, ...] = (_stopped(run.ended),)
     else:
@@ -110,6 +112,7 @@ def _criteria(training: Training, facts: TrainingFacts, run: JudgedRun) -> tuple
         plain=run.plain,
         failures=(*facts.failures, *noted_failures(evidence)),
         imports=tuple(import_criteria(evidence, run.bridge_root)),
+        hooked=hooked_training(evidence),
     )
     found = criteria_of(context)
     if training.level != LEARNING_LEVEL or not context.ended_well:

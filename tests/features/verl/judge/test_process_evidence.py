@@ -69,6 +69,15 @@ def test_a_megatron_that_is_not_the_checkouts_is_named(writer: Writer) -> None:
     assert "which is not the Bridge checkout's 3rdparty/Megatron-LM" in summary.criteria[0].criteria[1].evidence
 
 
+def test_a_driver_with_the_images_megatron_is_named_and_no_contradiction(writer: Writer) -> None:
+    """verl's wrapper puts it first for the driver alone."""
+    image = "/workspace/Megatron-LM/megatron/core/__init__.py"
+    driver = replace(worker(7, core=image), env={}, argv=("python3", "-m", "verl.trainer.main_ppo"))
+    summary = judged(writer, worker(0), worker(1), driver)
+    assert summary.result == "Pass"
+    assert summary.criteria[0].criteria[1].evidence.endswith(f"; pid 97 has {image}")
+
+
 def test_processes_of_the_preflight_are_none_of_a_training(writer: Writer) -> None:
     other = worker(1, bridge="/opt/site-packages/megatron/bridge/__init__.py", started_at=50.0)
     assert judged(writer, other, worker(0)).result == "Pass"

@@ -1,0 +1,151 @@
+"""What the probe's hook noted of a training, in the place of what its log says of the same: the first source. Pure.
+
+What the hook did not note stays as the log has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ci_tasks.agent.probe.records import ProcessEvidence, RunEvidence
+from ci_tasks.features.verl.judge.hook_records import (
+    AppliedPeft,
+    BuiltModel,
+    ParallelSizes,
+    RoleConfig,
+    StepMetrics,
+    noted,
+)
+from ci_tasks.features.verl.judge.log_records import Metrics, SeenSize, TrainingFacts
+from ci_tasks.features.verl.judge.process_evidence import process_name
+from ci_tasks.features.verl.judge.resolved_settings import Settings
+
+DDP, FSDP = "DDP", "Megatron-FSDP"
+_SIZES = {
+    "tensor": "tensor_model_parallel_size",
+    "pipeline": "pipeline_model_parallel_size",
+    "context": "context_parallel_size",
+    "expert": "expert_model_parallel_size",
+}
+# The role that a worker's class has → where its settings are in the whole configuration. A worker changes some of its
+# own later, batch sizes for instance; it does not change these.
+_PREFIXES = {"critic": "critic.", "reward_model": "reward_model.", "reward": "", "ref": "actor_rollout_ref."}
+_KEPT = (".megatron.", ".lora.", "rollout.name", "rollout.tensor_model_parallel_size")
+
+
+@dataclass(frozen=True)
+class RoleSettings:
+    """What a worker was given, by the names of the whole configuration."""
+
+    role: str
+    process: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model in a wrapper for data parallelism, on one rank."""
+
+    wrapper: str
+    process: str
+    built: BuiltModel
+
+
+@dataclass(frozen=True)
+class HookedTraining:
+    """`providers` are classes of Bridge's providers that built a model."""
+
+    models: tuple[TrainedModel, ...] = ()
+    roles: tuple[RoleSettings, ...] = ()
+    providers: tuple[str, ...] = ()
+    methods: tuple[AppliedPeft, ...] = ()
+
+
+def hooked_training(evidence: RunEvidence | None) -> HookedTraining:
+    built = list(noted(evidence, BuiltModel))
+    return HookedTraining(
+        models=tuple(
+            TrainedModel(wrapper, process_name(process), model)
+            for process, model in built
+            if (wrapper := _wrapper(model.wrappers))
+        ),
+        roles=tuple(_roles(noted(evidence, RoleConfig))),
+        providers=tuple(sorted({model.provider for _, model in built if model.provider})),
+        methods=tuple(dict.fromkeys(_hashable(peft) for _, peft in noted(evidence, AppliedPeft))),
+    )
+
+
+def with_hooks(facts: TrainingFacts, evidence: RunEvidence | None) -> TrainingFacts:
+    """The facts with what the hook noted of settings, sizes and metrics."""
+    return replace(
+        facts,
+        settings=_settings(noted(evidence, RoleConfig)) or facts.settings,
+        metrics=_metrics(noted(evidence, StepMetrics), facts.metrics),
+        sizes=_sizes(noted(evidence, ParallelSizes)) or facts.sizes,
+    )
+
+
+def _settings(configs: Iterable[tuple[ProcessEvidence, RoleConfig]]) -> Settings | None:
+    """Those that the trainer was given, which are the whole configuration."""
+    values: dict[str, Any] = {}
+    place = ""
+    for process, config in configs:
+        if config.role == "trainer":
+            values.update(config.settings)
+            place = place or f"{config.owner}, {process_name(process)}"
+    return Settings(values, True, place) if values else None
+
+
+def _roles(configs: Iterable[tuple[ProcessEvidence, RoleConfig]]) -> Iterator[RoleSettings]:
+    for process, config in configs:
+        prefix = "actor_rollout_ref." if "actor" in config.role else _PREFIXES.get(config.role)
+        if prefix is None:
+            continue
+        values = {f"{prefix}{name}": value for name, value in config.settings.items()}
+        kept = {name: value for name, value in values.items() if any(part in name for part in _KEPT)}
+        if kept:
+            yield RoleSettings(config.role, process_name(process), kept)
+
+
+def _metrics(steps: Iterable[tuple[ProcessEvidence, StepMetrics]], logged: Metrics) -> Metrics:
+    found = {step: dict(values) for step, values in logged.items()}
+    for _, noted_step in steps:
+        numbers = {name: _number(value) for name, value in noted_step.values.items()}
+        found.setdefault(noted_step.step, {}).update(
+            {name: number for name, number in numbers.items() if number is not None}
+        )
+    return found
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan if isinstance(value, str) else None
+
+
+def _sizes(noted_sizes: Iterable[tuple[ProcessEvidence, ParallelSizes]]) -> dict[str, SeenSize]:
+    found: dict[str, SeenSize] = {}
+    for process, sizes in noted_sizes:
+        for field_name, name in _SIZES.items():
+            size = getattr(sizes, field_name)
+            if size is not None:
+                seen = found.get(name, SeenSize((), 0, process_name(process)))
+                found[name] = replace(seen, values=tuple(sorted({*seen.values, size})))
+    return found
+
+
+def _wrapper(wrappers: Sequence[str]) -> str:
+    for name in wrappers:
+        if "FullyShard" in name or "FSDP" in name:
+            return FSDP
+        if name == "DistributedDataParallel":
+            return DDP
+    return ""
+
+
+def _hashable(peft: AppliedPeft) -> AppliedPeft:
+    return replace(peft, target_modules=tuple(peft.target_modules))
