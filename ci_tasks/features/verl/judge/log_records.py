@@ -69,14 +69,14 @@ class LoggedFailure:
 class TrainingFacts:
     """One training, from its begin to its end or to the end of the log.
 
-    `exit_code` is None where it did not end. `first_step` and `progress` are (done, total) when the progress bar was
-    seen first and last. `construction` has the first line of each thing that Bridge-managed construction says, and
-    `frame` the first of a traceback that lies in it. `trainable` is the number of trainable parameters, None where
-    the log does not say. `noise` is what was said after the last step and is known to be harmless. `bridge_paths` are
-    directories from which megatron.bridge was loaded, each where it was seen first. `error` counts lines of the whole
-    log; it is None where the training ended well. `failures` are all that the log has, whatever the exit code. `sizes`
-    are parallel sizes of built models, by their Megatron name. `starts` counts how often the trainer printed its
-    settings. `began_at` and `ended_at` are seconds since 1970.
+    `exit_code` is None where it did not end. `progress` is (done, total) when the progress bar was seen last.
+    `construction` has the first line of each thing that Bridge-managed construction says, and `frame` the first of a
+    traceback that lies in it. `trainable` is the number of trainable parameters, None where the log does not say.
+    `noise` is what was said after the last step and is known to be harmless. `bridge_paths` are directories from which
+    megatron.bridge was loaded, each where it was seen first. `error` counts lines of the whole log; it is None where
+    the training ended well. `failures` are all that the log has, whatever the exit code. `sizes` are parallel sizes of
+    built models, by their Megatron name. `starts` counts how often the trainer printed its settings. `began_at` and
+    `ended_at` are seconds since 1970.
     """
 
     name: str
@@ -84,7 +84,6 @@ class TrainingFacts:
     exit_code: int | None = None
     command: str = ""
     settings: Settings = field(default_factory=Settings)
-    first_step: tuple[int, int] | None = None
     progress: tuple[int, int] | None = None
     progress_seen: QuotedLine | None = None
     metrics: Metrics = field(default_factory=dict)

@@ -16,6 +16,7 @@ LOCAL_BRIDGE = "local Bridge in every process"
 ONE_MEGATRON = "one Megatron-LM in every process"
 _BRIDGE, _CORE = "megatron.bridge", "megatron.core"
 _CONSTRUCTION = re.compile(r"/megatron/(?:bridge|core)/|/verl/workers/engine/megatron/|/verl/models/mcore/")
+_ENDINGS = ("SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit")  # how a process is told to end
 _MOST_NAMED = 3
 
 
@@ -51,7 +52,8 @@ def noted_failures(evidence: RunEvidence | None) -> Iterator[LoggedFailure]:
     if evidence is None:
         return
     for process, noted in (*uncaught_exceptions(evidence), *task_exceptions(evidence)):
-        yield _failure(process, noted)
+        if noted.chain[0].type.rpartition(".")[2] not in _ENDINGS:
+            yield _failure(process, noted)
 
 
 def process_name(process: ProcessEvidence) -> str:

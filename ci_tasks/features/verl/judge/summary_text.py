@@ -8,7 +8,7 @@ from ci_tasks.features.verl.judge.failure_stages import Stage
 from ci_tasks.features.verl.judge.learning_signal import REWARD, series
 from ci_tasks.features.verl.judge.log_records import BRIDGE_CHECKS, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.resolved_settings import MISSING, Settings
-from ci_tasks.features.verl.judge.training_criteria import value_text
+from ci_tasks.features.verl.judge.setting_criteria import value_text
 from ci_tasks.features.verl.judge.verdict_of_training import LEARNING_LEVEL, TrainingVerdict
 from ci_tasks.features.verl.levels import levels
 from ci_tasks.features.verl.levels.levels import LEVELS, SETTINGS, LevelRequest

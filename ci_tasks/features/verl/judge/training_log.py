@@ -28,7 +28,6 @@ class TrainingLogParser:
         self._resolved_line = 0
         self._requested: Mapping[str, Any] = {}
         self._metrics: dict[int, dict[str, float]] = {}
-        self._first_step: tuple[int, int] | None = None
         self._progress: tuple[int, int] | None = None
         self._resumed_from: int | None = None
         self._trainable: int | None = None
@@ -81,7 +80,6 @@ class TrainingLogParser:
             exit_code=self.exit_code,
             command=self.command,
             settings=settings,
-            first_step=self._first_step,
             progress=self._progress,
             progress_seen=self._seen_lines.get("progress"),
             metrics=self._metrics,
@@ -145,7 +143,6 @@ class TrainingLogParser:
         if "Training Progress" in text:
             for bar in lines.PROGRESS.finditer(text):
                 self._progress = (int(bar[1]), int(bar[2]))
-                self._first_step = self._first_step or self._progress
                 self._seen_lines["progress"] = _log_line(number, bar[0])
         if "step:" in text and (match := lines.STEP.search(text)):
             step = int(match[1])

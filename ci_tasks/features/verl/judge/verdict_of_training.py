@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ci_tasks.agent.probe.records import RunEvidence
-from ci_tasks.features.verl.judge import learning_signal, training_criteria
+from ci_tasks.features.verl.judge import learning_signal
 from ci_tasks.features.verl.judge.failure_stages import stage_of_reason
 from ci_tasks.features.verl.judge.hooked_training import hooked_training, with_hooks
 from ci_tasks.features.verl.judge.learning_signal import TREND
 from ci_tasks.features.verl.judge.log_records import Metrics, QuotedLine, TrainingFacts
 from ci_tasks.features.verl.judge.process_evidence import evidence_of, import_criteria, noted_failures
-from ci_tasks.features.verl.judge.training_criteria import EXIT, FEATURE, RESUME, STEPS, TrainingRun, criteria_of
+from ci_tasks.features.verl.judge.training_criteria import EXIT, FEATURE, RESUME, STEPS, criteria_of
+from ci_tasks.features.verl.judge.training_run import TrainingRun, has_critic, uses_peft
 from ci_tasks.features.verl.levels.criterion import (
     CONTRADICTED,
     NOT_SEEN,
@@ -120,8 +121,8 @@ def _criteria(training: Training, facts: TrainingFacts, run: JudgedRun) -> tuple
     learned = learning_signal.learning(
         facts.metrics,
         trainable=facts.trainable,
-        peft=training_criteria.uses_peft(context),
-        critic=training_criteria.has_critic(facts.settings),
+        peft=uses_peft(context),
+        critic=has_critic(facts.settings),
         baseline=run.baseline,
     )
     return (*found, *(_of_learning(check) for check in learned if check.ok is not None))
