@@ -5,20 +5,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from ci_tasks.checkout.disk_differences import in_directory
 from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.records import Checkout, DiskDifference
 
 
-def copy_side_by_side(trees: Mapping[str, Path], into: Path) -> dict[str, Checkout]:
-    """Copy each working tree, uncommitted files and submodules included, to `into`/NAME, without its repository.
+def copy_side_by_side(
+    trees: Mapping[str, Path], into: Path, revisions: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Checkout]:
+    """Copy each working tree, uncommitted files and submodules included, to `into`/NAME, without its repository; where
+    `revisions` has NAME, its tree at that revision instead.
 
     Returns what each of them is: commit, tree and the files that differ from the commit. Raises CheckoutError.
     """
     checkouts = {}
     for name, source in trees.items():
-        checkouts[name] = materialize(source, into / name)
+        checkouts[name] = materialize(source, into / name, rev=revisions.get(name))
         for git in [*(into / name).rglob(".git")]:
             if git.is_dir() and not git.is_symlink():
                 shutil.rmtree(git)

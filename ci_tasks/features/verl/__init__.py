@@ -18,6 +18,7 @@ FEATURE = Feature(
                 "ci_tasks.features.verl.levels.summary:Summary",
                 "ci_tasks.records:PlanEntry[]",
                 "ci_tasks.records:BatchResult",
+                "ci_tasks.features.verl.comparison.result:LevelComparison",
             ),
             exit_codes="ci_tasks.features.verl.run_summary:RESULT_CODES",
         ),

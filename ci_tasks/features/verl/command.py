@@ -16,6 +16,7 @@ from ci_tasks.cli.options import (
     JSON,
     KEEP,
     NODES,
+    REPEAT,
     TIMEOUT,
     Option,
     flag_of,
@@ -25,10 +26,11 @@ from ci_tasks.cli.options import (
     switch,
     text,
 )
-from ci_tasks.cli.output import for_programs, print_json
+from ci_tasks.cli.output import for_programs, print_json, print_record
 from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
+    from ci_tasks.config import Config
     from ci_tasks.features.verl.levels.levels import LevelRequest
     from ci_tasks.features.verl.run_levels import VerlRequest
 
@@ -93,6 +95,22 @@ class VerlOptions:
     ).field()
     steps: int = number("of level 5: 20 to 100", "steps", default=20, hint="for example --steps 40").field()
     baseline: str | None = text("of level 5: the log of a known-good run", "FILE").field()
+    base: str | None = text(
+        "train this Bridge too, a revision of --bridge or another checkout, and compare both",
+        "REV|DIR",
+        excludes=(
+            ("plan", "plan the level without --base: both sides run it", ""),
+            ("detach", "the client decides after each pair whether another one is needed", "use tmux or nohup"),
+            ("baseline", "--base trains the baseline", ""),
+            ("markdown", "a comparison is text, JSON or a page", ""),
+        ),
+    ).field()
+    repeat: int | None = REPEAT.field(
+        help="with --base: most trainings of each side (else 5 at level 5, 1 below)", nox=False, needs="base"
+    )
+    margin: float = Option(
+        "with --base: the drop of the mean reward that a Pass rules out", float, 0.05, metavar="REWARD", unit="reward"
+    ).field()
     env: tuple[str, ...] = repeatable("a variable for the wrapper; may be repeated", "NAME=VALUE").field()
     override: tuple[str, ...] = repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()
     test: tuple[str, ...] = repeatable("a test of Bridge, from its root; may be repeated", "FILE").field()
@@ -114,6 +132,7 @@ def verl(options: VerlOptions) -> int:
     ci-tasks verl --level 1 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image verlai/verl:TAG --plan
     ci-tasks verl --level 1 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a,h100b --image IMAGE --timeout 60
     ci-tasks verl --level 5 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --detach
+    ci-tasks verl --level 5 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --base main --repeat 5
     ci-tasks verl --level 5 --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim
 
     Prints the summary for the pull request. Exit code 0 if the level passed, 1 if it failed, 4 if it is not proven,
@@ -132,12 +151,27 @@ def verl(options: VerlOptions) -> int:
         lines = [*describe(plans), "", *overview]
         print_json([run.public() for run in plans]) if options.json else print("\n".join(lines))
         return 0
+    if options.base:
+        return _compare(options, request, config)
     with for_programs(as_json=options.json, events=options.events) as events:
         code, result = run_levels.run(request, config, markdown=options.markdown, events=events)
         if events:
             events.exit_code = code
     if options.json and result is not None:
         print_json(encode(result) if isinstance(result, BatchResult) else report.public(result))
+    return code
+
+
+def _compare(options: VerlOptions, request: VerlRequest, config: Config) -> int:
+    from ci_tasks.features.verl.comparison.compare_levels import ComparisonRequest, compare
+
+    asked = ComparisonRequest(request, options.base or "", options.repeat, options.margin)
+    with for_programs(as_json=options.json, events=options.events) as events:
+        code, result = compare(asked, config, events=events)
+        if events:
+            events.exit_code = code
+    if result is not None:
+        print_record(result, as_json=options.json)
     return code
 
 

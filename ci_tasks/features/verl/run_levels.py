@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,14 +28,15 @@ from ci_tasks.run.prepare import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 
 _MINUTES = {0: 90, 1: 150, 2: 240, 3: 150, 4: 240, 5: 720}
-_BRIDGE_HAS = "src/megatron/bridge"
+BRIDGE_HAS = "src/megatron/bridge"
 
 
 @dataclass(frozen=True)
 class VerlRequest:
     """Where the levels run. `data` is a directory of the host with data and models, which the container sees
     under the same path; `baseline` is the log of another run of level 5; `command` repeats this one. `minutes` is the
-    longest that the run may take, None for what the host or the level says."""
+    longest that the run may take, None for what the host or the level says. `bridge_revision` is taken instead of
+    Bridge's working tree."""
 
     request: LevelRequest
     bridge: Path
@@ -45,6 +46,7 @@ class VerlRequest:
     image: str | None = None
     data: str | None = None
     baseline: Path | None = None
+    bridge_revision: str | None = None
     keep: bool = False
     detach: bool = False
     minutes: float | None = None
@@ -57,13 +59,21 @@ class TreesUnderTest:
     source: CheckoutSource
     context: LevelContext
     trainings: Sequence[Training]
+    job: LevelJobOptions
+
+    def with_overrides(self, overrides: Sequence[str]) -> TreesUnderTest:
+        """The same trees, for trainings with more overrides."""
+        request = replace(self.context.request, overrides=(*self.context.request.overrides, *overrides))
+        planned = trainings(request)
+        source = replace(self.source, workflow=workflow(request, planned, self.job))
+        return replace(self, source=source, context=replace(self.context, request=request), trainings=planned)
 
 
 def plan(options: VerlRequest, config: Config) -> tuple[list[PlannedRun], list[str]]:
     """Write the run directory that the level would execute. Returns its plan, and as text every training and what is
     known to be missing."""
-    with _trees_under_test(options, config) as trees:
-        planned = running.plan(trees.source, config, _request(options, trees))
+    with trees_under_test(options, config) as trees:
+        planned = running.plan(trees.source, config, run_request(options, trees))
         return planned, [*remarks.of_trainings(trees.trainings), "", *_headline(options, trees)]
 
 
@@ -74,10 +84,10 @@ def run(
     of its result, and the summary of what ran to its end, or what goes on without us."""
     if options.baseline is not None and not options.baseline.is_file():
         raise UsageError(f"--baseline names {options.baseline}, which is no file")
-    with _trees_under_test(options, config) as trees:
+    with trees_under_test(options, config) as trees:
         print("\n".join(_headline(options, trees)), flush=True)
         how = ExecutionOptions(detach=options.detach, events=events)
-        done = running.execute_label(trees.source, config, _request(options, trees), how)
+        done = running.execute_label(trees.source, config, run_request(options, trees), how)
     if done is None:
         return EXIT_CODES[VACUOUS], None
     if options.detach and not done.records:
@@ -102,7 +112,7 @@ def _headline(options: VerlRequest, trees: TreesUnderTest) -> list[str]:
 
 
 @contextmanager
-def _trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnderTest]:
+def trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnderTest]:
     """Both trees, checked and copied, for as long as the block lasts. Raises UsageError, CheckoutError."""
     specs = config.select_hosts(options.host)
     planned = trainings(options.request)
@@ -117,7 +127,8 @@ def _trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnd
     with TemporaryDirectory(prefix="ci-tasks-") as scratch:
         trees = Path(scratch) / "trees"
         trees.mkdir()
-        made = copy_side_by_side({BRIDGE: options.bridge, VERL: options.verl}, trees)
+        revisions = {BRIDGE: options.bridge_revision} if options.bridge_revision else {}
+        made = copy_side_by_side({BRIDGE: options.bridge, VERL: options.verl}, trees, revisions)
         environment = LevelJobOptions(
             image=options.image,
             volumes=volumes,
@@ -127,7 +138,7 @@ def _trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnd
         )
         job = workflow(options.request, planned, environment)
         source = CheckoutSource(trees, f"{options.bridge} and {options.verl}", job, unlike_disk=unlike_disk(made))
-        yield TreesUnderTest(source, _context(options, made, planned, scripts), planned)
+        yield TreesUnderTest(source, _context(options, made, planned, scripts), planned, environment)
 
 
 def _are_contained(specs: Sequence[HostSpec]) -> bool:
@@ -173,9 +184,9 @@ def _check_trees(options: VerlRequest, planned: Sequence[Training]) -> dict[str,
     """Both checkouts are what they are said to be, and verl's script reads every variable that a training sets. Returns
     the scripts' texts by their path."""
     texts: dict[str, str] = {}
-    if not (options.bridge / _BRIDGE_HAS).is_dir():
+    if not (options.bridge / BRIDGE_HAS).is_dir():
         raise CheckoutError(
-            f"{options.bridge} is no Megatron-Bridge: it has no {_BRIDGE_HAS}", hint="--bridge DIR names it"
+            f"{options.bridge} is no Megatron-Bridge: it has no {BRIDGE_HAS}", hint="--bridge DIR names it"
         )
     for training in planned:
         script = options.verl / training.script
@@ -187,7 +198,7 @@ def _check_trees(options: VerlRequest, planned: Sequence[Training]) -> dict[str,
     return texts
 
 
-def _request(options: VerlRequest, trees: TreesUnderTest) -> RunRequest:
+def run_request(options: VerlRequest, trees: TreesUnderTest) -> RunRequest:
     return RunRequest(
         LABEL,
         None,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.features.verl import report
+from ci_tasks.features.verl.judge.log_records import RunFacts
 from ci_tasks.features.verl.judge.read_log import metrics_of, read_run
 from ci_tasks.features.verl.judge.verdict_of_run import LevelRun, judge
 from ci_tasks.features.verl.judge.verdict_of_training import RunEnd
@@ -34,19 +35,14 @@ def attached(record: RunRecord, directory: str) -> int | None:
 
 def conclude(context: LevelContext, record: RunRecord, directory: str, *, markdown: bool = False) -> Summary:
     """Judge the run, print its summary and store it in the run's directory."""
-    summary = summarize(context, record, directory)
-    for name, text in (
-        ("summary.txt", "\n".join(report.text(summary)) + "\n"),
-        ("summary.md", report.markdown(summary)),
-        ("summary.json", json.dumps(report.public(summary), indent=1, ensure_ascii=False) + "\n"),
-    ):
-        Path(directory, name).write_text(text, encoding="utf-8", errors="backslashreplace")
+    summary, _ = evaluate(context, record, directory)
     written = f"the summary, as text, markdown and JSON: {directory}"
     print("\n".join(["", *_shown(summary, markdown=markdown), "", written]), flush=True)
     return summary
 
 
-def summarize(context: LevelContext, record: RunRecord, directory: str) -> Summary:
+def evaluate(context: LevelContext, record: RunRecord, directory: str) -> tuple[Summary, RunFacts]:
+    """Judge the run and store its summary in its directory. Returns what its log says, too."""
     run = RunDir(directory)
     workspace = read_plan(run).workspace
     provenance = Provenance(
@@ -63,7 +59,7 @@ def summarize(context: LevelContext, record: RunRecord, directory: str) -> Summa
     facts = read_run(lambda: _read_chunks(run.log), context.request.proofs)
     baseline = metrics_of(lambda: _read_chunks(context.baseline)) if context.baseline else None
     ended = RunEnd(record.status, record.reason)
-    summary = judge(
+    judged = judge(
         LevelRun(
             context.request,
             trainings(context.request),
@@ -75,7 +71,14 @@ def summarize(context: LevelContext, record: RunRecord, directory: str) -> Summa
             context.scripts,
         )
     )
-    return replace(summary, limitations=(*summary.limitations, *context.remarks))
+    summary = replace(judged, limitations=(*judged.limitations, *context.remarks))
+    for name, text in (
+        ("summary.txt", "\n".join(report.text(summary)) + "\n"),
+        ("summary.md", report.markdown(summary)),
+        ("summary.json", json.dumps(report.public(summary), indent=1, ensure_ascii=False) + "\n"),
+    ):
+        Path(directory, name).write_text(text, encoding="utf-8", errors="backslashreplace")
+    return summary, facts
 
 
 def _image(named: str, digest: str | None) -> str:

@@ -100,6 +100,24 @@ def test_the_exit_code_of_attach_is_that_of_the_level_and_not_of_the_script(pair
     assert "Result: Fail" in attached.err
 
 
+def test_a_base_and_a_candidate_run_in_turn_with_one_seed_and_are_compared(pair: Any) -> None:
+    bridge = pair.checkout / "tiny-bridge/src/megatron/bridge/__init__.py"
+    same = pair.verl("--level", "0", "--base", "HEAD")
+    assert (same.code, "the candidate's tree is that of the base" in same.err) == (2, True), same.err
+    bridge.write_text(bridge.read_text() + "# a change\n")
+    result = pair.verl("--level", "0", "--base", "HEAD", "--json")
+    assert (result.code, result.json["differences"]) in ((0, []), (4, [])), result.out + result.err
+    assert result.json["candidate"] == f"{result.json['base']} + 1 changed file"
+    assert [run["side"] for run in result.json["runs"]] == ["base", "candidate"]
+    assert "<svg" in Path(result.json["page"]).read_text()
+    texts = [Path(run["directory"], "workspace").parent.joinpath("run.sh").read_text() for run in result.json["runs"]]
+    assert all("++data.seed=42" in text for text in texts)
+    trees = {
+        json.loads(Path(run["directory"], "plan.json").read_text())["checkout"]["tree"] for run in result.json["runs"]
+    }
+    assert len(trees) == 2
+
+
 def test_the_longest_time_is_the_persons_then_the_hosts_then_the_levels(pair: Any) -> None:
     hosts = {name: {"kind": "local", "runtime": "none", "gpus": 8} for name in ("box", "fast", "slow")}
     hosts["fast"]["timeout_minutes"], hosts["slow"]["timeout_minutes"] = 30, 600
@@ -161,6 +179,9 @@ REFUSED = [
     (["--verl", "tiny-bridge"], "has no tests/special_e2e/run_ppo_trainer_megatron.sh"),
     (["--host", "nowhere"], "unknown host 'nowhere'"),
     (["--host", "box,local"], "do not run one and the same level"),
+    (["--repeat", "3"], "--repeat needs --base"),
+    (["--base", "HEAD", "--plan"], "cannot be combined"),
+    (["--base", "gone"], "has no revision 'gone'"),
     (["--detach", "--plan"], "cannot be combined"),
     (["--baseline", "gone.log"], "which is no file"),
 ]

@@ -1,0 +1,127 @@
+"""How often `verl --base` is wrong, and how often it finds a drop, on simulated learning curves.
+
+    python bench/verl_comparison.py [--runs 2000] [--seed 1] [--case unsteady]
+
+A curve is a reward in 64 answers a step to 16 prompts: it rises to a plateau, each batch has a difficulty that both
+sides share (same seed, same data), each training has a level and a drift of its own (`run`), and answers are drawn. The
+candidate's mean in the last half of the steps is lower by `drop`. Prints a JSON line for each case: the shares of Pass
+(shown), Fail (contradicted) and Not proven (not seen), and the mean number of pairs. Exit code 1 if a wrong Pass or
+a wrong Fail is more frequent than ERROR by more than the simulation's own scatter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ci_tasks.features.verl.comparison.sequential_test import (
+    CONTRADICTED,
+    ERROR,
+    MARGIN,
+    NOT_SEEN,
+    SHOWN,
+    PairScore,
+    decide,
+    score,
+)
+
+_PROMPTS, _ANSWERS = 16, 4
+_LOW, _HIGH = 0.35, 0.55  # the mean reward at the first step, and where it levels off
+
+
+@dataclass(frozen=True)
+class Case:
+    """`run` is the standard deviation of a training's own level, `tails` says that now and then it is far off."""
+
+    name: str
+    steps: int
+    run: float
+    tails: bool = False
+    gain: float = 1.0
+
+
+CASES = (
+    Case("20 steps", 20, 0.015),
+    Case("40 steps", 40, 0.015),
+    Case("100 steps", 100, 0.01),
+    Case("100 steps, unsteady", 100, 0.03),
+    Case("100 steps, outliers", 100, 0.015, tails=True),
+    Case("100 steps, no learning", 100, 0.01, gain=0.0),
+)
+PAIRS = (3, 5, 8)
+DROPS = (0.0, 0.05, 0.10)
+
+
+def pair(case: Case, drop: float, chance: random.Random) -> PairScore:
+    """One training of each side with one seed."""
+    batches = [[chance.gauss(0, 0.9) for _ in range(_PROMPTS)] for _ in range(case.steps)]
+    base, candidate = (list(_curve(case, lower, batches, chance)) for lower in (0.0, drop))
+    scored = score(base, candidate)
+    assert scored is not None
+    return scored
+
+
+def _curve(case: Case, drop: float, batches: list[list[float]], chance: random.Random) -> Iterator[tuple[int, float]]:
+    level = chance.gauss(0, case.run) * (4 if case.tails and chance.random() < 0.1 else 1)
+    drift = 0.0
+    rises = [1 - math.exp(-3 * step / case.steps) for step in range(1, case.steps + 1)]
+    end = sum(rises[case.steps // 2 :]) / len(rises[case.steps // 2 :])
+    for step, (rise, prompts) in enumerate(zip(rises, batches, strict=True), 1):
+        drift = 0.9 * drift + chance.gauss(0, case.run / 4)
+        mean = _LOW + case.gain * (_HIGH - _LOW) * rise - drop * rise / end + level + drift
+        yield step, _reward(mean, prompts, chance)
+
+
+def _reward(mean: float, prompts: list[float], chance: random.Random) -> float:
+    """Of answers to prompts that are hard or easy, so that the reward of a batch is `mean` on average."""
+    logit = math.log(min(max(mean, 0.01), 0.99) / (1 - min(max(mean, 0.01), 0.99)))
+    shift = 1.11 * logit  # the mean over prompts of that spread is nearer to a half than the middle prompt
+    right = 0
+    for hardness in prompts:
+        likely = 1 / (1 + math.exp(-(shift + hardness)))
+        right += sum(chance.random() < likely for _ in range(_ANSWERS))
+    return right / (_PROMPTS * _ANSWERS)
+
+
+def measure(case: Case, planned: int, drop: float, runs: int, chance: random.Random) -> dict[str, float]:
+    counts: Counter[str] = Counter()
+    used = 0
+    for _ in range(runs):
+        pairs: list[PairScore] = []
+        while not (decision := decide(pairs, planned)).outcome:
+            pairs.append(pair(case, drop, chance))
+        counts[decision.outcome] += 1
+        used += len(pairs)
+    shares = {word: counts[word] / runs for word in (SHOWN, CONTRADICTED, NOT_SEEN)}
+    return {**shares, "pairs": used / runs}
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    arguments.add_argument("--runs", type=int, default=2000)
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--case", default="", help="only cases whose names contain this")
+    given = arguments.parse_args()
+    limit = ERROR + 3 * math.sqrt(ERROR * (1 - ERROR) / given.runs)
+    worst = 0.0
+    for case in (case for case in CASES if given.case in case.name):
+        for planned in PAIRS:
+            for drop in DROPS:
+                chance = random.Random(f"{given.seed} {case.name} {planned} {drop}")
+                shares = measure(case, planned, drop, given.runs, chance)
+                wrong = shares[SHOWN] if drop >= MARGIN or not case.gain else shares[CONTRADICTED] if not drop else 0.0
+                worst = max(worst, wrong)
+                line = {"case": case.name, "pairs_planned": planned, "drop": drop, **shares, "wrong": wrong}
+                print(json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in line.items()}))
+    print(json.dumps({"worst_wrong": round(worst, 4), "allowed": ERROR, "with_scatter": round(limit, 4)}))
+    return int(worst > limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Base and candidate Bridge, trained in turn: do they learn alike?"""

@@ -1,0 +1,125 @@
+"""One training of a side, as values that are compared: its settings, curves, memory, and where its loggers wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from ci_tasks.features.verl.comparison.sequential_test import Points
+from ci_tasks.features.verl.judge.learning_signal import series
+from ci_tasks.features.verl.judge.log_records import RunFacts
+from ci_tasks.features.verl.levels.levels import Training
+from ci_tasks.records import RunRecord
+
+BASE, CANDIDATE = "base", "candidate"
+REWARDS = ("critic/rewards/mean", "critic/score/mean")
+STEP_SECONDS = ("perf/time_per_step", "timing_s/step")
+_GIB = 1 << 30
+# What is drawn, in this order, as far as both sides have it.
+_DRAWN = re.compile(
+    r"^(?:critic/(?:rewards|score)/mean|val-core/.*|actor/(?:entropy|kl_loss|ppo_kl|pg_loss|grad_norm)|critic/vf_loss"
+    r"|response_length/mean|perf/time_per_step|timing_s/step|perf/max_memory_allocated_gb)$"
+)
+_LINK = re.compile(
+    rb"(https?://[^\s\x1b\"'<>]{1,300}/runs/[\w-]{1,100})"
+    rb"|Saving tensorboard log to ([^\s\x1b]{1,300}?)\.?(?:[\s\x1b]|$)"
+)
+
+
+@dataclass(frozen=True)
+class ObservedRun:
+    """`result` and `why` are those of the level's own summary; `completed` says that the last training reached its last
+    step and exit code 0. `settings` are the resolved ones by training and dotted name, None where one was not seen.
+    `memory` is the peak in GiB by rank. `digest` is the image's, "" where no container ran."""
+
+    side: str
+    pair: int
+    id: str
+    directory: str
+    result: str
+    why: str
+    completed: bool
+    settings: Mapping[str, Mapping[str, str] | None] = field(default_factory=dict)
+    curves: Mapping[str, Points] = field(default_factory=dict)
+    memory: Mapping[int, float] = field(default_factory=dict)
+    digest: str = ""
+    gpus: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+
+    @property
+    def reward(self) -> Points:
+        return next((self.curves[name] for name in REWARDS if name in self.curves), ())
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The mean, without the first step, which compiles and warms up."""
+        points = next((self.curves[name] for name in STEP_SECONDS if name in self.curves), ())
+        values = [value for _, value in points][1:]
+        return fmean(values) if values else None
+
+
+def observe(
+    side: str,
+    pair: int,
+    record: RunRecord,
+    directory: str,
+    outcome: tuple[str, str],
+    facts: RunFacts,
+    last: Training,
+    links: Iterable[str],
+) -> ObservedRun:
+    """`outcome` are the result and the sentence of the level's summary, `last` is the training whose curves count."""
+    training = facts.trainings.get(last.name)
+    metrics = training.metrics if training else {}
+    names = sorted({name for values in metrics.values() for name in values if _DRAWN.search(name)})
+    return ObservedRun(
+        side=side,
+        pair=pair,
+        id=record.id,
+        directory=directory,
+        result=outcome[0],
+        why=outcome[1],
+        completed=training is not None and training.exit_code == 0 and max(metrics, default=0) >= last.steps,
+        settings={
+            name: flatten(seen.settings.values, directory) if seen.settings.resolved else None
+            for name, seen in facts.trainings.items()
+        },
+        curves={name: points for name in names if (points := tuple(series(metrics, name)))},
+        memory=_memory(record),
+        digest=record.environment.digest or "",
+        gpus=tuple(sorted(gpu.name for gpu in record.environment.gpus)),
+        links=tuple(dict.fromkeys(links)),
+    )
+
+
+def flatten(settings: Mapping[str, Any], directory: str, above: str = "") -> dict[str, str]:
+    """Each setting by its dotted name, without the run's own directory, which is another for every run."""
+    flat: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, directory, f"{above}{name}.")
+        else:
+            flat[f"{above}{name}"] = _without_directory(repr(value), directory)
+    return flat
+
+
+def links_of(line: bytes) -> list[str]:
+    """Pages of wandb, and TensorBoard's directories, that a line names."""
+    return [(page or directory).decode("utf-8", "replace") for page, directory in _LINK.findall(line)]
+
+
+def _without_directory(text: str, directory: str) -> str:
+    """The same directory is another on a host and in a container, so its last parts tell it."""
+    run = "/".join(directory.rstrip("/").split("/")[-2:])
+    return re.sub(rf"[^\s'\"]*{re.escape(run)}(?=[/'\"])", "RUN", text) if run else text
+
+
+def _memory(record: RunRecord) -> dict[int, float]:
+    peaks: dict[int, float] = {}
+    for one in record.probe.memory if record.probe else ():
+        if one.rank is not None:
+            peaks[one.rank] = max(peaks.get(one.rank, 0.0), one.allocated / _GIB)
+    return peaks
