@@ -17,7 +17,7 @@ _ROOT_KEY = "actor_rollout_ref"
 _WORD = re.compile(r"^[+]{0,2}([A-Za-z_][\w]*(?:\.[\w-]+)+)=(.*)$", re.DOTALL)
 _NULL = ("null", "none", "~", "")
 _BOOLEAN = ("true", "false")
-_CONTINUED = re.compile(r" +(?:['\"{}\[\]()\d-]|True\b|False\b|None\b|inf\b|nan\b)")
+_CONTINUED = re.compile(r" +(?:['\"{}\[\]()\d-]|True\b|False\b|None\b|inf\b|nan\b).*[,}\])'\"]$")
 _LIST_SIGNS = re.compile(r"[\s'\"\[\](){}]")
 
 
