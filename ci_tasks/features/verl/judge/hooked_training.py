@@ -82,21 +82,23 @@ def with_hooks(facts: TrainingFacts, evidence: RunEvidence | None) -> TrainingFa
     """The facts with what the hook noted of settings, sizes and metrics."""
     return replace(
         facts,
-        settings=_settings(noted(evidence, RoleConfig)) or facts.settings,
+        settings=_settings(noted(evidence, RoleConfig), facts.settings),
         metrics=_metrics(noted(evidence, StepMetrics), facts.metrics),
         sizes=_sizes(noted(evidence, ParallelSizes)) or facts.sizes,
     )
 
 
-def _settings(configs: Iterable[tuple[ProcessEvidence, RoleConfig]]) -> Settings | None:
-    """Those that the trainer was given, which are the whole configuration."""
+def _settings(configs: Iterable[tuple[ProcessEvidence, RoleConfig]], printed: Settings) -> Settings:
+    """Those that the trainer was given, which are the whole configuration; what was not noted is as it was printed."""
     values: dict[str, Any] = {}
     place = ""
     for process, config in configs:
         if config.role == "trainer":
             values.update(config.settings)
             place = place or f"{config.owner}, {process_name(process)}"
-    return Settings(values, True, place) if values else None
+    if not values:
+        return printed
+    return Settings({**(printed.values if printed.resolved else {}), **values}, True, place)
 
 
 def _roles(configs: Iterable[tuple[ProcessEvidence, RoleConfig]]) -> Iterator[RoleSettings]:

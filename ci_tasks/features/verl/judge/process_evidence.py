@@ -17,6 +17,7 @@ ONE_MEGATRON = "one Megatron-LM in every process"
 _BRIDGE, _CORE = "megatron.bridge", "megatron.core"
 _CONSTRUCTION = re.compile(r"/megatron/(?:bridge|core)/|/verl/workers/engine/megatron/|/verl/models/mcore/")
 _ENDINGS = ("SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit")  # how a process is told to end
+_SEE_WORKERS = "see whether the probe reached the workers: `probe` in the run's record"
 _MOST_NAMED = 3
 
 
@@ -41,7 +42,7 @@ def import_criteria(evidence: RunEvidence | None, root: str) -> Iterator[Criteri
     for place, who in wrong.items():
         yield contradicted(LOCAL_BRIDGE, f"{place} is not under {source[:-1]}", _named(who), environment=True)
     if not bridge:
-        yield not_seen(LOCAL_BRIDGE, "no process of the training was seen to import megatron.bridge")
+        yield not_seen(LOCAL_BRIDGE, "no process of the training was seen to import megatron.bridge", _SEE_WORKERS)
     elif not wrong:
         yield shown(LOCAL_BRIDGE, f"{_counted(bridge)} from {source[:-1]}", _named(next(iter(bridge.values()))))
     yield from _megatron(evidence, root)
@@ -75,7 +76,7 @@ def _megatron(evidence: RunEvidence, root: str) -> Iterator[Criterion]:
         notes += [f"{_named(other)} has {elsewhere}" for elsewhere, other in core.items() if elsewhere != place]
         yield shown(ONE_MEGATRON, "; ".join((f"{_counted(workers)} from {place}", *notes)), _named(who))
     if not core:
-        yield not_seen(ONE_MEGATRON, "no process of the training was seen to import megatron.core")
+        yield not_seen(ONE_MEGATRON, "no process of the training was seen to import megatron.core", _SEE_WORKERS)
 
 
 def _workers(processes: list[ProcessEvidence], evidence: RunEvidence) -> list[ProcessEvidence]:

@@ -11,6 +11,7 @@ from ci_tasks.features.verl.levels.levels import SETTINGS
 
 AS_ASKED = "settings as asked"
 NON_VANILLA = "non-vanilla Bridge"
+_OTHER_VERL = "this verl does not have these settings: use a revision that has them, or do not ask for them"
 _MOST_NAMED = 12
 
 
@@ -41,7 +42,7 @@ def settings_as_asked(run: TrainingRun) -> Criterion:
     if different:
         return contradicted(AS_ASKED, _listed(different), settings.place, RERUN_AS_ASKED)
     if missing:
-        return not_seen(AS_ASKED, f"not in the resolved settings: {_listed(missing)}", place=settings.place)
+        return not_seen(AS_ASKED, f"not in the resolved settings: {_listed(missing)}", _OTHER_VERL, settings.place)
     roles = ", ".join(sorted({_role(dotted) for dotted in asked}))
     return shown(AS_ASKED, f"all {len(asked)}, of {roles}", settings.place)
 
@@ -66,7 +67,7 @@ def non_vanilla(run: TrainingRun) -> Criterion:
         return shown(NON_VANILLA, ", ".join(f"{name}={value}" for name, value in needed) + built, settings.place)
     text = ", ".join(f"{name}={value_text(value)}" for name, value in wrong)
     if any(value is MISSING for _, value in wrong):
-        return not_seen(NON_VANILLA, text, place=settings.place)
+        return not_seen(NON_VANILLA, text, _OTHER_VERL, settings.place)
     return contradicted(NON_VANILLA, text, settings.place, RERUN_AS_ASKED)
 
 

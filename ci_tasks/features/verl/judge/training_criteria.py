@@ -62,7 +62,7 @@ def _steps(run: TrainingRun) -> Criterion:
     # Where it failed for a known reason, that decides what the missing steps mean.
     if seen and facts.exit_code == 0 and run.location() is None:
         return contradicted(STEPS, "; ".join(missed), place)
-    return not_seen(STEPS, "; ".join(missed), place=place)
+    return not_seen(STEPS, "; ".join(missed), "see the end of the log: why verl logged no such step", place)
 
 
 def _finite(metrics: Metrics) -> Criterion:
@@ -74,7 +74,7 @@ def _finite(metrics: Metrics) -> Criterion:
                     FINITE, f"{key} is {value} at step {step}", follow_up="triage the metrics: data, reward, Bridge"
                 )
     if not any(_WATCHED.search(key) for step, values in metrics.items() if step > 0 for key in values):
-        return not_seen(FINITE, "no loss, reward or gradient norm was logged")
+        return not_seen(FINITE, "no loss, reward or gradient norm was logged", "let verl log to the console")
     return shown(FINITE, f"losses, rewards, KL, entropy and gradients at {sum(step > 0 for step in metrics)} steps")
 
 
