@@ -16,7 +16,7 @@ FEATURE = Feature(
             "ci_tasks.features.verl.command:verl",
             json=(
                 "ci_tasks.features.verl.levels.summary:Summary",
-                "ci_tasks.records:PlanEntry[]",
+                "ci_tasks.features.verl.remarks:LevelPlanEntry[]",
                 "ci_tasks.records:BatchResult",
                 "ci_tasks.features.verl.comparison.result:LevelComparison",
             ),

@@ -147,9 +147,9 @@ def verl(options: VerlOptions) -> int:
     request = _request_of(options)
     config = open_config(request.bridge, request.verl)
     if options.plan:
-        plans, overview = run_levels.plan(request, config)
+        plans, entries, overview = run_levels.plan(request, config)
         lines = [*describe(plans), "", *overview]
-        print_json([run.public() for run in plans]) if options.json else print("\n".join(lines))
+        print_json([encode(entry) for entry in entries]) if options.json else print("\n".join(lines))
         return 0
     if options.base:
         return _compare(options, request, config)

@@ -1,14 +1,16 @@
-"""What is known before a level runs, and limits what it can show: an image's tag that moves or names another engine,
-and what the trees lack."""
+"""What is known before a level runs: its trainings, and what limits what they can show: an image's tag that moves or
+names another engine, and what the trees lack."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.features.verl.levels.script import command
+from ci_tasks.records import PlanEntry, PlannedRun
 
 _MEGATRON = "3rdparty/Megatron-LM"
 _DATA_SCRIPT = "examples/data_preprocess/gsm8k.py"
@@ -44,11 +46,44 @@ def of_trees(bridge: Path, verl: Path, request: LevelRequest) -> Iterator[str]:
         yield f"{verl} has no {_DUMMY_SCRIPT}, which --dummy-config needs"
 
 
-def of_trainings(trainings: Sequence[Training]) -> list[str]:
-    """Every training with all that is set for it, as `--plan` prints it."""
+@dataclass(frozen=True)
+class PlannedTraining:
+    """A training with all that is set for it: `command` is a line for a shell in verl's root, `steps` the global step
+    that it has to reach."""
+
+    name: str
+    steps: int
+    command: str
+
+
+@dataclass(frozen=True)
+class LevelPlanEntry(PlanEntry):
+    """An entry of `verl --plan --json`. `remarks` are limitations that are known before the run."""
+
+    trainings: tuple[PlannedTraining, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def of_trainings(trainings: Sequence[Training]) -> tuple[PlannedTraining, ...]:
+    return tuple(PlannedTraining(training.name, training.steps, command(training)) for training in trainings)
+
+
+def entry(planned: PlannedRun, trainings: Sequence[Training], remarks: tuple[str, ...]) -> LevelPlanEntry:
+    """For JSON."""
+    return LevelPlanEntry(
+        **vars(planned.plan),
+        run_dir=planned.run_dir,
+        lacks=planned.lacks,
+        trainings=of_trainings(trainings),
+        remarks=remarks,
+    )
+
+
+def describe(trainings: Sequence[Training]) -> list[str]:
+    """Every training, as `--plan` prints it."""
     lines = ["Trainings, in this order; the first that does not pass ends the run:"]
-    for number, training in enumerate(trainings, 1):
-        lines += [f"{number}. {training.name}, to step {training.steps}", f"   {command(training)}"]
+    for number, planned in enumerate(of_trainings(trainings), 1):
+        lines += [f"{number}. {planned.name}, to step {planned.steps}", f"   {planned.command}"]
     return lines
 
 

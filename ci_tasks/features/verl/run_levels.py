@@ -19,6 +19,7 @@ from ci_tasks.features.verl.levels.job import LABEL, LevelJobOptions, workflow
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 from ci_tasks.features.verl.levels.script import BRIDGE, VERL
 from ci_tasks.features.verl.levels.summary import Summary
+from ci_tasks.features.verl.remarks import LevelPlanEntry
 from ci_tasks.features.verl.run_summary import RESULT_CODES, conclude
 from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, PlannedRun
 from ci_tasks.run import label as running
@@ -69,12 +70,13 @@ class TreesUnderTest:
         return replace(self, source=source, context=replace(self.context, request=request), trainings=planned)
 
 
-def plan(options: VerlRequest, config: Config) -> tuple[list[PlannedRun], list[str]]:
-    """Write the run directory that the level would execute. Returns its plan, and as text every training and what is
-    known to be missing."""
+def plan(options: VerlRequest, config: Config) -> tuple[list[PlannedRun], list[LevelPlanEntry], list[str]]:
+    """Write the run directory that the level would execute. Returns its plan, the same for JSON, and as text every
+    training and what is known to be missing."""
     with trees_under_test(options, config) as trees:
         planned = running.plan(trees.source, config, run_request(options, trees))
-        return planned, [*remarks.of_trainings(trees.trainings), "", *_headline(options, trees)]
+        entries = [remarks.entry(run, trees.trainings, trees.context.remarks) for run in planned]
+        return planned, entries, [*remarks.describe(trees.trainings), "", *_headline(options, trees)]
 
 
 def run(
@@ -122,6 +124,12 @@ def trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnde
         raise UsageError(
             f"host {specs[0].name} runs levels in a container, and no image is named",
             hint="--image verlai/verl:TAG, a vLLM-flavored tag unless another engine is tested (or VERL_IMAGE)",
+        )
+    if options.request.nodes > 1 and not contained:
+        raise UsageError(
+            f"--nodes {options.request.nodes}: host {specs[0].name} runs levels without a container, so nothing starts "
+            "Ray on the other nodes",
+            hint="runtime: pyxis or apptainer",
         )
     volumes = (f"{options.data}:{options.data}",) if options.data else ()
     with TemporaryDirectory(prefix="ci-tasks-") as scratch:

@@ -59,7 +59,7 @@ def test_a_script_is_missed_only_where_the_level_needs_it(tmp_path: Path) -> Non
 
 def test_every_training_is_shown_with_its_overrides() -> None:
     planned = trainings(LevelRequest(1, nodes=2, overrides=("a.b=c",)))
-    lines = remarks.of_trainings(planned)
+    lines = remarks.describe(planned)
     assert [line for line in lines if line[0].isdigit()] == [
         "1. level 0, to step 1",
         "2. level 1: save, to step 1",

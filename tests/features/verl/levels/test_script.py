@@ -70,3 +70,24 @@ def test_checkpoints_are_removed_before_a_training_that_does_not_resume() -> Non
         ["level 1: save", "1"],
         ["level 1: resume", "0"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("alive", "line"),
+    [("2", "ray: pass: 2 nodes at 10.0.0.1:6379"), ("1", "ray: blocked: 2 nodes were asked for, and Ray has: 1")],
+)
+def test_several_nodes_are_one_ray_before_anything_uses_it(alive: str, line: str) -> None:
+    """With a Ray that starts, and says how many nodes joined it."""
+    text = render(LevelRequest(0, nodes=2), trainings(LevelRequest(0, nodes=2)))
+    begin, end = text.index("# One Ray over all nodes"), text.index("# Bridge imports it")
+    stubs = f"""set -uo pipefail
+mark() {{ printf '%s: %s: %s\\n' "$1" "$2" "$3"; }}
+stop() {{ mark "$1" "$2" "$3"; exit 0; }}
+last() {{ tail -n 1; }}
+ray() {{ [ "$1" != start ] || [[ "$*" == *--head*10.0.0.1* ]]; }}
+py() {{ cat > /dev/null; echo {alive}; }}
+MASTER_ADDR=10.0.0.1
+"""
+    done = subprocess.run(["bash"], input=stubs + text[begin:end], text=True, capture_output=True, check=True)
+    assert done.stdout.splitlines()[-1] == line
+    assert "# One Ray over all nodes" not in render(LevelRequest(0), trainings(LevelRequest(0)))
