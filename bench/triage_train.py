@@ -9,8 +9,8 @@ are logs in which nothing failed. A source is a repository.
 
 Every figure is of logs whose whole source was left out. The line is chosen by a softmax over the candidates of a log
 and "nothing failed"; whose fault it is, and how likely line and verdict are right, are logistic regressions.
-Rules are written while one looks at logs, so that what they get right there is no measure. The confidence is learned
-from `--unseen` cases alone, where there are some: those that nobody had looked at when the rules were written.
+Rules are written while one looks at logs, so that what they get right there is no measure: tables of `--unseen` cases
+are of logs that nobody had looked at when the rules were written.
 `--without` leaves a source out of what is written, so that it can be scored with CI_TASKS_TRIAGE_WEIGHTS=FILE. No text
 of a log is written, but single words that at least three sources have.
 """
@@ -35,13 +35,13 @@ from sklearn.linear_model import LogisticRegression
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ci_tasks.features.failures.triage.candidate_reader import Candidate
-from ci_tasks.features.failures.triage.certainty import blame_features, confidence_features
+from ci_tasks.features.failures.triage.certainty import blame_features, blamed_group, confidence_features
 from ci_tasks.features.failures.triage.features import CandidateList, Features, features, features_of_none
 from ci_tasks.features.failures.triage.log_triage import read_candidates
-from ci_tasks.features.failures.triage.ranking import Ranking, cause_of
+from ci_tasks.features.failures.triage.ranking import Ranking, cause_of, ranked
 from ci_tasks.features.failures.triage.rules import shipped
-from ci_tasks.features.failures.triage.weights import probabilities, probability, score
-from ci_tasks.records import CANCELLED
+from ci_tasks.features.failures.triage.weights import probability, score
+from ci_tasks.records import CANCELLED, FAILED
 from ci_tasks.results.triage import group_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +59,9 @@ PRIOR = {
     "wrapper with a cause": 0.5,
     "passes on beside one who raised": -2.0,
     "ends with a traceback": -4.0,
+    "ended by an exception": -3.0,
+    "stands last beside a rule": -1.5,
+    "symptom after a success": -1.0,
     "nothing that ended": 1.5,
     "markdown": 4.0,
     "a page of markdown": 6.0,
@@ -78,9 +81,11 @@ PRIOR = {
     "no traceback, and succeeded": 2.0,
 }
 STRENGTH, OF_PRIOR, OF_RULES, OF_WORDS = 2.0, 3.0, 8.0, 16.0  # how much it takes to move a weight
+OF_CONFIDENCE = 0.3  # the inverse of how strongly its weights are drawn to 0
 WORDS = 300  # most words that have a weight
 LEAST = 0.02  # a smaller weight is none
 PRECISION = 0.95
+LEAST_BLOCKED = 0.5  # for the tables; what ships is measured, see threshold()
 LEAST_CONFIDENCE = 0.3  # below, fewer than one in three lines were right
 
 
@@ -104,14 +109,13 @@ class Log:
         return bool(self.case["verdict"] != "pass")
 
     def ranking(self, ended: bool) -> Ranking:
-        *shares, none = probabilities([*self.scores[:-1], -1e3 if ended else self.scores[-1]])
-        pairs = sorted(zip(shares, self.candidates.candidates, strict=True), key=lambda pair: -pair[0])
-        return Ranking(pairs, none, max(self.scores[:-1], default=0.0))
+        return ranked(self.candidates, self.features, self.scores, ended)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What would be said of a log, and whether that was right."""
+    """What would be said of a log, and whether that was right. `environment` is the probability that it is at fault,
+    None where nothing failed or somebody stopped the job."""
 
     log: Log
     line: bool
@@ -119,6 +123,7 @@ class Answer:
     group: bool
     verdict: str
     features: Features
+    environment: float | None = None
 
     @property
     def verdict_right(self) -> bool:
@@ -154,13 +159,15 @@ def main() -> int:
         source = case.get("source") or of_group.get(case.get("group", ""), "?")
         logs.append(read_log({**case, **PASSING, "source": source}, weight=0.5))
     logs = [log for log in logs if log.source not in options.without]
-    answers, blamed = left_out(logs, options.verbose)
+    answers = left_out(logs, options.verbose)
     confidences = cross_fitted(answers)
-    least_blocked = threshold(blamed)
+    least_blocked = threshold(answers)
     print_tables(answers, confidences, least_blocked)
     if options.write:
         known = teaching(answers)
-        tables = learn(logs) | {"confidence": logistic([(one.features, one.right) for one in known])}
+        tables = learn(logs) | {
+            "confidence": logistic([(one.features, one.right) for one in known], softness=OF_CONFIDENCE)
+        }
         sources = collections.Counter(log.source for log in logs)
         data = {
             "learned from": {"logs": len(logs), "passing": sum(not log.failing for log in logs), "sources": sources},
@@ -327,22 +334,18 @@ def folds(sources: Iterable[str]) -> list[set[str]]:
     return [*({name} for name in counts if counts[name] >= 5), *(set(small[at::5]) for at in range(5) if small[at::5])]
 
 
-def left_out(logs: Sequence[Log], verbose: bool) -> tuple[list[Answer], list[tuple[float, bool]]]:
-    """The answers, and for each failure the probability that the environment is at fault with whether it was."""
+def left_out(logs: Sequence[Log], verbose: bool) -> list[Answer]:
+    """The answers to all, each with the weights that the other sources teach."""
     answers: list[Answer] = []
-    blamed: list[tuple[float, bool]] = []
     for fold in folds(log.source for log in logs):
         weights = learn([log for log in logs if log.source not in fold])
         for log in [log for log in logs if log.source in fold]:
             log.scores = [score(weights["ranking"], row) for row in log.features]
             for ended in {log.ended or log.case.get("exit_code") not in (None, 0), log.ended}:
                 answers.append(answer(log, weights["blocked"], ended))
-            blamed += [
-                (probability(score(weights["blocked"], row)), is_blocked) for row, is_blocked in blame_rows([log])
-            ]
             if verbose and log.failing and not answers[-1].line:
                 print(json.dumps(wrong(log), ensure_ascii=False))
-    return answers, blamed
+    return answers
 
 
 def answer(log: Log, blocked: dict[str, float], ended: bool) -> Answer:
@@ -354,13 +357,16 @@ def answer(log: Log, blocked: dict[str, float], ended: bool) -> Answer:
     order = [candidate for _, candidate in ranking.order]
     cause, by_rule = cause_of(order[0], order, shipped())
     share = 1.0 if by_rule == CANCELLED else probability(score(blocked, blame_features(order[0], cause, by_rule)))
+    verdict = "blocked" if share >= LEAST_BLOCKED else "fail"
+    group = blamed_group(order[0], cause, FAILED if verdict == "fail" else by_rule)
     return Answer(
         log,
         id(order[0]) in right,
         any(id(one) in right for one in order[:3]),
-        group_of(cause) == group_of(log.case["cause"]) or "c" in amb(log.case),
-        "blocked" if share >= 0.5 else "fail",
+        group == group_of(log.case["cause"]) or "c" in amb(log.case),
+        verdict,
         confidence_features(ranking, share, ended),
+        None if by_rule == CANCELLED else share,
     )
 
 
@@ -375,7 +381,7 @@ def cross_fitted(answers: Sequence[Answer]) -> list[float]:
     teachers = teaching(answers)
     for fold in folds(one.log.source for one in answers):
         known = [(one.features, one.right) for one in teachers if one.log.source not in fold]
-        weights = logistic(known)
+        weights = logistic(known, softness=OF_CONFIDENCE)
         for at, one in enumerate(answers):
             if one.log.source in fold:
                 found[at] = probability(score(weights, one.features))
@@ -384,12 +390,20 @@ def cross_fitted(answers: Sequence[Answer]) -> list[float]:
 
 def teaching(answers: Sequence[Answer]) -> list[Answer]:
     """Those from which the confidence is learned."""
-    return [one for one in answers if one.log.unseen] or [one for one in answers if one.log.weight == 1]
+    return [one for one in answers if one.log.weight == 1]
 
 
-def threshold(blamed: Sequence[tuple[float, bool]]) -> float:
-    """The least probability from which on the environment was at fault in at least 95 of 100 failures."""
-    order = sorted(blamed, reverse=True)
+def threshold(answers: Sequence[Answer]) -> float:
+    """The least probability from which on the environment was at fault in at least 95 of 100 failures. Of the lines
+    that were chosen, be they right or wrong; verdicts that one can argue about do not count."""
+    order = sorted(
+        (
+            (one.environment, one.log.case["verdict"] == "blocked")
+            for one in answers
+            if one.environment is not None and one.log.failing and "v" not in amb(one.log.case)
+        ),
+        reverse=True,
+    )
     least, hits = 0.95, 0
     for number, (share, is_blocked) in enumerate(order, 1):
         hits += is_blocked

@@ -12,7 +12,7 @@ timeout            any                               failed
 not 0              srun knows an option not, and     blocked
                    no test was seen
 not 0              a triage that blames the          blocked
-                   environment, and is sure of it
+                   environment
 not 0              any                               failed
 0                  a test that failed                failed      (the exit code lies)
 0                  no test executed                  vacuous     (green, but nothing ran)
@@ -34,7 +34,6 @@ _DEVICE = "CDI devices"
 _ADAPTERS_CODES = (125, 126, 127)  # the last two for a program that is missing on a host without containers
 _DOCKERS_RULE = "image-pull"
 _KILLED = ("killed-by-shell", "killed-child")  # rules of lines that only report it
-SURE = 0.6  # a triage's confidence from which on it says that it was the environment
 _EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
 _FAILED = ("failed", "error")
 _NO_TEST = ("script", "none", "set-up")
@@ -135,9 +134,8 @@ def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | N
 
 def _environment(triage: Triage, containers: bool) -> bool:
     """Whether the log is right to blame the environment: docker cannot have stopped a row that never called it, and
-    that a process was killed does not say by whom."""
-    sure = triage.verdict == BLOCKED and triage.confidence >= SURE
-    return sure and (containers or triage.rule != _DOCKERS_RULE) and triage.rule not in _KILLED
+    that a process was killed does not say by whom. How sure it has to be is measured, see the triage's weights."""
+    return triage.verdict == BLOCKED and (containers or triage.rule != _DOCKERS_RULE) and triage.rule not in _KILLED
 
 
 def _at_last_line(status: str, reason: str, evidence: Evidence, log: LogFacts) -> Verdict:

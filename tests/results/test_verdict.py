@@ -25,7 +25,7 @@ LINE = LogFacts(last_line=(9, "the end"))
 FOUND = Triage(
     "test_assertion", "failed", 4, "(Actor pid=3) AssertionError: x", "AssertionError: x#1", 0.9, "AssertionError: x"
 )
-UNSURE = replace(FOUND, verdict="blocked", confidence=0.5)
+BLAMED = replace(FOUND, verdict="blocked", confidence=0.5)
 FULL = Triage("disk_full", "blocked", 4, "OSError: no space", "OSError#2", 0.9, "OSError: no space")
 DAEMON = LogFacts(daemon="docker: Error response from daemon: no space")
 DEVICE = LogFacts(daemon="Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all")
@@ -82,7 +82,7 @@ TRIAGED = [
     ("JUnit names the test too", JobEnd("exit", 1), BAD, FOUND, "failed", "test_b: assert 1 == 2", 4),
     ("a kill says not by whom", JobEnd("exit", 137), SCRIPT, KILL, "failed", FULL.text, 4),
     ("it was the environment", JobEnd("exit", 1), SCRIPT, FULL, "blocked", "OSError: no space", 4),
-    ("it may have been the environment", JobEnd("exit", 1), SCRIPT, UNSURE, "failed", "AssertionError: x", 4),
+    ("the triage blames the environment", JobEnd("exit", 1), SCRIPT, BLAMED, "blocked", "AssertionError: x", 4),
     ("nobody knows", JobEnd("exit", 1), SCRIPT, NOT_ANALYSED, "failed", "exit code 1; last line: the end", 9),
     ("the adapter knows better", JobEnd("exit", 125), SCRIPT, FOUND, "failed", "AssertionError: x", 4),
 ]

@@ -11,15 +11,17 @@ from ci_tasks.features.failures.triage.log_triage import triage
 from ci_tasks.records import FAILED, FailureEvidence, Triage
 from ci_tasks.results.analysis import JobKnowledge
 from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
-from ci_tasks.results.verdict import SURE, JobEnd
+from ci_tasks.results.verdict import JobEnd
 
 _OF_A_KILL = ("killed-child", "killed-by-shell", "cancelled")  # rules of what the timeout itself makes a job print
+
+_LIKELY = 0.5  # confidence: less likely than not is no better than what is known, that the time was over
 
 
 def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowledge()) -> Triage:
     """Why a job failed; what ran into its timeout hangs, unless the log knows better."""
     result = triage(log, ended.exit_code, passed=known.passed, evidence=known.evidence)
-    knows_better = result.cause != UNKNOWN and result.confidence >= SURE and result.rule not in _OF_A_KILL
+    knows_better = result.cause != UNKNOWN and result.confidence >= _LIKELY and result.rule not in _OF_A_KILL
     if ended.end != run_directory.END_TIMEOUT or knows_better:
         return result
     identity = of_evidence(replace(result.evidence or FailureEvidence(), exception="timeout"))

@@ -25,6 +25,7 @@ _EXCEPTION_LINE = re.compile(
     r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)"
 )
 _ERROR_LINE = re.compile(r"(?i)^(?:\S+ )?(?:fatal )?error\b: ?\S")
+_MARKED = re.compile(r"\bFAIL(?:ED|URE)?\b|[❌✗✘]")  # how a script shows what failed
 _LOUD = ("error", "critical", "fatal", "e", "f", "exception")
 _SILENT = ("debug", "d")
 _ECHO = b"\x1b[36;1m"  # GitHub prints a step's script in this colour before it runs it
@@ -156,7 +157,7 @@ class CandidateReader:
         if rule is None or rule.rank != ROOT or (is_root and end.rule is not None and rule.order >= end.rule.order):
             return False
         depth = end.depth - 0.5
-        more = replace(end, line=line, text=line.text, kind=EXCEPTION_END, rule=rule, depth=depth, after=[])
+        more = replace(end, line=line, text=line.text, rule=rule, depth=depth, after=[])
         self._keep(more, before)
         return True
 
@@ -232,7 +233,8 @@ class CandidateReader:
         return rule is not None and rule.name == _SURVIVED
 
     def _loud(self, line: PrefixedLine) -> bool:
-        return (line.level in _LOUD and len(line.text) > _SHORTEST) or bool(_ERROR_LINE.match(line.text))
+        is_logged = line.level in _LOUD and len(line.text) > _SHORTEST
+        return is_logged or bool(_ERROR_LINE.match(line.text)) or bool(_MARKED.search(line.text))
 
     def _place(self, line: PrefixedLine, place: str) -> bool:
         """pytest prints where a failure was after its message. Returns whether one waited for that."""

@@ -6,14 +6,38 @@ from __future__ import annotations
 import math
 import re
 
-from ci_tasks.features.failures.triage.candidate_reader import EXCEPTION_END, Candidate
+from ci_tasks.features.failures.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, PYTEST, Candidate
 from ci_tasks.features.failures.triage.features import Features, rank_of, words
 from ci_tasks.features.failures.triage.ranking import Ranking
-from ci_tasks.records import BLOCKED
-from ci_tasks.results.triage import group_of
+from ci_tasks.records import BLOCKED, FAILED
+from ci_tasks.results.triage import CODE, UNKNOWN, group_of
 
 _PACKAGE = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
 _LEAST = 1e-4
+_RIVAL = 0.05  # share of a second that counts
+# Features of the chosen line, and of "nothing failed", that say how sure it is.
+_OF_CHOICE = (
+    "first root",
+    "a root stands elsewhere",
+    "first traceback",
+    "last traceback",
+    "the only traceback",
+    "raised last",
+    "quoted later",
+    "quotes an earlier one",
+    "a success came later",
+    "passed on later",
+    "plain beside a traceback",
+    "survived",
+    "long",
+)
+_OF_NOTHING = (
+    "no candidate",
+    "no traceback",
+    "says that it succeeded",
+    "succeeded after all",
+    "nothing raised or loud",
+)
 
 
 def blame_features(candidate: Candidate, cause: str, verdict: str) -> Features:
@@ -34,13 +58,20 @@ def blame_features(candidate: Candidate, cause: str, verdict: str) -> Features:
     }
 
 
+def blamed_group(candidate: Candidate, cause: str, verdict: str) -> str:
+    """The group of the cause; that of the code for an exception of no known cause that is not the environment's."""
+    is_code = cause == UNKNOWN and verdict == FAILED and candidate.kind in (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
+    return CODE if is_code else group_of(cause)
+
+
 def confidence_features(ranking: Ranking, blocked: float, ends: bool) -> Features:
     """What speaks for line and verdict. `blocked` is the probability that the environment is at fault; `ends` says that
     the exit code is known."""
     shares = [share for share, _ in ranking.order[:2]] + [0.0, 0.0]
     best, second = max(shares[0], _LEAST), max(shares[1], _LEAST)
     if not ranking.failed:
-        return {"nothing failed": 1, "nothing failed, log-odds": _log_odds(ranking.nothing)}
+        passed: Features = {"nothing failed": 1, "nothing failed, log-odds": _log_odds(ranking.nothing)}
+        return passed | {f"nothing failed, {name}": ranking.features.get(name, 0.0) for name in _OF_NOTHING}
     candidate = ranking.order[0][1]
     sides = abs(_log_odds(blocked))
     return {
@@ -55,7 +86,18 @@ def confidence_features(ranking: Ranking, blocked: float, ends: bool) -> Feature
         "candidates": math.log1p(len(ranking.order)),
         f"kind {candidate.kind}": 1,
         f"rank {rank_of(candidate)}": 1,
+        "no rule of its own": candidate.rule is None,
+        "second says another thing": _differ(ranking),
+        **{name: ranking.features.get(name, 0.0) for name in _OF_CHOICE},
     }
+
+
+def _differ(ranking: Ranking) -> bool:
+    """Whether the second is of another origin than the first: neither of its chain nor of its rule."""
+    if len(ranking.order) < 2 or ranking.order[1][0] < _RIVAL:
+        return False
+    first, second = ranking.order[0][1], ranking.order[1][1]
+    return not (first.chain and first.chain == second.chain) and (first.rule is None or first.rule is not second.rule)
 
 
 def _log_odds(share: float) -> float:

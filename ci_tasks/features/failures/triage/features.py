@@ -33,6 +33,7 @@ _MOST_WORDS = 40
 _MARKDOWN = re.compile(r"^(?:[-*>|] |#+ |\d+\. |```)|\*\*\w|\]\(|(?:^|\s)`[^`]+`| \|$")
 _PACKAGE = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
 _END = 5  # lines
+_SHORTEST_MESSAGE, _LONGEST_MESSAGE = 15, 60  # characters that tell two messages apart
 _RAISED = (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
 _ENDS = ("killed-by-shell", "killed-child", "launcher", "job-timeout", "cancelled", "slurm-cancelled")  # of rules
 _LONG_LOG = 200  # lines; shorter ones are excerpts, in which the end says less
@@ -94,6 +95,7 @@ def features(log: CandidateList) -> list[Features]:
         _how(candidate)
         | _where(candidate, log, ends, roots, passing_on)
         | _chain(candidate, chains.get(candidate.chain, []) if candidate.chain else [])
+        | _echo(candidate, log)
         | _words(candidate)
         for candidate in log.candidates
     ]
@@ -160,9 +162,22 @@ def _where(
         "passed on later": bool(after),
         "passed on before": any(other < number for other in passing_on),
         "a success came later": max(log.succeeded_at, log.got_on_at) > candidate.last_at,
+        "after a success": 0 < log.succeeded_at < number,
+        f"{rank_of(candidate)} after a success": 0 < log.succeeded_at < number,
         "said last": candidate.kind == LAST and candidate is log.last_said,
+        "stands last beside a rule": candidate.kind == LAST and candidate.rule is None and _rule_near(candidate, log),
+        "raised last": candidate.kind == EXCEPTION_END and candidate.last_at >= log.lines - 1,
+        "the only traceback": len(ends) == 1 and candidate is ends[0],
         "among many": math.log1p(len(log.candidates)) / 5 if candidate.kind == LAST else 0,
     }
+
+
+def _rule_near(last: Candidate, log: CandidateList) -> bool:
+    """Whether a rule knows another line of the end."""
+    return any(
+        one.kind != LAST and rank_of(one) in (ROOT, SYMPTOM) and abs(one.last_at - last.line.number) <= 2 * _END
+        for one in log.candidates
+    )
 
 
 def _raised(end: Candidate) -> bool:
@@ -185,6 +200,27 @@ def _chain(candidate: Candidate, links: Sequence[Candidate]) -> Features:
         "not the first of its chain": better,
         "depth in its chain": min(candidate.depth, 5) / 5,
     }
+
+
+def _echo(candidate: Candidate, log: CandidateList) -> Features:
+    """Whether others pass on what it says: who raised is quoted, who raised again quotes."""
+    said = _message(candidate)
+    if len(said) < _SHORTEST_MESSAGE:
+        return {}
+    others = [other for other in log.candidates if other is not candidate and other.kind != LAST]
+    return {
+        "quoted later": any(said in other.text for other in others if other.line.number > candidate.line.number),
+        "quotes an earlier one": any(
+            said in other.text or (len(_message(other)) >= _SHORTEST_MESSAGE and _message(other) in candidate.text)
+            for other in others
+            if other.line.number < candidate.line.number
+        ),
+    }
+
+
+def _message(candidate: Candidate) -> str:
+    """What it says beside its type, cut: whoever quotes it may cut it too."""
+    return candidate.text[len(candidate.type) :].strip(": ")[:_LONGEST_MESSAGE]
 
 
 def _words(candidate: Candidate) -> Features:
@@ -219,4 +255,7 @@ def features_of_none(log: CandidateList) -> Features:
         "no traceback": not ends,
         "no traceback, and succeeded": not ends and bool(through),
         "only passed on": not telling and bool(log.candidates),
+        "ended by an exception": any(one.last_at >= log.lines - 1 and not one.survived for one in ends),
+        "no traceback, and went on": math.log1p(max(0, log.lines - latest)) / 5 if telling and not ends else 0,
+        "nothing raised or loud": not any(one.kind in _RAISED or one.line.level in _LOUD for one in telling),
     }

@@ -17,7 +17,13 @@ _PREFIXES = [
     re.compile(pattern)
     for pattern in (
         rf"{_TIME} std(?:err|out) [FP] ",  # Kubernetes
-        rf"{_TIME} - [\w.]+ - (?P<level>{_LEVEL}) - ",
+        rf"{_TIME} - (?:[\w.]+ - )?(?P<level>{_LEVEL}) - ",
+        rf"\d\d/\d\d/\d{{4}} \d\d:\d\d:\d\d - (?P<level>{_LEVEL}) - [\w.]+ - ",  # transformers' examples
+        rf"\[(?P<level>{_LEVEL})\|[\w./-]+:\d+\] {_TIME} >> ",  # transformers
+        rf"{_TIME} +(?P<level>TRACE|{_LEVEL}) [\w:]+: ",  # Rust
+        rf"{_TIME}: (?P<level>[EWIF]) [\w./-]+:\d+\] ",  # TensorFlow
+        r"\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] \[TRT-LLM\] (?P<origin>\[RANK \d+\] )?\[(?P<level>[EWIDFV])\] ",
+        rf"\[{_TIME}\] (?P<level>{_LEVEL}) in [\w.]+: ",  # Flask
         rf"{_TIME}\t(?P<level>{_LEVEL}) [\w./-]+:\d+ -- ",  # Ray
         rf"{_TIME} ",
         rf"(?P<origin>\((?=[A-Za-z_])(?:{_ACTOR},? ?)?(?:rank=\d+ )?(?:pid=\w+)?(?:, ip=[\w.:]+)?\)) ?",

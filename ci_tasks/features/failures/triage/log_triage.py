@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.features.failures.triage.candidate_reader import LAST, Candidate, CandidateReader
-from ci_tasks.features.failures.triage.certainty import blame_features, confidence_features
+from ci_tasks.features.failures.triage.certainty import blame_features, blamed_group, confidence_features
 from ci_tasks.features.failures.triage.features import CandidateList
 from ci_tasks.features.failures.triage.identity import identify, of_ending
 from ci_tasks.features.failures.triage.line_template import masked
@@ -102,9 +102,10 @@ class _Analysis:
         cause, verdict, blocked = self._blamed(chosen)
         features = confidence_features(self.ranking, blocked, self.ends)
         confidence = min(_SUREST, round(probability(score(self.weights.confidence, features)), 2))
-        if chosen.kind == LAST and chosen.rule is None:  # it only stands there: its share is all that speaks for it
-            confidence = min(confidence, round(self.ranking.order[0][0], 2))
+        if chosen.kind == LAST and chosen.rule is None:  # it only stands there: share and score are all it has
+            confidence = min(confidence, round(min(self.ranking.order[0][0], probability(self.ranking.best)), 2))
         if confidence < self.weights.least_confidence:
+            verdict = FAILED if verdict == BLOCKED else verdict  # on the word of a line that is not believed
             return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=self.others(0))
         identity = identify(chosen, self.reader.candidates, self.exit_code)
         return Triage(
@@ -121,7 +122,7 @@ class _Analysis:
             reason=_explanation(chosen, cause, self.rules),
             rule=chosen.rule.name if chosen.rule else "",
             frames=of_code(chosen.frames),
-            group=group_of(cause),
+            group=blamed_group(chosen, cause, verdict),
             candidates=self.others(1),
         )
 
@@ -141,9 +142,9 @@ class _Analysis:
 
     def _candidate(self, share: float, candidate: Candidate) -> TriageCandidate:
         cause, verdict, _ = self._blamed(candidate)
-        rule = candidate.rule.name if candidate.rule else ""
+        rule, group = candidate.rule.name if candidate.rule else "", blamed_group(candidate, cause, verdict)
         line = candidate.line
-        return TriageCandidate(cause, verdict, line.number, line.shown, rule, group_of(cause), round(share, 2))
+        return TriageCandidate(cause, verdict, line.number, line.shown, rule, group, round(share, 2))
 
 
 def _without_failure(analysis: _Analysis) -> Triage:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ci_tasks.features.failures.triage.candidate_reader import Candidate
-from ci_tasks.features.failures.triage.features import CandidateList, features, features_of_none
+from ci_tasks.features.failures.triage.features import CandidateList, Features, features, features_of_none
 from ci_tasks.features.failures.triage.rules import ROOT, WRAPPER, Rules
 from ci_tasks.features.failures.triage.weights import Weights, probabilities, score
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED
@@ -21,11 +21,13 @@ _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+(?: [^-]*)? - (.+)")  # pytest's sum
 @dataclass(frozen=True)
 class Ranking:
     """The candidates with their probabilities, the best first; `nothing` is the probability that nothing failed, and
-    `best` the score of the first: the probabilities are shares, also of candidates that are all poor."""
+    `best` the score of the first: the probabilities are shares, also of candidates that are all poor. `features` are
+    those of the first, or of "nothing failed"."""
 
     order: list[tuple[float, Candidate]]
     nothing: float
     best: float
+    features: Features
 
     @property
     def failed(self) -> bool:
@@ -34,11 +36,18 @@ class Ranking:
 
 def rank(log: CandidateList, weights: Weights, failed: bool) -> Ranking:
     """What may be the reason; `failed` says that something is known to have failed."""
-    scores = [score(weights.ranking, own) for own in features(log)]
-    nothing = -1e3 if failed else score(weights.ranking, features_of_none(log))
-    *shares, none = probabilities([*scores, nothing])
+    rows = [*features(log), features_of_none(log)]
+    return ranked(log, rows, [score(weights.ranking, row) for row in rows], failed)
+
+
+def ranked(log: CandidateList, rows: Sequence[Features], scores: Sequence[float], failed: bool) -> Ranking:
+    """The same from features and scores, of which the last are those of "nothing failed"."""
+    *shares, none = probabilities([*scores[:-1], -1e3 if failed else scores[-1]])
     pairs = sorted(zip(shares, log.candidates, strict=True), key=lambda pair: (-pair[0], pair[1].line.number))
-    return Ranking(_root_before_kill(_last_word_first(pairs, log)), none, max(scores, default=0.0))
+    order = _root_before_kill(_last_word_first(pairs, log))
+    of = {id(one): row for one, row in zip(log.candidates, rows, strict=False)}
+    chosen = of[id(order[0][1])] if order and none < 0.5 else rows[-1]
+    return Ranking(order, none, max(scores[:-1], default=0.0), chosen)
 
 
 def _last_word_first(pairs: list[tuple[float, Candidate]], log: CandidateList) -> list[tuple[float, Candidate]]:

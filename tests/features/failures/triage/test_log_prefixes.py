@@ -34,6 +34,15 @@ PREFIXES = [
     ("2025-05-20 10:14:55,120\tINFO worker.py:1888 -- Started", "Started", "", "info"),
     ("(pid=gcs_server) x failed", "x failed", "(pid=gcs_server)", ""),
     ("(autoscaler +3m2s) x failed", "x failed", "(autoscaler +3m2s)", ""),
+    # other loggers
+    ("2025-04-03 10:00:01,123 - ERROR - x failed", "x failed", "", "error"),
+    ("07/15/2023 13:02:46 - WARNING - pet.core.parse - x failed", "x failed", "", "warning"),
+    ("[WARNING|modeling_utils.py:2927] 2023-07-25 06:29:19,648 >> x failed", "x failed", "", "warning"),
+    ("2025-04-14T15:51:31.175673Z  WARN router::server: x failed", "x failed", "", "warn"),
+    ("2024-12-23 15:30:17.113183: E external/xla/cuda_fft.cc:485] x failed", "x failed", "", "e"),
+    ("[03/05/2026-16:18:03] [TRT-LLM] [RANK 2] [E] x failed", "x failed", "[RANK 2]", "e"),
+    ("[03/05/2026-16:18:03] [TRT-LLM] [W] x failed", "x failed", "", "w"),
+    ("[2025-03-17 19:57:15,038] ERROR in app: x failed", "x failed", "", "error"),
     # ranks
     ("[rank3]: ValueError: x", "ValueError: x", "[rank3]", ""),
     ("[rank3]:   File x", "  File x", "[rank3]", ""),

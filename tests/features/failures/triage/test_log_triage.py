@@ -261,3 +261,21 @@ def test_that_a_process_was_killed_is_no_reason_where_one_is_known() -> None:
         f'  File "/x/run.py", line 3, in main\n    call()\n{died}\n'
     )
     assert triage([text.encode()], 1).cause == "timeout_hang"
+
+
+def test_an_exception_that_no_rule_knows_is_of_the_code_unless_the_environment_is_at_fault() -> None:
+    text = 'Traceback (most recent call last):\n  File "/x/run.py", line 3, in main\n    call()\nx.y.OddError: no z\n'
+    result = triage([text.encode()], 1)
+    assert (result.cause, result.group, result.verdict) == ("unknown", "code", "failed")
+
+
+def test_lines_below_a_plain_line_are_no_end_of_a_traceback() -> None:
+    """Several files that are missing, one below the other, do not outdo the exception that ended the job."""
+    missing = "".join(f"cat: part{n}.json: No such file or directory\n" for n in range(3))
+    end = "Traceback (most recent call last):\n  File \"/x/run.py\", line 3, in main\n    f()\nKeyError: 'lr'\n"
+    assert triage([(missing + end).encode()], 1).line == "KeyError: 'lr'"
+
+
+def test_what_a_script_marks_as_failed_is_a_candidate() -> None:
+    result = triage([b"loading\nTrial 1: FAIL [X] (accuracy 0.74, at least 0.93)\nreport written\nlock removed\n"], 1)
+    assert "Trial 1: FAIL" in (result.line, *(other.line for other in result.candidates))[0]
