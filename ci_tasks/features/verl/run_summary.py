@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.features.verl import report
 from ci_tasks.features.verl.judge.log_records import RunFacts
@@ -14,6 +15,7 @@ from ci_tasks.features.verl.judge.read_log import metrics_of, read_run
 from ci_tasks.features.verl.judge.verdict_of_run import LevelRun, judge
 from ci_tasks.features.verl.judge.verdict_of_training import RunEnd
 from ci_tasks.features.verl.level_context import LevelContext, read_context
+from ci_tasks.features.verl.levels.job import LABEL
 from ci_tasks.features.verl.levels.levels import trainings
 from ci_tasks.features.verl.levels.script import BRIDGE
 from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS, Provenance, Summary
@@ -28,6 +30,8 @@ def attached(record: RunRecord, directory: str) -> int | None:
     """Print and store the summary of a run that somebody came back to. Returns the exit code of its result; None for
     what is no level, or was cancelled."""
     context = read_context(directory)
+    if context is None and record.label == LABEL:
+        print(f"{record.id}: no summary: the machine that started the level has what it is made from")
     if context is None or record.status == CANCELLED:
         return None
     return RESULT_CODES[conclude(context, record, directory).result]
@@ -35,14 +39,23 @@ def attached(record: RunRecord, directory: str) -> int | None:
 
 def conclude(context: LevelContext, record: RunRecord, directory: str, *, markdown: bool = False) -> Summary:
     """Judge the run, print its summary and store it in the run's directory."""
-    summary, _ = evaluate(context, record, directory)
+    summary = evaluate(context, record, directory).summary
     written = f"the summary, as text, markdown and JSON: {directory}"
     print("\n".join(["", *_shown(summary, markdown=markdown), "", written]), flush=True)
     return summary
 
 
-def evaluate(context: LevelContext, record: RunRecord, directory: str) -> tuple[Summary, RunFacts]:
-    """Judge the run and store its summary in its directory. Returns what its log says, too."""
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """`facts` are what the log says, `evidence` is what the probe noted, None without it."""
+
+    summary: Summary
+    facts: RunFacts
+    evidence: RunEvidence | None
+
+
+def evaluate(context: LevelContext, record: RunRecord, directory: str) -> EvaluatedRun:
+    """Judge the run and store its summary in its directory."""
     run = RunDir(directory)
     workspace = read_plan(run).workspace
     provenance = Provenance(
@@ -58,7 +71,7 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> tuple[
     )
     facts = read_run(lambda: _read_chunks(run.log), context.request.proofs)
     baseline = metrics_of(lambda: _read_chunks(context.baseline)) if context.baseline else None
-    ended = RunEnd(record.status, record.reason)
+    ended, evidence = RunEnd(record.status, record.reason), read_run_evidence(run)
     judged = judge(
         LevelRun(
             context.request,
@@ -67,7 +80,7 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> tuple[
             ended,
             provenance,
             baseline,
-            read_run_evidence(run),
+            evidence,
             context.scripts,
         )
     )
@@ -78,7 +91,7 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> tuple[
         ("summary.json", json.dumps(report.public(summary), indent=1, ensure_ascii=False) + "\n"),
     ):
         Path(directory, name).write_text(text, encoding="utf-8", errors="backslashreplace")
-    return summary, facts
+    return EvaluatedRun(summary, facts, evidence)
 
 
 def _image(named: str, digest: str | None) -> str:

@@ -179,9 +179,10 @@ class _Comparison:
             return None
         record, log = done.records[0], done.logs[0]
         directory = os.path.dirname(log)
-        summary, facts = evaluate(trees.context, record, directory)
-        outcome = (summary.result, summary.sentence)
-        return observe(side, number, record, directory, outcome, facts, trees.trainings[-1], _links(log))
+        seen = evaluate(trees.context, record, directory)
+        outcome = (seen.summary.result, seen.summary.sentence)
+        last = trees.trainings[-1]
+        return observe(side, number, record, directory, outcome, seen.facts, seen.evidence, last, _links(log))
 
     def finish(self) -> LevelComparison:
         """Print the result, and write its page beside the last candidate's log."""

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.features.verl.comparison.sequential_test import Points
+from ci_tasks.features.verl.judge.hooked_training import RoleSettings, hooked_training, with_hooks
 from ci_tasks.features.verl.judge.learning_signal import series
 from ci_tasks.features.verl.judge.log_records import RunFacts
+from ci_tasks.features.verl.judge.process_evidence import evidence_of
 from ci_tasks.features.verl.levels.levels import Training
 from ci_tasks.records import RunRecord
 
@@ -32,7 +35,8 @@ _LINK = re.compile(
 @dataclass(frozen=True)
 class ObservedRun:
     """`result` and `why` are those of the level's own summary; `completed` says that the last training reached its last
-    step and exit code 0. `settings` are the resolved ones by training and dotted name, None where one was not seen.
+    step and exit code 0. `settings` are the resolved ones by training and dotted name, None where one was not seen;
+    `roles` are those that workers were given, by training and role, as far as the probe noted them.
     `memory` is the peak in GiB by rank. `digest` is the image's, "" where no container ran."""
 
     side: str
@@ -43,6 +47,7 @@ class ObservedRun:
     why: str
     completed: bool
     settings: Mapping[str, Mapping[str, str] | None] = field(default_factory=dict)
+    roles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     curves: Mapping[str, Points] = field(default_factory=dict)
     memory: Mapping[int, float] = field(default_factory=dict)
     digest: str = ""
@@ -68,11 +73,15 @@ def observe(
     directory: str,
     outcome: tuple[str, str],
     facts: RunFacts,
+    evidence: RunEvidence | None,
     last: Training,
     links: Iterable[str],
 ) -> ObservedRun:
-    """`outcome` are the result and the sentence of the level's summary, `last` is the training whose curves count."""
-    training = facts.trainings.get(last.name)
+    """`outcome` are the result and the sentence of the level's summary, `last` is the training whose curves count.
+    What the probe's hook noted comes before what the log says."""
+    noted = {name: evidence_of(evidence, training) for name, training in facts.trainings.items()}
+    trainings = {name: with_hooks(training, noted[name]) for name, training in facts.trainings.items()}
+    training = trainings.get(last.name)
     metrics = training.metrics if training else {}
     names = sorted({name for values in metrics.values() for name in values if _DRAWN.search(name)})
     return ObservedRun(
@@ -85,7 +94,12 @@ def observe(
         completed=training is not None and training.exit_code == 0 and max(metrics, default=0) >= last.steps,
         settings={
             name: flatten(seen.settings.values, directory) if seen.settings.resolved else None
-            for name, seen in facts.trainings.items()
+            for name, seen in trainings.items()
+        },
+        roles={
+            f"{name}, {role}": values
+            for name, seen in noted.items()
+            for role, values in _by_role(hooked_training(seen).roles, directory).items()
         },
         curves={name: points for name in names if (points := tuple(series(metrics, name)))},
         memory=_memory(record),
@@ -104,6 +118,15 @@ def flatten(settings: Mapping[str, Any], directory: str, above: str = "") -> dic
         else:
             flat[f"{above}{name}"] = _without_directory(repr(value), directory)
     return flat
+
+
+def _by_role(roles: Iterable[RoleSettings], directory: str) -> dict[str, dict[str, str]]:
+    """What every process of a role was given; where they differ, all of it."""
+    values: dict[str, dict[str, set[str]]] = {}
+    for role in roles:
+        for name, value in flatten(role.values, directory).items():
+            values.setdefault(role.role, {}).setdefault(name, set()).add(value)
+    return {role: {name: " | ".join(sorted(seen)) for name, seen in of.items()} for role, of in values.items()}
 
 
 def links_of(line: bytes) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -97,11 +97,11 @@ def differences(pairs: Sequence[Pair]) -> list[str]:
                 side = BASE if ours is None else CANDIDATE
                 lines.append(f"{training}: the resolved settings of the {side} were not seen")
                 continue
-            lines += [
-                f"{training}: {name}: base {ours.get(name, 'none')}, candidate {theirs.get(name, 'none')}"
-                for name in sorted({*ours, *theirs})
-                if ours.get(name) != theirs.get(name)
-            ]
+            lines += _unequal(training, ours, theirs)
+        for role in sorted(
+            base.roles.keys() & candidate.roles.keys()
+        ):  # of a worker that was killed nothing may be known
+            lines += _unequal(role, base.roles[role], candidate.roles[role])
         for what, one, other in (
             ("image", base.digest, candidate.digest),
             ("GPUs", ", ".join(base.gpus), ", ".join(candidate.gpus)),
@@ -111,6 +111,14 @@ def differences(pairs: Sequence[Pair]) -> list[str]:
     lines = list(dict.fromkeys(lines))
     more = [f"and {len(lines) - _MOST_NAMED} more"] if len(lines) > _MOST_NAMED else []
     return [*lines[:_MOST_NAMED], *more]
+
+
+def _unequal(where: str, base: Mapping[str, str], candidate: Mapping[str, str]) -> list[str]:
+    return [
+        f"{where}: {name}: base {base.get(name, 'none')}, candidate {candidate.get(name, 'none')}"
+        for name in sorted({*base, *candidate})
+        if base.get(name) != candidate.get(name)
+    ]
 
 
 def early_end(pairs: Sequence[Pair], level: int) -> tuple[str, str] | None:

@@ -42,6 +42,7 @@ def run(side: str, pair: int = 1, drop: float = 0.0, **more: Any) -> ObservedRun
         "why": "it passed",
         "completed": True,
         "settings": {"level 5": {"a.lr": "1e-06", "seed": str(pair)}},
+        "roles": {"level 5, critic": {"a.b": "1"}, f"level 5, {side}": {"c": "1"}},
         "curves": {REWARD: points, "timing_s/step": [(1, 90.0), (2, 10.0), (3, 11.0)]},
         "memory": {0: 40.0, 1: 41.0},
         "digest": "sha256:1",
@@ -63,6 +64,7 @@ OTHER: dict[str, Mapping[str, Any]] = {
     "level 5: a.lr: base 1e-06, candidate 1e-05": {"settings": {"level 5": {"a.lr": "1e-05", "seed": "1"}}},
     "level 5: a.new: base none, candidate 3": {"settings": {"level 5": {"a.lr": "1e-06", "seed": "1", "a.new": "3"}}},
     "the resolved settings of the candidate were not seen": {"settings": {"level 5": None}},
+    "level 5, critic: a.b: base 1, candidate 2": {"roles": {"level 5, critic": {"a.b": "2"}}},
     "image: base sha256:1, candidate sha256:2": {"digest": "sha256:2"},
     "GPUs: base H200, candidate H100": {"gpus": ("H100",)},
 }
@@ -144,12 +146,12 @@ def test_a_run_is_observed_with_its_curves_memory_and_end() -> None:
     memory = RankMemory(1, 7, 0, "GPU-1", 3 << 30, 4 << 30)
     record = RunRecord("r.01", "verl", "row", "box", "passed", probe=ProbeSummary(memory=(memory,)))
     last = Training("level 5", 5, {}, steps=3)
-    seen = observe(BASE, 2, record, "/r/01", ("Pass", "why"), RunFacts({}, {"level 5": facts}), last, ["x", "x"])
+    seen = observe(BASE, 2, record, "/r/01", ("Pass", "why"), RunFacts({}, {"level 5": facts}), None, last, ["x", "x"])
     assert (seen.completed, seen.memory, seen.links) == (True, {1: 3.0}, ("x",))
     assert dict(seen.curves) == {REWARD: tuple((step, 0.1 * step) for step in range(1, 4))}
     assert dict(seen.settings) == {"level 5": {"a.b": "1"}}
     cut = replace(last, steps=4)
-    assert not observe(BASE, 2, record, "", ("", ""), RunFacts({}, {"level 5": facts}), cut, ()).completed
+    assert not observe(BASE, 2, record, "", ("", ""), RunFacts({}, {"level 5": facts}), None, cut, ()).completed
 
 
 def compared(pairs: list[Pair]) -> LevelComparison:
@@ -196,3 +198,11 @@ def test_the_page_overlays_both_sides_with_bands_and_links_only_to_pages() -> No
 def test_a_metric_that_only_one_side_has_is_not_drawn() -> None:
     pairs = [(run(BASE, curves={REWARD: [(1, 0.1)], "actor/entropy": [(1, 1.0)]}), run(CANDIDATE))]
     assert {curve.name for curve in report.curves(pairs)} == {REWARD}
+
+
+def test_a_band_is_one_standard_deviation_of_the_runs_at_each_step() -> None:
+    values = {1: 0.1, 2: 0.3, 3: 0.2}
+    pairs = [(run(BASE, at, curves={REWARD: [(4, value)]}), run(CANDIDATE, at)) for at, value in values.items()]
+    base = report.curves(pairs)[0]
+    ((step, low, high),) = base.band
+    assert (step, round(low, 9), round(high, 9)) == (4, 0.1, 0.3)
