@@ -189,7 +189,7 @@ def test_a_dummy_model_needs_only_a_configuration(pair: TreesUnderTest) -> None:
     variables = {"USE_DUMMY_MODEL": "True", "DUMMY_MODEL_CONFIG_PATH": str(config)}
     code, log = pair.train(COMMON_EP="2", ROUTING_REPLAY_MODE="R3", **variables)
     assert code == 0, log
-    assert "num_moe_experts=4" in log and "routing replay: R3" in log
+    assert "routing replay: R3" in log
 
 
 @pytest.mark.parametrize(

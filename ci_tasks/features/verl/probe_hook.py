@@ -78,8 +78,7 @@ def note_sizes(emit: Emit, _name: str) -> Note:
         _arguments: Tuple[Any, ...], _keywords: Dict[str, Any], _result: Any, error: Optional[BaseException]
     ) -> None:
         state = sys.modules.get("megatron.core.parallel_state")
-        torch = sys.modules.get("torch")
-        if error is not None or state is None or torch is None:
+        if error is not None or state is None:
             return
 
         def size(name: str) -> Optional[int]:
@@ -90,8 +89,8 @@ def note_sizes(emit: Emit, _name: str) -> Note:
 
         emit(
             "sizes",
-            rank=int(torch.distributed.get_rank()),
-            world=int(torch.distributed.get_world_size()),
+            rank=_of_group("get_rank", "RANK", 0),
+            world=_of_group("get_world_size", "WORLD_SIZE", 1),
             tensor=size("tensor_model_parallel"),
             pipeline=size("pipeline_model_parallel"),
             context=size("context_parallel"),
@@ -354,6 +353,15 @@ def _files(path: str) -> Dict[str, int]:
             except OSError:
                 continue
     return found
+
+
+def _of_group(getter: str, variable: str, default: int) -> int:
+    """What torch's process group says, else the environment."""
+    torch = sys.modules.get("torch")
+    try:
+        return int(getattr(torch.distributed, getter)()) if torch is not None else int(os.environ[variable])
+    except Exception:
+        return default
 
 
 def _rank() -> Optional[int]:

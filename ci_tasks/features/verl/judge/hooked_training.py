@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ci_tasks.agent.probe.records import ProcessEvidence, RunEvidence
@@ -19,7 +19,7 @@ from ci_tasks.features.verl.judge.hook_records import (
     StepMetrics,
     noted,
 )
-from ci_tasks.features.verl.judge.log_records import Metrics, SeenSize, TrainingFacts
+from ci_tasks.features.verl.judge.log_records import Metrics, TrainingFacts
 from ci_tasks.features.verl.judge.process_evidence import process_name
 from ci_tasks.features.verl.judge.resolved_settings import Settings
 
@@ -55,13 +55,22 @@ class TrainedModel:
 
 
 @dataclass(frozen=True)
+class BuiltSize:
+    """A parallel size of Megatron's groups as they were made, each value once; `process` is one that noted it."""
+
+    values: tuple[int, ...]
+    process: str
+
+
+@dataclass(frozen=True)
 class HookedTraining:
-    """`providers` are classes of Bridge's providers that built a model."""
+    """`providers` are classes of Bridge's providers that built a model; `sizes` by their Megatron name."""
 
     models: tuple[TrainedModel, ...] = ()
     roles: tuple[RoleSettings, ...] = ()
     providers: tuple[str, ...] = ()
     methods: tuple[AppliedPeft, ...] = ()
+    sizes: Mapping[str, BuiltSize] = field(default_factory=dict)
 
 
 def hooked_training(evidence: RunEvidence | None) -> HookedTraining:
@@ -74,17 +83,17 @@ def hooked_training(evidence: RunEvidence | None) -> HookedTraining:
         ),
         roles=tuple(_roles(noted(evidence, RoleConfig))),
         providers=tuple(sorted({model.provider for _, model in built if model.provider})),
+        sizes=_sizes(noted(evidence, ParallelSizes)),
         methods=tuple(dict.fromkeys(_hashable(peft) for _, peft in noted(evidence, AppliedPeft))),
     )
 
 
 def with_hooks(facts: TrainingFacts, evidence: RunEvidence | None) -> TrainingFacts:
-    """The facts with what the hook noted of settings, sizes and metrics."""
+    """The facts with what the hook noted of settings and metrics."""
     return replace(
         facts,
         settings=_settings(noted(evidence, RoleConfig), facts.settings),
         metrics=_metrics(noted(evidence, StepMetrics), facts.metrics),
-        sizes=_sizes(noted(evidence, ParallelSizes)) or facts.sizes,
     )
 
 
@@ -129,13 +138,13 @@ def _number(value: Any) -> float | None:
         return math.nan if isinstance(value, str) else None
 
 
-def _sizes(noted_sizes: Iterable[tuple[ProcessEvidence, ParallelSizes]]) -> dict[str, SeenSize]:
-    found: dict[str, SeenSize] = {}
+def _sizes(noted_sizes: Iterable[tuple[ProcessEvidence, ParallelSizes]]) -> dict[str, BuiltSize]:
+    found: dict[str, BuiltSize] = {}
     for process, sizes in noted_sizes:
         for field_name, name in _SIZES.items():
             size = getattr(sizes, field_name)
             if size is not None:
-                seen = found.get(name, SeenSize((), 0, process_name(process)))
+                seen = found.get(name, BuiltSize((), process_name(process)))
                 found[name] = replace(seen, values=tuple(sorted({*seen.values, size})))
     return found
 

@@ -22,9 +22,9 @@ SCRATCH = re.compile(r"Training from scratch")
 TRAINABLE = re.compile(r"(?i)(?:adapter|trainable) param\w*: *([\d,]+)")
 # Bridge-managed construction, in the order in which verl goes through it.
 CONSTRUCTION = {
-    "provider": re.compile(
-        r"^TF config: |(?i:\bprovider\b.*\b(?:finaliz|configur|built))|apply_overrides_and_finalize"
-    ),
+    # Printed where a model is built past Megatron-Bridge; with it, verl has no such configuration yet.
+    "vanilla": re.compile(r"^TF config: "),
+    "provider": re.compile(r"(?i:\bprovider\b.*\b(?:finaliz|configur|built))|apply_overrides_and_finalize"),
     "HF import": re.compile(r"(?i)(?:load|import)\w* (?:HF|Hugging ?Face) (?:weights|model|check)|load_hf_weights"),
     "LoRA": re.compile(r"Enabling \w+ with rank=\d+|Adding lora to: |PEFT Adapter Information"),
     # Megatron-FSDP's adapter uses DDP's words too; the printed configuration says which it is.
@@ -49,9 +49,6 @@ DEATH = re.compile(
     r"WorkerCrashedError|Worker exit type: SYSTEM_ERROR|running low on memory|Killed process \d|oom-kill|OOMKilled|"
     r"^\s*(?:[\w.]+\.)?OutOfMemoryError:|CUDA out of memory\. Tried|Fatal Python error|Segmentation fault|"
     r"Watchdog caught collective operation timeout|EngineDeadError|EngineCore (?:failed|died)|exitcode: -\d"
-)
-SIZE = re.compile(
-    r"\b((?:tensor|pipeline|expert)_model_parallel_size|context_parallel_size|expert_tensor_parallel_size)=(\d+)"
 )
 # Acceptable once the requested steps are done, as the guide has it.
 NOISE = re.compile(

@@ -25,19 +25,6 @@ class QuotedLine:
 
 
 @dataclass(frozen=True)
-class SeenSize:
-    """A parallel size of the models that were built, each value once; `process` is one that noted it."""
-
-    values: tuple[int, ...]
-    line_no: int
-    process: str = ""
-
-    @property
-    def place(self) -> str:
-        return self.process or f"line {self.line_no}"
-
-
-@dataclass(frozen=True)
 class PreflightCheck:
     """What the preflight found: `status` is pass, fail, skipped or blocked."""
 
@@ -74,9 +61,8 @@ class TrainingFacts:
     traceback that lies in it. `trainable` is the number of trainable parameters, None where the log does not say.
     `noise` is what was said after the last step and is known to be harmless. `bridge_paths` are directories from which
     megatron.bridge was loaded, each where it was seen first. `error` counts lines of the whole log; it is None where
-    the training ended well. `failures` are all that the log has, whatever the exit code. `sizes` are parallel sizes of
-    built models, by their Megatron name. `starts` counts how often the trainer printed its settings. `began_at` and
-    `ended_at` are seconds since 1970.
+    the training ended well. `failures` are all that the log has, whatever the exit code. `starts` counts how often the
+    trainer printed its settings. `began_at` and `ended_at` are seconds since 1970.
     """
 
     name: str
@@ -100,7 +86,6 @@ class TrainingFacts:
     bridge_paths: Mapping[str, QuotedLine] = field(default_factory=dict)
     error: Triage | None = None
     failures: tuple[LoggedFailure, ...] = ()
-    sizes: Mapping[str, SeenSize] = field(default_factory=dict)
     starts: int = 0
     began_at: float | None = None
     ended_at: float | None = None

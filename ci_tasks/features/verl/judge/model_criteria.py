@@ -1,5 +1,5 @@
 """What was built: adapters, wrappers and parallel sizes, by the models themselves, else by what the log says of them.
-verl's settings are only what these were to become."""
+verl's settings are only what these were to become; of sizes its log says nothing else."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def parallel_sizes(run: TrainingRun) -> Iterator[Criterion]:
     if run.training.level == 2 and all(size == 1 for size in asked.values()):
         yield not_seen(SIZES, "all parallel sizes are 1: no evidence for distributed behavior", "ask for larger sizes")
         return
-    seen = run.facts.sizes
+    seen = run.hooked.sizes
     built = {name: seen[_SIZE_NAMES[name]] for name in asked if _SIZE_NAMES.get(name) in seen}
     wrong = [
         f"{name}={'/'.join(map(str, size.values))} in the built models, not {asked[name]}"
         for name, size in built.items()
         if size.values != (asked[name],)
     ]
-    place = next(iter(built.values())).place if built else ""
+    place = next(iter(built.values())).process if built else ""
     unseen = [name for name in asked if name in _SIZE_NAMES and name not in built and asked[name] != 1]
     if wrong:
         yield contradicted(SIZES, "; ".join(wrong), place, "see whether the provider was finalized with mpu's sizes")

@@ -85,8 +85,8 @@ class _RunLogReader:
             at = _seconds(rest)
             if self._current.began_at is None:
                 self._current.began_at = at
-            else:
-                self._current.ended_at = at
+            else:  # what follows is our step's own
+                self._current.ended_at, self._current.last_line = at, number - 1
         elif key == _END:
             self._close(_exit_code(rest.rpartition(": ")[2]), number - 1)
         elif key in KEYS:
@@ -96,7 +96,7 @@ class _RunLogReader:
     def _close(self, exit_code: int | None, last: int | None) -> None:
         if self._current is not None:
             self._current.exit_code = exit_code
-            self._done[self._current.name] = (self._current, last)
+            self._done[self._current.name] = (self._current, self._current.last_line or last)
         self._current = None
 
 

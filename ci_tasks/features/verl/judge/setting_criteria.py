@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ci_tasks.features.verl.judge.requested_settings import RequestedSetting, requested_settings
 from ci_tasks.features.verl.judge.resolved_settings import MISSING, equals_requested
-from ci_tasks.features.verl.judge.training_run import RERUN_AS_ASKED, SEE_PROBE, TrainingRun, has_critic
+from ci_tasks.features.verl.judge.training_run import RERUN_AS_ASKED, SEE_PROBE, TrainingRun, has_critic, line_place
 from ci_tasks.features.verl.levels.criterion import Criterion, contradicted, not_seen, shown
 from ci_tasks.features.verl.levels.levels import SETTINGS
 
@@ -50,6 +50,10 @@ def settings_as_asked(run: TrainingRun) -> Criterion:
 def non_vanilla(run: TrainingRun) -> Criterion:
     """Whether the run went through Megatron-Bridge, whoever asked for that: another shows nothing of it."""
     settings, providers = run.facts.settings, run.hooked.providers
+    vanilla = run.facts.construction.get("vanilla")
+    if vanilla is not None:
+        text = "a model was built past Megatron-Bridge: with it, verl prints no TF config"
+        return contradicted(NON_VANILLA, text, line_place(vanilla), RERUN_AS_ASKED)
     if not settings.resolved:
         if providers:
             return shown(NON_VANILLA, f"built by {', '.join(providers)} of Megatron-Bridge")

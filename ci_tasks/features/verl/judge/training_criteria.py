@@ -22,7 +22,8 @@ EXIT = "successful exit"
 RESUME = "resume from the checkpoint"
 FEATURE = "the feature active"
 _WATCHED = re.compile(r"(?i)loss|reward|score|(?:^|[/_])kl|entrop|grad_norm|log_?prob|advantages|returns")
-_UNCERTAIN = "training/rollout_probs_diff"  # verl says NaN where it had nothing to compare
+# verl says NaN where it had nothing to compare; auxiliary scores are the data set's own.
+_EXCUSED = ("training/rollout_probs_diff", "val-aux/")
 
 
 def criteria_of(run: TrainingRun) -> tuple[Criterion, ...]:
@@ -69,7 +70,7 @@ def _finite(metrics: Metrics) -> Criterion:
     """No NaN or infinity in loss, reward, KL, entropy, gradient norm or logprob metrics."""
     for step in sorted(metrics):
         for key, value in metrics[step].items():
-            if _WATCHED.search(key) and not math.isfinite(value) and not key.startswith(_UNCERTAIN):
+            if _WATCHED.search(key) and not math.isfinite(value) and not key.startswith(_EXCUSED):
                 return contradicted(
                     FINITE, f"{key} is {value} at step {step}", follow_up="triage the metrics: data, reward, Bridge"
                 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ci_tasks.features.verl.judge import log_patterns as lines
-from ci_tasks.features.verl.judge.log_records import LoggedFailure, QuotedLine, SeenSize, TrainingFacts
+from ci_tasks.features.verl.judge.log_records import LoggedFailure, QuotedLine, TrainingFacts
 from ci_tasks.features.verl.judge.resolved_settings import PrintedSettings, Settings, overrides_of_trace
 from ci_tasks.results.log_lines import visible
 
@@ -38,11 +38,11 @@ class TrainingLogParser:
         self._noise: list[QuotedLine] = []
         self._settings_line = 0
         self._starts = 0
-        self._sizes: dict[str, SeenSize] = {}
         self._failures: list[LoggedFailure] = []
         self._tracebacks: dict[str, _Traceback] = {}  # by who prints it
         self.began_at: float | None = None
         self.ended_at: float | None = None
+        self.last_line: int | None = None
 
     @property
     def needs_next_line(self) -> bool:
@@ -95,7 +95,6 @@ class TrainingLogParser:
             proofs=self._shown_proofs,
             bridge_paths=self._paths,
             failures=tuple(self._failures),
-            sizes=self._sizes,
             starts=self._starts,
             began_at=self.began_at,
             ended_at=self.ended_at,
@@ -159,10 +158,6 @@ class TrainingLogParser:
         for what, pattern in lines.CONSTRUCTION.items():
             if what not in self._construction and pattern.search(text):
                 self._construction[what] = _log_line(number, text)
-        if text.startswith("TF config: "):
-            for name, size in lines.SIZE.findall(text):
-                seen = self._sizes.get(name, SeenSize((), number))
-                self._sizes[name] = SeenSize(tuple(sorted({*seen.values, int(size)})), seen.line_no)
         if match := lines.TRAINABLE.search(text):
             self._trainable = max(self._trainable or 0, lines.number(match[1]))
             self._seen_lines.setdefault("trainable", _log_line(number, text))

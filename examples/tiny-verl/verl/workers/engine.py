@@ -7,9 +7,9 @@ from verl.failures import asked
 
 
 def initialize_parallel(world_size, megatron):
-    from megatron.core import initialize_model_parallel
+    from megatron.core import parallel_state as mpu
 
-    initialize_model_parallel(
+    mpu.initialize_model_parallel(
         world_size,
         tensor=megatron["tensor_model_parallel_size"],
         pipeline=megatron["pipeline_model_parallel_size"],
@@ -41,7 +41,6 @@ class Engine:
         self.bridge = AutoBridge.from_hf_pretrained(self.path)
         provider = self.bridge.to_megatron_provider(load_weights=False)
         provider.apply_overrides_and_finalize(**self.provider_overrides())
-        self.say(f"TF config: {provider}")
         if self.lora["rank"] and self.trained:
             self.add_lora(provider)
         wrapped = provider.provide_distributed_model(self.ddp_config())
@@ -83,8 +82,8 @@ class Engine:
     def show_adapters(self, model):
         from megatron.bridge.peft.utils import is_adapter
 
-        total = sum(parameter.numel for _, parameter in model.named_parameters())
-        adapters = sum(p.numel for name, p in model.named_parameters() if is_adapter(name) and p.requires_grad)
+        total = sum(parameter.numel() for _, parameter in model.named_parameters())
+        adapters = sum(p.numel() for name, p in model.named_parameters() if is_adapter(name) and p.requires_grad)
         self.say(f"\n{'=' * 60}\nPEFT Adapter Information:")
         self.say(f"  Total parameters:     {total:,}")
         self.say(f"  Adapter parameters:   {adapters:,}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import pprint
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.probe.records import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
+from ci_tasks.features.verl.judge.hook_records import HOOK
 from ci_tasks.features.verl.judge.read_log import read_run
 from ci_tasks.features.verl.judge.requested_settings import requested_settings
 from ci_tasks.features.verl.judge.verdict_of_run import LevelRun, judge
@@ -18,6 +20,7 @@ from ci_tasks.features.verl.levels.summary import Provenance, Summary
 
 ROOT = "/work/Megatron-Bridge"
 BRIDGE = f"{ROOT}/src/megatron/bridge/__init__.py"
+CORE = f"{ROOT}/3rdparty/Megatron-LM/megatron/core/__init__.py"
 WHO = "\x1b[36m(TaskRunnerV1 pid=71)\x1b[0m "
 PREFLIGHT = {
     "bridge-checks": "pass: uv run python -m pytest -q tests/unit_tests/models",
@@ -41,6 +44,10 @@ class Writer:
     root = ROOT
     request = REQUEST
 
+    def __init__(self) -> None:
+        self._clock = 0
+        self.processes: list[ProcessEvidence] = []
+
     def preflight(self, **other: str | None) -> str:
         """All checks passed, except for `other`: its status and text, or None for one that was not made."""
         marks = {**PREFLIGHT, **{key.replace("_", "-"): text for key, text in other.items()}}
@@ -57,9 +64,13 @@ class Writer:
     ) -> str:
         """One training that did what it was asked, except for `resolved`, settings that became something else; `body`
         is what follows the settings, `said` what stands there before the first step."""
+        self._clock += 100
+        self.processes.append(worker(training, self._clock + 50))
         lines = [f"ci-tasks-verl: begin: {training.name}", f"ci-tasks-verl: command: bash {training.script}"]
+        lines += [f"ci-tasks-verl: clock: {self._clock}"]
         lines += [f"{WHO}{line}" for line in pprint.pformat(self.settings(training, resolved or {})).splitlines()]
         lines += [*built(training), *log_lines, *self.steps(training)] if body is None else body
+        lines.append(f"ci-tasks-verl: clock: {self._clock + 99}")
         if exit_code is not None:
             lines.append(f"ci-tasks-verl: end: {training.name}: {exit_code}")
         return "".join(f"{line}\n" for line in lines)
@@ -109,7 +120,9 @@ class Writer:
         host: str = "",
         evidence: RunEvidence | None = None,
     ) -> Summary:
-        """The summary of a log; without an `ended`, of a run that ended well."""
+        """The summary of a log; without an `ended`, of a run that ended well; without an `evidence`, of one whose
+        workers noted what they were asked to be."""
+        evidence = evidence or RunEvidence(processes=tuple(self.processes))
         facts = read_run(lambda: [log.encode()], request.proofs)
         provenance = Provenance("abc1234", "def5678", "invoke verl", log_path, image=image, host=host, bridge_root=ROOT)
         run = LevelRun(request, trainings(request), facts, ended or RunEnd("passed"), provenance, evidence=evidence)
@@ -118,21 +131,21 @@ class Writer:
 
 def built(training: Training) -> list[str]:
     """What is said of a model that became what was asked."""
-    names = {
-        "TP": "tensor_model",
-        "PP": "pipeline_model",
-        "CP": "context",
-        "EP": "expert_model",
-        "ETP": "expert_tensor",
-    }
-    sizes = ", ".join(
-        f"{name}_parallel_size={training.env.get(f'COMMON_{short}', '1')}" for short, name in names.items()
-    )
     fsdp = training.env["USE_MEGATRON_FSDP"]
-    return [
-        f"(WorkerDict pid=90) TF config: GPTModelProvider({sizes})",
-        f"(WorkerDict pid=90) Setting up DistributedDataParallel with config Config(use_megatron_fsdp={fsdp})",
-    ]
+    return [f"(WorkerDict pid=90) Setting up DistributedDataParallel with config Config(use_megatron_fsdp={fsdp})"]
+
+
+def worker(training: Training, started_at: float) -> ProcessEvidence:
+    """A process that imported the checkouts, and made the groups that were asked for."""
+    names = {"tensor": "TP", "pipeline": "PP", "context": "CP", "expert": "EP"}
+    sizes = {name: int(training.env.get(f"COMMON_{short}", "1")) for name, short in names.items()}
+    return ProcessEvidence(
+        pid=90,
+        env={"RANK": "0"},
+        started_at=started_at,
+        imports=(ImportedModule("megatron.bridge", BRIDGE), ImportedModule("megatron.core", CORE)),
+        hook_events=(HookEvent(started_at, HOOK, "sizes", json.dumps(sizes)),),
+    )
 
 
 def metrics(step: int) -> dict[str, float]:

@@ -72,7 +72,7 @@ def test_rays_prefix_and_escape_sequences_are_taken_off_a_line(raw: bytes, expec
         ("Setting up FullyShardedDataParallel with config ...", "Megatron-FSDP"),
         (" > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 8192", "model"),
         ("GPTModel contains 494.03M parameters", "model"),
-        ("TF config: Qwen2Provider(num_layers=24)", "provider"),
+        ("TF config: Qwen2Provider(num_layers=24)", "vanilla"),
     ],
 )
 def test_what_construction_says_is_known(text: str, what: str) -> None:

@@ -15,27 +15,24 @@ from ci_tasks.agent.probe.records import (
     ProcessEvidence,
     RunEvidence,
 )
-from ci_tasks.features.verl.levels.levels import trainings
-from tests.features.verl.judge.conftest import ROOT
+from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
+from tests.features.verl.judge.conftest import BRIDGE, CORE, ROOT
+from tests.features.verl.judge.conftest import worker as usual
 
 if TYPE_CHECKING:
     from ci_tasks.features.verl.levels.summary import Summary
     from tests.features.verl.judge.conftest import Writer
 
-BRIDGE = f"{ROOT}/src/megatron/bridge/__init__.py"
-CORE = f"{ROOT}/3rdparty/Megatron-LM/megatron/core/__init__.py"
-
 
 def worker(rank: int, bridge: str = BRIDGE, core: str = CORE, started_at: float = 150.0) -> ProcessEvidence:
     imports = (ImportedModule("megatron.bridge", bridge), ImportedModule("megatron.core", core))
-    return ProcessEvidence(pid=90 + rank, env={"RANK": str(rank)}, started_at=started_at, imports=imports)
+    smoke = usual(trainings(LevelRequest(0))[0], started_at)
+    return replace(smoke, pid=90 + rank, env={"RANK": str(rank)}, imports=imports)
 
 
 def judged(writer: Writer, *processes: ProcessEvidence) -> Summary:
-    """Of a level 0 that ran between the times 100 and 200."""
+    """Of a level 0 that ran between the times 100 and 199."""
     log = writer.preflight() + writer.training(trainings(writer.request)[0])
-    log = log.replace("ci-tasks-verl: end:", "ci-tasks-verl: clock: 200\nci-tasks-verl: end:")
-    log = log.replace("ci-tasks-verl: command:", "ci-tasks-verl: clock: 100\nci-tasks-verl: command:")
     return writer.judged(writer.request, log, evidence=RunEvidence(processes=processes))
 
 

@@ -100,7 +100,7 @@ def test_shutdown_noise_counts_only_after_the_last_step(writer: Writer) -> None:
     body = [noise, *writer.steps(SMOKE), noise]
     log = writer.training(SMOKE, body=body)
     noise_lines = read_run(lambda: [log.encode()]).trainings["level 0"].noise
-    assert [line.line_no for line in noise_lines] == [log.count("\n") - 1]
+    assert [line.line_no for line in noise_lines] == [log.count("\n") - 2]
 
 
 def test_bridges_own_paths_are_collected_from_whatever_prints_them() -> None:

@@ -176,7 +176,7 @@ def test_a_resume_that_says_nothing_of_a_checkpoint_is_not_proven(writer: Writer
 def test_vanilla_mbridge_in_the_log_fails(dotted: str, name: str, writer: Writer) -> None:
     log = writer.preflight() + writer.training(trainings(writer.request)[0], resolved={dotted: True})
     summary = writer.judged(writer.request, log)
-    why = f"settings as asked: {dotted}=True, not False ({name}) (line 10); non-vanilla Bridge: {name}=True (line 10)"
+    why = f"settings as asked: {dotted}=True, not False ({name}) (line 11); non-vanilla Bridge: {name}=True (line 11)"
     assert (summary.result, summary.sentence) == ("Fail", f"level 0: {why}")
     assert lines(summary)[BACKEND] == f"Fail - LoRA + DDP: {why}"
     assert lines(summary)[IMPORT] == IMPORTED
@@ -316,13 +316,13 @@ def test_what_fails_before_construction_blocks(body: list[str], stage: str, writ
             "the training step, after Bridge-managed construction began",
         ),
         (
-            ("TF config: Provider()",),
+            ("module: 1",),
             "/v/peft.py",
             "ValueError: LoRA target modules ['x'] are not in the model",
             "LoRA, after Bridge-managed construction began",
         ),
         (
-            ("TF config: Provider()",),
+            ("module: 1",),
             "/v/megatron_checkpoint_manager.py",
             "KeyError: 'visual.weight'",
             "checkpoint save/load, after Bridge-managed construction began",
@@ -341,7 +341,7 @@ def test_what_fails_in_construction_or_after_it_fails(
 
 
 def test_construction_that_began_after_the_error_does_not_count(writer: Writer) -> None:
-    body = ["RuntimeError: nobody knows this one", "(WorkerDict pid=91) TF config: Provider()"]
+    body = ["RuntimeError: nobody knows this one", "(WorkerDict pid=91) module: 1"]
     log = writer.preflight() + writer.training(trainings(writer.request)[0], body=body, exit_code=1)
     assert writer.judged(writer.request, log, RunEnd("failed")).result == "Blocked"
 
@@ -463,7 +463,7 @@ def test_shutdown_noise_after_the_last_step_is_a_limitation_and_no_failure(write
 
 def test_all_steps_and_an_exit_code_are_no_pass(writer: Writer) -> None:
     smoke = trainings(writer.request)[0]
-    body = ["TF config: Provider()", *writer.steps(smoke), "Fatal Python error: Segmentation fault"]
+    body = ["module: 1", *writer.steps(smoke), "Fatal Python error: Segmentation fault"]
     summary = writer.judged(writer.request, writer.preflight() + writer.training(smoke, body=body, exit_code=139))
     assert summary.result == "Fail"
     assert "all steps are done, but the process did not exit successfully: " in summary.sentence

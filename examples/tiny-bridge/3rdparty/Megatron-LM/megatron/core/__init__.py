@@ -8,6 +8,8 @@ import logging
 import math
 from dataclasses import dataclass
 
+from megatron.core.parallel_state import initialize_model_parallel, parallel_sizes  # noqa: F401
+
 logger = logging.getLogger(__name__)
 
 BLOCK = {
@@ -16,31 +18,30 @@ BLOCK = {
     "linear_fc1": "mlp",
     "linear_fc2": "mlp",
 }
-parallel_sizes = {}
-
-
-def initialize_model_parallel(world_size, tensor=1, pipeline=1, context=1, expert=1, expert_tensor=1):
-    """Fix the sizes for this process. Raises RuntimeError where the ranks cannot be divided so."""
-    for product in (tensor * pipeline * context, expert * expert_tensor * pipeline):
-        if world_size % product:
-            raise RuntimeError(f"world_size ({world_size}) is not divisible by {product}")
-    parallel_sizes.update(
-        tensor_model_parallel_size=tensor,
-        pipeline_model_parallel_size=pipeline,
-        context_parallel_size=context,
-        expert_model_parallel_size=expert,
-        expert_tensor_parallel_size=expert_tensor,
-        data_parallel_size=world_size // (tensor * pipeline * context),
-    )
 
 
 class Parameter:
+    dtype = "torch.float32"
+
     def __init__(self, value, numel):
-        self.value, self.numel = value, numel
+        self.value, self._numel = value, numel
         self.requires_grad, self.grad = True, 0.0
 
+    def numel(self):
+        return self._numel
 
-class Linear:
+
+class Module:
+    """What all models can be asked, as torch's can."""
+
+    def parameters(self):
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def modules(self):
+        return [self]
+
+
+class Linear(Module):
     def __init__(self, in_features, out_features, share):
         self.in_features, self.out_features, self.share = in_features, out_features, share
         self.weight = Parameter(0.0, in_features * out_features)
@@ -56,26 +57,29 @@ class Linear:
             self.weight.grad += self.share * gradient
 
 
-class GPTModel:
+class GPTModel(Module):
     def __init__(self, num_layers, hidden_size):
         self.bias = 0.0
         share = 1 / math.sqrt(num_layers * len(BLOCK))
-        self.modules = {
+        self.layers = {
             f"decoder.layers.{layer}.{block}.{name}": Linear(hidden_size, hidden_size, share)
             for layer in range(num_layers)
             for name, block in BLOCK.items()
         }
 
     def named_parameters(self):
-        for name, module in self.modules.items():
+        for name, module in self.layers.items():
             for parameter_name, parameter in module.named_parameters():
                 yield f"{name}.{parameter_name}", parameter
 
+    def modules(self):
+        return [self, *self.layers.values()]
+
     def forward(self):
-        return self.bias + sum(module.forward() for module in self.modules.values())
+        return self.bias + sum(module.forward() for module in self.layers.values())
 
     def backward(self, gradient):
-        for module in self.modules.values():
+        for module in self.layers.values():
             module.backward(gradient)
 
 
@@ -89,7 +93,7 @@ class DistributedDataParallelConfig:
     data_parallel_sharding_strategy: str = "no_shard"
 
 
-class DistributedDataParallel:
+class DistributedDataParallel(Module):
     """Holds gradient buckets for the parameters that are trainable when it is made, and for no others."""
 
     def __init__(self, config, module):
@@ -98,6 +102,12 @@ class DistributedDataParallel:
         self.config, self.module = config, module
         self.buckets = [parameter for _, parameter in module.named_parameters() if parameter.requires_grad]
         logger.info(f"Number of buckets for gradient all-reduce / reduce-scatter: {min(1, len(self.buckets))}")
+
+    def named_parameters(self):
+        return self.module.named_parameters()
+
+    def modules(self):
+        return [self, *self.module.modules()]
 
     def step(self, gradient, learning_rate):
         """Descend along `gradient` of the output, and return the norm of the parameters' gradients."""

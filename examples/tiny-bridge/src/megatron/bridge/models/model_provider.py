@@ -77,4 +77,4 @@ class GPTModelProvider(ModelProviderMixin):
 
 
 def count(model):
-    return sum(parameter.numel for _, parameter in model.named_parameters())
+    return sum(parameter.numel() for _, parameter in model.named_parameters())

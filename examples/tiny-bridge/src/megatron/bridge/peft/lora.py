@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass, field
 
-from megatron.core import Parameter
+from megatron.core import Module, Parameter
 
 logger = logging.getLogger(__name__)
 
@@ -18,20 +18,20 @@ class LoRA:
 
     def __call__(self, model, training=True):
         """Put adapters into `model`. Raises ValueError where a target module is not in it."""
-        present = {name.rsplit(".", 1)[-1] for name in model.modules}
+        present = {name.rsplit(".", 1)[-1] for name in model.layers}
         unknown = [name for name in self.target_modules if name not in present]
         if unknown:
             raise ValueError(f"LoRA target modules {unknown} are not in the model, which has {sorted(present)}")
         for _, parameter in model.named_parameters():
             parameter.requires_grad = False
-        for name, module in list(model.modules.items()):
+        for name, module in list(model.layers.items()):
             if name.rsplit(".", 1)[-1] in self.target_modules:
                 logger.info(f"Adding lora to: {name}")
-                model.modules[name] = LoRALinear(module, self.dim, self.alpha / self.dim, training)
+                model.layers[name] = LoRALinear(module, self.dim, self.alpha / self.dim, training)
         return model
 
 
-class LoRALinear:
+class LoRALinear(Module):
     def __init__(self, base, dim, scale, training):
         self.base, self.scale = base, scale
         self.lora_a = Parameter(base.share, dim * base.in_features)
