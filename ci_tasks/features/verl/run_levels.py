@@ -73,6 +73,7 @@ class TreesUnderTest:
 def plan(options: VerlRequest, config: Config) -> tuple[list[PlannedRun], list[LevelPlanEntry], list[str]]:
     """Write the run directory that the level would execute. Returns its plan, the same for JSON, and as text every
     training and what is known to be missing."""
+    _require_one_host(options, config, "--plan")
     with trees_under_test(options, config) as trees:
         planned = running.plan(trees.source, config, run_request(options, trees))
         entries = [remarks.entry(run, trees.trainings, trees.context.remarks) for run in planned]
@@ -86,6 +87,8 @@ def run(
     of its result, and the summary of what ran to its end, or what goes on without us."""
     if options.baseline is not None and not options.baseline.is_file():
         raise UsageError(f"--baseline names {options.baseline}, which is no file")
+    if options.detach:
+        _require_one_host(options, config, "--detach")
     with trees_under_test(options, config) as trees:
         print("\n".join(_headline(options, trees)), flush=True)
         how = ExecutionOptions(detach=options.detach, events=events)
@@ -102,6 +105,13 @@ def run(
     directory = os.path.dirname(done.logs[0])
     summary = conclude(trees.context, done.records[0], directory, markdown=markdown)
     return RESULT_CODES[summary.result], summary
+
+
+def _require_one_host(options: VerlRequest, config: Config, flag: str) -> None:
+    if len(config.select_hosts(options.host)) > 1:
+        raise UsageError(
+            f"{flag} is for one host, and {options.host} is several", hint="name the one that is to run it"
+        )
 
 
 def _headline(options: VerlRequest, trees: TreesUnderTest) -> list[str]:

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError
 from ci_tasks.features.failures.repeats.repeat_label import QuietRowsView
@@ -182,7 +183,8 @@ class _Comparison:
         seen = evaluate(trees.context, record, directory)
         outcome = (seen.summary.result, seen.summary.sentence)
         last = trees.trainings[-1]
-        return observe(side, number, record, directory, outcome, seen.facts, seen.evidence, last, _links(log))
+        seen_as = os.path.dirname(read_plan(RunDir(directory)).workspace)  # on the host, and in its container
+        return observe(side, number, record, directory, outcome, seen.facts, seen.evidence, last, _links(log), seen_as)
 
     def finish(self) -> LevelComparison:
         """Print the result, and write its page beside the last candidate's log."""

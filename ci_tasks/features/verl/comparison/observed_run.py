@@ -76,9 +76,10 @@ def observe(
     evidence: RunEvidence | None,
     last: Training,
     links: Iterable[str],
+    seen_as: str = "",
 ) -> ObservedRun:
     """`outcome` are the result and the sentence of the level's summary, `last` is the training whose curves count.
-    What the probe's hook noted comes before what the log says."""
+    What the probe's hook noted comes before what the log says. `seen_as` is the run's directory as the job saw it."""
     noted = {name: evidence_of(evidence, training) for name, training in facts.trainings.items()}
     trainings = {name: with_hooks(training, noted[name]) for name, training in facts.trainings.items()}
     training = trainings.get(last.name)
@@ -93,13 +94,13 @@ def observe(
         why=outcome[1],
         completed=training is not None and training.exit_code == 0 and max(metrics, default=0) >= last.steps,
         settings={
-            name: flatten(seen.settings.values, directory) if seen.settings.resolved else None
+            name: flatten(seen.settings.values, seen_as) if seen.settings.resolved else None
             for name, seen in trainings.items()
         },
         roles={
             f"{name}, {role}": values
             for name, seen in noted.items()
-            for role, values in _by_role(hooked_training(seen).roles, directory).items()
+            for role, values in _by_role(hooked_training(seen).roles, seen_as).items()
         },
         curves={name: points for name in names if (points := tuple(series(metrics, name)))},
         memory=_memory(record),
@@ -135,7 +136,7 @@ def links_of(line: bytes) -> list[str]:
 
 
 def _without_directory(text: str, directory: str) -> str:
-    """The same directory is another on a host and in a container, so its last parts tell it."""
+    """The directory may be named by way of a link, or from its mount in a container, so its last parts tell it."""
     run = "/".join(directory.rstrip("/").split("/")[-2:])
     return re.sub(rf"[^\s'\"]*{re.escape(run)}(?=[/'\"])", "RUN", text) if run else text
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean, stdev
 
 from ci_tasks.features.failures.comparison.metrics import student_tails
@@ -153,6 +154,7 @@ def _estimate(values: Sequence[float], noise: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+@cache
 def _t_of(probability: float, freedom: int) -> float:
     """Student's t that is exceeded, on either side, with this probability."""
     low, high = 0.0, 1000.0

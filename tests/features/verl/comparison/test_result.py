@@ -142,14 +142,31 @@ def test_where_the_loggers_of_a_run_wrote(line: bytes, links: list[str]) -> None
 
 def test_a_run_is_observed_with_its_curves_memory_and_end() -> None:
     metrics = {step: {REWARD: 0.1 * step, "other": 1.0} for step in range(1, 4)}
-    facts = TrainingFacts("level 5", 1, exit_code=0, metrics=metrics, settings=Settings({"a": {"b": 1}}, resolved=True))
+    facts = TrainingFacts(
+        "level 5",
+        1,
+        exit_code=0,
+        metrics=metrics,
+        settings=Settings({"a": {"b": "/there/20-verl-a1/01/x"}}, resolved=True),
+    )
     memory = RankMemory(1, 7, 0, "GPU-1", 3 << 30, 4 << 30)
     record = RunRecord("r.01", "verl", "row", "box", "passed", probe=ProbeSummary(memory=(memory,)))
     last = Training("level 5", 5, {}, steps=3)
-    seen = observe(BASE, 2, record, "/r/01", ("Pass", "why"), RunFacts({}, {"level 5": facts}), None, last, ["x", "x"])
+    seen = observe(
+        BASE,
+        2,
+        record,
+        "/r/01",
+        ("Pass", "why"),
+        RunFacts({}, {"level 5": facts}),
+        None,
+        last,
+        ["x", "x"],
+        "/on/the/host/20-verl-a1/01",
+    )
     assert (seen.completed, seen.memory, seen.links) == (True, {1: 3.0}, ("x",))
     assert dict(seen.curves) == {REWARD: tuple((step, 0.1 * step) for step in range(1, 4))}
-    assert dict(seen.settings) == {"level 5": {"a.b": "1"}}
+    assert dict(seen.settings) == {"level 5": {"a.b": "'RUN/x'"}}
     cut = replace(last, steps=4)
     assert not observe(BASE, 2, record, "", ("", ""), RunFacts({}, {"level 5": facts}), None, cut, ()).completed
 
