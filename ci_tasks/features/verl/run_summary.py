@@ -65,7 +65,7 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
         log=run.log if Path(run.log).exists() else "",
         bridge_dirty=context.bridge.dirty,
         verl_dirty=context.verl.dirty,
-        image=_image(context.image, record.environment.digest),
+        image=_image(context.image, image_identity(record)),
         host=record.host or context.host,
         bridge_root=f"{workspace}/{BRIDGE}" if workspace else "",
     )
@@ -94,11 +94,15 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
     return EvaluatedRun(summary, facts, evidence)
 
 
-def _image(named: str, digest: str | None) -> str:
-    """The image by its name, which may move, and by the digest of what ran."""
-    if not named or not digest:
-        return f"{named}, digest not seen" if named else ""
-    return f"{named}, {digest}"
+def image_identity(record: RunRecord) -> str:
+    """The digest of the image that ran; of one that was never pulled, its id. "" where no container was seen."""
+    ids = [container.image_id for container in record.environment.containers if container.image_id]
+    return record.environment.digest or next(iter(ids), "")
+
+
+def _image(named: str, identity: str) -> str:
+    """The image by its name, which may move, and by what ran."""
+    return f"{named}, {identity or 'digest not seen'}" if named else ""
 
 
 def _read_chunks(log: str) -> Iterator[bytes]:

@@ -36,7 +36,7 @@ from ci_tasks.features.verl.comparison.result import (
 )
 from ci_tasks.features.verl.comparison.sequential_test import Decision
 from ci_tasks.features.verl.run_levels import BRIDGE_HAS, TreesUnderTest, VerlRequest, run_request, trees_under_test
-from ci_tasks.features.verl.run_summary import RESULT_CODES, evaluate
+from ci_tasks.features.verl.run_summary import RESULT_CODES, evaluate, image_identity
 from ci_tasks.records import CANCELLED, Checkout
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.interrupts import noticed
@@ -184,7 +184,19 @@ class _Comparison:
         outcome = (seen.summary.result, seen.summary.sentence)
         last = trees.trainings[-1]
         seen_as = os.path.dirname(read_plan(RunDir(directory)).workspace)  # on the host, and in its container
-        return observe(side, number, record, directory, outcome, seen.facts, seen.evidence, last, _links(log), seen_as)
+        return observe(
+            side,
+            number,
+            record,
+            directory,
+            outcome,
+            seen.facts,
+            seen.evidence,
+            last,
+            _links(log),
+            seen_as,
+            image_identity(record),
+        )
 
     def finish(self) -> LevelComparison:
         """Print the result, and write its page beside the last candidate's log."""

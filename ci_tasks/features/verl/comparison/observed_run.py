@@ -37,7 +37,8 @@ class ObservedRun:
     """`result` and `why` are those of the level's own summary; `completed` says that the last training reached its last
     step and exit code 0. `settings` are the resolved ones by training and dotted name, None where one was not seen;
     `roles` are those that workers were given, by training and role, as far as the probe noted them.
-    `memory` is the peak in GiB by rank. `digest` is the image's, "" where no container ran."""
+    `memory` is the peak in GiB by rank. `image` is the digest of the
+    image that ran, "" where none was seen."""
 
     side: str
     pair: int
@@ -50,7 +51,7 @@ class ObservedRun:
     roles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     curves: Mapping[str, Points] = field(default_factory=dict)
     memory: Mapping[int, float] = field(default_factory=dict)
-    digest: str = ""
+    image: str = ""
     gpus: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
 
@@ -77,6 +78,7 @@ def observe(
     last: Training,
     links: Iterable[str],
     seen_as: str = "",
+    image: str = "",
 ) -> ObservedRun:
     """`outcome` are the result and the sentence of the level's summary, `last` is the training whose curves count.
     What the probe's hook noted comes before what the log says. `seen_as` is the run's directory as the job saw it."""
@@ -104,7 +106,7 @@ def observe(
         },
         curves={name: points for name in names if (points := tuple(series(metrics, name)))},
         memory=_memory(record),
-        digest=record.environment.digest or "",
+        image=image,
         gpus=tuple(sorted(gpu.name for gpu in record.environment.gpus)),
         links=tuple(dict.fromkeys(links)),
     )

@@ -103,7 +103,7 @@ def differences(pairs: Sequence[Pair]) -> list[str]:
         ):  # of a worker that was killed nothing may be known
             lines += _unequal(role, base.roles[role], candidate.roles[role])
         for what, one, other in (
-            ("image", base.digest, candidate.digest),
+            ("image", base.image, candidate.image),
             ("GPUs", ", ".join(base.gpus), ", ".join(candidate.gpus)),
         ):
             if one != other:

@@ -45,7 +45,7 @@ def run(side: str, pair: int = 1, drop: float = 0.0, **more: Any) -> ObservedRun
         "roles": {"level 5, critic": {"a.b": "1"}, f"level 5, {side}": {"c": "1"}},
         "curves": {REWARD: points, "timing_s/step": [(1, 90.0), (2, 10.0), (3, 11.0)]},
         "memory": {0: 40.0, 1: 41.0},
-        "digest": "sha256:1",
+        "image": "sha256:1",
         "gpus": ("H200",),
         **more,
     }
@@ -65,7 +65,7 @@ OTHER: dict[str, Mapping[str, Any]] = {
     "level 5: a.new: base none, candidate 3": {"settings": {"level 5": {"a.lr": "1e-06", "seed": "1", "a.new": "3"}}},
     "the resolved settings of the candidate were not seen": {"settings": {"level 5": None}},
     "level 5, critic: a.b: base 1, candidate 2": {"roles": {"level 5, critic": {"a.b": "2"}}},
-    "image: base sha256:1, candidate sha256:2": {"digest": "sha256:2"},
+    "image: base sha256:1, candidate sha256:2": {"image": "sha256:2"},
     "GPUs: base H200, candidate H100": {"gpus": ("H100",)},
 }
 
