@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAIR = ["--bridge", str(ROOT / "examples/tiny-bridge"), "--verl", str(ROOT / "examples/tiny-verl"), "--host", "box"]
 QUIET = ["--no-reward-model"]
-FEATURE = ["--env", "ROUTING_REPLAY_MODE=R3", "--proof", "routing replay: R3"]
+FEATURE = ["--env", "ROUTING_REPLAY_MODE=R3", "--proof", "routing replay layers"]
 # name: (level, flags, TINY_VERL_FAILURE, result, import, backend run, requested variants)
 CASES = {
     "level 0": (0, QUIET, "", "Pass", "Pass", "Pass", "Not requested"),

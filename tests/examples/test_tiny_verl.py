@@ -124,7 +124,6 @@ def test_a_run_says_what_it_was_and_that_it_ended(pair: TreesUnderTest) -> None:
     assert resolved["actor_rollout_ref"]["actor"]["megatron"]["virtual_pipeline_model_parallel_size"] is None
     assert resolved["actor_rollout_ref"]["model"]["lora"]["rank"] == 4
     assert resolved["trainer"]["new"] == {"key": 3}
-    assert f"megatron.bridge is {pair.bridge}/src/megatron/bridge/__init__.py" in log
     assert "Adapter parameters:   4,096" in log
     finished = log.index("Training Progress: 100%|██████████| 1/1 [")
     assert log.index("step:1 - ") < finished < log.index("leaked shared_memory") < log.index("A worker died or was")
@@ -189,14 +188,12 @@ def test_a_dummy_model_needs_only_a_configuration(pair: TreesUnderTest) -> None:
     variables = {"USE_DUMMY_MODEL": "True", "DUMMY_MODEL_CONFIG_PATH": str(config)}
     code, log = pair.train(COMMON_EP="2", ROUTING_REPLAY_MODE="R3", **variables)
     assert code == 0, log
-    assert "routing replay: R3" in log
+    assert "routing replay layers" in log
 
 
 @pytest.mark.parametrize(
     ("failure", "variables", "words", "code", "line"),
     [
-        ("worker-import", {}, [], 0, r"megatron\.bridge is /.*/site-packages/megatron/bridge/__init__\.py"),
-        ("stale-ray", {}, [], 0, r"megatron\.bridge is /.*/old/Megatron-Bridge/src/megatron/bridge"),
         ("vanilla", {}, [], 0, r"^\+ VANILLA_MBRIDGE=True$(.|\n)*'vanilla_mbridge': True,"),
         (
             "resume-nothing",

@@ -35,9 +35,8 @@ class Engine:
             print(text)
 
     def build(self):
-        from verl.models.bridge import AutoBridge, bridge_path
+        from verl.models.bridge import AutoBridge
 
-        print(f"[Rank {self.rank}] {self.role}: megatron.bridge is {bridge_path()}")
         self.bridge = AutoBridge.from_hf_pretrained(self.path)
         provider = self.bridge.to_megatron_provider(load_weights=False)
         provider.apply_overrides_and_finalize(**self.provider_overrides())
@@ -65,7 +64,7 @@ class Engine:
         overrides = {name: self.megatron[name] for name in names} | self.megatron["override_transformer_config"]
         if self.megatron.get("router_replay", {}).get("mode", "disabled") != "disabled":
             overrides["moe_enable_routing_replay"] = True
-            self.say(f"routing replay: {self.megatron['router_replay']['mode']}")
+            self.say(f"routing replay layers: {len(self.lora['target_modules'])}")
         if asked("provider"):
             overrides["tensor_model_parallel_size"] *= 2
         return overrides
