@@ -387,12 +387,12 @@ def _log_pieces(run: RunDir, stack: ExitStack) -> Iterable[bytes]:
 
 
 def _passed_before(plan: RunDescription) -> list[RunDir]:
-    """The row's last runs that passed; none where the history is not to be had."""
+    """The row's last runs that passed, else those on its host; none where the history is not to be had."""
     try:
         from ci_tasks.results.history.passed_runs import passed_runs
     except Blocked:  # a Python that was built without SQLite
         return []
-    return passed_runs(plan.label, plan.row, _MOST_PASSED)
+    return passed_runs(plan.label, plan.row, _MOST_PASSED, host=plan.host)
 
 
 def _lines(source: Any) -> Iterator[bytes]:

@@ -31,15 +31,20 @@ class AnalysedLog:
 
 
 def from_file(
-    path: str, job: str | None = None, *, exit_code: int | None = None, passed: Sequence[str] = ()
+    path: str,
+    job: str | None = None,
+    *,
+    exit_code: int | None = None,
+    passed: Sequence[str] = (),
+    attempt: int | None = None,
 ) -> AnalysedLog:
     """The job in a file, or on standard input for `-`. `exit_code` is the job's, where the caller knows it; `passed`
-    are files with logs of runs of it that passed. Raises UsageError for what is no log, or holds several jobs of which
-    `job` names none."""
+    are files with logs of runs of it that passed; `attempt` is which one of the log's, else the last. Raises UsageError
+    for what is no log, holds several jobs of which `job` names none, or does not have the attempt."""
     with ExitStack() as stack:
         green = [_selected(stack.enter_context(open_log(name)), job) for name in passed]
         log = stack.enter_context(open_log(path))
-        selected = _selected(log, job)
+        selected = _selected(log, job, attempt)
         if selected.note:
             print(f"{log.name}: {selected.note}", file=sys.stderr)
         analysed = _analysed(log.name, selected, RecoveredJob(), exit_code, green)
@@ -50,11 +55,17 @@ def from_file(
         return replace(analysed, triage=NOT_SEEN) if analysed.triage.verdict == PASSED else analysed
 
 
-def from_url(url: str) -> AnalysedLog:
-    """The failed job at a URL of GitHub. Raises UsageError, Blocked."""
+def from_url(url: str, *, exit_code: int | None = None, passed: Sequence[str] = ()) -> AnalysedLog:
+    """The failed job at a URL of GitHub. What its last green run printed is normal too; which run that was, or that
+    there is none, is said on standard error. Raises UsageError, Blocked."""
     from ci_tasks.features.ci_logs.sources.failed_job import open_failed_job
 
-    with open_failed_job(url) as failed:
+    with ExitStack() as stack:
+        green = [_selected(stack.enter_context(open_log(name)), None) for name in passed]
+        failed = stack.enter_context(open_failed_job(url, with_green=True))
+        print(failed.green_note, file=sys.stderr)
+        if failed.green:
+            green.append(_selected(failed.green, None))
         job = failed.job
         api_job = RecoveredJob(
             repository=job.repository,
@@ -64,7 +75,7 @@ def from_url(url: str) -> AnalysedLog:
             conclusion=FAILURE if job.has_failed else job.conclusion,
             pull_request=next(iter(job.pull_requests), None),
         )
-        return _analysed(failed.log.name, _selected(failed.log, None), api_job)
+        return _analysed(failed.log.name, _selected(failed.log, None), api_job, exit_code, green)
 
 
 @contextmanager
@@ -107,40 +118,43 @@ class _SelectedJob:
         return is_within and (not self.column or line.job == self.column)
 
 
-def _selected(log: OpenLog, name: str | None) -> _SelectedJob:
+def _selected(log: OpenLog, name: str | None, attempt: int | None = None) -> _SelectedJob:
     if len(log.jobs) == 1:
-        return _in_text(log.jobs[0], name, log.name)
+        return _in_text(log.jobs[0], name, log.name, attempt)
     if name is not None:
-        return _in_text(log.job(name), None, log.name)
+        return _in_text(log.job(name), None, log.name, attempt)
     names = [job.name for job in log.jobs]
     failed = [job for job in log.jobs if any(part.failed for part in jobs_in(split_lines(job)))]
     if len(failed) != 1:
         raise _ambiguous(f"{log.name!r} holds the logs of {len(names)} jobs", [job.name for job in failed] or names)
     return _noted(
-        _in_text(failed[0], None, log.name), f"of {len(names)} jobs only {failed[0].name!r} failed: it is meant"
+        _in_text(failed[0], None, log.name, attempt),
+        f"of {len(names)} jobs only {failed[0].name!r} failed: it is meant",
     )
 
 
-def _in_text(text: JobLog, name: str | None, where: str) -> _SelectedJob:
+def _in_text(text: JobLog, name: str | None, where: str, attempt: int | None) -> _SelectedJob:
     """The job in a text: the one that is named, the only one, or the only one that failed."""
     jobs = jobs_in(split_lines(text))
     names = [job.name for job in jobs]
     if name is not None and any(names):
         if name not in names:
             raise UnknownName("job", name, names, where=where)
-        return _last_attempt(text, jobs[names.index(name)], None, where)
+        return _attempt_of(text, jobs[names.index(name)], None, where, attempt)
     if len(jobs) == 1:
-        return _last_attempt(text, jobs[0], name, where)
+        return _attempt_of(text, jobs[0], name, where, attempt)
     failed = [job for job in jobs if job.failed] or list(jobs)
     if len(failed) != 1:
         raise _ambiguous(f"{len(failed)} jobs failed in {where!r}; which one?", [job.name for job in failed])
-    return _last_attempt(text, failed[0], None, where)
+    return _attempt_of(text, failed[0], None, where, attempt)
 
 
-def _last_attempt(text: JobLog, job: JobInLog, name: str | None, where: str) -> _SelectedJob:
-    """A job's last attempt; where logs of several jobs were put together, the one that is named or alone failed."""
+def _attempt_of(text: JobLog, job: JobInLog, name: str | None, where: str, attempt: int | None) -> _SelectedJob:
+    """An attempt of a job, the last one where none is chosen; where logs of several jobs were put together, of the job
+    that is named or alone failed."""
     column = job.name
     if not job.parts:
+        _check_attempt(attempt, 1, where)
         return _SelectedJob(text, column)
     names = list(dict.fromkeys(part.name for part in job.parts if part.name))
     wanted = name
@@ -152,11 +166,21 @@ def _last_attempt(text: JobLog, job: JobInLog, name: str | None, where: str) -> 
             raise _ambiguous(f"{where!r} holds the logs of {len(names)} jobs", names)
         wanted = failed[0]
     own = [at for at, part in enumerate(job.parts) if wanted is None or part.name == wanted]
-    first = job.parts[own[-1]].first
-    last = job.parts[own[-1] + 1].first - 1 if own[-1] + 1 < len(job.parts) else None
+    _check_attempt(attempt, len(own), where)
+    at = own[(attempt or len(own)) - 1]
+    first = job.parts[at].first
+    last = job.parts[at + 1].first - 1 if at + 1 < len(job.parts) else None
     notes = [f"of {len(names)} jobs only {wanted!r} failed: it is meant"] if name is None and wanted else []
-    notes += [f"it has {len(own)} attempts: the last one counts, from line {first}"] if len(own) > 1 else []
+    if len(own) > 1:
+        which = "the last one" if attempt is None else f"attempt {attempt}"
+        notes.append(f"it has {len(own)} attempts: {which} counts, from line {first}; --attempt N chooses")
     return _SelectedJob(text, column, first, last, "; ".join(notes))
+
+
+def _check_attempt(attempt: int | None, count: int, where: str) -> None:
+    if attempt is not None and attempt > count:
+        has = "1 attempt" if count == 1 else f"{count} attempts"
+        raise UsageError(f"{where!r} has {has} of the job, not {attempt}", hint="without --attempt the last one counts")
 
 
 def _noted(selected: _SelectedJob, note: str) -> _SelectedJob:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.cli.given_options import GivenOptions, with_given
@@ -43,13 +43,25 @@ if TYPE_CHECKING:
 _UNTIL_FAIL_LIMIT = 100
 _LOG = text("a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)", "FILE")
 _JOB = text("which job, where the log holds several", "JOB")
+_ATTEMPT = number("which attempt, where the log holds several (else the last)", "")
+_URL = text(
+    "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access",
+    "URL",
+    excludes=(
+        ("log", "both name the failed job", "leave one of them out"),
+        ("attempt", "the URL names the attempt", "…/actions/runs/RUN/attempts/N is one"),
+        ("job", "the URL names the job", "…/actions/runs/RUN/job/JOB is one"),
+    ),
+)
 _HERE = replace(HOST, default="local", commas=False)
 
 
 @dataclass(frozen=True)
 class TriageOptions:
-    log: str = positional(_LOG.help, hint="`ci-tasks triage --help` has examples").field()
+    log: str | None = positional(_LOG.help, required=False).field()
+    url: str | None = _URL.field()
     job: str | None = _JOB.field()
+    attempt: int | None = _ATTEMPT.field()
     exit_code: int | None = number("the job's exit code, where the log does not say it", "", minimum=0).field()
     passed: tuple[str, ...] = repeatable(
         "a log of a run of this job that passed: its lines are normal; may be repeated", "FILE"
@@ -62,13 +74,20 @@ def triage(options: TriageOptions) -> int:
     """
     ci-tasks triage failed.log
     gh run view 123 --log-failed | ci-tasks triage -
+    ci-tasks triage --url https://github.com/OWNER/REPO/actions/runs/1/job/2
     ci-tasks triage failed.log --passed yesterday.log --exit-code 1
     ci-tasks triage failed.log --brief            for an assistant
     """
-    from ci_tasks.features.ci_logs.job_log import from_file
+    from ci_tasks.features.ci_logs.job_log import from_file, from_url
     from ci_tasks.features.failures.reproduction.reproduce import show_triage
 
-    analysis = from_file(options.log, options.job, exit_code=options.exit_code, passed=options.passed)
+    known: dict[str, Any] = {"exit_code": options.exit_code, "passed": options.passed}
+    if options.url:
+        analysis = from_url(options.url, **known)
+    elif options.log:
+        analysis = from_file(options.log, options.job, attempt=options.attempt, **known)
+    else:
+        raise UsageError("triage needs LOG, or --url URL", hint="`ci-tasks triage --help` has examples")
     if options.json:
         print_json(encode(analysis.triage, versioned=False))
         return 0
@@ -111,12 +130,9 @@ def hang(options: HangOptions) -> int:
 @dataclass(frozen=True)
 class ReproduceOptions(GivenOptions):
     log: str | None = _LOG.field()
-    url: str | None = text(
-        "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access",
-        "URL",
-        excludes=(("log", "both name the failed job", "leave one of them out"),),
-    ).field()
+    url: str | None = _URL.field()
     job: str | None = _JOB.field()
+    attempt: int | None = _ATTEMPT.field()
     host: str = _HERE.field()
     on_my_tree: bool = switch(
         "run the working tree instead of CI's commit, to show that it is fixed",
@@ -153,7 +169,10 @@ def reproduce(options: ReproduceOptions) -> int:
         )
     config = with_given(open_config(options.repo), options)
     config.host(options.host)  # before anything is downloaded
-    log = ci_log.from_url(options.url) if options.url else ci_log.from_file(options.log or "-", options.job)
+    if options.url:
+        log = ci_log.from_url(options.url)
+    else:
+        log = ci_log.from_file(options.log or "-", options.job, attempt=options.attempt)
     with for_programs(as_json=options.json, events=options.events) as events:
         result = reproduce(log, config, options, events)
         if events:

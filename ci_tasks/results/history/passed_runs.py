@@ -1,4 +1,4 @@
-"""The last runs of a row that passed, by their directories: what is normal in its log."""
+"""Runs that passed, by their directories: what is normal in the log of one that failed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,35 @@ from ci_tasks.results import store
 from ci_tasks.results.history import database
 from ci_tasks.results.history.run_row import stored
 
+_SAME_ROW = "label = ? AND row = ?"
+_SAME_HOST = "host = ?"
 
-def passed_runs(label: str, row: str, count: int) -> list[RunDir]:
-    """Newest first, as far as the history knows them and their logs are there. Never raises for a history that cannot
-    be used: then none are known."""
+
+def passed_runs(label: str, row: str, count: int, *, host: str = "") -> list[RunDir]:
+    """The newest runs of the row; where none of it is known, of any row on the same host. As far as the history knows
+    them and their logs are there. Never raises for a history that cannot be used: then none are known."""
+    kinds: list[tuple[str, tuple[str | bytes, ...]]] = [(_SAME_ROW, (stored(label), stored(row)))]
+    kinds += [(_SAME_HOST, (stored(host),))] if host else []
+    for condition, values in kinds:
+        if runs := _existing(condition, values, count):
+            return runs
+    return []
+
+
+def _existing(condition: str, values: tuple[str | bytes, ...], count: int) -> list[RunDir]:
     try:
-        places = database.with_connection(lambda connection: _places(connection, label, row, count))
+        places = database.with_connection(lambda connection: _places(connection, condition, values, count))
     except database.HistoryUnavailable:
         return []
     runs = [RunDir(str(store.home() / "runs" / batch / f"{number:02d}")) for batch, number in places]
     return [run for run in runs if os.path.exists(run.log)]
 
 
-def _places(connection: sqlite3.Connection, label: str, row: str, count: int) -> list[tuple[str, int]]:
+def _places(
+    connection: sqlite3.Connection, condition: str, values: tuple[str | bytes, ...], count: int
+) -> list[tuple[str, int]]:
     return connection.execute(
-        "SELECT batch, number FROM runs WHERE label = ? AND row = ? AND status = ? AND NOT retry "
+        f"SELECT batch, number FROM runs WHERE {condition} AND status = ? AND NOT retry "
         "ORDER BY stamp DESC, number DESC LIMIT ?",
-        (stored(label), stored(row), PASSED, count),
+        (*values, PASSED, count),
     ).fetchall()

@@ -35,15 +35,19 @@ def test_the_beginning_of_a_log_shows_a_failure_but_never_that_there_was_none(
     assert "only the first 1 MiB were read: no log shrinks to 4 KiB" in capsys.readouterr().err
 
 
-def test_what_a_log_does_not_say_is_known_from_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_log_does_not_say_is_known_from_github(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = SimpleNamespace(workflow_path=".github/workflows/pr-test.yml")
     job = {"repository": "org/repo", "name": "unit", "run": run, "runner_name": "gpu-1", "pull_requests": (7,)}
 
     @contextmanager
-    def open_failed_job(url: str) -> Iterator[SimpleNamespace]:
-        (tmp_path / "log").write_bytes(OOM)
-        with open_log(str(tmp_path / "log")) as log:
-            yield SimpleNamespace(job=SimpleNamespace(**job, has_failed=True), log=log)
+    def open_failed_job(url: str, *, with_green: bool) -> Iterator[SimpleNamespace]:
+        (tmp_path / "log").write_bytes(b"KeyError: 'x'\n" + OOM)
+        (tmp_path / "green").write_bytes(b"KeyError: 'x'\nok\n")
+        with open_log(str(tmp_path / "log")) as log, open_log(str(tmp_path / "green")) as green:
+            named = SimpleNamespace(**job, has_failed=True)
+            yield SimpleNamespace(job=named, log=log, green=green, green_note="what is normal: run 3")
 
     monkeypatch.setattr(failed_job, "open_failed_job", open_failed_job)
     analysed = from_url("https://github.com/org/repo/actions/runs/1/job/2")
@@ -51,3 +55,4 @@ def test_what_a_log_does_not_say_is_known_from_github(tmp_path: Path, monkeypatc
     assert (found.repository, found.job_name, found.workflow) == ("org/repo", "unit", run.workflow_path)
     assert (found.runner_name, found.pull_request, found.conclusion) == ("gpu-1", 7, "failure")
     assert analysed.triage.cause == "cuda_oom"
+    assert capsys.readouterr().err == "what is normal: run 3\n"

@@ -21,3 +21,12 @@ def test_the_newest_runs_of_the_same_row_that_passed_and_have_a_log(make: Make) 
     history.search(RunQuery())  # which takes them in
     assert [Path(run.path).parts[-2][:8] for run in passed_runs("ckpt", "async", 3)] == ["20260105", "20260102"]
     assert passed_runs("ckpt", "none", 3) == []
+
+
+def test_without_a_run_of_the_row_those_of_any_row_on_its_host_count(make: Make) -> None:
+    for day, host in (("20260101", "h100a"), ("20260102", "h100b")):
+        run = make(f"{day}-120000-ckpt", row="other", host=host)
+        Path(run.log).write_bytes(b"step 1\n")
+    history.search(RunQuery())
+    assert [Path(run.path).parts[-2][:8] for run in passed_runs("ckpt", "new", 3, host="h100a")] == ["20260101"]
+    assert passed_runs("ckpt", "new", 3, host="elsewhere") == []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
 
-from ci_tasks.errors import UsageError
+from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.features.ci_logs.sources import github_records as records
 from ci_tasks.features.ci_logs.sources.github_client import GitHubClient
 from ci_tasks.features.ci_logs.sources.github_records import WorkflowJob, WorkflowRun
@@ -21,15 +21,19 @@ from ci_tasks.features.ci_logs.sources.log_file import OpenLog, read_logs
 API_VARIABLE = "GITHUB_API_URL"
 _PAGE_SIZE = 100
 _MAX_RUNS = 300  # of a branch or a commit
+_MAX_GREEN_RUNS = 8  # looked into for a green run of the job
 _WITHOUT_FAILURE = ("success", "skipped", "neutral")
 
 
 @dataclass(frozen=True)
 class FailedJob:
-    """A failed job and its log."""
+    """A failed job and its log; `green` is that of the last run in which it passed, where it was asked for and found;
+    `green_note` says which that is, or why there is none."""
 
     job: WorkflowJob
     log: OpenLog
+    green: OpenLog | None = None
+    green_note: str = ""
 
 
 def print_to_stderr(message: str) -> None:
@@ -37,20 +41,56 @@ def print_to_stderr(message: str) -> None:
 
 
 @contextmanager
-def open_failed_job(url: str, notify: Callable[[str], None] = print_to_stderr) -> Iterator[FailedJob]:
+def open_failed_job(
+    url: str, notify: Callable[[str], None] = print_to_stderr, *, with_green: bool = False
+) -> Iterator[FailedJob]:
     """The failed job at `url`, with its log on disk. `notify` gets a message each time GitHub has to be waited for.
 
     Raises UsageError for a URL that names no failed job, or several (the hint lists their URLs), and for a log that no
-    longer exists; Blocked where GitHub cannot be reached, refuses access, or limits requests for too long.
+    longer exists; Blocked where GitHub cannot be reached, refuses access, or limits requests for too long. Neither is
+    raised for the green run.
     """
     parsed = parse_url(url)
     base = api_base(parsed.host, os.environ.get(API_VARIABLE, ""))
-    with closing(GitHubClient(base, parsed.host, find_token(parsed), token_variables(parsed), notify)) as client:
-        job = find_failed_job(client, parsed)
-        name = f"the log of {job.title}"
-        file = client.download(f"/repos/{job.repository}/actions/jobs/{job.id}/logs", name)
-    with file, read_logs(file, name) as log:
-        yield FailedJob(job, log)
+    with ExitStack() as stack:
+        with closing(GitHubClient(base, parsed.host, find_token(parsed), token_variables(parsed), notify)) as client:
+            failed = FailedJob(job := find_failed_job(client, parsed), _open_job_log(client, job, stack))
+            if with_green:
+                failed = _with_green(failed, client, stack)
+        yield failed
+
+
+def _open_job_log(client: GitHubClient, job: WorkflowJob, stack: ExitStack) -> OpenLog:
+    name = f"the log of {job.title}"
+    file = stack.enter_context(client.download(f"/repos/{job.repository}/actions/jobs/{job.id}/logs", name))
+    return stack.enter_context(read_logs(file, name))
+
+
+def _with_green(failed: FailedJob, client: GitHubClient, stack: ExitStack) -> FailedJob:
+    """With the log of the job's last green run; it is helpful, not necessary."""
+    try:
+        green = find_green_job(client, failed.job)
+        if green is None:
+            return replace(failed, green_note=f"what is normal: no green run of {failed.job.title} was found")
+        log = _open_job_log(client, green, stack)
+    except (UsageError, Blocked) as problem:
+        return replace(failed, green_note=f"what is normal: no green run is used: {problem.message}")
+    note = f"what is normal: the last green run of {green.title}, {green.html_url or f'run {green.run.id}'}"
+    return replace(failed, green=log, green_note=note)
+
+
+def find_green_job(client: GitHubClient, job: WorkflowJob) -> WorkflowJob | None:
+    """The job of the same name that passed last, as far as the newest runs of its workflow show. Runs that passed as a
+    whole come first: of a run that failed, few jobs passed. Raises UsageError, Blocked."""
+    if not (job.name and job.run.workflow_path):
+        return None
+    github = _Repository(client, job.repository)
+    runs = github.completed_runs(job.run.workflow_path.rpartition("/")[2])
+    for run in sorted(runs, key=lambda run: run.conclusion != "success")[:_MAX_GREEN_RUNS]:
+        for other in github.jobs(run):
+            if other.name == job.name and other.conclusion == "success":
+                return other
+    return None
 
 
 def find_failed_job(client: GitHubClient, url: GitHubUrl) -> WorkflowJob:
@@ -102,6 +142,14 @@ class _Repository:
             return []
         pages = self._pages("actions/runs", "list of runs", "workflow_runs", **query)
         return [records.workflow_run(json) for json in islice(pages, _MAX_RUNS)]
+
+    def completed_runs(self, workflow: str) -> list[WorkflowRun]:
+        """The newest runs of a workflow file that have ended, the newest first."""
+        json = self._json(
+            f"actions/workflows/{workflow}/runs", f"runs of {workflow}", status="completed", per_page=_PAGE_SIZE
+        )
+        found = [records.workflow_run(item) for item in records.items(json, "workflow_runs")]
+        return [run for run in found if run.conclusion not in records.INCONCLUSIVE]
 
     def full_sha(self, commit: str) -> str:
         return records.text_at(self._json(f"commits/{commit}", f"commit {commit}"), "sha") or commit

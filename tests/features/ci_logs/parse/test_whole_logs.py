@@ -70,9 +70,9 @@ FORMS: list[tuple[str, bytes]] = [
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[..., AnalysedLog]:
-    def read(raw: bytes, name: str | None = None) -> AnalysedLog:
+    def read(raw: bytes, name: str | None = None, attempt: int | None = None) -> AnalysedLog:
         (tmp_path / "log").write_bytes(raw)
-        return from_file(str(tmp_path / "log"), name)
+        return from_file(str(tmp_path / "log"), name, attempt=attempt)
 
     return read
 
@@ -109,6 +109,21 @@ def test_a_job_can_be_named(read: Callable[..., AnalysedLog]) -> None:
     assert read(raw, FAILED.name).triage.cause == "cuda_oom"
     with pytest.raises(UsageError, match="unit"):
         read(raw, "another")
+
+
+@pytest.mark.parametrize("form", [github.render, github.from_gh])
+def test_an_attempt_can_be_chosen(
+    form: Callable[[Any], bytes], read: Callable[..., AnalysedLog], capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = form(BEFORE) + form(FAILED)
+    first = read(raw, attempt=1)
+    assert (first.triage.text, first.job.commit) == (MISSING, FIRST)
+    assert "it has 2 attempts: attempt 1 counts, from line " in capsys.readouterr().err
+    assert read(raw, attempt=2) == read(raw)
+    with pytest.raises(UsageError, match="has 2 attempts of the job, not 3"):
+        read(raw, attempt=3)
+    with pytest.raises(UsageError, match="has 1 attempt of the job, not 2"):
+        read(form(FAILED), attempt=2)
 
 
 OTHER = job("gpu (8, test_c.py)", OOM, code=1)

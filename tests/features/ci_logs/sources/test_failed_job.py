@@ -293,3 +293,39 @@ def test_http_libraries_are_imported_lazily() -> None:
     module = "ci_tasks.features.ci_logs.job_log"
     program = f"import sys, {module} as _; sys.exit('requests' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# -- its last green run
+
+
+RUNS = f"{REPO}/actions/workflows/pr-test.yml/runs"
+JOB_NAME = "job 9"
+
+
+def test_the_last_run_in_which_the_job_passed_comes_with_it(api: Serving, storage: Storage, clock: FakeTime) -> None:
+    api.on(RUNS, {"workflow_runs": [run(6), run(5, "success"), run(4, "cancelled"), run(3, "success")]})
+    api.on_list(f"{REPO}/actions/runs/5/jobs", "jobs", [job(51, "skipped", name=JOB_NAME), job(52, "success")])
+    api.on_list(f"{REPO}/actions/runs/3/jobs", "jobs", [job(31, "success", name=JOB_NAME, html_url="https://green")])
+    api.on(f"{REPO}/actions/jobs/31/logs", leads_to(storage))
+    with open_failed_job(JOB, with_green=True) as failed:
+        assert failed.green and b"".join(failed.green.jobs[0].chunks()) == storage.log
+        assert failed.green_note == "what is normal: the last green run of job 'job 9' of THUDM/slime, https://green"
+    assert f"{REPO}/actions/runs/6/jobs" not in api.paths(), "a run that passed as a whole is looked into first"
+
+
+@pytest.mark.parametrize(
+    ("answer", "note"),
+    [
+        ({"workflow_runs": []}, "what is normal: no green run of job 'job 9' of THUDM/slime was found"),
+        (Answer(404, {"message": "Not Found"}), "what is normal: no green run is used: "),
+    ],
+    ids=["none", "refused"],
+)
+def test_without_a_green_run_the_failed_job_comes_alone_and_that_is_said(
+    api: Serving, storage: Storage, clock: FakeTime, answer: Any, note: str
+) -> None:
+    api.on(RUNS, answer)
+    with open_failed_job(JOB, with_green=True) as failed:
+        assert failed.green is None
+        assert failed.green_note.startswith(note)
+        assert b"".join(failed.log.jobs[0].chunks()) == storage.log
