@@ -65,7 +65,7 @@ class TreesUnderTest:
     def with_overrides(self, overrides: Sequence[str]) -> TreesUnderTest:
         """The same trees, for trainings with more overrides."""
         request = replace(self.context.request, overrides=(*self.context.request.overrides, *overrides))
-        planned = trainings(request)
+        planned = wrapper.trainings_as_read(trainings(request), self.context.scripts)
         source = replace(self.source, workflow=workflow(request, planned, self.job))
         return replace(self, source=source, context=replace(self.context, request=request), trainings=planned)
 
@@ -129,6 +129,7 @@ def trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnde
     specs = config.select_hosts(options.host)
     planned = trainings(options.request)
     scripts = _check_trees(options, planned)
+    planned = wrapper.trainings_as_read(planned, scripts)
     contained = _are_contained(specs)
     if not options.image and contained:
         raise UsageError(
@@ -199,8 +200,7 @@ def _context(
 
 
 def _check_trees(options: VerlRequest, planned: Sequence[Training]) -> dict[str, str]:
-    """Both checkouts are what they are said to be, and verl's script reads every variable that a training sets. Returns
-    the scripts' texts by their path."""
+    """Both checkouts are what they are said to be. Returns the texts of verl's scripts by their path."""
     texts: dict[str, str] = {}
     if not (options.bridge / BRIDGE_HAS).is_dir():
         raise CheckoutError(
@@ -211,8 +211,9 @@ def _check_trees(options: VerlRequest, planned: Sequence[Training]) -> dict[str,
         if not script.is_file():
             raise CheckoutError(f"{options.verl} has no {training.script}", hint="--verl DIR names verl's checkout")
         texts[training.script] = script.read_text(encoding="utf-8", errors="replace")
-        if training.level != 4:  # a script of the user's own reads what it likes
-            wrapper.check(texts[training.script], training.env, training.script)
+    for test in options.request.bridge_tests if not options.bridge_revision else ():
+        if not (options.bridge / test.partition("::")[0]).exists():
+            raise CheckoutError(f"{options.bridge} has no {test}", hint="--test FILE names a test from Bridge's root")
     return texts
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +93,62 @@ MASTER_ADDR=10.0.0.1
     done = subprocess.run(["bash"], input=stubs + text[begin:end], text=True, capture_output=True, check=True)
     assert done.stdout.splitlines()[-1] == line
     assert "# One Ray over all nodes" not in render(LevelRequest(0), trainings(LevelRequest(0)))
+
+
+CHECKS = [  # pytest's or uv's exit code, what it prints → the mark, or the end of the run
+    (0, "3 passed in 1s", "pass: 3 passed in 1s: uv run python -m pytest -q TEST extra::test"),
+    (0, "3 skipped in 1s", "skipped: no test ran: 3 skipped in 1s"),
+    (1, "FAILED a.py::t - AssertionError\n1 failed", "fail: FAILED a.py::t - AssertionError: uv run"),
+    (
+        1,
+        "FAILED a.py::t - ModuleNotFoundError: No module named 'foo'\n1 failed",
+        "blocked: exit code 1: FAILED a.py::t",
+    ),
+    (1, "FAILED a - ModuleNotFoundError: No module named 'foo'\nFAILED b - X\n", "fail: FAILED b - X"),
+    (2, "E   ModuleNotFoundError: No module named 'foo'\nERROR a.py\n1 error", "blocked: exit code 2: E   Module"),
+    (
+        2,
+        "E   ModuleNotFoundError: No module named 'megatron.bridge.x'\nERROR a.py\n1 error",
+        "fail: E   ModuleNotFound",
+    ),
+    (2, "error: Failed to download torch", "blocked: exit code 2: error: Failed to download torch"),
+    (4, "ERROR: file or directory not found: x.py", "blocked: exit code 4: ERROR: file or directory not found"),
+    (5, "no tests ran in 0.01s", "blocked: exit code 5: no tests ran"),
+]
+
+
+@pytest.mark.parametrize(("code", "text", "outcome"), CHECKS)
+def test_bridge_checks_that_fail_are_told_from_those_that_cannot_run(
+    tmp_path: Path, code: int, text: str, outcome: str
+) -> None:
+    test = "tests/unit_tests/models/test_model_provider_mixin.py"
+    lines = checks_of_bridge(tmp_path, code, text, tests=(test,))
+    assert lines[0].startswith(f"ci-tasks-verl: bridge-checks: {outcome.replace('TEST', test)}")
+    # Only a test that failed ends the run.
+    assert (lines[1:] == []) is outcome.startswith("fail")
+
+
+def test_a_revision_without_such_tests_has_none_to_run(tmp_path: Path) -> None:
+    mark, _ = checks_of_bridge(tmp_path, 0, "1 passed", tests=(), named=())
+    assert mark.startswith(
+        "ci-tasks-verl: bridge-checks: skipped: this revision of Bridge has none of tests/unit_tests"
+    )
+
+
+def checks_of_bridge(
+    root: Path, code: int, text: str, tests: tuple[str, ...], named: tuple[str, ...] = ("extra::test",)
+) -> list[str]:
+    """The lines of the checks' part of a level, with a uv that ends so, and of what comes after it."""
+    bridge, uv = root / "Megatron-Bridge", root / "bin/uv"
+    for file in (uv, *(bridge / test for test in tests)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    bridge.mkdir(exist_ok=True)
+    uv.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\nexit {code}\n")
+    uv.chmod(0o755)
+    level_request = LevelRequest(0, bridge_tests=named)
+    script = render(level_request, trainings(level_request))
+    script = script[: script.index('if [ -n "${CUDA_VISIBLE_DEVICES:-}')] + "mark after pass x\n"
+    env = {"PATH": f"{uv.parent}:{os.environ['PATH']}", "GITHUB_WORKSPACE": str(root), "HOME": str(root)}
+    done = subprocess.run(["bash", "-c", script], env=env, text=True, capture_output=True)
+    return [line for line in done.stdout.splitlines() if line.startswith("ci-tasks-verl: ")]
