@@ -30,6 +30,7 @@ from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PAS
 LEARNING_LEVEL = 5
 _STOPPED = ("blocked", "lost", "cancelled")
 _OF_A_PASS = (STEPS, EXIT, RESUME, FEATURE, TREND)  # what a line has room for; the rest is in the table
+_OF_EVERY_LEVEL = ("no NaN or inf", "trainable parameters")  # which the hook may have seen where no log says it
 _MOST_NAMED = 4
 
 
@@ -125,7 +126,8 @@ def _criteria(training: Training, facts: TrainingFacts, run: JudgedRun) -> tuple
         critic=has_critic(facts.settings),
         baseline=run.baseline,
     )
-    return (*found, *(_of_learning(check) for check in learned if check.ok is not None))
+    fresh = (check for check in learned if check.ok is not None and check.name not in _OF_EVERY_LEVEL)
+    return (*found, *map(_of_learning, fresh))
 
 
 def _of_learning(check: learning_signal.Criterion) -> Criterion:

@@ -89,6 +89,15 @@ def test_exit_code_0_and_all_steps_are_not_enough(
     assert (summary.result, why in summary.sentence) == (result, True), summary.sentence
 
 
+def test_level_5_does_not_ask_the_log_for_what_the_hook_saw(writer: Writer) -> None:
+    request = replace(writer.request, level=5)
+    smoke, long = trainings(request)
+    body = [*built(long), *writer.steps(long)]
+    summary = writer.judged(request, writer.preflight() + writer.training(smoke) + writer.training(long, body=body))
+    assert summary.result == "Not proven"  # and no Fail: nothing says how many parameters train
+    assert summary.criteria[1].status == "Not proven"
+
+
 def test_a_trainer_that_was_started_again_is_not_proven(writer: Writer) -> None:
     """A wrapper that tries again ends with the exit code of the last try."""
     (smoke,) = trainings(writer.request)
