@@ -22,7 +22,7 @@ Note = Callable[[Tuple[Any, ...], Dict[str, Any], Any, Optional[BaseException]],
 
 
 def note_config(emit: Emit, role: str) -> Note:
-    """Of the configuration that a constructor got: a line for each of its sections."""
+    """Of the configuration that a constructor got."""
 
     def note(
         arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, _error: Optional[BaseException]
@@ -30,13 +30,40 @@ def note_config(emit: Emit, role: str) -> Note:
         owner = arguments[0]
         config = keywords.get("config", arguments[1] if len(arguments) > 1 else None)
         name = role or str(keywords.get("role", arguments[2] if len(arguments) > 2 else "worker"))
-        plain = _as_mapping(config)
-        for section, value in plain.items():
-            settings: Dict[str, Any] = {}
-            _flatten(str(section), value, settings)
-            emit("config", role=name, owner=type(owner).__name__, section=str(section), settings=settings)
+        _emit_config(emit, name, owner, _as_mapping(config))
 
     return note
+
+
+def note_training_worker(emit: Emit, _role: str) -> Note:
+    """Of the worker that has one engine: its configuration does not name the role that this is for."""
+
+    def note(
+        arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, _error: Optional[BaseException]
+    ) -> None:
+        config = keywords.get("config", arguments[1] if len(arguments) > 1 else None)
+        role = "critic" if getattr(config, "model_type", "") == "value_model" else "training_worker"
+        # Named as in the section of the whole configuration that verl made them from.
+        sections = {"model_config": "model", "optimizer_config": "optim"}
+        if getattr(getattr(config, "engine_config", None), "strategy", "") == "megatron":
+            sections["engine_config"] = "megatron"
+        _emit_config(emit, role, arguments[0], {sections.get(key, key): v for key, v in _as_mapping(config).items()})
+
+    return note
+
+
+def _emit_config(emit: Emit, role: str, owner: Any, config: Dict[str, Any]) -> None:
+    """A line for each section, and one for the settings outside of sections."""
+    single: Dict[str, Any] = {}
+    for section, value in config.items():
+        settings: Dict[str, Any] = {}
+        _flatten(str(section), value, settings)
+        if list(settings) == [str(section)]:
+            single.update(settings)
+        else:
+            emit("config", role=role, owner=type(owner).__name__, section=str(section), settings=settings)
+    if single:
+        emit("config", role=role, owner=type(owner).__name__, section="", settings=single)
 
 
 def note_models(emit: Emit, source: str) -> Note:
@@ -49,6 +76,8 @@ def note_models(emit: Emit, source: str) -> Note:
             return
         first = arguments[0] if arguments else None
         provider = type(first).__name__ if hasattr(first, "provide") and hasattr(first, "finalize") else ""
+        if provider:
+            _emit_config(emit, "provider", first, {"provider": _fields(first)})
         for model in _models(result):
             emit("model", source=source, provider=provider, **_described(model))
 
@@ -95,6 +124,7 @@ def note_sizes(emit: Emit, _name: str) -> Note:
             pipeline=size("pipeline_model_parallel"),
             context=size("context_parallel"),
             expert=size("expert_model_parallel"),
+            expert_tensor=size("expert_tensor_parallel"),
             data=size("data_parallel"),
         )
 
@@ -161,7 +191,15 @@ _WANTED: Dict[str, List[Tuple[str, Callable[[Emit, str], Note], str]]] = {
     ],
     "verl.workers.engine_workers": [
         ("ActorRolloutRefWorker.__init__", note_config, ""),
-        ("TrainingWorker.__init__", note_config, "training_worker"),
+        ("TrainingWorker.__init__", note_training_worker, ""),
+    ],
+    # The class that serves; with Ray's decorator on it, in old releases, there is none that could be hooked.
+    "verl.workers.rollout.vllm_rollout.vllm_async_server": [
+        ("vLLMHttpServerBase.__init__", note_config, "rollout_server"),
+        ("vLLMHttpServer.__init__", note_config, "rollout_server"),
+    ],
+    "verl.workers.rollout.sglang_rollout.async_sglang_server": [
+        ("SGLangHttpServer.__init__", note_config, "rollout_server")
     ],
     "verl.experimental.reward_loop.reward_loop": [("RewardLoopWorker.__init__", note_config, "reward")],
     "verl.utils.tracking": [("Tracking.log", note_metrics, "")],
@@ -173,6 +211,7 @@ _WANTED: Dict[str, List[Tuple[str, Callable[[Emit, str], Note], str]]] = {
         ("FSDPCheckpointManager.save_checkpoint", note_saved, "checkpoint"),
         ("FSDPCheckpointManager.load_checkpoint", note_loaded, ""),
     ],
+    "verl.utils.megatron_peft_utils": [("save_adapter_checkpoint", note_saved, "adapter")],
     "verl.utils.megatron_utils": [("make_megatron_module", note_models, "make_megatron_module")],
     "verl.workers.engine.fsdp.transformer_impl": [("FSDPEngine._build_fsdp_module", note_models, "fsdp")],
     "megatron.bridge.models.model_provider": [
@@ -193,7 +232,7 @@ KINDS = ("hooked", "config", "model", "peft", "sizes", "metrics", "saved", "load
 
 def names_by_module() -> Dict[str, Dict[str, str]]:
     """Module → name in it → the kind of record that it gives."""
-    kind = {"models": "model"}
+    kind = {"models": "model", "training_worker": "config"}
     return {
         module: {name: kind.get(note.__name__[5:], note.__name__[5:]) for name, note, _ in wanted}
         for module, wanted in _WANTED.items()
@@ -249,10 +288,19 @@ def _emit_failure(emit: Emit, failure: Exception) -> None:
 
 def _as_mapping(config: Any) -> Dict[str, Any]:
     """OmegaConf's, a dataclass or a dict, as dicts and lists."""
-    omegaconf = sys.modules.get("omegaconf")
-    if omegaconf is not None and omegaconf.OmegaConf.is_config(config):
-        config = omegaconf.OmegaConf.to_container(config, resolve=True)
+    config = _plain(config)
     return config if isinstance(config, dict) else _fields(config)
+
+
+def _plain(config: Any) -> Any:
+    """OmegaConf's as dicts and lists; a value that refers to what is not there remains as it is written."""
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is None or not omegaconf.OmegaConf.is_config(config):
+        return config
+    try:
+        return omegaconf.OmegaConf.to_container(config, resolve=True)
+    except Exception:
+        return omegaconf.OmegaConf.to_container(config, resolve=False)
 
 
 def _fields(value: Any) -> Dict[str, Any]:
@@ -260,9 +308,7 @@ def _fields(value: Any) -> Dict[str, Any]:
 
 
 def _flatten(name: str, value: Any, settings: Dict[str, Any], depth: int = 0) -> None:
-    omegaconf = sys.modules.get("omegaconf")
-    if omegaconf is not None and omegaconf.OmegaConf.is_config(value):
-        value = omegaconf.OmegaConf.to_container(value, resolve=True)
+    value = _plain(value)
     if hasattr(type(value), "__dataclass_fields__"):
         value = _fields(value)
     if isinstance(value, dict) and depth < 12:
@@ -277,7 +323,12 @@ def _flatten(name: str, value: Any, settings: Dict[str, Any], depth: int = 0) ->
 
 
 def _simple(value: Any) -> Any:
-    return value if isinstance(value, (int, float, bool, type(None))) else str(value)[:500]
+    if isinstance(value, (int, float, bool, type(None))):
+        return value
+    try:
+        return str(value)[:500]
+    except Exception:
+        return "<" + type(value).__name__ + ">"
 
 
 def _models(result: Any) -> List[Any]:
@@ -302,7 +353,8 @@ def _described(model: Any) -> Dict[str, Any]:
     adapters: Dict[str, int] = {}
     for part in model.modules():
         name = type(part).__name__
-        if "lora" in name.lower() or "adapter" in name.lower():
+        # Those of Hugging Face's peft are called Linear; a base of theirs is LoraLayer.
+        if any(word in base.__name__.lower() for base in type(part).__mro__ for word in ("lora", "dora", "adapter")):
             adapters[name] = adapters.get(name, 0) + 1
     return {
         "wrappers": wrappers,

@@ -123,7 +123,7 @@ def test_the_configuration_of_a_role_is_noted_by_section(python: Interpreter) ->
     actor = {"actor.megatron.tensor_model_parallel_size": 2, "actor.lr": [1e-6, "x"]}
     assert configs == [
         RoleConfig("actor_rollout", "ActorRolloutRefWorker", "actor", actor),
-        RoleConfig("actor_rollout", "ActorRolloutRefWorker", "hybrid", {"hybrid": True}),
+        RoleConfig("actor_rollout", "ActorRolloutRefWorker", "", {"hybrid": True}),
     ]
 
 
@@ -164,7 +164,7 @@ def test_a_model_is_noted_as_it_was_built_with_its_adapters(python: Interpreter)
         dtypes=("torch.bfloat16",),
     )
     assert [record for _, record in noted(evidence, AppliedPeft)] == [AppliedPeft("LoRA", 8, 16, ("linear_qkv",))]
-    assert [record for _, record in noted(evidence, ParallelSizes)] == [ParallelSizes(3, 8, 2, 1, None, None, 4)]
+    assert [record for _, record in noted(evidence, ParallelSizes)] == [ParallelSizes(3, 8, 2, 1, data=4)]
 
 
 def test_a_checkpoint_is_noted_with_its_files_as_it_was_written_and_read(python: Interpreter, tmp_path: Path) -> None:

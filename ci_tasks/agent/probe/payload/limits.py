@@ -2,7 +2,7 @@
 
 MAX_FILES = 2000  # of a run; further processes are counted
 MAX_BYTES = 1 << 18  # of a process, without what a suite's hooks note
-MAX_HOOKS = 1 << 20  # bytes of a process for these
+MAX_HOOKS = 1 << 22  # bytes of a process for these: some 500 steps with 100 metrics each
 RESERVED = 1 << 15  # of these for the end mark
 RESERVED_FOR_UNCAUGHT = 1 << 16  # and for exceptions that nobody caught
 MAX_EXCEPTIONS = 20  # of a process, for each place where they are seen

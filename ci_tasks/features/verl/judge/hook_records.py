@@ -31,9 +31,10 @@ class HookedModule:
 @dataclass(frozen=True)
 class RoleConfig:
     """One section of the resolved configuration as a role of the training was given it: `role` is `trainer` for the
-    whole, else the worker's (actor_rollout, ref, critic, reward_model, sft …). `settings` are dotted names from the top
-    of what the role was given, so that those of an actor begin with `actor.` or `model.`; `owner` is the class that got
-    them."""
+    whole, else the worker's (actor_rollout, ref, critic, reward_model, rollout_server, sft …), `training_worker` for an
+    engine of an actor or a reference model, `provider` for the fields of Bridge's provider when it built the model.
+    `settings` are dotted names from the top of what the role was given, so that those of an actor begin with `actor.`
+    or `model.`; `owner` is the class that got them; `section` is "" for settings outside of sections."""
 
     role: str
     owner: str = ""
@@ -79,6 +80,7 @@ class ParallelSizes:
     pipeline: int | None = None
     context: int | None = None
     expert: int | None = None
+    expert_tensor: int | None = None
     data: int | None = None
 
 

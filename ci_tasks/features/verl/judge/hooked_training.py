@@ -29,6 +29,7 @@ _SIZES = {
     "pipeline": "pipeline_model_parallel_size",
     "context": "context_parallel_size",
     "expert": "expert_model_parallel_size",
+    "expert_tensor": "expert_tensor_parallel_size",
 }
 # The role that a worker's class has → where its settings are in the whole configuration. A worker changes some of its
 # own later, batch sizes for instance; it does not change these.
