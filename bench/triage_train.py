@@ -81,7 +81,7 @@ PRIOR = {
     "no traceback, and succeeded": 2.0,
 }
 STRENGTH, OF_PRIOR, OF_RULES, OF_WORDS = 2.0, 3.0, 8.0, 16.0  # how much it takes to move a weight
-OF_CONFIDENCE = 0.3  # the inverse of how strongly its weights are drawn to 0
+OF_CONFIDENCE = 0.1  # the inverse of how strongly its weights are drawn to 0
 WORDS = 300  # most words that have a weight
 LEAST = 0.02  # a smaller weight is none
 PRECISION = 0.95

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ci_tasks.features.failures.triage.candidate_reader import Candidate
+from ci_tasks.features.failures.triage.candidate_reader import LAST, Candidate
 from ci_tasks.features.failures.triage.features import CandidateList, Features, features, features_of_none
 from ci_tasks.features.failures.triage.rules import ROOT, WRAPPER, Rules
 from ci_tasks.features.failures.triage.weights import Weights, probabilities, score
@@ -14,6 +14,7 @@ from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 from ci_tasks.results.triage import UNKNOWN
 
 _NEAR = 200  # lines
+_SURELY_FAILED = 1e-6  # share of "nothing failed" where it is known that something did
 _MERE_ENDS, _KILLS = ("launcher", "going-down"), ("killed-child", "killed-by-shell")  # rules
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+(?: [^-]*)? - (.+)")  # pytest's summary names the exception too
 
@@ -31,7 +32,9 @@ class Ranking:
 
     @property
     def failed(self) -> bool:
-        return bool(self.order) and self.nothing < 0.5
+        """That a line stands at the end, and no more, is no evidence of a failure."""
+        told = sum(share for share, one in self.order if one.kind != LAST or one.rule is not None)
+        return bool(self.order) and (self.nothing < _SURELY_FAILED or self.nothing < told)
 
 
 def rank(log: CandidateList, weights: Weights, failed: bool) -> Ranking:
@@ -46,8 +49,8 @@ def ranked(log: CandidateList, rows: Sequence[Features], scores: Sequence[float]
     pairs = sorted(zip(shares, log.candidates, strict=True), key=lambda pair: (-pair[0], pair[1].line.number))
     order = _root_before_kill(_last_word_first(pairs, log))
     of = {id(one): row for one, row in zip(log.candidates, rows, strict=False)}
-    chosen = of[id(order[0][1])] if order and none < 0.5 else rows[-1]
-    return Ranking(order, none, max(scores[:-1], default=0.0), chosen)
+    ranking = Ranking(order, none, max(scores[:-1], default=0.0), rows[-1])
+    return replace(ranking, features=of[id(order[0][1])]) if ranking.failed else ranking
 
 
 def _last_word_first(pairs: list[tuple[float, Candidate]], log: CandidateList) -> list[tuple[float, Candidate]]:

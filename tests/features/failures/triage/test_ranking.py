@@ -11,7 +11,10 @@ import yaml
 from ci_tasks import resources
 from ci_tasks.agent.probe.records import UNCAUGHT, LinkedException, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.errors import UsageError
+from ci_tasks.features.failures.triage.candidate_reader import LAST, PLAIN, Candidate
+from ci_tasks.features.failures.triage.log_prefixes import read
 from ci_tasks.features.failures.triage.log_triage import triage
+from ci_tasks.features.failures.triage.ranking import Ranking
 from ci_tasks.features.failures.triage.rules import compiled
 from ci_tasks.features.failures.triage.weights_file import FILE, VARIABLE
 from ci_tasks.records import Triage
@@ -255,3 +258,24 @@ def test_a_line_that_passing_runs_have_too_is_not_the_reason() -> None:
     log, green = b"disk failure on 7\nstep 1\nmemory error\n", b"disk failure on 12\nall done\n"
     assert triage([log], 1, RULES).line == "disk failure on 7"
     assert triage([log], 1, RULES, passed=[[green]]).line == "memory error"
+
+
+def _candidate(kind: str) -> Candidate:
+    return Candidate(read(3, b"worker exiting"), "worker exiting", kind, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "nothing", "failed"),
+    [
+        ((LAST, LAST), 0.3, False),  # lines that only stand at the end are no evidence of a failure
+        ((LAST, LAST), 0.0, True),  # unless it is known that something failed
+        ((LAST, PLAIN), 0.3, True),
+        ((LAST, PLAIN), 0.4, False),
+        ((), 0.0, False),
+    ],
+)
+def test_what_only_stands_at_the_end_is_no_evidence_of_a_failure(
+    kinds: tuple[str, ...], nothing: float, failed: bool
+) -> None:
+    order = [((1 - nothing) / len(kinds), _candidate(kind)) for kind in kinds]
+    assert Ranking(order, nothing, 0.0, {}).failed is failed
