@@ -8,7 +8,9 @@ from dataclasses import replace
 from ci_tasks.agent import run_directory
 from ci_tasks.features.failures.triage.identity import of_evidence
 from ci_tasks.features.failures.triage.log_triage import triage
-from ci_tasks.records import FAILED, FailureEvidence, Triage
+from ci_tasks.features.failures.triage.rules import shipped
+from ci_tasks.features.failures.triage.uncaught import first_to_end
+from ci_tasks.records import BLOCKED, FAILED, FailureEvidence, Triage
 from ci_tasks.results.analysis import JobKnowledge
 from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
 from ci_tasks.results.verdict import JobEnd
@@ -22,7 +24,9 @@ def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowle
     """Why a job failed; what ran into its timeout hangs, unless the log knows better."""
     result = triage(log, ended.exit_code, passed=known.passed, evidence=known.evidence)
     knows_better = result.cause != UNKNOWN and result.confidence >= _LIKELY and result.rule not in _OF_A_KILL
-    if ended.end != run_directory.END_TIMEOUT or knows_better:
+    if ended.end != run_directory.END_TIMEOUT:
+        return _with_first_to_end(result, known)
+    if knows_better:
         return result
     identity = of_evidence(replace(result.evidence or FailureEvidence(), exception="timeout"))
     return replace(
@@ -35,3 +39,11 @@ def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowle
         evidence=identity.evidence,
         reason=f"it did not end within {ended.timeout_minutes:g} min",
     )
+
+
+def _with_first_to_end(result: Triage, known: JobKnowledge) -> Triage:
+    """With the rank that ended first, before what the log says. After a timeout all were killed."""
+    if result.verdict not in (FAILED, BLOCKED):
+        return result
+    first = first_to_end(known.evidence, shipped())
+    return replace(result, reason="; ".join(filter(None, [first, result.reason]))) if first else result
