@@ -37,7 +37,7 @@ from ci_tasks.features.failures.comparison.decision import (
 )
 from ci_tasks.features.failures.comparison.metrics import compare_metrics
 from ci_tasks.features.failures.comparison.result import ComparisonResult, RowComparison, SideResult
-from ci_tasks.features.failures.comparison.side import Side, gpus_of, image_of
+from ci_tasks.features.failures.comparison.side import SAMPLE, Side, gpus_of, image_of
 from ci_tasks.features.failures.repeats.outcomes import count_outcomes, is_conclusive, outcome
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.features.failures.repeats.repeat_label import Perform
@@ -213,6 +213,7 @@ class _Comparison:
             image=self.request.image,
             rows=tuple(rows),
             probe=self.request.probe,
+            files={} if self._is_screening(side, rows) else {SAMPLE: ""},
         )
         records = side.run(self.config, request, self.how, self.perform)
         for record in records:
@@ -220,6 +221,11 @@ class _Comparison:
             print(report.progress(side.name, record, several=len(self.request.rows) > 1), flush=True)
         if not records or any(record.status == CANCELLED for record in records):
             raise KeyboardInterrupt
+
+    def _is_screening(self, side: Side, rows: Sequence[str]) -> bool:
+        """Whether rows are run to see which fail: only those that do are compared."""
+        first = any(not self.yours.records.get(row) and row not in self.yours.reasons for row in rows)
+        return self.request.screen and side is self.yours and first
 
     def _announcement(self) -> list[str]:
         durations = history.durations(self.request.label, [self.request.host])

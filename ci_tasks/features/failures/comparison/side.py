@@ -13,11 +13,14 @@ from ci_tasks.features.failures.repeats.outcomes import RepetitionOutcome, is_co
 from ci_tasks.features.failures.repeats.pinned_tree import PinnedTree
 from ci_tasks.features.failures.repeats.repeat_label import Perform, QuietRowsView
 from ci_tasks.records import BLOCKED, PASSED, RunRecord
-from ci_tasks.results import history
+from ci_tasks.results import history, store
 from ci_tasks.results.history import RunQuery
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.prepare import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
+
+SAMPLE = "comparison"
+"""A file in the directory of a run that a comparison made, whatever came of the runs before."""
 
 
 @dataclass
@@ -46,9 +49,11 @@ class Side:
                 self.drop_reason(row)
 
     def drop_reason(self, row: str) -> None:
-        """Do not count a first run that failed: it was chosen because it failed, and is no fair sample."""
+        """Do not count a first run that failed: it was chosen because it failed, and is no fair sample. That of an
+        earlier comparison is one."""
         records = self.records.get(row, [])
-        if records and records[0].status != PASSED and is_conclusive(outcome(records[0])):
+        failed = records and records[0].status != PASSED and is_conclusive(outcome(records[0]))
+        if failed and not _is_sample(records[0]):
             self.reasons.add(row)
             self.records[row] = records[1:]
             self.earlier[row] = max(self.earlier.get(row, 0) - 1, 0)
@@ -81,6 +86,11 @@ class Side:
             records[:] = [other for other in records if image_of(other) == image_of(record)]
             self.earlier[record.row] = min(self.earlier.get(record.row, 0), len(records))
         records.append(record)
+
+
+def _is_sample(record: RunRecord) -> bool:
+    number = record.id.rpartition(".")[2]
+    return store.is_row(record.id) and (store.home() / "runs" / store.batch_of(record.id) / number / SAMPLE).exists()
 
 
 def image_of(record: RunRecord) -> str:

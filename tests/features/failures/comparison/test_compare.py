@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ci_tasks.features.failures.comparison.compare import ComparisonRequest, com
 from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.records import Attempt, Checkout, RunRecord, Triage
-from ci_tasks.results import history
+from ci_tasks.results import history, store
 from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.label import LabelResult
 from ci_tasks.run.prepare import RunRequest
@@ -184,6 +185,46 @@ def test_a_failure_of_yours_in_the_history_is_why_one_asks_and_does_not_count(
     trees.append(side_tree(source))
     result = compared(source, Script(base_a="...", yours_a="xxx"))
     assert (result.rows[0].yours.runs, result.rows[0].yours.from_history) == (3, 0)
+
+
+def test_the_first_run_of_an_earlier_comparison_counts_though_it_failed(
+    source: CheckoutSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "state"))
+    requests: list[RunRequest] = []
+
+    class Noted(Script):
+        def __call__(
+            self, source: CheckoutSource, config: Config, request: RunRequest, *more: Any, **others: Any
+        ) -> Any:
+            requests.append(request)
+            return super().__call__(source, config, request, *more, **others)
+
+    compared(source, Noted(base_a="...", yours_a=".x."), max_runs=6)
+    assert all(request.files for request in requests), "each of these runs is a fair sample"
+    run = store.home() / "runs/20260101-120000-quick/01"
+    run.mkdir(parents=True)
+    for name, text in requests[0].files.items():
+        (run / name).write_text(text)
+    triage = Triage("x", "failed", 1, "the line", "Error#1", 0.9)
+    failed = replace(record("failed", "", side_tree(source)), id="20260101-120000-quick.01", triage=triage)
+    monkeypatch.setattr(history, "search", lambda query: [failed])
+    result = compared(source, Script(base_a="...", yours_a="xx"))
+    assert (result.rows[0].yours.runs, result.rows[0].yours.from_history) == (3, 1)
+
+
+def test_a_run_that_shows_which_rows_fail_is_no_sample(source: CheckoutSource) -> None:
+    files: list[tuple[str, bool]] = []
+
+    class Noted(Script):
+        def __call__(
+            self, source: CheckoutSource, config: Config, request: RunRequest, *more: Any, **others: Any
+        ) -> Any:
+            files.append((request.rows[0], bool(request.files)))
+            return super().__call__(source, config, request, *more, **others)
+
+    compared(source, Noted(yours_a="xxxx", base_a="...", yours_b="."), "a", "b")
+    assert files[0] == ("a", False) and all(marked for _, marked in files[1:])
 
 
 def test_what_the_workflow_gives_a_row_otherwise_is_listed(
