@@ -47,7 +47,7 @@ LOST = "rank 1 (pid 101) alone ended without an end mark, as what is killed does
 def rank(
     number: int, end: str = "exit", *raised: str, at: float = 1.0, parent: int = 1, pid: int = 0
 ) -> ProcessEvidence:
-    exceptions = (NotedException(at, chain=(LinkedException(*raised),)),) if raised else ()
+    exceptions = (NotedException(at, chain=(LinkedException(raised[0], raised[1]),)),) if raised else ()
     pid = pid or 100 + number
     return ProcessEvidence(
         pid=pid, start=pid, ppid=parent, parent_start=parent, env={"RANK": str(number)}, end=end, exceptions=exceptions
