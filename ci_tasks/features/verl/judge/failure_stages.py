@@ -26,6 +26,7 @@ from ci_tasks.features.verl.judge.log_records import (
     LoggedFailure,
 )
 from ci_tasks.records import BLOCKED, Triage
+from ci_tasks.results.triage import UNKNOWN
 
 DENSE_MODEL = "the request: expert parallelism of a dense model"
 CONSTRUCTION = "Bridge-managed construction"
@@ -244,7 +245,7 @@ class FailureLocation:
 
 def locate_failure(error: Triage | None, constructed: bool, paths: Iterable[str] = ()) -> FailureLocation:
     """Of a training that failed. `paths` are those of its reward model."""
-    if error is None:
+    if error is None or (not error.line and error.cause in ("", UNKNOWN)):  # an exit code alone says not whose it is
         owner = UNCLEAR if constructed else ENVIRONMENT
         return FailureLocation(_TRAINING if constructed else _START, owner, constructed)
     text = _words(error)

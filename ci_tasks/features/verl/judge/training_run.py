@@ -37,10 +37,11 @@ class TrainingRun:
         return self.facts.exit_code == 0 and self.facts.finished
 
     def location(self) -> FailureLocation | None:
-        """Where it failed; None where it ended well, or nobody can see why it did not."""
-        if self.ended_well or (self.facts.exit_code == 0 and self.facts.error is None):
-            return None
+        """Where it failed; None where it ended well, or nobody can see why it did not. Of a training whose exit code
+        is 0 no line is the reason unless an exception or a death stands in its log: an odd word in it is none."""
         error = self.facts.error
+        if self.ended_well or (self.facts.exit_code == 0 and (error is None or not self.failures)):
+            return None
         paths = (self.request.reward_model, self.training.env.get(_REWARD_PATH, ""))
         located = locate_failure(error, self.facts.constructed(error.line_no if error else None), paths)
         if located.stage.name == DENSE_MODEL and not self._is_dense:

@@ -19,6 +19,7 @@ Edit = Callable[[Training, list[str]], Sequence[str]]
 BRIDGE_FRAME = '  File "/work/Megatron-Bridge/src/megatron/bridge/peft/lora.py", line 221, in transform'
 TRACEBACK = ("(WorkerDict pid=90) Traceback (most recent call last):", f"(WorkerDict pid=90) {BRIDGE_FRAME}")
 DEATH = "(raylet) A worker died or was killed while executing a task by an unexpected system error."
+FIRST_START = "(TaskRunner pid=71) Checkpoint tracker file does not exist: /c/latest_checkpointed_iteration.txt"
 ROLLOUT = (
     "Traceback (most recent call last):",
     '  File "/v/vllm/v1/engine/core.py", line 9, in init',
@@ -117,6 +118,20 @@ def test_shutdown_after_the_last_step_may_be_noisy(writer: Writer) -> None:
 
 # What ended a training, and with which exit code; the result, which is never Fail.
 NOT_THE_CHANGE: list[tuple[str, Edit, int, str, str]] = [
+    (
+        "an odd word in the log of a training with exit code 0",
+        lambda training, _: [*built(training), *LORA, FIRST_START, "(WorkerDict pid=90)   Format validation: FAIL"],
+        0,
+        "Not proven",
+        "no Training Progress in the log",
+    ),
+    (
+        "no checkpoint to resume from, and an end for which the log has no reason",
+        lambda training, _: [*built(training), *LORA, FIRST_START],
+        1,
+        "Not proven",
+        "exit code 1; the log does not say why",
+    ),
     ("a swallowed rollout failure, first of all", lambda _, __: ROLLOUT, 0, "Blocked", "the rollout engine, before"),
     (
         "a swallowed rollout failure, after construction",
