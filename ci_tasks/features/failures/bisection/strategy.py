@@ -18,9 +18,12 @@ from ci_tasks.features.failures.bisection.observations import Observation, RunCo
 from ci_tasks.features.failures.bisection.posterior import Posterior, posterior_of
 
 CERTAIN = 0.975
-# The posterior weighs what it does not know by its priors; for one given rate it is wrong up to twice as often as it
-# says, as bench/bisection.py measures. So what is claimed has twice the doubt.
-DOUBT = 2.0
+LEAST_CLAIM = 0.95  # the least probability with which a culprit is named
+# The posterior weighs what it does not know by its priors. For one given pair of rates it is wrong more often than it
+# says, as bench/bisection.py measures: up to twice as often, and more where the row often passes with the culprit.
+# With so many times the doubt the claim holds, and it takes more runs until the doubt is little enough.
+DOUBT, DOUBT_WHERE_RARE = 2.0, 5.0
+RARE = 0.6  # a lower failure rate
 FAILURES_AT_BAD = 3  # failures after which the bad end is known well enough
 RUNS_AT_BAD = 10  # runs after which one failure there will do
 MAX_RUNS_AT_BAD = 30  # runs after which it does not fail
@@ -163,13 +166,19 @@ def _inner_commits_ran(graph: CommitGraph, run_counts: RunCounts) -> bool:
 
 def _end(graph: CommitGraph, assessment: Assessment) -> Decision | None:
     now, best = assessment.now, assessment.now.best
-    if best and now.weights[best] > CERTAIN:
-        return CulpritFound(best, 1 - DOUBT * (1 - now.weights[best]))
-    if sum(now.weights[position] for position in _indistinguishable(graph, assessment.run_counts, best)) > CERTAIN:
+    if best and (probability := claim(now)) > LEAST_CLAIM:
+        return CulpritFound(best, probability)
+    alike = _indistinguishable(graph, assessment.run_counts, best)
+    if len(alike) > 1 and sum(now.weights[position] for position in alike) > CERTAIN:
         return _untestable_rest(graph, assessment)
     if assessment.run_counts.runs >= MAX_RUNS:
         return Undecided(_most_probable(now), distinguishable=True)
     return None
+
+
+def claim(now: Posterior) -> float:
+    """How probable the best commit may be called."""
+    return 1 - (DOUBT if now.rate >= RARE else DOUBT_WHERE_RARE) * (1 - now.weights[now.best])
 
 
 def _untestable_rest(graph: CommitGraph, assessment: Assessment) -> Undecided:

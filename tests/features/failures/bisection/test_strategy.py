@@ -14,6 +14,7 @@ import pytest
 from ci_tasks.features.failures.bisection import strategy as strategy
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
+from ci_tasks.features.failures.bisection.posterior import Posterior
 from ci_tasks.features.failures.bisection.strategy import (
     BisectionGoal,
     CulpritFound,
@@ -217,3 +218,15 @@ def test_the_same_runs_decide_the_same() -> None:
         assert next_decision(goal, result.observations[:count], 3) == next_decision(
             goal, list(result.observations[:count]), 3
         )
+
+
+@pytest.mark.parametrize(
+    ("weight", "rate", "claimed"),
+    [(0.98, 0.99, 0.96), (0.98, 0.3, 0.9), (0.992, 0.3, 0.96)],
+    ids=["it nearly always fails", "it often passes", "it often passes, and more runs say so"],
+)
+def test_less_is_claimed_of_a_culprit_with_which_the_row_often_passes(
+    weight: float, rate: float, claimed: float
+) -> None:
+    now = Posterior((1 - weight, weight), (rate, rate), 0.05)
+    assert strategy.claim(now) == pytest.approx(claimed)
