@@ -61,13 +61,13 @@ DROPS = (0.0, 0.05, 0.10)
 def pair(case: Case, drop: float, chance: random.Random) -> PairScore:
     """One training of each side with one seed."""
     batches = [[chance.gauss(0, 0.9) for _ in range(_PROMPTS)] for _ in range(case.steps)]
-    base, candidate = (list(_curve(case, lower, batches, chance)) for lower in (0.0, drop))
+    base, candidate = (list(curve(case, lower, batches, chance)) for lower in (0.0, drop))
     scored = score(base, candidate)
     assert scored is not None
     return scored
 
 
-def _curve(case: Case, drop: float, batches: list[list[float]], chance: random.Random) -> Iterator[tuple[int, float]]:
+def curve(case: Case, drop: float, batches: list[list[float]], chance: random.Random) -> Iterator[tuple[int, float]]:
     level = chance.gauss(0, case.run) * (4 if case.tails and chance.random() < 0.1 else 1)
     drift = 0.0
     rises = [1 - math.exp(-3 * step / case.steps) for step in range(1, case.steps + 1)]

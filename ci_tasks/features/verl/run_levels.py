@@ -20,7 +20,7 @@ from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainin
 from ci_tasks.features.verl.levels.script import BRIDGE, VERL
 from ci_tasks.features.verl.levels.summary import Summary
 from ci_tasks.features.verl.remarks import LevelPlanEntry
-from ci_tasks.features.verl.run_summary import RESULT_CODES, conclude
+from ci_tasks.features.verl.run_summary import RESULT_CODES, conclude, read_baseline
 from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, PlannedRun
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
@@ -85,8 +85,8 @@ def run(
 ) -> tuple[int, Summary | BatchResult | None]:
     """Run the asked level and those that it needs, and end with the summary as text or markdown. Returns the exit code
     of its result, and the summary of what ran to its end, or what goes on without us."""
-    if options.baseline is not None and not options.baseline.is_file():
-        raise UsageError(f"--baseline names {options.baseline}, which is no file")
+    if options.baseline is not None:
+        read_baseline(options.baseline)
     if options.detach:
         _require_one_host(options, config, "--detach")
     with trees_under_test(options, config) as trees:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.agent.run_directory import RunDir, read_plan
+from ci_tasks.errors import UsageError
 from ci_tasks.features.verl import report
-from ci_tasks.features.verl.judge.log_records import RunFacts
+from ci_tasks.features.verl.judge.learning_signal import REWARD, series
+from ci_tasks.features.verl.judge.log_records import Metrics, RunFacts
 from ci_tasks.features.verl.judge.read_log import metrics_of, read_run
 from ci_tasks.features.verl.judge.verdict_of_run import LevelRun, judge
 from ci_tasks.features.verl.judge.verdict_of_training import RunEnd
@@ -93,6 +95,19 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
     ):
         Path(directory, name).write_text(text, encoding="utf-8", errors="backslashreplace")
     return EvaluatedRun(summary, facts, evidence)
+
+
+def read_baseline(path: Path) -> Metrics:
+    """The metrics of a baseline's log. Raises UsageError where it has no rewards to compare with."""
+    if not path.is_file():
+        raise UsageError(f"--baseline names {path}, which is no file")
+    metrics = metrics_of(lambda: _read_chunks(str(path)))
+    if not series(metrics, REWARD):
+        raise UsageError(
+            f"--baseline {path} has no {REWARD} of any step",
+            hint="give the log of a training of level 5: the file `log` in its run directory, or verl's console output",
+        )
+    return metrics
 
 
 def image_identity(record: RunRecord) -> str:

@@ -188,6 +188,7 @@ REFUSED = [
     (["--base", "gone"], "has no revision 'gone'"),
     (["--detach", "--plan"], "cannot be combined"),
     (["--baseline", "gone.log"], "which is no file"),
+    (["--baseline", str(support.ROOT / "README.md")], "has no critic/rewards/mean of any step"),
 ]
 
 

@@ -14,14 +14,13 @@ from ci_tasks.features.verl.judge.learning_signal import TREND
 from ci_tasks.features.verl.judge.log_records import Metrics, QuotedLine, TrainingFacts
 from ci_tasks.features.verl.judge.process_evidence import evidence_of, import_criteria, noted_failures
 from ci_tasks.features.verl.judge.training_criteria import EXIT, FEATURE, RESUME, STEPS, criteria_of
-from ci_tasks.features.verl.judge.training_run import TrainingRun, has_critic, uses_peft
+from ci_tasks.features.verl.judge.training_run import TrainingRun, has_critic
 from ci_tasks.features.verl.levels.criterion import (
     CONTRADICTED,
     NOT_SEEN,
     SHOWN,
     Criterion,
     contradicted,
-    shown,
     with_outcome,
 )
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
@@ -30,7 +29,6 @@ from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PAS
 LEARNING_LEVEL = 5
 _STOPPED = ("blocked", "lost", "cancelled")
 _OF_A_PASS = (STEPS, EXIT, RESUME, FEATURE, TREND)  # what a line has room for; the rest is in the table
-_OF_EVERY_LEVEL = ("no NaN or inf", "trainable parameters")  # which the hook may have seen where no log says it
 _MOST_NAMED = 4
 
 
@@ -119,19 +117,15 @@ def _criteria(training: Training, facts: TrainingFacts, run: JudgedRun) -> tuple
     found = criteria_of(context)
     if training.level != LEARNING_LEVEL or not context.ended_well:
         return found
+    warmup = facts.settings.get("trainer.critic_warmup")
     learned = learning_signal.learning(
         facts.metrics,
-        trainable=facts.trainable,
-        peft=uses_peft(context),
+        steps=training.steps,
+        warmup=warmup if isinstance(warmup, int) else 0,
         critic=has_critic(facts.settings),
         baseline=run.baseline,
     )
-    fresh = (check for check in learned if check.ok is not None and check.name not in _OF_EVERY_LEVEL)
-    return (*found, *map(_of_learning, fresh))
-
-
-def _of_learning(check: learning_signal.Criterion) -> Criterion:
-    return (shown if check.ok else contradicted)(check.name, check.evidence)
+    return (*found, *learned)
 
 
 def _stopped(ended: RunEnd) -> Criterion:

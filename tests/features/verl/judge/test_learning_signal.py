@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 
 import pytest
 
-from ci_tasks.features.verl.judge.learning_signal import Criterion, learning
+from bench.verl_learning import against, alone
+from ci_tasks.features.verl.judge.learning_signal import ERROR, learning
+from ci_tasks.features.verl.levels.criterion import CONTRADICTED, NOT_SEEN, SHOWN, Criterion
 
 STEPS = 20
 Row = dict[str, float]
@@ -67,13 +70,13 @@ def falling(_: int, row: Row) -> None:
 
 
 def checks(metrics: dict[int, Row], **other: object) -> dict[str, Criterion]:
-    arguments = {"trainable": 8192, **other}
+    arguments = {"steps": STEPS, **other}
     return {check.name: check for check in learning(metrics, **arguments)}  # type: ignore[arg-type]
 
 
 def test_a_run_that_learns_has_all_the_evidence() -> None:
     criteria = checks(run())
-    assert {name for name, check in criteria.items() if check.ok is False} == set()
+    assert {check.outcome for check in criteria.values()} == {SHOWN}
     assert criteria["validation or reward trend"].evidence.startswith(
         "validation 0.2 at step 0 → 0.6 at step 20; reward"
     )
@@ -81,14 +84,6 @@ def test_a_run_that_learns_has_all_the_evidence() -> None:
 
 # What is wrong with the run, which check says so, and its numbers.
 WRONG: list[tuple[str, list[Change], str, str]] = [
-    ("nan", [at(7, "actor/pg_loss", math.nan)], "no NaN or inf", "actor/pg_loss is nan at step 7"),
-    ("inf", [at(3, "critic/rewards/max", math.inf)], "no NaN or inf", "critic/rewards/max is inf at step 3"),
-    (
-        "nan-of-logprobs",
-        [at(3, "training/rollout_probs_diff_mean", math.nan)],
-        "no NaN or inf",
-        "training/rollout_probs_diff_mean is nan at step 3",
-    ),
     (
         "constant-reward",
         [always("critic/rewards/mean", 1.0)],
@@ -108,7 +103,6 @@ WRONG: list[tuple[str, list[Change], str, str]] = [
         "no repeated zero gradients",
         "actor/grad_norm is 0 at steps 4 and 5: frozen adapters?",
     ),
-    ("no-gradients", [without("actor/grad")], "no repeated zero gradients", "actor/grad_norm was not logged"),
     (
         "capped",
         [always("response_length/clip_ratio", 0.9, first=12)],
@@ -116,74 +110,119 @@ WRONG: list[tuple[str, list[Change], str, str]] = [
         "90% of the last steps' responses hit the cap: not strong evidence; raise the response length, then rerun",
     ),
     (
-        "no-critic-loss",
-        [without("critic/vf")],
-        "metrics over several steps",
-        "actor loss at 20 steps, reward at 20 steps, critic loss at 0 steps",
-    ),
-    (
         "falling",
         [falling],
         "validation or reward trend",
-        "validation 0.8 at step 0 → 0.4 at step 20; reward 0.69 → 0.27 (first and last 6 steps, standard error 0.032)",
+        "validation 0.8 at step 0 → 0.4 at step 20; reward -0.5686 over 20 steps, standard error 0.0039: it falls",
     ),
+    ("kl", [at(5, "actor/ppo_kl", 1e6)], "KL below 10", "the largest is actor/ppo_kl 1e+06 at step 5"),
+    (
+        "entropy",
+        [always("actor/entropy", 1e-4, first=9)],
+        "entropy does not collapse",
+        "actor/entropy 0.665 → 0.0001 (first and last 6 steps)",
+    ),
+    ("constant-loss", [always("actor/pg_loss", 0.5)], "losses vary", "actor/pg_loss is 0.5 at all 20 steps"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "name", "evidence"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
 def test_what_is_wrong_is_said_with_its_numbers(changes: list[Change], name: str, evidence: str) -> None:
     check = checks(run(*changes))[name]
-    assert (check.ok, check.evidence) == (False, evidence)
+    assert (check.outcome, check.evidence) == (CONTRADICTED, evidence)
+
+
+def flat(step: int, row: Row) -> None:
+    row["critic/rewards/mean"] = 0.3 + 0.1 * (step % 3) + 0.0005 * step
+
+
+def unlogged(step: int, row: Row) -> None:
+    if step % 5:
+        row.clear()
+
+
+# What is missing, the check that cannot see, and what it says.
+UNSEEN: list[tuple[str, list[Change], str, str]] = [
+    (
+        "most-steps",
+        [unlogged],
+        "metrics at every step",
+        "actor loss at 4 of 20 steps, reward at 4 of 20 steps, critic loss at 4 of 20 steps",
+    ),
+    (
+        "critic-loss",
+        [without("critic/vf")],
+        "metrics at every step",
+        "actor loss at 20 of 20 steps, reward at 20 of 20 steps, critic loss at 0 of 20 steps",
+    ),
+    ("gradients", [without("actor/grad")], "no repeated zero gradients", "actor/grad_norm was not logged"),
+    ("rewards", [without("critic/rewards")], "rewards vary", "too few were logged"),
+    (
+        "trend",
+        [flat],
+        "validation or reward trend",
+        "validation 0.2 at step 0 → 0.6 at step 20; reward +0.0195 over 20 steps, standard error 0.062: "
+        "no more than its scatter",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "name", "evidence"), [case[1:] for case in UNSEEN], ids=[c[0] for c in UNSEEN])
+def test_what_was_not_logged_or_scatters_is_not_seen(changes: list[Change], name: str, evidence: str) -> None:
+    check = checks(run(*changes))[name]
+    assert (check.outcome, check.evidence) == (NOT_SEEN, evidence)
 
 
 def test_zero_gradients_that_do_not_follow_each_other_are_allowed() -> None:
     criteria = checks(run(at(4, "actor/grad_norm", 0.0), at(6, "actor/grad_norm", 0.0)))
-    assert criteria["no repeated zero gradients"].ok
-
-
-def test_a_nan_where_verl_had_nothing_to_compare_is_excused() -> None:
-    changes = at(3, "training/rollout_probs_diff_mean", math.nan), at(3, "training/rollout_probs_diff_valid", 0.0)
-    assert checks(run(*changes))["no NaN or inf"].ok
+    assert criteria["no repeated zero gradients"].outcome == SHOWN
 
 
 def test_an_algorithm_without_a_critic_needs_no_critic_loss() -> None:
-    assert checks(run(without("critic/vf")), critic=False)["metrics over several steps"].ok
+    assert checks(run(without("critic/vf")), critic=False)["metrics at every step"].outcome == SHOWN
 
 
-@pytest.mark.parametrize(("count", "peft", "ok"), [(0, True, False), (None, True, False), (None, False, None)])
-def test_adapters_have_to_be_trainable(count: int | None, peft: bool, ok: bool | None) -> None:
-    assert checks(run(), trainable=count, peft=peft)["trainable parameters"].ok is ok
+def test_steps_that_train_the_critic_alone_have_no_loss_of_the_actor() -> None:
+    def first_without(step: int, row: Row) -> None:
+        if step <= 2:
+            row.pop("actor/pg_loss", None)
+            row.pop("actor/kl_loss", None)
 
-
-def test_noise_that_goes_nowhere_is_no_trend() -> None:
-    def flat(step: int, row: Row) -> None:
-        row.pop("val-core/openai/gsm8k/acc/mean@1", None)
-        row["critic/rewards/mean"] = 0.3 + 0.1 * (step % 3) + 0.0005 * step
-
-    assert checks(run(flat))["validation or reward trend"].ok is False
+    assert checks(run(first_without))["metrics at every step"].outcome == NOT_SEEN
+    assert checks(run(first_without), warmup=2)["metrics at every step"].outcome == SHOWN
 
 
 @pytest.mark.parametrize(
-    ("changes", "ok"), [((), True), ((always("critic/rewards/mean", 0.7),), True), ((falling,), False)]
+    ("changes", "outcome"),
+    [
+        ((), SHOWN),
+        ((always("critic/rewards/mean", 0.8),), SHOWN),
+        ((always("critic/rewards/mean", 0.4),), CONTRADICTED),
+    ],
 )
-def test_a_baseline_is_compared_within_its_noise(changes: tuple[Change, ...], ok: bool) -> None:
-    assert checks(run(*changes), baseline=run())["validation or reward trend"].ok is ok
+def test_a_baseline_is_compared_within_its_noise(changes: tuple[Change, ...], outcome: str) -> None:
+    def level(step: int, row: Row) -> None:
+        row["critic/rewards/mean"] = 0.6 + 0.01 * (step % 2)
+
+    changed = [*changes] if changes else [level]
+    assert checks(run(*changed), baseline=run(level))["validation or reward trend"].outcome == outcome
 
 
 def test_a_baseline_without_rewards_is_nothing_to_compare_with() -> None:
     check = checks(run(), baseline={1: {"actor/pg_loss": 1.0}})["validation or reward trend"]
-    assert (check.ok, check.evidence) == (False, "rewards at 20 steps, the baseline's at 0: nothing to compare")
+    assert (check.outcome, check.evidence) == (NOT_SEEN, "rewards at 20 steps, the baseline's at 0: nothing to compare")
 
 
-def test_what_was_logged_too_seldom_is_unknown_and_not_ok() -> None:
-    criteria = checks(run(without("critic/values"), steps=2))
-    assert criteria["critic values vary"].ok is None
-    assert criteria["rewards vary"].ok is None
+def test_a_run_that_learns_nothing_is_seldom_shown_to_learn() -> None:
+    """The whole measurement is bench/verl_learning.py; here a part of it, seeded."""
+    assert alone(20, 0.0, 100, random.Random(1))[SHOWN] <= 100 * ERROR
+    assert alone(100, 1.0, 20, random.Random(1))[SHOWN] >= 15
+
+
+def test_a_candidate_below_its_baseline_is_seldom_shown_to_be_level() -> None:
+    assert against(20, 0.05, 100, random.Random(1))[SHOWN] <= 100 * ERROR
+    assert against(100, 0.10, 20, random.Random(1))[CONTRADICTED] >= 10
 
 
 def test_no_metrics_at_all_show_nothing() -> None:
-    assert {name for name, check in checks({}).items() if check.ok is False} == {
-        "metrics over several steps",
-        "validation or reward trend",
-        "no repeated zero gradients",
-    }
+    assert {check.outcome for check in checks({}).values()} == {NOT_SEEN}
