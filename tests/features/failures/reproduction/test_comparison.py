@@ -14,7 +14,7 @@ from ci_tasks.features.failures.triage.log_triage import triage
 _FOLDER = Path(__file__).parent
 _FILES = [
     yaml.safe_load((_FOLDER / name).read_text())
-    for name in ("pairs.yaml", "more_pairs.yaml", "third_pairs.yaml", "fourth_pairs.yaml")
+    for name in ("pairs.yaml", "more_pairs.yaml", "third_pairs.yaml", "fourth_pairs.yaml", "fifth_pairs.yaml")
 ]
 PAIRS = {part: [pair for file in _FILES for pair in file[part]] for part in ("different", "same")}
 _WORDS = {"same kind": ALIKE, "different failure": DIFFERENT}
