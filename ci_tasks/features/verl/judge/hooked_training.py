@@ -14,8 +14,10 @@ from ci_tasks.agent.probe.records import ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.hook_records import (
     AppliedPeft,
     BuiltModel,
+    LoadedCheckpoint,
     ParallelSizes,
     RoleConfig,
+    SavedFiles,
     StepMetrics,
     noted,
 )
@@ -72,6 +74,8 @@ class HookedTraining:
     providers: tuple[str, ...] = ()
     methods: tuple[AppliedPeft, ...] = ()
     sizes: Mapping[str, BuiltSize] = field(default_factory=dict)
+    saved: tuple[SavedFiles, ...] = ()
+    loaded: tuple[LoadedCheckpoint, ...] = ()
 
 
 def hooked_training(evidence: RunEvidence | None) -> HookedTraining:
@@ -85,6 +89,8 @@ def hooked_training(evidence: RunEvidence | None) -> HookedTraining:
         roles=tuple(_roles(noted(evidence, RoleConfig))),
         providers=tuple(sorted({model.provider for _, model in built if model.provider})),
         sizes=_sizes(noted(evidence, ParallelSizes)),
+        saved=tuple(record for _, record in noted(evidence, SavedFiles)),
+        loaded=tuple(record for _, record in noted(evidence, LoadedCheckpoint)),
         methods=tuple(dict.fromkeys(_hashable(peft) for _, peft in noted(evidence, AppliedPeft))),
     )
 

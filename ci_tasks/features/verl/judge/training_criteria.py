@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from ci_tasks.features.verl.judge.checkpoint_criteria import checkpoint_files
 from ci_tasks.features.verl.judge.failure_stages import CHANGE, CONSTRUCTION, ENVIRONMENT, UNCLEAR, locate_logged
 from ci_tasks.features.verl.judge.log_records import Metrics, TrainingFacts
 from ci_tasks.features.verl.judge.model_criteria import lora, parallel_sizes, wrapper
@@ -39,6 +40,7 @@ def criteria_of(run: TrainingRun) -> tuple[Criterion, ...]:
         _finite(run.facts.metrics),
         _no_exception(run),
         _exit(run),
+        *(checkpoint_files(run) if run.training.level == 1 else ()),
         *(_resume(run.training, run.facts) if run.training.resumes else ()),
         *(_features(run) if run.training.level == 4 else ()),
     )
