@@ -134,6 +134,11 @@ def read(text: str, file: str = "hosts.yaml") -> Config:
     return read_layers([Layer(text, file)])
 
 
+def suite_overrides(name: str, text: str) -> tuple[Override, ...]:
+    """The overrides that a suite ships, whose text is a hosts.yaml."""
+    return read_layers((BUILT_IN_LAYER, Layer(text, f"the suite {name}"))).overrides if text else ()
+
+
 def read_layers(layers: Sequence[Layer]) -> Config:
     """The records of several, the later ones over the earlier. Raises ConfigError, which names file and line."""
     hosts, pools = Map(), Map()

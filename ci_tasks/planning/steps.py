@@ -94,37 +94,55 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
     check_runner(job, resolve)
     runner = {**resolve.contexts["runner"], "arch": architecture(job, resolve)}
     resolve = resolve.with_contexts(runner=OpenObject("runner", runner))
-    planned: list[PlannedStep] = []
-    deviations: list[Deviation] = []
-    sources: list[Step] = []
-    python: str | None = None
-    resolve = resolve.with_contexts(steps={})
-    for original in job.steps:
-        step, named = _overridden(original, job, overrides)
-        deviations += named
-        if original.id:
-            resolve = resolve.with_contexts(
-                steps={**resolve.contexts["steps"], original.id: _result(step, original.id)}
-            )
-        if step is None:
-            continue
+    planner = _StepsPlanner(job, overrides)
+    planner.add(job.steps, resolve.with_contexts(steps={}))
+    if not planner.planned:
+        raise WorkflowError("has no step to run", file=resolve.file, job=job.id, line=job.line)
+    return PlannedSteps(tuple(planner.planned), planner.python, tuple(planner.deviations), tuple(planner.sources))
+
+
+class _StepsPlanner:
+    """What a row runs, as far as its steps have been looked at."""
+
+    def __init__(self, job: Job, overrides: Sequence[Override]) -> None:
+        self.job, self.overrides = job, overrides
+        self.planned: list[PlannedStep] = []
+        self.deviations: list[Deviation] = []
+        self.sources: list[Step] = []
+        self.python: str | None = None
+
+    def add(self, steps: Sequence[Step], resolve: Resolver) -> None:
+        """The steps of the job, or of an action that one of them uses, in order."""
+        for original in steps:
+            step, named = _overridden(original, self.job, self.overrides)
+            self.deviations += named
+            if original.id:
+                resolve = resolve.with_contexts(
+                    steps={**resolve.contexts["steps"], original.id: _result(step, original.id)}
+                )
+            if step is not None:
+                self._add(step, resolve)
+
+    def _add(self, step: Step, resolve: Resolver) -> None:
         for key in step.refused:
             raise _refused(f"`{key.name}` is not supported: {key.why}", step, resolve)
         if _without_effect(step):
-            deviations.append(_not_run(step))
-            continue
-        _check_exported(step, sources, resolve)
-        if step.uses:
+            self.deviations.append(_not_run(step))
+            return
+        _check_exported(step, self.sources, resolve)
+        if step.action:
+            self.sources.append(step)
+            # Whether one of its steps runs after a failure, its own `if` says.
+            if any(resolve.condition(step.condition, status, step=step) for status in (JobStatus(), _FAILED)):
+                self.add(step.action.steps, resolve.of_action(step))
+        elif step.uses:
             version, named = _equivalent(step, resolve)
-            python = version or python
-            deviations += named
-            sources.append(replace(step, with_=used_inputs(step)))
+            self.python = version or self.python
+            self.deviations += named
+            self.sources.append(replace(step, with_=used_inputs(step)))
         else:
-            planned.append(_run_step(step, job, resolve))
-            sources.append(step)
-    if not planned:
-        raise WorkflowError("has no step to run", file=resolve.file, job=job.id, line=job.line)
-    return PlannedSteps(tuple(planned), python, tuple(deviations), tuple(sources))
+            self.planned.append(_run_step(step, self.job, resolve))
+            self.sources.append(step)
 
 
 def override_warnings(overrides: Sequence[Override], jobs: Mapping[str, Job]) -> list[str]:
@@ -137,11 +155,12 @@ def override_warnings(overrides: Sequence[Override], jobs: Mapping[str, Job]) ->
         if not of_job and (name := nearest(override.job, [each for job in jobs for each in _names(job)], _ALMOST)):
             warnings.append(f"{head}there is no job {override.job!r}; did you mean {name!r}?")
         for job in of_job:
-            steps = {step.name: step for step in job.steps}
-            if override.step not in steps:
+            steps = {step.name: step for outer in job.steps for step in outer.all_steps}
+            step = next((step for step in steps.values() if _is_meant(override, step)), None)
+            if step is None:
                 guess = did_you_mean(override.step, steps) or f"; its steps: {', '.join(steps)}"
                 warnings.append(f"{head}job {job.id} has no step {override.step!r}{guess}")
-            elif reason := _without_change(override, steps[override.step]):
+            elif reason := _without_change(override, step):
                 warnings.append(f"{head}{reason}")
     return warnings
 
@@ -166,15 +185,20 @@ def version_matches(requested: str, version: str) -> bool:
     return all(part in ("x", "*") or part == have for part, have in zip(parts, version.split("."), strict=False))
 
 
+def _is_meant(override: Override, step: Step) -> bool:
+    """By its name, or by its action, whose version moves."""
+    return override.step == step.name or bool(step.uses and override.step == step.uses.split("@")[0])
+
+
 def _overridden(step: Step, job: Job, overrides: Sequence[Override]) -> tuple[Step | None, list[Deviation]]:
     for override in overrides:
-        if override.step != step.name or not matches_job(override.job, job.id):
+        if not _is_meant(override, step) or not matches_job(override.job, job.id):
             continue
         ci, what, why = (step.run or step.uses or "").strip(), f"step {step.name!r}", f"override in {override.source}"
         if override.skip:
             return None, [Deviation(what, ci, "skipped", why)]
         if override.run is not None:
-            changed = replace(step, run=override.run, uses=None, refused=())
+            changed = replace(step, run=override.run, uses=None, refused=(), action=None)
             return changed, [Deviation(what, ci, override.run.strip(), why)]
         if override.with_ is None:
             changed, differences = _changed_in_parts(step, override)

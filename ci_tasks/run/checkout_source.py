@@ -13,11 +13,13 @@ from ci_tasks import known_secrets, registry, resources
 from ci_tasks.checkout.git import Git
 from ci_tasks.errors import CheckoutError, UnknownName, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
+from ci_tasks.workflow.local_actions import with_local_actions
 from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.naming import label_of
 from ci_tasks.workflow.reader import read as read_workflow
 
 if TYPE_CHECKING:
+    from ci_tasks.config import Override
     from ci_tasks.records import DiskDifference
     from ci_tasks.workflow.context import EventContext
     from ci_tasks.workflow.suite import Suite
@@ -43,6 +45,13 @@ class CheckoutSource:
     def suite(self) -> Suite:
         """The conventions by which its workflow names tests."""
         return registry.suite_of(self.workflow)
+
+    @property
+    def suite_overrides(self) -> tuple[Override, ...]:
+        """Those that its suite ships. Of two overrides of one step, the first counts: a person's go before them."""
+        from ci_tasks.config import suite_overrides
+
+        return suite_overrides(self.suite.name, self.suite.overrides)
 
     @property
     def headline(self) -> str:
@@ -146,7 +155,7 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
     file_name = name or _usual(path, rev)
     text = _text(path, rev, file_name)
     if text is not None and not file_name.endswith(".j2"):
-        return read_workflow(text, file_name)
+        return with_local_actions(read_workflow(text, file_name), lambda name: _text(path, rev, name))
     template = file_name if file_name.endswith(".j2") else file_name + ".j2"
     text = _text(path, rev, template) if text is None else text
     if text is None:
@@ -156,7 +165,8 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
         )
     from ci_tasks.workflow.template import render
 
-    return read_workflow(render(text, template), template, rendered=True)
+    rendered = read_workflow(render(text, template), template, rendered=True)
+    return with_local_actions(rendered, lambda name: _text(path, rev, name))
 
 
 def _usual(path: Path, rev: str | None) -> str:

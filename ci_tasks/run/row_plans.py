@@ -27,7 +27,7 @@ from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.ray import starts_ray
 
 if TYPE_CHECKING:
-    from ci_tasks.config import Config
+    from ci_tasks.config import Config, Override
     from ci_tasks.planning.planner import SharedSetup
     from ci_tasks.run.prepare import RunRequest
 
@@ -88,14 +88,18 @@ class RowPlanner:
             return []
         return sorted_setups(self._make_plan(row, session, 1).setup for row in rows if not session.missing_for(row))
 
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        return (*self.config.overrides, *self.source.suite_overrides)
+
     def install_problem(self, problem: str) -> str:
         """Why install steps failed, with the override that would mend it, where one is known."""
-        override = mending_override(problem, self.job_rows.job, self.config.overrides)
+        override = mending_override(problem, self.job_rows.job, self.overrides)
         return f"{problem}; this override in hosts.yaml would mend it: {entry(override)}" if override else problem
 
     def python_version(self, row: Row) -> str:
         """The Python that CI sets up for the row."""
-        return wanted_python(self.source.workflow, self.job_rows.job, row, self.job_rows.context, self.config.overrides)
+        return wanted_python(self.source.workflow, self.job_rows.job, row, self.job_rows.context, self.overrides)
 
     def _make_plan(self, row: Row, session: HostSession, number: int) -> RowPlan:
         executor, request = session.executor, self.request
@@ -118,9 +122,7 @@ class RowPlanner:
             nodes=request.nodes,
             probe=probe_rules(self.source.suite) if request.probe else None,
         )
-        return make_plan(
-            self.source.workflow, self.job_rows.job, row, session.spec, event, self.config.overrides, place
-        )
+        return make_plan(self.source.workflow, self.job_rows.job, row, session.spec, event, self.overrides, place)
 
     def _hang_minutes(self, row: Row) -> float:
         """After how much silence its processes are looked at: three times as much as where it passed, at least ten."""

@@ -36,6 +36,22 @@ class Step:
     continue_on_error: Any = False
     timeout_minutes: Any = None
     refused: tuple[UnsupportedKey, ...] = ()
+    action: LocalAction | None = None
+
+    @property
+    def all_steps(self) -> tuple[Step, ...]:
+        """The step, and those of the action of the checkout that it uses."""
+        inner = self.action.steps if self.action else ()
+        return (self, *(each for step in inner for each in step.all_steps))
+
+
+@dataclass(frozen=True)
+class LocalAction:
+    """A composite action of the checkout. `file` is from its root; `inputs` are the defaults, unevaluated."""
+
+    file: str
+    inputs: Mapping[str, Any]
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,13 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
     return _WorkflowReader(file, place, rendered, text.splitlines()).workflow(tree, text)
 
 
+def read_steps(body: Map, text: str, file: str) -> tuple[Step, ...]:
+    """The steps of a composite action's `runs`. Raises WorkflowError."""
+    reader = _WorkflowReader(file, file, False, text.splitlines())
+    steps = reader._list(body, "steps", job="")
+    return tuple(reader._step(number, step, "", body.lines["steps"]) for number, step in enumerate(steps, 1))
+
+
 class _WorkflowReader:
     """Knows the file, so that the functions below need not hand it on."""
 

@@ -33,6 +33,22 @@ class Resolver:
         """The same contexts but for these."""
         return Resolver(self.file, self.job, self.line, {**self.contexts, **contexts})
 
+    def of_action(self, step: Step) -> Resolver:
+        """For the steps of the action of the checkout that a step uses: its inputs, and no step before its own."""
+        if step.action is None:
+            return self
+        texts = {**step.action.inputs, **step.with_}
+        values = self.with_contexts(inputs={})  # a default sees no input
+        inputs = {
+            name: (self if name in step.with_ else values).value(raw, step=step if name in step.with_ else None)
+            for name, raw in texts.items()
+        }
+        as_text = {
+            name: value if isinstance(value, Unknown) else expressions.to_string(value)
+            for name, value in inputs.items()
+        }
+        return Resolver(step.action.file, self.job, self.line, {**self.contexts, "inputs": as_text, "steps": {}})
+
     def value(self, raw: Any, *, step: Step | None = None) -> Any:
         """Any YAML value with its expressions evaluated; a scalar that is one expression keeps its type. Unknown for
         what only GitHub knows."""

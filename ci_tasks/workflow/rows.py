@@ -17,6 +17,7 @@ from ci_tasks.workflow.resolve import Resolver
 from ci_tasks.workflow.unknown_values import is_unset
 
 _HOSTED = re.compile(r"(ubuntu|windows|macos)-", re.IGNORECASE)
+_GPUS = re.compile(r"\bgpu-x([0-9]{1,3})\b")
 _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # with secrets shown as <secret NAME>
 
 
@@ -99,7 +100,7 @@ def _row(
         row=name_of(label_of(job.id), combination, matrix_test),
         test=matrix_test.test,
         args=matrix_test.args,
-        gpus=matrix_test.gpus,
+        gpus=matrix_test.gpus if matrix_test.gpus is not None else _gpus_of_runner(job, resolve),
         image=_image(job, resolve.with_env(env)),
         env={name: "" if is_unset(value) else expressions.shown(value) for name, value in env.items()},
         runner=_runner(job, resolve),
@@ -179,6 +180,12 @@ def _runner(job: Job, resolve: Resolver) -> str:
     names = [expressions.shown(label).lower() for label in (labels if isinstance(labels, list) else [labels])]
     hosted = "self-hosted" not in names and any(_HOSTED.match(name) for name in names)
     return "github-hosted" if hosted else "self-hosted"
+
+
+def _gpus_of_runner(job: Job, resolve: Resolver) -> int | None:
+    """What the runner's label says, as `nemo-ci-aws-gpu-x2` does."""
+    matches = [_GPUS.search(label) for label in leaves(resolve.value(job.runs_on)) if isinstance(label, str)]
+    return next((int(match[1]) for match in matches if match), None)
 
 
 def _timeout(job: Job, resolve: Resolver) -> float | None:

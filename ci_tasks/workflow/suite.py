@@ -79,7 +79,8 @@ class Suite:
     """The conventions of one project. `workflow` is its file in a checkout ("" where there is no usual one), which a
     template beside it may replace; `directory` is what people call its checkout. `lock_scripts` is the directory of the
     scripts that take the locks of GPUs. `packages` are those of the project, whose origin a run records. `probe_hook`
-    names a module of the suite that the probe loads inside the job, "" for none: see docs/adding-a-suite.md."""
+    names a module of the suite that the probe loads inside the job, "" for none: see docs/adding-a-suite.md.
+    `overrides` is a hosts.yaml with what the project's steps need anywhere but on CI's machines; the user's own win."""
 
     name: str = "generic"
     workflow: str = ""
@@ -90,6 +91,7 @@ class Suite:
     matches: Callable[[Workflow], bool] = lambda workflow: True
     describe: Describe = describe
     changed: ChangedTests | None = None
+    overrides: str = ""
 
     def is_changed(self, label: str) -> bool:
         """Whether the label means the tests that a change touches."""
