@@ -34,6 +34,7 @@ _OF_TRACEBACK = re.compile(r"^\s*File \"|^\s{4,}|Traceback \(most recent|^\^+$|^
 _LAST = 10  # lines before the end
 _FEWEST_LETTERS = 10  # of a line at the end that says something
 _SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
+_LONGEST_SCRIPT = 1000  # lines; the end mark of a log that was cut may be missing
 _SHORTEST = 12  # characters of a line that is only loud
 _MOST_ORIGINS = 64
 _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
@@ -80,6 +81,7 @@ class CandidateReader:
         self._message: tuple[Candidate, int] | None = None
         self.engines = dict.fromkeys(_ENGINES, 0)
         self._distinct = 0
+        self._script_at: int | None = None
         self.succeeded_at = self.got_on_at = self.ended_at = 0
         self.last: PrefixedLine | None = None
         self.failed = False
@@ -94,10 +96,19 @@ class CandidateReader:
     def feed(self, number: int, raw: bytes, before: bytes) -> bool:
         """One line of the log, with what stood before it. Returns whether it told anything."""
         self._eager = max(0, self._eager - 1)
-        if _ECHO in raw[:60]:
+        if _ECHO in raw[:60] or self._in_script(number, raw):
             return False
         results = [self._read_segment(lines.read(number, segment), before) for segment in segments(raw)]
         return any(results)
+
+    def _in_script(self, number: int, raw: bytes) -> bool:
+        """Whether the line is of what the runner prints of a step before it runs it."""
+        head = raw[:200]
+        if _SCRIPT.encode() in head:
+            self._script_at = number
+        elif _END_OF_SCRIPT.encode() in head:
+            self._script_at = None
+        return self._script_at is not None and number - self._script_at < _LONGEST_SCRIPT
 
     def end(self, tail: list[tuple[int, bytes]]) -> None:
         """The last lines, whatever they say: whether the job got through, and what it said last."""

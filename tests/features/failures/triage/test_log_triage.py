@@ -279,3 +279,10 @@ def test_lines_below_a_plain_line_are_no_end_of_a_traceback() -> None:
 def test_what_a_script_marks_as_failed_is_a_candidate() -> None:
     result = triage([b"loading\nTrial 1: FAIL [X] (accuracy 0.74, at least 0.93)\nreport written\nlock removed\n"], 1)
     assert "Trial 1: FAIL" in (result.line, *(other.line for other in result.candidates))[0]
+
+
+def test_a_steps_script_is_no_reason_though_it_quotes_errors() -> None:
+    script = "##[group]Run verl\ngrep 'CUDA out of memory' log\necho 'No CUDA GPUs are available'\n##[endgroup]\n"
+    said = triage([f"{script}KeyError: 'lr'\n##[error]Process completed with exit code 1.\n".encode()])
+    assert said.line == "KeyError: 'lr'"
+    assert all(other.line_no > 4 for other in said.candidates)
