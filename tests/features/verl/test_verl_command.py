@@ -164,7 +164,7 @@ def test_a_bridge_from_elsewhere_in_the_worker_stops_the_run(pair: Any) -> None:
     assert result.json["result"] == "Blocked"
     assert "Result: Blocked" in result.err
     *_, row_ended, _, last = check_events((pair.checkout / "events.jsonl").read_text())
-    assert (row_ended["event"], row_ended["status"]) == ("row_ended", "blocked")
+    assert (row_ended["event"], row_ended["status"]) == ("row_ended", "failed")
     assert (last["event"], last["exit_code"]) == ("command_ended", 125)
 
 

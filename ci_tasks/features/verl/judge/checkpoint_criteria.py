@@ -16,12 +16,15 @@ _FIX = "checkpoint fix: see what the save wrote, and rerun level 1"
 
 
 def checkpoint_files(run: TrainingRun) -> Iterator[Criterion]:
-    """Nothing where no hook noted a checkpoint. While one is written, another rank or a thread may still have to fill
-    a file, so that only an error contradicts it; a file that is empty when it is read stays so."""
+    """What was written, and in a training that resumes what was read, which has to be of the step before. While a
+    checkpoint is written, another rank or a thread may still have to fill a file, so that only an error contradicts it;
+    a file that is empty when it is read stays so. A line of the log is no file: without the hook nothing is shown."""
     both: tuple[tuple[str, Sequence[SavedFiles | LoadedCheckpoint]], ...]
-    both = ((WRITTEN, run.hooked.saved), (READ, run.hooked.loaded))
+    both = ((WRITTEN, run.hooked.saved), *([(READ, run.hooked.loaded)] if run.training.resumes else []))
+    step = f"global_step_{run.training.steps - 1}"
     for name, records in both:
         if not records:
+            yield not_seen(name, "no process noted one", "rerun with the probe, in an environment that it can see")
             continue
         sizes: dict[str, int] = {}
         for record in records:
@@ -32,6 +35,8 @@ def checkpoint_files(run: TrainingRun) -> Iterator[Criterion]:
         bare = [record.path for record in records if not any(file.startswith(f"{record.path}/") for file in sizes)]
         if errors:
             yield contradicted(name, errors[0], follow_up=_FIX)
+        elif name == READ and (other := [record.path for record in records if step not in record.path]):
+            yield contradicted(name, f"{other[0]} is not of {step}", follow_up=_FIX)
         elif empty and name == READ:
             yield contradicted(name, f"{empty[0]} is empty", follow_up=_FIX)
         elif empty or bare:

@@ -5,20 +5,17 @@ expectation, and follows the exact policy gradient. Seeds depend on the step alo
 """
 
 import importlib
-import json
 import logging
 import math
 import os
 import random
 import time
-from pathlib import Path
 from statistics import fmean
 
 import ray
 from verl.failures import asked
+from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
 from verl.workers.engine import Engine, initialize_parallel
-
-logger = logging.getLogger(__name__)
 
 START = -0.9  # the untrained policy's log-odds: right in three of ten
 # Where a real learning rate moves a real model, this much moves a model of one number.
@@ -112,21 +109,13 @@ class WorkerDict:
         return fmean(float(draw.random() < self.probability()) for _ in range(200))
 
     def save_checkpoint(self, folder):
-        if self.rank:
-            return
+        step = int(folder.rsplit("_", 1)[1])
         for name, engine in self.engines():
-            path = Path(folder, name)
-            path.mkdir(parents=True, exist_ok=True)
-            (path / "model.json").write_text(json.dumps(engine.state()))
-            engine.save_hf(path / "huggingface")
-            logger.info(f"[Rank {self.rank}] Checkpoint save completed for {path}")
+            MegatronCheckpointManager(engine, self.rank).save_checkpoint(os.path.join(folder, name), None, step)
 
     def load_checkpoint(self, folder):
         for name, engine in self.engines():
-            path = Path(folder, name)
-            engine.load_state(json.loads((path / "model.json").read_text()))
-            if not self.rank:
-                logger.info(f"[Rank {self.rank}] Loaded {engine.kind} checkpoint from {path}")
+            MegatronCheckpointManager(engine, self.rank).load_checkpoint(os.path.join(folder, name))
 
     def engines(self):
         return [(name, engine) for name, engine in (("actor", self.actor), ("critic", self.critic)) if engine]

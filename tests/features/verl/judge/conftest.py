@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pprint
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -144,8 +144,22 @@ def worker(training: Training, started_at: float) -> ProcessEvidence:
         env={"RANK": "0"},
         started_at=started_at,
         imports=(ImportedModule("megatron.bridge", BRIDGE), ImportedModule("megatron.core", CORE)),
-        hook_events=(HookEvent(started_at, HOOK, "sizes", json.dumps(sizes)),),
+        hook_events=(HookEvent(started_at, HOOK, "sizes", json.dumps(sizes)), *checkpoints(training, started_at)),
     )
+
+
+def checkpoints(training: Training, at: float) -> Iterator[HookEvent]:
+    """Those of level 1: each step's is written, and a resume reads the one before."""
+    if training.level != 1:
+        return
+
+    def event(kind: str, step: int) -> HookEvent:
+        fields = {"what": "checkpoint", "path": f"/c/global_step_{step}/actor", "files": {"model.json": 9}}
+        return HookEvent(at, HOOK, kind, json.dumps(fields))
+
+    if training.resumes:
+        yield event("loaded", training.steps - 1)
+    yield event("saved", training.steps)
 
 
 def metrics(step: int) -> dict[str, float]:
