@@ -102,11 +102,10 @@ class CandidateReader:
         return any(results)
 
     def _in_script(self, number: int, raw: bytes) -> bool:
-        """Whether the line is of what the runner prints of a step before it runs it."""
-        head = raw[:200]
-        if _SCRIPT.encode() in head:
+        """Whether the line is of what our own runs print of a step before they run it, as GitHub does in colour."""
+        if raw.startswith(_SCRIPT.encode()):
             self._script_at = number
-        elif _END_OF_SCRIPT.encode() in head:
+        elif raw.startswith(_END_OF_SCRIPT.encode()):
             self._script_at = None
         return self._script_at is not None and number - self._script_at < _LONGEST_SCRIPT
 
