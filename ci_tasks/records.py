@@ -84,6 +84,7 @@ class FailureEvidence:
     broke, `direction` is `above` or `below` its bound; `parameters` are names of weights and layers. `path` is the file
     or model that the message names, its last two parts. `exit_code` and `signal` are known of a failure without an
     exception, and of one whose message says how a program ended; `command` is then that program's first words.
+    `number` is what `message` has lost and no run varies: an errno, the small key that is missing, versions.
     """
 
     exception: str = ""
@@ -102,6 +103,7 @@ class FailureEvidence:
     exit_code: int | None = None
     signal: str = ""
     command: str = ""
+    number: str = ""
 
 
 @dataclass(frozen=True)

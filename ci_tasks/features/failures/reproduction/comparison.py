@@ -15,7 +15,7 @@ Of one kind, they are the same failure if at least one piece of evidence is show
     path of the code          never                                    if the two are below one directory: two files of
                                                                        one tree with one name
     metric, path, status      always                                   always
-    direction                 never                                    always
+    direction, number         never                                    always
     weights and layers        always                                   if they have none in common
     signal                    if a crash of the program's own          always
     exit code                 from 3 on, and no signal                 always
@@ -135,6 +135,7 @@ def _evidence_differences(pair: _Pair) -> list[Difference]:
         ("path", ci.path, here.path),
         ("signal", ci.signal, here.signal),
         ("command", ci.command, here.command),
+        ("number", ci.number, here.number),
     ):
         if a and b and a != b:
             found.append(Difference(what, str(a), str(b)))

@@ -123,6 +123,12 @@ _PARAMETER = re.compile(
 _LAYER = re.compile(r"(?i)\b(layer|block|expert)s?[ #=:_]+(\d+)\b")
 
 
+_ERRNO = re.compile(r"\[Errno (-?\d+)\]")
+_KEY = re.compile(r"^-?\d{1,4}$")
+_VERSION_WORD = re.compile(r"(?i)\bversions?\b")
+_VERSION = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+){1,3})(?![\w])")
+
+
 @dataclass(frozen=True)
 class FailureLines:
     """What a log has of a failure. `name` is its exception's type or its rule; `message` what follows that; `frames`
@@ -166,7 +172,19 @@ def evidence_of(lines: FailureLines) -> FailureEvidence:
         exit_code=exit_code,
         signal=_signal(message, exit_code) if ended else "",
         command=command_in(message) if exception in _ENDED else "",
+        number=_number(exception, message),
     )
+
+
+def _number(exception: str, message: str) -> str:
+    """What a message without its numbers does not say, though it tells two failures apart."""
+    if match := _ERRNO.search(message):
+        return f"errno {match[1]}"
+    if exception == "KeyError" and _KEY.match(message.strip()):
+        return f"key {message.strip()}"
+    if _VERSION_WORD.search(message):
+        return " ".join(_VERSION.findall(message))
+    return ""
 
 
 def exception_name(name: str) -> str:
