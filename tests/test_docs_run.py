@@ -25,6 +25,8 @@ LEFT_OUT = {
     r"^mcp\b": "serves until its input ends: tests/features/mcp",
     r"\b(h100\w?|cluster|H)\b": "another host",
     r"\b(RUN|LABEL|2026\d{4}-\d{6}\S*)\b": "a name that stands for one of the reader's",
+    r"OWNER/REPO": "GitHub's API",
+    r"verl-e2e-weekly": "a workflow of Megatron-Bridge: tests/features/bridge",
     r"--rev v0\.2\.2|setup\.tag=nightly|moonlight|~/other": "a tag, a job or a row that the sample does not have",
 }
 # A host may lack what doctor checks, and the sample has mistakes for lint to find.

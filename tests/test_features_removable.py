@@ -15,7 +15,7 @@ import pytest
 from ci_tasks.registry import features
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("ci_tasks", "examples", "tests", "hosts.yaml", "pyproject.toml", "tasks.py")
+COPIED = ("bench", "ci_tasks", "examples", "tests", "hosts.yaml", "pyproject.toml", "tasks.py")
 FEATURES = [feature.name for feature in features()]
 DELETED = {**{name: [name] for name in FEATURES}, "all": FEATURES}
 LABEL = "precision"  # one row, no install steps

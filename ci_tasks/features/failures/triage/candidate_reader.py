@@ -96,8 +96,10 @@ class CandidateReader:
     def feed(self, number: int, raw: bytes, before: bytes) -> bool:
         """One line of the log, with what stood before it. Returns whether it told anything."""
         self._eager = max(0, self._eager - 1)
-        if _ECHO in raw[:60] or self._in_script(number, raw):
+        if _ECHO in raw[:60]:
             return False
+        if self._in_script(number, raw):
+            return True  # the same line tells something where it is printed later
         results = [self._read_segment(lines.read(number, segment), before) for segment in segments(raw)]
         return any(results)
 
@@ -107,6 +109,7 @@ class CandidateReader:
             self._script_at = number
         elif raw.startswith(_END_OF_SCRIPT.encode()):
             self._script_at = None
+            return True
         return self._script_at is not None and number - self._script_at < _LONGEST_SCRIPT
 
     def end(self, tail: list[tuple[int, bytes]]) -> None:
