@@ -34,7 +34,6 @@ _OF_TRACEBACK = re.compile(r"^\s*File \"|^\s{4,}|Traceback \(most recent|^\^+$|^
 _LAST = 10  # lines before the end
 _FEWEST_LETTERS = 10  # of a line at the end that says something
 _SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
-_LONGEST_SCRIPT = 1000  # lines; the end mark of a log that was cut may be missing
 _SHORTEST = 12  # characters of a line that is only loud
 _MOST_ORIGINS = 64
 _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
@@ -81,7 +80,7 @@ class CandidateReader:
         self._message: tuple[Candidate, int] | None = None
         self.engines = dict.fromkeys(_ENGINES, 0)
         self._distinct = 0
-        self._script_at: int | None = None
+        self._is_ours = self._is_script = False
         self.succeeded_at = self.got_on_at = self.ended_at = 0
         self.last: PrefixedLine | None = None
         self.failed = False
@@ -97,20 +96,23 @@ class CandidateReader:
         """One line of the log, with what stood before it. Returns whether it told anything."""
         self._eager = max(0, self._eager - 1)
         if _ECHO in raw[:60]:
+            self._is_ours = self._is_script = False
             return False
-        if self._in_script(number, raw):
+        if self._in_our_script(number, raw):
             return True  # the same line tells something where it is printed later
         results = [self._read_segment(lines.read(number, segment), before) for segment in segments(raw)]
         return any(results)
 
-    def _in_script(self, number: int, raw: bytes) -> bool:
-        """Whether the line is of what our own runs print of a step before they run it, as GitHub does in colour."""
+    def _in_our_script(self, number: int, raw: bytes) -> bool:
+        """Whether the line is of what our own runs print of a step before they run it. Such a log begins with a step,
+        and has no colour; in GitHub's the colour tells, and groups whose title begins with Run may be a program's."""
         if raw.startswith(_SCRIPT.encode()):
-            self._script_at = number
+            self._is_ours = self._is_ours or number == 1
+            self._is_script = self._is_ours
         elif raw.startswith(_END_OF_SCRIPT.encode()):
-            self._script_at = None
-            return True
-        return self._script_at is not None and number - self._script_at < _LONGEST_SCRIPT
+            self._is_script = False
+            return self._is_ours
+        return self._is_script
 
     def end(self, tail: list[tuple[int, bytes]]) -> None:
         """The last lines, whatever they say: whether the job got through, and what it said last."""
@@ -307,13 +309,18 @@ def _is_text(shown: str) -> bool:
 
 
 def _without_scripts(read: Sequence[PrefixedLine]) -> list[PrefixedLine]:
-    """The lines but for what GitHub's runner prints of a step before it runs it: its script and environment."""
-    lines, inside = [], False
+    """The lines but for what GitHub's runner prints of a step before it runs it: its script and environment. That ends
+    before the step begins: a group without an end is a program's."""
+    lines: list[PrefixedLine] = []
+    group: list[PrefixedLine] = []
     for line in read:
-        inside = (inside or line.text.startswith(_SCRIPT)) and not line.text.startswith(_END_OF_SCRIPT)
-        if not inside and not line.text.startswith(_END_OF_SCRIPT):
-            lines.append(line)
-    return lines
+        if line.text.startswith(_SCRIPT):
+            lines, group = [*lines, *group], [line]
+        elif line.text.startswith(_END_OF_SCRIPT):
+            group = []
+        else:
+            (group or lines).append(line)
+    return [*lines, *group]
 
 
 _STRONGEST = 3

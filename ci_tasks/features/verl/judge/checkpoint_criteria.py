@@ -21,7 +21,7 @@ def checkpoint_files(run: TrainingRun) -> Iterator[Criterion]:
     a file that is empty when it is read stays so. A line of the log is no file: without the hook nothing is shown."""
     both: tuple[tuple[str, Sequence[SavedFiles | LoadedCheckpoint]], ...]
     both = ((WRITTEN, run.hooked.saved), *([(READ, run.hooked.loaded)] if run.training.resumes else []))
-    step = f"global_step_{run.training.steps - 1}"
+    step = f"global_step_{run.training.steps - 1}"  # a directory's name
     for name, records in both:
         if not records:
             yield not_seen(name, "no process noted one", "rerun with the probe, in an environment that it can see")
@@ -35,7 +35,7 @@ def checkpoint_files(run: TrainingRun) -> Iterator[Criterion]:
         bare = [record.path for record in records if not any(file.startswith(f"{record.path}/") for file in sizes)]
         if errors:
             yield contradicted(name, errors[0], follow_up=_FIX)
-        elif name == READ and (other := [record.path for record in records if step not in record.path]):
+        elif name == READ and (other := [record.path for record in records if step not in record.path.split("/")]):
             yield contradicted(name, f"{other[0]} is not of {step}", follow_up=_FIX)
         elif empty and name == READ:
             yield contradicted(name, f"{empty[0]} is empty", follow_up=_FIX)

@@ -91,7 +91,7 @@ def hooked_training(evidence: RunEvidence | None) -> HookedTraining:
         sizes=_sizes(noted(evidence, ParallelSizes)),
         saved=tuple(record for _, record in noted(evidence, SavedFiles)),
         loaded=tuple(record for _, record in noted(evidence, LoadedCheckpoint)),
-        methods=tuple(dict.fromkeys(_hashable(peft) for _, peft in noted(evidence, AppliedPeft))),
+        methods=tuple(dict.fromkeys(peft for _, peft in noted(evidence, AppliedPeft))),
     )
 
 
@@ -163,7 +163,3 @@ def _wrapper(wrappers: Sequence[str]) -> str:
         if name == "DistributedDataParallel":
             return DDP
     return ""
-
-
-def _hashable(peft: AppliedPeft) -> AppliedPeft:
-    return replace(peft, target_modules=tuple(peft.target_modules))

@@ -286,3 +286,10 @@ def test_a_steps_script_is_no_reason_though_it_quotes_errors() -> None:
     said = triage([f"{script}KeyError: 'lr'\n##[error]Process completed with exit code 1.\n".encode()])
     assert said.line == "KeyError: 'lr'"
     assert all(other.line_no > 4 for other in said.candidates)
+
+
+@pytest.mark.parametrize("end", ["##[endgroup]\n", ""])
+def test_a_programs_own_group_may_hold_the_reason(end: str) -> None:
+    log = f"Current runner version: '2.3'\n##[group]Run tests\nKeyError: 'lr'\n{end}"
+    ended = "##[error]Process completed with exit code 1.\n"
+    assert triage([(log + ended).encode()]).line == "KeyError: 'lr'"

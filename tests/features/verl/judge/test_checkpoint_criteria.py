@@ -27,8 +27,8 @@ CASES: dict[str, tuple[Training, HookedTraining, list[tuple[str, str, str]]]] = 
     ),
     "of another step": (
         RESUME,
-        HookedTraining(saved=(WHOLE,), loaded=(LoadedCheckpoint("/c/global_step_7", 0, {"model.json": 10}),)),
-        [IS_WRITTEN, (READ, CONTRADICTED, "/c/global_step_7 is not of global_step_1")],
+        HookedTraining(saved=(WHOLE,), loaded=(LoadedCheckpoint("/c/global_step_10", 0, {"model.json": 10}),)),
+        [IS_WRITTEN, (READ, CONTRADICTED, "/c/global_step_10 is not of global_step_1")],
     ),
     "empty": (
         SAVE,
