@@ -1,10 +1,14 @@
 """What holds for all tests: a signal that whoever started pytest ignores (`nohup`, a job in the background) is not
-ignored by what the tests start, nor by pytest, which gets some of them itself. And `record`, which records what a test
-that a test wrote launches."""
+ignored by what the tests start, nor by pytest, which gets some of them itself. What a person's shells read at login is
+not read, and byte code is kept. And `record`, which records what a test that a test wrote launches."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +31,11 @@ pytest_plugins = ["tests.fixtures"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))  # pip's wheels
+os.environ["HOME"] = tempfile.mkdtemp(prefix="ci-tasks-test-home-")
+atexit.register(shutil.rmtree, os.environ["HOME"], ignore_errors=True)
+# Set in many images; each program that a test starts would compile all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _HELPERS_FILE = "slime/utils/external_utils/command_utils.py"  # where tests import their helpers from
 

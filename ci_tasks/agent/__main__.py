@@ -10,10 +10,9 @@ import signal
 import sys
 from typing import List
 
-from . import run_directory, signals, supervisor
+# What a command alone needs is imported there: the container adapter runs once for each docker of the job.
+from . import run_directory, signals
 from .agent_log import log_traceback
-from .cleanup import cancel as cancel_run
-from .containers import adapter, shell
 
 _START_SECONDS = 30.0  # until the run has a status; a file system that hangs must not hang the caller
 
@@ -30,8 +29,12 @@ def main(argv: List[str]) -> int:
 
             return batch(run_dir)
         if command == "shell":
+            from .containers import shell
+
             return shell.main(run_dir)
         if command == "docker":
+            from .containers import adapter
+
             return adapter.main(argv[3:], run_dir)
         if command == "hang":
             from .hang import collect
@@ -74,6 +77,8 @@ def start(run_dir: str) -> int:
 
 def cancel(run_dir: str) -> int:
     """Cancel the run, also where its agent has died."""
+    from .cleanup import cancel as cancel_run
+
     try:
         cancel_run.cancel(run_dir)
     except cancel_run.CancelError as problem:
@@ -90,6 +95,8 @@ def _detach(run_dir: str, write: int) -> None:
         if os.fork():
             os._exit(0)
         _close_inherited(run_dir, write)
+        from . import supervisor
+
         supervisor.supervise(run_dir, report.close)
     except BaseException as error:
         log_traceback(run_dir, "the agent", error)

@@ -2,38 +2,78 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib.machinery
+import importlib.util
 import io
+import marshal
 import os
+import types
 import zipfile
-from typing import List
+from typing import List, Tuple
 
 _MAIN = "import sys\nfrom agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal sources give equal bytes
+_UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: named by the source's hash, which nobody compares
 
 
 def build() -> bytes:
-    """The bytes of agent.pyz."""
-    here = os.path.dirname(os.path.abspath(__file__))
+    """The bytes of agent.pyz: sources alone, so that equal sources give equal bytes."""
+    return _zipped([("__main__.py", _MAIN.encode()), *(("agent/" + name, _read(name)) for name in _names())])
+
+
+@functools.lru_cache(maxsize=1)
+def with_bytecode(archive: bytes) -> bytes:
+    """The same agent with this Python's byte code beside each source: to compile is half of an agent's start. Another
+    version of Python finds a foreign magic number, and compiles the source."""
+    entries: List[Tuple[str, bytes]] = []
+    with zipfile.ZipFile(io.BytesIO(archive)) as sources:
+        for name in sources.namelist():
+            source = sources.read(name)
+            header = importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(source)
+            entries += [(name, source), (name + "c", header + marshal.dumps(_compiled(name, source)))]
+    return _zipped(entries)
+
+
+def _compiled(name: str, source: bytes) -> types.CodeType:
+    """From the byte code that Python keeps beside our own files, where that is of this source."""
+    path = _path(name[len("agent/") :])
+    loader = importlib.machinery.SourceFileLoader(name, path)
+    try:
+        kept = loader.get_code(name) if loader.get_data(path) == source else None
+    except OSError:  # removed, or in a zip file
+        kept = None
+    return kept or compile(source, name, "exec", dont_inherit=True)
+
+
+def _zipped(entries: List[Tuple[str, bytes]]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
-        for name in _sources(here):
-            with open(os.path.join(here, name), encoding="utf-8") as source:
-                entry = zipfile.ZipInfo("agent/" + name, _EPOCH)
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, source.read())
+        for name, content in entries:
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content)
     return out.getvalue()
 
 
-def _sources(top: str) -> List[str]:
-    names = [
+def _names() -> List[str]:
+    top = _path("")
+    return sorted(
         os.path.relpath(os.path.join(directory, name), top)
         for directory, _, files in os.walk(top)
         for name in files
         if name.endswith(".py")
-    ]
-    return sorted(names)
+    )
+
+
+def _read(name: str) -> bytes:
+    with open(_path(name), "rb") as source:
+        return source.read()
+
+
+def _path(name: str) -> str:
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
 
 
 def digest(archive: bytes) -> str:

@@ -28,7 +28,7 @@ _GLANCE = 0.02  # seconds between two looks at a run that somebody waits for
 
 def write_run_dir(run: RunDir, plan: Plan) -> None:
     """Everything that the agent needs, in one directory that can also be copied elsewhere."""
-    create_run_directory.write_run_dir(run, plan, archive.build())
+    create_run_directory.write_run_dir(run, plan, archive.with_bytecode(archive.build()))
 
 
 def start(run: RunDir, secrets: Mapping[str, str] = _NONE) -> None:

@@ -137,7 +137,9 @@ def remove_venv(directory: str) -> list[str]:
 
 def write(setup: SharedSetup, host: HostSpec) -> None:
     """The environment's own run directory; `bash run.sh` in it makes it ready."""
-    create_run_directory.write_run_dir(RunDir(setup.directory), setup_plan(setup, host), archive.build())
+    create_run_directory.write_run_dir(
+        RunDir(setup.directory), setup_plan(setup, host), archive.with_bytecode(archive.build())
+    )
 
 
 def setup_plan(setup: SharedSetup, host: HostSpec) -> Plan:

@@ -49,6 +49,21 @@ def test_it_holds_every_module_of_the_agent_and_nothing_else() -> None:
     assert sorted(names) == sorted(["__main__.py", *(f"agent/{path.relative_to(ROOM)}" for path in SOURCES)])
 
 
+def test_byte_code_is_that_of_the_archives_own_sources(tmp_path: Path) -> None:
+    """A file that has changed since the archive was built must not reach into it."""
+    changed = io.BytesIO(archive.build())
+    with zipfile.ZipFile(changed, "a") as agent:
+        agent.writestr("agent/extra.py", "print('as archived')")
+    (tmp_path / "agent.pyz").write_bytes(archive.with_bytecode(changed.getvalue()))
+    names = zipfile.ZipFile(tmp_path / "agent.pyz").namelist()
+    sources = [name for name in names if name.endswith(".py")]
+    assert len(sources) > len(SOURCES) and sorted(names) == sorted(sources + [f"{name}c" for name in sources])
+    for python in [sys.executable, *filter(None, map(_interpreter, OLD))]:
+        imported = [python, "-c", "import sys; sys.path = ['agent.pyz', *sys.path]; import agent.extra, agent.codec"]
+        done = subprocess.run(imported, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout == "as archived\n"
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=[path.name for path in SOURCES])
 def test_the_agent_is_python_3_8_and_imports_the_standard_library_only(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 from .. import create_run_directory, host_queries, run_directory
+from ..archive import with_bytecode
 from ..cleanup import cancel as cancel_run
 from ..cleanup.remove_run import remove_run
 from ..environments.store import EnvironmentStore
@@ -114,7 +115,8 @@ def create(session: ServeSession, request: messages.Create, number: int) -> Done
             shutil.rmtree(request.plan.workspace, ignore_errors=True)
             with _store_errors():
                 session.store(form_of(request.parts[0].tree)).check_out(request.parts, request.plan.workspace)
-        create_run_directory.write_run_dir(run, replace(request.plan, script=request.script), session.archive)
+        plan = replace(request.plan, script=request.script)
+        create_run_directory.write_run_dir(run, plan, with_bytecode(session.archive))
     return Done()
 
 
