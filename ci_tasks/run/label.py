@@ -251,7 +251,7 @@ def write_junit(result: LabelResult) -> str:
 
 def _print_no_rows(source: CheckoutSource, request: RunRequest, ready: PreparedBatch) -> None:
     shutil.rmtree(ready.batch.path, ignore_errors=True)
-    why = f"label {request.label} has no row here"
+    why = f"label {request.label} has no row here: its `if:` is false for a pull request, or its matrix is empty"
     if source.suite.is_changed(request.label):
         why = f"no test file is new or modified since {request.base or BASE}"
     print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")

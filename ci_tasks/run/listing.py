@@ -58,7 +58,7 @@ def list_jobs(
 def why_no_rows(source: CheckoutSource, label: str, base: str | None, *, run_needs: bool) -> str:
     """Why `label` has none. With `run_needs` the workflow has decided, whose reason is not known."""
     if run_needs or not source.suite.is_changed(label):
-        return f"label {label} has no row here"
+        return f"label {label} has no row here: its `if:` is false for a pull request, or its matrix is empty"
     return f"label {label} has no row: no test file is new or modified since {base or BASE} (--base REV names another)"
 
 

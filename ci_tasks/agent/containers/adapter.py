@@ -22,6 +22,7 @@ from ..records import Deviation, Plan
 from ..run_directory import RunDir, read_plan
 from . import apptainer, kept, podman, probe_mounts, pyxis, ray_nodes
 from .bare import bare_deviations, container_command, container_environment, inner_environment
+from .container_names import names_here, with_names_here
 from .docker_argv import DockerArgvError, DockerRun, is_run, option, parse_run, render, split_global
 from .journal import ContainerBlocked, journal, masked_invocation, record_container, record_pull
 from .mounts import bind_sources
@@ -184,7 +185,8 @@ def _run_other_command(argv: list[str], rules: ContainerRules, run_dir: RunDir) 
     is_pull = args[:1] == ["pull"] or args[:2] == ["image", "pull"]
     here = [*argv[:-1], podman.qualified_image(argv[-1])] if is_pull and rules.runtime == PODMAN else argv
     with journal(run_dir) as invocations:
-        invocations.append(masked_invocation(argv, here, [], rules.runtime, None))
+        here, deviations = with_names_here(here, names_here(invocations))
+        invocations.append(masked_invocation(argv, here, deviations, rules.runtime, None))
     if is_pull:
         record_pull(run_dir, args[-1])
     return _execute(program, [rules.runtime, *here], os.environ)
