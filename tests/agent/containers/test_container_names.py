@@ -33,7 +33,8 @@ def test_a_removal_that_only_stops_is_a_deviation() -> None:
 
 def test_the_last_container_of_a_name_is_meant() -> None:
     runs = [
-        DockerInvocation(("run", "--name=box", "image"), (), (), name, "docker") for name in ("ci-tasks-1", "ci-tasks-2")
+        DockerInvocation(("run", "--name=box", "image"), (), (), name, "docker")
+        for name in ("ci-tasks-1", "ci-tasks-2")
     ]
     other = DockerInvocation(("run", "image"), (), (), "ci-tasks-3", "docker")
     pull = DockerInvocation(("pull", "image"), (), (), None, "docker")

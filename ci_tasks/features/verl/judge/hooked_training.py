@@ -14,6 +14,7 @@ from ci_tasks.agent.probe.records import ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.hook_records import (
     AppliedPeft,
     BuiltModel,
+    HookedModule,
     LoadedCheckpoint,
     ParallelSizes,
     RoleConfig,
@@ -26,6 +27,7 @@ from ci_tasks.features.verl.judge.process_evidence import process_name
 from ci_tasks.features.verl.judge.resolved_settings import Settings
 
 DDP, FSDP = "DDP", "Megatron-FSDP"
+PROVIDES = "ModelProviderMixin.provide_distributed_model"
 _SIZES = {
     "tensor": "tensor_model_parallel_size",
     "pipeline": "pipeline_model_parallel_size",
@@ -67,11 +69,15 @@ class BuiltSize:
 
 @dataclass(frozen=True)
 class HookedTraining:
-    """`providers` are classes of Bridge's providers that built a model; `sizes` by their Megatron name."""
+    """`providers` are classes of Bridge's providers that built a model; `watches_providers` says that the hook was at
+    the function by which each of them does. `sizes` are by their Megatron name. `engines` are the classes of the
+    rollout's servers, each with a process that noted it."""
 
     models: tuple[TrainedModel, ...] = ()
     roles: tuple[RoleSettings, ...] = ()
     providers: tuple[str, ...] = ()
+    watches_providers: bool = False
+    engines: Mapping[str, str] = field(default_factory=dict)
     methods: tuple[AppliedPeft, ...] = ()
     sizes: Mapping[str, BuiltSize] = field(default_factory=dict)
     saved: tuple[SavedFiles, ...] = ()
@@ -88,6 +94,12 @@ def hooked_training(evidence: RunEvidence | None) -> HookedTraining:
         ),
         roles=tuple(_roles(noted(evidence, RoleConfig))),
         providers=tuple(sorted({model.provider for _, model in built if model.provider})),
+        watches_providers=any(PROVIDES in module.found for _, module in noted(evidence, HookedModule)),
+        engines={
+            config.owner: process_name(process)
+            for process, config in noted(evidence, RoleConfig)
+            if config.role == "rollout_server" and config.owner
+        },
         sizes=_sizes(noted(evidence, ParallelSizes)),
         saved=tuple(record for _, record in noted(evidence, SavedFiles)),
         loaded=tuple(record for _, record in noted(evidence, LoadedCheckpoint)),

@@ -26,7 +26,8 @@ class QuotedLine:
 
 @dataclass(frozen=True)
 class PreflightCheck:
-    """What the preflight found: `status` is pass, fail, skipped or blocked."""
+    """What the preflight found: `status` is pass, fail, skipped or blocked; of Bridge's checks on a host that simulates
+    also simulated."""
 
     key: str
     status: str

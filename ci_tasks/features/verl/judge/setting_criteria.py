@@ -11,6 +11,7 @@ from ci_tasks.features.verl.levels.levels import SETTINGS
 
 AS_ASKED = "settings as asked"
 NON_VANILLA = "non-vanilla Bridge"
+ENGINE = "rollout engine"
 _OTHER_VERL = "this verl does not have these settings: use a revision that has them, or do not ask for them"
 _MOST_NAMED = 12
 
@@ -54,6 +55,10 @@ def non_vanilla(run: TrainingRun) -> Criterion:
     if vanilla is not None:
         text = "a model was built past Megatron-Bridge: with it, verl prints no TF config"
         return contradicted(NON_VANILLA, text, line_place(vanilla), RERUN_AS_ASKED)
+    if run.hooked.models and run.hooked.watches_providers and not providers:
+        model = run.hooked.models[0]
+        text = f"{model.built.model or 'a model'} was built without a provider of Megatron-Bridge"
+        return contradicted(NON_VANILLA, text, model.process, RERUN_AS_ASKED)
     if not settings.resolved:
         if providers:
             return shown(NON_VANILLA, f"built by {', '.join(providers)} of Megatron-Bridge")
@@ -73,6 +78,24 @@ def non_vanilla(run: TrainingRun) -> Criterion:
     if any(value is MISSING for _, value in wrong):
         return not_seen(NON_VANILLA, text, _OTHER_VERL, settings.place)
     return contradicted(NON_VANILLA, text, settings.place, RERUN_AS_ASKED)
+
+
+def rollout_engine(run: TrainingRun) -> Criterion:
+    """Whether rollouts came from the engine that was asked for: by its servers' class, else by what verl resolved,
+    which the guide takes as well."""
+    wanted, resolved = run.training.env.get("ENGINE", ""), run.facts.settings.get(SETTINGS["ENGINE"])
+    wrong = [name for name in run.hooked.engines if not name.lower().startswith(wanted.lower())]
+    if wrong:
+        return contradicted(ENGINE, f"{wrong[0]} served, not {wanted}", run.hooked.engines[wrong[0]], RERUN_AS_ASKED)
+    if run.hooked.engines:
+        name, place = next(iter(run.hooked.engines.items()))
+        return shown(ENGINE, f"{wanted}: {name} served", place)
+    if not run.facts.settings.resolved or resolved is MISSING:
+        return not_seen(ENGINE, "neither its servers nor the resolved settings were seen", SEE_PROBE)
+    text = f"{value_text(resolved)} in the resolved settings; no process noted its server"
+    if not equals_requested(wanted, resolved):
+        return contradicted(ENGINE, text, run.facts.settings.place, RERUN_AS_ASKED)
+    return shown(ENGINE, text, run.facts.settings.place)
 
 
 def value_text(value: object) -> str:

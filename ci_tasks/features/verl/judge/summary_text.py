@@ -160,6 +160,8 @@ def follow_ups(
     checks = facts.preflight.get(BRIDGE_CHECKS)
     if checks is not None and checks.status == "fail":
         steps.insert(0, "provider fix: the focused Bridge checks have to pass before the external run says anything")
+    elif result == NOT_PROVEN and (checks is None or checks.status != "pass"):
+        steps.insert(0, "run the focused Bridge checks: give the image uv or pytest, and --test FILE for others")
     steps.extend(step for verdict in verdicts if verdict.status != PASS for step in verdict.follow_ups)
     if skipped := [verdict.training.name for verdict in verdicts if verdict.status == SKIPPED]:
         steps.append(f"rerun what was skipped: {', '.join(skipped)}")

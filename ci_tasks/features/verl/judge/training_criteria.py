@@ -11,7 +11,7 @@ from ci_tasks.features.verl.judge.checkpoint_criteria import checkpoint_files
 from ci_tasks.features.verl.judge.failure_stages import CHANGE, CONSTRUCTION, ENVIRONMENT, UNCLEAR, locate_logged
 from ci_tasks.features.verl.judge.log_records import Metrics, TrainingFacts
 from ci_tasks.features.verl.judge.model_criteria import lora, parallel_sizes, wrapper
-from ci_tasks.features.verl.judge.setting_criteria import non_vanilla, settings_as_asked
+from ci_tasks.features.verl.judge.setting_criteria import non_vanilla, rollout_engine, settings_as_asked
 from ci_tasks.features.verl.judge.training_run import TrainingRun, line_place
 from ci_tasks.features.verl.levels.criterion import Criterion, contradicted, not_seen, shown
 from ci_tasks.features.verl.levels.levels import Training
@@ -33,6 +33,7 @@ def criteria_of(run: TrainingRun) -> tuple[Criterion, ...]:
         *run.imports,
         settings_as_asked(run),
         non_vanilla(run),
+        rollout_engine(run),
         *lora(run),
         wrapper(run),
         *parallel_sizes(run),

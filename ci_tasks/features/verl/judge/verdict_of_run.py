@@ -7,8 +7,8 @@ a criterion of a training is contradicted                    Fail
 one is, and the environment or the command is the reason     Blocked
 a criterion of a training was not seen                       Not proven
 a training was not run                                       Blocked
-the imports or the whole log were not seen, or the run       Not proven
-failed for what no criterion sees
+the imports, the whole log or a pass of the focused checks   Not proven
+were not seen, or the run failed for what no criterion sees
 none of these                                                Pass
 """
 
@@ -50,6 +50,7 @@ from ci_tasks.features.verl.levels.summary import (
 )
 
 _FAILED = ("fail", "blocked")
+_CHECKED = ("pass", "simulated")  # of the focused checks: what a simulated Bridge shows is nothing either way
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class _RunVerdict:
     @property
     def passed_level(self) -> int | None:
         """The highest level whose criteria were met, with those of the levels below it that it needs."""
-        if not self.check_imports.shown or self._mark(BRIDGE_CHECKS) == "fail" or not self._logged:
+        if not self.check_imports.shown or self._mark(BRIDGE_CHECKS) not in _CHECKED or not self._logged:
             return None
         reached = None
         for level in sorted({verdict.training.level for verdict in self.verdicts}):
@@ -198,6 +199,8 @@ class _RunVerdict:
             return NOT_PROVEN, f"the log is not whole: {self.ended.log_error or 'there is none'}"
         if not self.check_imports.shown:
             return NOT_PROVEN, f"{IMPORT} was not shown: {self.check_imports.text}"
+        if self._mark(BRIDGE_CHECKS) not in _CHECKED:
+            return NOT_PROVEN, f"all trainings passed, but no pass of the focused Bridge checks: {self._checks().text}"
         return NOT_PROVEN, self._ending()
 
     def _blocking(self) -> Iterator[PreflightCheck]:

@@ -59,8 +59,8 @@ mkdir -p "$HOME"
 """
 
 _CHECKS = r"""
-# Focused checks of Bridge first; without uv the image is no place for them. A test that failed is told from one that
-# could not be run: only the first ends the run, before it takes a GPU.
+# Focused checks of Bridge first. A test that failed is told from one that could not be run: only the first ends the
+# run, before it takes a GPU. Without uv this is no Bridge development environment: there only a pass says something.
 cd "$BRIDGE_REPO" || stop bridge-checks blocked "there is no $BRIDGE_REPO"
 bridge_checks() {{
   local said code last why
@@ -68,26 +68,27 @@ bridge_checks() {{
     mark bridge-checks skipped "this revision of Bridge has none of "{names}"; --test FILE names others"
     return
   fi
+  local python=(uv run python)
   if ! command -v uv > /dev/null 2>&1; then
-    mark bridge-checks skipped "no uv here; run uv run python -m pytest -q $* in a Bridge development environment"
-    return
+    {without_uv}
+    python=(python3)
   fi
   said=$(mktemp)
-  COLUMNS=400 uv run python -m pytest -q "$@" 2>&1 | tee "$said"
+  COLUMNS=400 "${{python[@]}}" -m pytest -q "$@" 2>&1 | tee "$said"
   code=${{PIPESTATUS[0]}}
   last=$(grep -v '^[[:space:]]*$' "$said" | last)
   why=$(grep -E '^(FAILED|ERROR) .* - |^E +(ModuleNotFound|Import)Error: ' "$said" | cut -c 1-300)
   rm -f -- "$said"
   if [ "$code" = 0 ] && [[ $last = *' passed'* ]]; then
-    mark bridge-checks pass "$last: uv run python -m pytest -q $*"
+    mark bridge-checks pass "$last: ${{python[*]}} -m pytest -q $*"
   elif [ "$code" = 0 ]; then
     mark bridge-checks skipped "no test ran: $last"
-  elif [[ $code = [12] ]] && printf '%s\n' "$why" | grep -vP {not_bridge} | grep -q .; then
+  elif [[ ${{python[0]}} = uv && $code = [12] ]] && printf '%s\n' "$why" | grep -vP {not_bridge} | grep -q .; then
     why=$(printf '%s\n' "$why" | grep -vP {not_bridge} | head -n 1)
     stop bridge-checks fail "$why: uv run python -m pytest -q $*"
   else
     why=$(printf '%s\n' "$why" | head -n 1)
-    mark bridge-checks blocked "exit code $code: ${{why:-$last}}"
+    mark bridge-checks blocked "exit code $code: ${{why:-$last}}: ${{python[*]}} -m pytest -q $*"
   fi
 }}
 shopt -s nullglob
@@ -95,6 +96,8 @@ found=({patterns})
 shopt -u nullglob
 bridge_checks "${{found[@]}}" {tests}
 """
+
+_SIMULATED_CHECKS = 'mark bridge-checks simulated "no uv here, and a simulated Bridge shows nothing"; return'
 
 _DEVICES = r"""
 if [ -n "${CUDA_VISIBLE_DEVICES:-}${HIP_VISIBLE_DEVICES:-}" ] && [ -n "${ROCR_VISIBLE_DEVICES:-}" ]; then
@@ -257,6 +260,7 @@ def render(
             names=shlex.quote(", ".join(BRIDGE_TESTS)),
             tests=" ".join(map(shlex.quote, request.bridge_tests)),
             not_bridge=shlex.quote(_NOT_BRIDGE),
+            without_uv=_SIMULATED_CHECKS if simulated else "",
         ),
         _DEVICES,
         _ROOM.format(least=_ROOM_GB if not request.dummy_config else 1),

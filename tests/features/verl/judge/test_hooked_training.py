@@ -9,7 +9,7 @@ import pytest
 
 from ci_tasks.agent.probe.records import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.hook_records import HOOK
-from ci_tasks.features.verl.judge.hooked_training import with_hooks
+from ci_tasks.features.verl.judge.hooked_training import PROVIDES, with_hooks
 from ci_tasks.features.verl.judge.read_log import read_run
 from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
 from tests.features.verl.judge.conftest import ROOT
@@ -107,6 +107,14 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"metrics": {"values": {"actor/pg_loss": "nan"}}}, "Fail", "actor/pg_loss is nan at step 1"),
     ({"metrics": []}, "Not proven", "no metrics of global step 1"),
     ({"config": []}, "Not proven", "does not show verl's resolved settings"),
+    (
+        {"model": {"provider": ""}, "hooked": {"module": "m", "found": [PROVIDES]}},
+        "Fail",
+        "GPTModel was built without a provider of Megatron-Bridge",
+    ),
+    ({"model": {"provider": ""}, "hooked": {"module": "m", "missing": [PROVIDES]}}, "Pass", "Level 0 passed"),
+    ({"config": [{}, {"role": "rollout_server", "owner": "vLLMHttpServer"}]}, "Pass", "Level 0 passed"),
+    ({"config": [{}, {"role": "rollout_server", "owner": "SGLangHttpServer"}]}, "Fail", "SGLangHttpServer served, not"),
     ({"config": {"settings": {VANILLA: True}}}, "Fail", f"{VANILLA}=True, not False"),
 ]
 

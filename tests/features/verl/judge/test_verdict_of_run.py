@@ -436,12 +436,22 @@ def test_focused_bridge_checks_that_fail_fail_the_run(writer: Writer) -> None:
     assert summary.passed_level is None
 
 
-def test_skipped_bridge_checks_leave_a_pass_with_a_limitation(writer: Writer) -> None:
-    log = writer.preflight(bridge_checks="skipped: the image has no uv") + writer.training(trainings(writer.request)[0])
+@pytest.mark.parametrize(
+    ("mark", "result"),
+    [
+        ("skipped: no such test", "Not proven"),
+        ("blocked: exit code 2", "Not proven"),
+        (None, "Not proven"),
+        ("simulated: no uv", "Pass"),  # nothing that a simulating host shows is evidence
+    ],
+)
+def test_bridge_checks_that_nobody_saw_pass_leave_no_pass(mark: str | None, result: str, writer: Writer) -> None:
+    log = writer.preflight(bridge_checks=mark) + writer.training(trainings(writer.request)[0])
     summary = writer.judged(writer.request, log)
-    assert summary.result == "Pass"
-    assert lines(summary)[CHECKS] == "Skipped - the image has no uv"
-    assert "focused Bridge checks were not run: the image has no uv" in summary.limitations
+    assert (summary.result, summary.passed_level) == (result, 0 if result == "Pass" else None)
+    assert lines(summary)[CHECKS].startswith("Skipped - ")
+    assert any(line.startswith("focused Bridge checks were not run") for line in summary.limitations)
+    assert any(step.startswith("run the focused Bridge checks") for step in summary.follow_ups) is (result != "Pass")
 
 
 def test_a_worker_that_nobody_looked_at_is_no_pass(writer: Writer) -> None:

@@ -128,6 +128,16 @@ def test_bridge_checks_that_fail_are_told_from_those_that_cannot_run(
     assert (lines[1:] == []) is outcome.startswith("fail")
 
 
+@pytest.mark.parametrize(
+    ("simulated", "code", "outcome"),
+    [(False, 0, "pass: 3 passed: python3 -m pytest"), (False, 1, "blocked: exit code 1"), (True, 0, "simulated: ")],
+)
+def test_without_uv_only_a_pass_says_something(tmp_path: Path, simulated: bool, code: int, outcome: str) -> None:
+    text = "3 passed" if code == 0 else "FAILED a.py::t - AssertionError"
+    mark, _ = checks_of_bridge(tmp_path, code, text, tests=(), runner="python3", simulated=simulated)
+    assert mark.startswith(f"ci-tasks-verl: bridge-checks: {outcome}")
+
+
 def test_a_revision_without_such_tests_has_none_to_run(tmp_path: Path) -> None:
     mark, _ = checks_of_bridge(tmp_path, 0, "1 passed", tests=(), named=())
     assert mark.startswith(
@@ -136,10 +146,16 @@ def test_a_revision_without_such_tests_has_none_to_run(tmp_path: Path) -> None:
 
 
 def checks_of_bridge(
-    root: Path, code: int, text: str, tests: tuple[str, ...], named: tuple[str, ...] = ("extra::test",)
+    root: Path,
+    code: int,
+    text: str,
+    tests: tuple[str, ...],
+    named: tuple[str, ...] = ("extra::test",),
+    runner: str = "uv",
+    simulated: bool = False,
 ) -> list[str]:
-    """The lines of the checks' part of a level, with a uv that ends so, and of what comes after it."""
-    bridge, uv = root / "Megatron-Bridge", root / "bin/uv"
+    """The lines of the checks' part of a level, with a uv or Python that ends so, and of what comes after it."""
+    bridge, uv = root / "Megatron-Bridge", root / "bin" / runner
     for file in (uv, *(bridge / test for test in tests)):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -147,8 +163,9 @@ def checks_of_bridge(
     uv.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\nexit {code}\n")
     uv.chmod(0o755)
     level_request = LevelRequest(0, bridge_tests=named)
-    script = render(level_request, trainings(level_request))
+    script = render(level_request, trainings(level_request), simulated=simulated)
     script = script[: script.index('if [ -n "${CUDA_VISIBLE_DEVICES:-}')] + "mark after pass x\n"
     env = {"PATH": f"{uv.parent}:{os.environ['PATH']}", "GITHUB_WORKSPACE": str(root), "HOME": str(root)}
+    env["CI_TASKS_RUN_DIR"] = str(root)
     done = subprocess.run(["bash", "-c", script], env=env, text=True, capture_output=True)
     return [line for line in done.stdout.splitlines() if line.startswith("ci-tasks-verl: ")]
