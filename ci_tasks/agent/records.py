@@ -446,6 +446,7 @@ class DockerVersions:
 class Environment:
     """What a run was run with. Without a container `python` and the packages are those of its steps."""
 
+    kernel: Optional[str] = None
     driver: Optional[str] = None
     gpus: Tuple[GpuModel, ...] = ()
     docker: Optional[DockerVersions] = None

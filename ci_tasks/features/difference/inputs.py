@@ -1,0 +1,46 @@
+"""Two sides' inputs → what differs, what is the same, and what was not seen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ci_tasks.features.difference.result import AXES, NO_VALUE, OVERLAY, SUBMODULE, ComparedRun, InputDifference
+
+
+def compare_inputs(
+    old: ComparedRun, new: ComparedRun
+) -> tuple[tuple[InputDifference, ...], tuple[str, ...], tuple[str, ...]]:
+    """The differences by axis, the axes that are the same, and a line for what a side, or both, did not show."""
+    differences: list[InputDifference] = []
+    same: list[str] = []
+    not_seen: dict[str, list[str]] = {}
+    for axis in _axes(old, new):
+        sides = [(run.id, run.inputs.get(axis)) for run in (old, new)]
+        unseen = [id for id, values in sides if values is None]
+        if unseen:
+            not_seen.setdefault(" and ".join(unseen), []).append(axis)
+            continue
+        found = _compare(axis, old.inputs[axis], new.inputs[axis])
+        differences += found
+        if not found:
+            same.append(axis)
+    return tuple(differences), tuple(same), tuple(f"{', '.join(axes)} of {ids}" for ids, axes in not_seen.items())
+
+
+def axes_of(differences: Sequence[InputDifference]) -> list[str]:
+    return list(dict.fromkeys(difference.axis for difference in differences))
+
+
+def _axes(old: ComparedRun, new: ComparedRun) -> list[str]:
+    """Submodules and overlays that one side alone has are differences too: of the code, so they come behind it."""
+    named = sorted({axis for run in (old, new) for axis in run.inputs if axis.startswith((SUBMODULE, OVERLAY))})
+    return [AXES[0], *named, *AXES[1:]]
+
+
+def _compare(axis: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[InputDifference]:
+    names = [*old, *(name for name in new if name not in old)]
+    return [
+        InputDifference(axis, name, old.get(name, NO_VALUE), new.get(name, NO_VALUE))
+        for name in names
+        if old.get(name) != new.get(name)
+    ]

@@ -1,0 +1,157 @@
+"""A comparison of two runs as text, markdown and a page with both sides' curves in one chart for each metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from markupsafe import Markup
+
+from ci_tasks.features.difference.causes import RULE
+from ci_tasks.features.difference.diff_runs import Compared
+from ci_tasks.features.difference.outputs import FAILURE
+from ci_tasks.features.difference.result import COMMIT, ComparedRun, InputDifference, OutputDifference, RunDifference
+from ci_tasks.report.html.curves import Curve, figures
+from ci_tasks.report.html.templates import assets, environment
+from ci_tasks.report.layout import columns, paragraph
+
+_MOST_OF_AXIS = 12  # differences of one axis that the terminal shows; the page shows all
+_HEAD = ("", "OLD", "NEW")
+
+
+def text(compared: Compared, width: int | None = None) -> list[str]:
+    result = compared.difference
+    lines = [*_sides(compared), *paragraphs(result.notes, width), ""]
+    if result.outputs:
+        lines += ["What came out differs:", "", *_outputs(result, width), ""]
+    else:
+        lines += ["Nothing that came out of them differs, as far as both sides show it.", ""]
+    if result.inputs:
+        lines += ["What went in differs:", "", *_inputs(result, width), ""]
+    elif not result.not_seen:
+        lines += ["Nothing that went in differs.", ""]
+    if result.commits:
+        lines += ["Commits between them, newest first:", *(f"  {commit}" for commit in result.commits), ""]
+    if result.causes:
+        lines += [*paragraph(f"Likely causes, in this order: {RULE}.", width)]
+        for number, cause in enumerate(result.causes, 1):
+            lines += paragraph(f"{number}. {cause.axis}: {cause.why}", width, "   ")
+            lines += [f"   to prove it: {cause.proof}"] if cause.proof else []
+        lines.append("")
+    elif result.outputs:
+        lines += ["No input that was seen on both sides differs: what is not seen may, or the row is flaky.", ""]
+    lines += paragraph(f"The same: {', '.join(result.same) or 'nothing that was seen'}", width)
+    lines += paragraph(f"Not seen: {'; '.join(result.not_seen)}", width) if result.not_seen else []
+    return lines
+
+
+def paragraphs(lines: Sequence[str], width: int | None) -> list[str]:
+    return [wrapped for line in lines for wrapped in paragraph(line, width)]
+
+
+def markdown(compared: Compared) -> list[str]:
+    result = compared.difference
+    lines = [f"### {_cell(result.old)} → {_cell(result.new)}", ""]
+    for title, rows in (
+        ("What came out", [(_name(each), each.old, each.new, each.note) for each in result.outputs]),
+        ("What went in", [(each.axis, each.name, each.old, each.new) for each in result.inputs]),
+    ):
+        head = ("", "old", "new", "") if title == "What came out" else ("axis", "name", "old", "new")
+        if rows:
+            lines += [f"**{title}**", "", _row(head), _row(("---",) * 4), *map(_row, rows), ""]
+    for number, cause in enumerate(result.causes, 1):
+        lines.append(
+            f"{number}. **{_cell(cause.axis)}**: {_cell(cause.why)}" + (f" `{cause.proof}`" if cause.proof else "")
+        )
+    lines += ["", f"The same: {_cell(', '.join(result.same) or 'nothing that was seen')}."]
+    lines += [f"Not seen: {_cell('; '.join(result.not_seen))}."] if result.not_seen else []
+    return lines
+
+
+def page(compared: Compared) -> str:
+    """One file that asks for nothing."""
+    result = compared.difference
+    return (
+        environment("features/difference")
+        .get_template("difference.html.j2")
+        .render(
+            assets=assets(),
+            sections=[
+                ("outputs", "What came out"),
+                ("inputs", "What went in"),
+                ("causes", "Likely causes"),
+                ("charts", "Charts"),
+            ],
+            result=result,
+            rule=RULE,
+            outputs=[(_name(each), each.old, each.new, each.note) for each in result.outputs],
+            inputs=[(each.axis, each.name, each.old, each.new) for each in result.inputs],
+            causes=[(cause.axis, cause.why, cause.proof) for cause in result.causes],
+            charts=Markup(figures(compared.new.row, curves(compared.old, compared.new), "d")),
+        )
+    )
+
+
+def curves(old: ComparedRun, new: ComparedRun) -> list[Curve]:
+    """Of each metric that both sides have, the two curves, one after the other."""
+    by_name = {series.name: series for series in new.series}
+    return [
+        Curve(each.family, each.name, source, each.parts)
+        for series in old.series
+        if series.name in by_name
+        for source, each in ((f"old: {old.id}", series), (f"new: {new.id}", by_name[series.name]))
+    ]
+
+
+def _sides(compared: Compared) -> list[str]:
+    return columns(
+        [
+            (
+                word,
+                run.id,
+                f"{run.label} {run.row}".strip(),
+                run.host,
+                run.status,
+                run.inputs.get(COMMIT, {}).get("commit", ""),
+            )
+            for word, run in (("old", compared.old), ("new", compared.new))
+        ],
+        None,
+    )
+
+
+def _outputs(result: RunDifference, width: int | None) -> list[str]:
+    """A failure is a sentence: it stands below its side, numbers stand in columns."""
+    sentences = [each for each in result.outputs if each.kind == FAILURE]
+    body = [(_name(each), each.old, each.new, each.note) for each in result.outputs if each not in sentences]
+    lines = columns(body, width, head=(*_HEAD, ""), names=[0]) if body else []
+    for each in sentences:
+        for word, said in (("old", each.old), ("new", each.new)):
+            lines += paragraph(f"failure, {word}: {said}", width, "  ")
+    return lines
+
+
+def _inputs(result: RunDifference, width: int | None) -> list[str]:
+    rows: list[tuple[str, ...]] = []
+    for axis, group in groupby(result.inputs, key=lambda each: each.axis):
+        every = list(group)
+        rows += [_input(each) for each in every[:_MOST_OF_AXIS]]
+        if len(every) > _MOST_OF_AXIS:
+            rows.append((axis, f"and {len(every) - _MOST_OF_AXIS} more: --html shows all", "", ""))
+    return columns(rows, width, head=("AXIS", "NAME", "OLD", "NEW"), names=[1])
+
+
+def _input(each: InputDifference) -> tuple[str, ...]:
+    return each.axis, each.name, each.old, each.new
+
+
+def _name(each: OutputDifference) -> str:
+    return f"{each.name} from step {each.step}" if each.step is not None else each.name
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

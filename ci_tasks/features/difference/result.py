@@ -1,0 +1,97 @@
+"""The records of a comparison of two runs; `old` is the earlier state, `new` the one that is asked about. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ci_tasks.records import FailureEvidence, Triage
+from ci_tasks.results.metrics import Series
+
+COMMIT, IMAGE, PACKAGES, ENV, ARGUMENTS, DATA = "commit", "image", "packages", "env", "arguments", "data"
+DRIVER, GPUS, KERNEL, HOST, DEVIATIONS = "driver", "gpus", "kernel", "host", "deviations"
+SUBMODULE, OVERLAY = "submodule:", "overlay:"  # followed by a path, or a name
+AXES = (COMMIT, IMAGE, PACKAGES, ENV, ARGUMENTS, DATA, DRIVER, GPUS, KERNEL, HOST, DEVIATIONS)
+NO_VALUE = "–"  # a name that one side does not have
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One side. `inputs` has what was seen of each axis, by name; an axis that is missing was not seen. `series` are
+    its metrics by step, `seconds` by phase, `memory` in MiB by GPU. `commit` and `image` are what `--rev` and `--image`
+    take: a tree with uncommitted changes, `dirty`, is none, and has only the `head` that they are on top of.
+    `repository` is the directory that has the commits. `label` is empty where it is not known."""
+
+    id: str
+    label: str = ""
+    row: str = ""
+    host: str = ""
+    status: str = ""
+    started_at: str = ""
+    head: str = ""
+    dirty: tuple[str, ...] = ()
+    image: str = ""
+    repository: str = ""
+    inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    triage: Triage | None = None
+    reason: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    series: tuple[Series, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def commit(self) -> str:
+        return "" if self.dirty else self.head
+
+    @property
+    def failure(self) -> FailureEvidence | None:
+        return self.triage.evidence if self.triage else None
+
+
+@dataclass(frozen=True)
+class InputDifference:
+    """`axis` is one of AXES, or begins with SUBMODULE or OVERLAY; `name` is the package, variable or file."""
+
+    axis: str
+    name: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """What came out: `kind` is status, failure, metric, time or memory. `step` is the first at which a metric's values
+    differ, `note` how far they part later."""
+
+    kind: str
+    name: str
+    old: str
+    new: str
+    step: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class LikelyCause:
+    """An axis that differs, why it stands where it does, and the command whose result would prove it."""
+
+    axis: str
+    why: str
+    proof: str
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """Two runs side by side. `same` are axes that were seen on both sides and are equal; `not_seen` has a line for
+    those that one side, or both, did not show. `commits` are those between the two, newest first."""
+
+    old: str
+    new: str
+    inputs: tuple[InputDifference, ...] = ()
+    outputs: tuple[OutputDifference, ...] = ()
+    causes: tuple[LikelyCause, ...] = ()
+    same: tuple[str, ...] = ()
+    not_seen: tuple[str, ...] = ()
+    commits: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

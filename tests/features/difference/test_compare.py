@@ -1,0 +1,184 @@
+"""What differs between two runs, and which of it is named first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from ci_tasks.features.difference.compare import compare_runs
+from ci_tasks.features.difference.result import ComparedRun, InputDifference, OutputDifference
+from ci_tasks.records import FailureEvidence, Triage
+from ci_tasks.results.metrics import Series
+
+INPUTS: Mapping[str, Mapping[str, str]] = {
+    "commit": {"commit": "1111111"},
+    "image": {"image": "trainer@sha256:aa"},
+    "packages": {"torch": "2.8.0", "flash-attn": "2.7.0"},
+    "env": {"LEARNING_RATE": "0.1"},
+    "driver": {"driver": "550.54"},
+    "host": {"host": "h100a"},
+}
+OLD = ComparedRun("old", "ckpt", "row", "h100a", "passed", head="1" * 40, image="trainer@sha256:aa", inputs=INPUTS)
+FAILED = Triage("assertion", "failed", 7, "AssertionError: reward", "sig", 0.9, text="AssertionError: reward")
+NEW = replace(OLD, id="new", status="failed", triage=FAILED)
+
+
+def changed(**axes: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+    return {**INPUTS, **{name: {**INPUTS.get(name, {}), **values} for name, values in axes.items()}}
+
+
+INPUT_CASES: list[tuple[str, Mapping[str, Mapping[str, str]], list[InputDifference]]] = [
+    ("nothing", INPUTS, []),
+    (
+        "a version",
+        changed(packages={"torch": "2.9.0"}),
+        [InputDifference("packages", "torch", "2.8.0", "2.9.0")],
+    ),
+    (
+        "a package that is new",
+        changed(packages={"xformers": "1"}),
+        [InputDifference("packages", "xformers", "–", "1")],
+    ),
+    (
+        "two axes, in the order of the axes",
+        changed(host={"host": "h100b"}, image={"image": "trainer@sha256:bb"}),
+        [
+            InputDifference("image", "image", "trainer@sha256:aa", "trainer@sha256:bb"),
+            InputDifference("host", "host", "h100a", "h100b"),
+        ],
+    ),
+    (
+        "a submodule that one side alone was asked for is not seen there",
+        {**INPUTS, "submodule:3rdparty/Megatron-LM": {"commit": "abc"}},
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("inputs", "differences"), [case[1:] for case in INPUT_CASES], ids=[c[0] for c in INPUT_CASES])
+def test_inputs_differ_by_name(inputs: Mapping[str, Mapping[str, str]], differences: list[InputDifference]) -> None:
+    assert list(compare_runs(OLD, replace(NEW, inputs=inputs)).inputs) == differences
+
+
+def test_what_a_side_did_not_show_is_neither_the_same_nor_different() -> None:
+    without = {axis: values for axis, values in INPUTS.items() if axis != "driver"}
+    result = compare_runs(OLD, replace(NEW, inputs=without))
+    assert "driver" not in result.same and result.inputs == ()
+    assert result.not_seen[-1] == "driver of new"
+    assert result.not_seen[0] == "arguments, data, gpus, kernel, deviations of old and new"
+    assert result.same == ("commit", "image", "packages", "env", "host")
+
+
+CURVES = [
+    ("equal, also where both are not a number", [(1, 0.5), (2, math.nan)], [(1, 0.5), (2, math.nan)], None, ""),
+    ("one ULP", [(1, 0.5), (2, 0.7)], [(1, 0.5), (2, math.nextafter(0.7, 1))], 2, "furthest apart at step 2: +0.00%"),
+    ("steps that one side lacks", [(1, 0.5), (2, 0.7)], [(2, 0.7), (3, 9.0)], None, ""),
+    (
+        "from a step on",
+        [(1, 1.0), (2, 2.0), (3, 3.0)],
+        [(1, 1.0), (2, 2.1), (3, 6.0)],
+        2,
+        "furthest apart at step 3: +100.00%",
+    ),
+    ("a number and none", [(1, 0.5)], [(1, math.nan)], 1, "no step has finite values on both sides"),
+]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "step", "note"), [case[1:] for case in CURVES], ids=[case[0] for case in CURVES]
+)
+def test_metrics_part_at_a_step(
+    old: list[tuple[int, float]], new: list[tuple[int, float]], step: int | None, note: str
+) -> None:
+    sides = [replace(OLD, series=(Series("reward", "reward", (tuple(points),)),)) for points in (old, new)]
+    found = [(each.step, each.note) for each in compare_runs(*sides).outputs]
+    assert found == ([] if step is None else [(step, note)])
+
+
+AMOUNTS = [
+    (
+        {"whole run": 100.0},
+        {"whole run": 112.0},
+        [OutputDifference("time", "whole run", "100 s", "112 s", note="+12.00%")],
+    ),
+    ({"whole run": 100.0}, {"whole run": 104.0}, []),
+    ({"step Execute": 0.2}, {"step Execute": 0.4}, []),
+    ({"step Execute": 9.0}, {}, []),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "differences"), AMOUNTS)
+def test_times_differ_by_more_than_a_second_and_a_twentieth(
+    old: Mapping[str, float], new: Mapping[str, float], differences: list[OutputDifference]
+) -> None:
+    sides = [replace(OLD, seconds=seconds) for seconds in (old, new)]
+    assert list(compare_runs(*sides).outputs) == differences
+
+
+EVERY = changed(
+    commit={"commit": "2222222"},
+    image={"image": "trainer@sha256:bb"},
+    packages={"flash-attn": "2.8.0"},
+    env={"LEARNING_RATE": "0.2"},
+    driver={"driver": "560.1"},
+    host={"host": "h100b"},
+)
+IN_TRAIN = replace(FAILED, evidence=FailureEvidence(file="slime/train.py"), frames=("slime/train.py:step",))
+ORDERS: list[tuple[str, Triage, list[str]]] = [
+    (
+        "code, then image and packages, then the machine",
+        FAILED,
+        ["commit", "image", "packages", "env", "host", "driver"],
+    ),
+    (
+        "a package that the failure names",
+        replace(FAILED, line="RuntimeError: flash_attn has no kernel for this GPU"),
+        ["packages", "commit", "image", "env", "host", "driver"],
+    ),
+    (
+        "a variable that the failure names",
+        replace(FAILED, line="ValueError: LEARNING_RATE must be below 0.15"),
+        ["env", "commit", "image", "packages", "host", "driver"],
+    ),
+    (
+        "the group of the cause",
+        replace(FAILED, group="machine"),
+        ["host", "driver", "commit", "image", "packages", "env"],
+    ),
+    ("a changed file", replace(IN_TRAIN, group="machine"), ["commit", "host", "driver", "image", "packages", "env"]),
+]
+
+
+@pytest.mark.parametrize(("triage", "axes"), [case[1:] for case in ORDERS], ids=[case[0] for case in ORDERS])
+def test_the_likely_cause_comes_first(triage: Triage, axes: list[str]) -> None:
+    new = replace(NEW, inputs=EVERY, triage=triage, head="2" * 40, host="h100b")
+    result = compare_runs(OLD, new, changed_files=["slime/train.py"])
+    assert [cause.axis for cause in result.causes] == axes
+
+
+def test_of_runs_that_differ_in_time_alone_the_machine_is_named_first() -> None:
+    old, new = replace(OLD, seconds={"whole run": 100.0}), replace(OLD, inputs=EVERY, seconds={"whole run": 150.0})
+    assert [cause.axis for cause in compare_runs(old, new).causes][:2] == ["host", "driver"]
+
+
+def test_there_is_no_cause_where_nothing_that_came_out_differs() -> None:
+    assert compare_runs(OLD, replace(OLD, inputs=EVERY)).causes == ()
+
+
+PROOFS = [
+    ("commit", {}, f"ci-tasks bisect ckpt --only row --good {'1' * 40} --bad {'2' * 40} --host h100b"),
+    ("commit", {"dirty": ("a.py",)}, f"ci-tasks compare ckpt --only row --base {'1' * 40} --host h100b"),
+    ("image", {}, f"ci-tasks remote --host h100b ckpt --only row --rev {'2' * 40} --image trainer@sha256:aa"),
+    ("host", {}, f"ci-tasks remote --host h100a ckpt --only row --rev {'2' * 40}"),
+    ("commit", {"label": ""}, ""),
+]
+
+
+@pytest.mark.parametrize(("axis", "new", "command"), PROOFS)
+def test_a_command_runs_the_new_side_with_one_input_of_the_old(axis: str, new: dict[str, object], command: str) -> None:
+    side = replace(NEW, inputs=EVERY, head="2" * 40, host="h100b", **new)  # type: ignore[arg-type]
+    proofs = {cause.axis: cause.proof for cause in compare_runs(OLD, side).causes}
+    assert proofs[axis] == command

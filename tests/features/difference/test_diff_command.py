@@ -1,0 +1,95 @@
+"""`diff` on real runs: the commit that broke the row of the sample is named, and so is an image that moved."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from tests.parts import dockerd, registry
+
+ROW = ("precision", "--host", "sim")
+WORKFLOW = """\
+name: PR Test
+on: pull_request
+jobs:
+  e2e-test-far:
+    runs-on: self-hosted
+    steps:
+      - uses: actions/checkout@v4
+      - run: |
+          docker run --pull=always --rm IMAGE bash -c 'read -r version < /version; [ "$version" = fast ] || exit 3'
+"""
+
+
+def test_the_commit_that_broke_a_row_is_named_with_the_command_that_proves_it(person: Any) -> None:
+    assert person.ci_tasks("remote", *ROW).code == 0
+    good = person.git("rev-parse", "HEAD").strip()
+    person.edit("tiny_slime/train.py", '"train/kl_loss": kl,', '"train/kl_loss": kl + 1.0,')
+    person.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "kl plus one")
+    assert person.ci_tasks("remote", *ROW).code == 1
+    bad = person.git("rev-parse", "HEAD").strip()
+
+    shown = person.ci_tasks("diff", "last")
+    assert shown.code == 0, shown.err
+    assert f"  {bad[:7]} kl plus one" in shown.out
+    assert "1. commit: the failure is in tiny_slime/train.py, which differs" in shown.out
+    assert f"--good {good} --bad {bad} --host sim" in shown.out
+
+    page = person.home / "diff.html"
+    difference = person.ci_tasks("diff", "last", "--json", "--html", str(page)).json
+    assert [each["axis"] for each in difference["inputs"]] == ["commit", "commit"]
+    assert {"packages", "env", "arguments", "driver", "host"} <= set(difference["same"])
+    assert ["status", "passed", "failed"] in [
+        [each["name"], each["old"], each["new"]] for each in difference["outputs"]
+    ]
+    assert "train/kl_loss" in page.read_text()
+
+    record = next((person.home / "runs").glob("*/01/record.json"))
+    of_file = person.ci_tasks("diff", str(record), "last", "--json").json
+    assert "env, arguments, data" in of_file["not_seen"][0]
+
+
+def _image(version: str) -> bytes:
+    """The test image with a file /version."""
+    out = io.BytesIO(dockerd.image_tar())
+    with tarfile.open(fileobj=out, mode="a") as tar:
+        entry = tarfile.TarInfo("version")
+        entry.size = len(version)
+        tar.addfile(entry, io.BytesIO(version.encode()))
+    return out.getvalue()
+
+
+def test_an_image_that_moved_is_named_and_the_command_runs_the_old_one(person: Any, docker_host: str) -> None:
+    with registry.serving(_image("fast\n")) as (old, digest), registry.serving(_image("slow\n")) as (new, _):
+        person.write(".github/workflows/pr-test.yml", WORKFLOW.replace("IMAGE", f"{old}:latest"))
+        person.env["DOCKER_HOST"] = docker_host
+        person.write_hosts(json.dumps({"hosts": {"here": {"kind": "local", "runtime": "docker"}}}))
+        person.ci_tasks("remote", "--host", "here", "far")
+        person.ci_tasks("remote", "--host", "here", "far", "--image", f"{new}:latest")
+        assert person.records()[0]["exit_code"] == 3
+        difference = person.ci_tasks("diff", *_last_two(person), "--json").json
+        assert [difference["inputs"][0][key] for key in ("axis", "old")] == ["image", f"{old}@{digest}"]
+        proof = next(cause["proof"] for cause in difference["causes"] if cause["axis"] == "image")
+        assert proof.endswith(f"--image {old}@{digest}")
+        person.ci_tasks(*shlex.split(proof)[1:])
+        assert person.records()[0]["exit_code"] == 0
+
+
+def _last_two(person: Any) -> list[str]:
+    return [path.name for path in sorted((person.home / "runs").iterdir())][-2:]
+
+
+def test_what_is_no_run_is_an_error_that_names_runs(person: Any, tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text(json.dumps({"id": 3}))
+    for arguments, message in (
+        (["diff", "nothing"], "unknown run 'nothing'"),
+        (["diff", "last-passed"], "last-passed is the last run that passed of another run's row"),
+        (["diff", str(tmp_path / "record.json")], "record.json: id"),
+    ):
+        result = person.ci_tasks(*arguments)
+        assert result.code == 2, result.err
+        assert message in result.err
