@@ -8,6 +8,7 @@ LONGEST = 1 << 16  # characters of a line that are read: a step's metrics are se
 _MOST_METRICS = 400
 _ANSI = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
 _RAY = re.compile(r"^\(([\w.:@/-]{1,80} pid=\d+(?:, ip=[\w.:]+)?)\) ?")
+_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")  # Ray's, behind what other workers print too
 # A progress bar that had no newline yet may stand before the mark.
 MARK = re.compile(r"(?:^|\])ci-tasks-verl: ([a-z-]+): (.*)$")
 TRACE = re.compile(r"^\++ ")
@@ -41,8 +42,8 @@ FRAME = re.compile(
 BRIDGE = re.compile(r"(/[^\s\"'=:()]*)/megatron/bridge/[\w/.-]*\.py\b")
 TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
 CODE_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
-# The line that ends a traceback: the exception. Ray puts its own words between the frames.
-EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
+# The line that ends a traceback: the exception. Ray puts its own words between the frames, and loggers theirs.
+EXCEPTION = re.compile(r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):)[A-Za-z_][\w.]*(?::|$)")
 # What a process says, or what is said of it, when no traceback has to follow.
 DEATH = re.compile(
     r"A worker died or was killed while executing|[Tt]he actor (?:is dead|died)|ActorDiedError|ActorUnavailableError|"
@@ -80,9 +81,9 @@ def plain(raw: bytes) -> str:
 
 
 def split(text: str) -> tuple[str, str]:
-    """(who, text) of a line behind Ray's prefix; who is "" for one that has none."""
+    """(who, text) of a line between what Ray puts around it; who is "" for one that has no prefix."""
     match = _RAY.match(text)
-    return (match[1], text[match.end() :]) if match else ("", text)
+    return (match[1], _REPEATED.sub("", text[match.end() :])) if match else ("", text)
 
 
 def metrics(pairs: str) -> dict[str, float]:

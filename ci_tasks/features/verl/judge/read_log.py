@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from ci_tasks.results.log_lines import segments, visible
 from ci_tasks.results.log_scanner import LogScanner, blocks
 from ci_tasks.results.triage import UNKNOWN
 
+_EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b")
 Log = Callable[[], Iterable[bytes]]
 _BEGIN, _COMMAND, _END, _CLOCK = "begin", "command", "end", "clock"
 
@@ -142,11 +144,17 @@ def _with_error(training: TrainingFacts, last: int | None, log: Log) -> Training
     if training.exit_code == 0 and training.finished:
         return training
     triaged = triage(_between(log(), training.line_no + 1, last), training.exit_code or None)
-    return replace(training, error=_failure_only(_shifted(triaged, training.line_no)))
+    error = _failure_only(_shifted(triaged, training.line_no))
+    last_step = training.metrics_seen
+    if error is not None and error.cause == UNKNOWN and last_step is not None and error.line_no:
+        error = error if error.line_no > last_step.line_no else None  # verl went on: it was handled
+    return replace(training, error=error)
 
 
 def _failure_only(triaged: Triage) -> Triage | None:
-    return None if triaged.verdict in (PASSED, UNKNOWN) else triaged
+    """None where it says no reason: of a cause that no rule knows, an odd word is none unless an exception says it."""
+    odd = triaged.cause == UNKNOWN and not triaged.frames and not _EXCEPTION.search(triaged.text or triaged.line)
+    return None if triaged.verdict in (PASSED, UNKNOWN) or odd else triaged
 
 
 def _shifted(triaged: Triage, by: int) -> Triage:

@@ -20,8 +20,10 @@ def error(text: str, cause: str = "unknown", verdict: str = "failed", frames: tu
     return Triage(cause, verdict, 9, text, "x#1", 0.9, text=text, frames=frames)
 
 
+DEATH = "A worker died or was killed while executing a task by an unexpected system error."
 # What failed; whether Bridge-managed construction had begun; the stage; whose it is.
 CASES = [
+    (error(DEATH, "host_oom_killed", "blocked"), True, "the death of a process", UNCLEAR),
     (error("OSError: [Errno 28] No space left on device", "disk_full", "blocked"), False, "a full disk", ENV),
     (error("OSError: [Errno 28] No space left on device", "disk_full", "blocked"), True, "a full disk", ENV),
     (error("FileNotFoundError: /data/train.parquet", "file_not_found", "blocked"), False, "the data", ENV),

@@ -33,6 +33,45 @@ def test_a_training_is_read_between_its_marks(writer: Writer) -> None:
     assert training.error is None
 
 
+WORKER = "(WorkerDict pid=90) "
+STEP_1 = "(TaskRunner pid=71) step:1 - actor/pg_loss:0.5"
+HANDLED = [
+    "(AgentLoop pid=7) ERROR:2026-01-02 03:04:05,6:Traceback (most recent call last):",
+    '(AgentLoop pid=7)   File "/w/env.py", line 4, in update',
+    "(AgentLoop pid=7) TypeError: cannot unpack non-iterable NoneType object",
+]
+# Lines after which a training ended with exit code 1, and the part of the one that is its reason, "" for none.
+REASONS = [
+    ([f"{WORKER}  Format validation: FAIL"], ""),
+    ([f"{WORKER}<answer> appears 2 times (expected 1)"], ""),
+    ([f"{WORKER}len reward_extra_infos_dict['pred']: 960"], ""),
+    ([STEP_1], ""),
+    ([f"{WORKER}[I1 10:00:00.1 ProcessGroupNCCL.cpp:852] ProcessGroupNCCL initialization options: TIMEOUT(ms): 6"], ""),
+    ([*HANDLED, STEP_1], ""),
+    ([STEP_1, *HANDLED], "TypeError: cannot unpack"),
+    ([f"{WORKER}ValueError: x"], "ValueError: x"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), REASONS)
+def test_only_an_error_that_nobody_handled_is_a_reason(body: list[str], reason: str, writer: Writer) -> None:
+    error = read_run(lambda: [writer.training(SMOKE, body=body, exit_code=1).encode()]).trainings["level 0"].error
+    assert (error is not None, reason in (error.text if error else "")) == (bool(reason), True), error
+
+
+def test_a_loggers_line_ends_no_traceback(writer: Writer) -> None:
+    log = writer.training(SMOKE, body=[*HANDLED[:2], "(AgentLoop pid=7) ERROR:2026-01-02 03:04:05,6:x", HANDLED[2]])
+    failures = read_run(lambda: [log.encode()]).trainings["level 0"].failures
+    assert [failure.text for failure in failures] == [HANDLED[2][18:]]
+
+
+def test_what_ray_prints_of_other_workers_is_the_same_failure(writer: Writer) -> None:
+    repeated = [f"{line}\x1b[32m [repeated 15x across cluster]\x1b[0m" for line in HANDLED]
+    log = writer.training(SMOKE, body=[*HANDLED, "", *repeated])
+    failures = read_run(lambda: [log.encode()]).trainings["level 0"].failures
+    assert [(failure.text, failure.frames) for failure in failures] == [(HANDLED[2][18:], ("env.py:update",))]
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_log_may_be_cut_anywhere(size: int, writer: Writer) -> None:
     log = (writer.preflight() + writer.training(SMOKE, body=["ValueError: x"], exit_code=1)).encode()
@@ -86,9 +125,7 @@ def test_an_error_has_its_line_in_the_whole_log_and_is_of_its_own_training(write
 
 def test_output_after_the_end_is_not_the_trainings(writer: Writer) -> None:
     log = writer.training(SMOKE, body=["nothing to see"], exit_code=1) + "KeyError: 'later'\n"
-    error = read_run(lambda: [log.encode()]).trainings["level 0"].error
-    assert error is not None
-    assert not [line for line in (error.line, *(found.line for found in error.candidates)) if "later" in line]
+    assert read_run(lambda: [log.encode()]).trainings["level 0"].error is None
 
 
 def test_without_a_training_the_error_is_of_the_whole_log() -> None:
