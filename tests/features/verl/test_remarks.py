@@ -64,6 +64,7 @@ def test_every_training_is_shown_with_its_overrides() -> None:
         "1. level 0, to step 1",
         "2. level 1: save, to step 1",
         "3. level 1: resume, to step 2",
+        "4. level 1: uninterrupted, to step 2",
     ]
     assert all(("a.b=c" in line, "trainer.nnodes=2" in line) == (True, True) for line in lines if "bash" in line)
-    assert "RESUME_MODE=auto" in lines[-1]
+    assert "SAVE_FREQ=1" in lines[-1]

@@ -60,10 +60,11 @@ class TrainingFacts:
     `exit_code` is None where it did not end. `progress` is (done, total) when the progress bar was seen last.
     `construction` has the first line of each thing that Bridge-managed construction says, and `frame` the first of a
     traceback that lies in it. `trainable` is the number of trainable parameters, None where the log does not say.
-    `noise` is what was said after the last step and is known to be harmless. `bridge_paths` are directories from which
-    megatron.bridge was loaded, each where it was seen first. `error` counts lines of the whole log; it is None where
-    the training ended well. `failures` are all that the log has, whatever the exit code. `starts` counts how often the
-    trainer printed its settings. `began_at` and `ended_at` are seconds since 1970.
+    `noise` is what was said after the last step and is known to be harmless. `bridge_paths` are directories from
+    which megatron.bridge was loaded, each where it was seen first. `error` counts lines of the whole log; it is None
+    where the training ended well. `files` are SHA-256 of those of its last checkpoint, where they were asked for.
+    `failures` are all that the log has, whatever the exit code. `starts` counts how often the trainer printed its
+    settings. `began_at` and `ended_at` are seconds since 1970.
     """
 
     name: str
@@ -87,6 +88,7 @@ class TrainingFacts:
     bridge_paths: Mapping[str, QuotedLine] = field(default_factory=dict)
     error: Triage | None = None
     failures: tuple[LoggedFailure, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
     starts: int = 0
     began_at: float | None = None
     ended_at: float | None = None

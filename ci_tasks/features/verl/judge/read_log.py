@@ -20,7 +20,7 @@ from ci_tasks.results.triage import UNKNOWN
 
 _EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b")
 Log = Callable[[], Iterable[bytes]]
-_BEGIN, _COMMAND, _END, _CLOCK = "begin", "command", "end", "clock"
+_BEGIN, _COMMAND, _END, _CLOCK, _FILE = "begin", "command", "end", "clock", "file"
 
 
 def read_run(log: Log, proofs: Sequence[str] = ()) -> RunFacts:
@@ -89,6 +89,11 @@ class _RunLogReader:
                 self._current.began_at = at
             else:  # what follows is our step's own
                 self._current.ended_at, self._current.last_line = at, number - 1
+        elif key == _FILE:
+            name, _, text = rest.rpartition(": ")
+            digest, _, path = text.partition(" ")
+            if name in self._done and path:
+                self._done[name][0].files[path] = digest
         elif key == _END:
             self._close(_exit_code(rest.rpartition(": ")[2]), number - 1)
         elif key in KEYS:

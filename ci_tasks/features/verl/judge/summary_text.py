@@ -11,6 +11,7 @@ from ci_tasks.features.verl.judge.resolved_settings import MISSING, Settings
 from ci_tasks.features.verl.judge.setting_criteria import value_text
 from ci_tasks.features.verl.judge.verdict_of_training import LEARNING_LEVEL, TrainingVerdict
 from ci_tasks.features.verl.levels import levels
+from ci_tasks.features.verl.levels.criterion import NOT_SEEN, with_outcome
 from ci_tasks.features.verl.levels.levels import LEVELS, SETTINGS, LevelRequest
 from ci_tasks.features.verl.levels.summary import (
     BLOCKED,
@@ -137,6 +138,12 @@ def limitations(request: LevelRequest, facts: RunFacts, verdicts: Sequence[Train
     checks = facts.preflight.get(BRIDGE_CHECKS)
     if checks is None or checks.status not in ("pass", "fail"):
         notes.append(f"focused Bridge checks were not run{f': {checks.text}' if checks else ''}")
+    notes += [
+        f"not shown of {verdict.training.name}: {criterion}"
+        for verdict in verdicts
+        for criterion in with_outcome(verdict.criteria, NOT_SEEN)
+        if criterion.optional
+    ]
     noisy = [
         (verdict.training.name, verdict.facts.noise[0])
         for verdict in verdicts

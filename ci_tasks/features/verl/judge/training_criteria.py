@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from ci_tasks.features.verl.judge.checkpoint_criteria import checkpoint_files
+from ci_tasks.features.verl.judge.checkpoint_criteria import checkpoint_files, same_step
 from ci_tasks.features.verl.judge.failure_stages import CHANGE, CONSTRUCTION, ENVIRONMENT, UNCLEAR, locate_logged
 from ci_tasks.features.verl.judge.log_records import Metrics, TrainingFacts
 from ci_tasks.features.verl.judge.model_criteria import lora, parallel_sizes, wrapper
@@ -43,6 +43,7 @@ def criteria_of(run: TrainingRun) -> tuple[Criterion, ...]:
         _exit(run),
         *(checkpoint_files(run) if run.training.level == 1 else ()),
         *(_resume(run.training, run.facts) if run.training.resumes else ()),
+        *((same_step(run, run.resumed),) if run.training.same_as else ()),
         *(_features(run) if run.training.level == 4 else ()),
     )
 

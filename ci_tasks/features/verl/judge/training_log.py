@@ -43,6 +43,7 @@ class TrainingLogParser:
         self.began_at: float | None = None
         self.ended_at: float | None = None
         self.last_line: int | None = None
+        self.files: dict[str, str] = {}
 
     @property
     def needs_next_line(self) -> bool:
@@ -95,6 +96,7 @@ class TrainingLogParser:
             proofs=self._shown_proofs,
             bridge_paths=self._paths,
             failures=tuple(self._failures),
+            files=self.files,
             starts=self._starts,
             began_at=self.began_at,
             ended_at=self.ended_at,

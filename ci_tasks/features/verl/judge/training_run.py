@@ -21,7 +21,8 @@ _REWARD_PATH = "RM_MODEL_PATH"
 class TrainingRun:
     """A training that began, and all that is known of it. `script` is its wrapper's text; `plain` are the proofs that
     level 0, where the feature is not active, has as well; `failures` are those of its log and of its processes;
-    `imports` are criteria of its processes' imports; `hooked` is what the probe's hook noted."""
+    `imports` are criteria of its processes' imports; `hooked` is what the probe's hook noted; `resumed` is the training
+    whose last step it repeats."""
 
     training: Training
     facts: TrainingFacts
@@ -31,6 +32,7 @@ class TrainingRun:
     failures: tuple[LoggedFailure, ...] = ()
     imports: tuple[Criterion, ...] = ()
     hooked: HookedTraining = field(default_factory=HookedTraining)
+    resumed: TrainingFacts | None = None
 
     @property
     def ended_well(self) -> bool:

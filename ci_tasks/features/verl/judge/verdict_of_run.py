@@ -102,7 +102,14 @@ class _RunVerdict:
         self.check_imports: BridgeImports = check_imports(run.facts, root, run.evidence)
         smoke = run.facts.trainings.get(run.trainings[0].name)
         judged = JudgedRun(
-            run.request, run.ended, root, run.evidence, run.scripts, smoke.proofs if smoke else {}, run.baseline
+            run.request,
+            run.ended,
+            root,
+            run.evidence,
+            run.scripts,
+            smoke.proofs if smoke else {},
+            run.baseline,
+            run.facts.trainings,
         )
         self.verdicts = self._verdicts(run.trainings, judged)
 

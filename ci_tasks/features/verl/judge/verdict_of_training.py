@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.features.verl.judge import learning_signal
+from ci_tasks.features.verl.judge.checkpoint_criteria import SAME
 from ci_tasks.features.verl.judge.failure_stages import stage_of_reason
 from ci_tasks.features.verl.judge.hooked_training import hooked_training, with_hooks
 from ci_tasks.features.verl.judge.learning_signal import TREND
@@ -28,7 +29,7 @@ from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PAS
 
 LEARNING_LEVEL = 5
 _STOPPED = ("blocked", "lost", "cancelled")
-_OF_A_PASS = (STEPS, EXIT, RESUME, FEATURE, TREND)  # what a line has room for; the rest is in the table
+_OF_A_PASS = (STEPS, EXIT, RESUME, SAME, FEATURE, TREND)  # what a line has room for; the rest is in the table
 _MOST_NAMED = 4
 
 
@@ -51,7 +52,7 @@ class RunEnd:
 class JudgedRun:
     """What all trainings of a run share. `bridge_root` is the Bridge checkout as the job sees it; `scripts` are the
     texts of the trainings' wrappers, by their path; `plain` are the proofs that the run's level 0 has; `baseline` are
-    metrics to compare level 5's with."""
+    metrics to compare level 5's with; `trainings` are the facts of all of them."""
 
     request: LevelRequest
     ended: RunEnd
@@ -60,6 +61,7 @@ class JudgedRun:
     scripts: Mapping[str, str] = field(default_factory=dict)
     plain: Mapping[str, QuotedLine] = field(default_factory=dict)
     baseline: Metrics | None = None
+    trainings: Mapping[str, TrainingFacts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,13 @@ def status_of(criteria: Iterable[Criterion]) -> str:
         return FAIL
     if wrong:
         return BLOCKED
-    return NOT_PROVEN if with_outcome(criteria, NOT_SEEN) or not criteria else PASS
+    unseen = [criterion for criterion in with_outcome(criteria, NOT_SEEN) if not criterion.optional]
+    return NOT_PROVEN if unseen or not criteria else PASS
 
 
 def _criteria(training: Training, facts: TrainingFacts, run: JudgedRun) -> tuple[Criterion, ...]:
     evidence = evidence_of(run.evidence, facts)
+    resumed = run.trainings.get(training.same_as)
     context = TrainingRun(
         training,
         facts,
@@ -113,6 +117,7 @@ def _criteria(training: Training, facts: TrainingFacts, run: JudgedRun) -> tuple
         failures=(*facts.failures, *noted_failures(evidence)),
         imports=tuple(import_criteria(evidence, run.bridge_root)),
         hooked=hooked_training(evidence),
+        resumed=with_hooks(resumed, evidence_of(run.evidence, resumed)) if resumed else None,
     )
     found = criteria_of(context)
     if training.level != LEARNING_LEVEL or not context.ended_well:
@@ -138,7 +143,11 @@ def _deciding(status: str, criteria: Iterable[Criterion]) -> list[Criterion]:
     if status == PASS:
         return with_outcome(criteria, SHOWN)
     outcome = NOT_SEEN if status == NOT_PROVEN else CONTRADICTED
-    deciding = [found for found in with_outcome(criteria, outcome) if found.environment == (status == BLOCKED)]
+    deciding = [
+        found
+        for found in with_outcome(criteria, outcome)
+        if found.environment == (status == BLOCKED) and not found.optional
+    ]
     return [found for found in deciding if found.name == EXIT] or deciding
 
 

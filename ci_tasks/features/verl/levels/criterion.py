@@ -17,7 +17,9 @@ SHOWN, CONTRADICTED, NOT_SEEN = "shown", "contradicted", "not seen"
 class Criterion:
     """`outcome` is shown, contradicted or not seen. `evidence` is what was seen, or why nothing was; `place` is where:
     `line 12`, `rank 0 (pid 71)`, a file. `follow_up` is what to do where it is not shown. `environment` says of a
-    contradicted one that the environment or the command is its reason, so that it is no evidence against the change."""
+    contradicted one that the environment or the command is its reason, so that it is no evidence against the change.
+    `optional` says of one that is not seen that the guide does not ask for it: it is a limitation, and decides nothing.
+    """
 
     name: str
     outcome: str
@@ -25,6 +27,7 @@ class Criterion:
     place: str = ""
     follow_up: str = ""
     environment: bool = False
+    optional: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {self.evidence}{f' ({self.place})' if self.place else ''}"
@@ -40,8 +43,8 @@ def contradicted(
     return Criterion(name, CONTRADICTED, evidence, place, follow_up, environment)
 
 
-def not_seen(name: str, evidence: str, follow_up: str = "", place: str = "") -> Criterion:
-    return Criterion(name, NOT_SEEN, evidence, place, follow_up)
+def not_seen(name: str, evidence: str, follow_up: str = "", place: str = "", *, optional: bool = False) -> Criterion:
+    return Criterion(name, NOT_SEEN, evidence, place, follow_up, optional=optional)
 
 
 def with_outcome(criteria: Iterable[Criterion], outcome: str) -> list[Criterion]:

@@ -75,6 +75,7 @@ LEVELS = (
     ),
 )
 
+_RESUME = "level 1: resume"
 # The guide's minimal run: short, non-vanilla Bridge, LoRA, Megatron DDP, no parallelism, one step.
 MINIMAL: Mapping[str, str] = {
     "ENGINE": "vllm",
@@ -156,7 +157,8 @@ class LevelRequest:
 @dataclass(frozen=True)
 class Training:
     """One run of the wrapper. `steps` is the global step that it has to reach; `resumes` that it has to begin where the
-    one before ended; `clean` that stale checkpoints go first. `env` is all that is set for it."""
+    one before ended; `clean` that stale checkpoints go first. `env` is all that is set for it. `same_as` names the one
+    whose last step it repeats."""
 
     name: str
     level: int
@@ -166,6 +168,7 @@ class Training:
     resumes: bool = False
     clean: bool = True
     script: str = WRAPPER
+    same_as: str = ""
 
 
 def trainings(request: LevelRequest) -> tuple[Training, ...]:
@@ -175,7 +178,8 @@ def trainings(request: LevelRequest) -> tuple[Training, ...]:
     if request.level == 1:
         rest = (
             Training("level 1: save", 1, {"SAVE_FREQ": "1"}),
-            Training("level 1: resume", 1, {"RESUME_MODE": "auto", "SAVE_FREQ": "1"}, steps=2, resumes=True),
+            Training(_RESUME, 1, {"RESUME_MODE": "auto", "SAVE_FREQ": "1"}, steps=2, resumes=True),
+            Training("level 1: uninterrupted", 1, {"SAVE_FREQ": "1"}, steps=2, same_as=_RESUME),
         )
     elif request.level == 2:
         rest = tuple(Training(f"level 2: {name}", 2, _PARALLEL[name]) for name in request.variants)

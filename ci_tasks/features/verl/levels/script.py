@@ -228,6 +228,13 @@ export MODEL_PATH
 """
 
 _TRAIN = r"""
+# hashes NAME STEP: of the files of a step's checkpoint, once its training has ended
+hashes() {
+  find "$VERL_REPO/checkpoints" -type f -path "*/global_step_$2/*" 2> /dev/null | sort | head -n 500 |
+    while IFS= read -r file; do
+      mark file "$1" "$(sha256sum < "$file" | cut -c 1-64) ${file##*"/global_step_$2/"}"
+    done
+}
 train() {
   # train NAME CLEAN COMMAND: one training; after one that failed the others are not run
   mark begin "$1" "" | sed 's/: $//'
@@ -250,6 +257,7 @@ def render(
     sample's models and data are none that anybody wants to keep. One that is not `contained` leaves others' Ray
     alone."""
     first = trainings[0].env
+    compared = {name for training in trainings if training.same_as for name in (training.name, training.same_as)}
     exports = [f"export {name}={shlex.quote(first[name])}" for name in _OF_PREFLIGHT if name in first]
     parts = [
         _HEAD.format(bridge=BRIDGE, verl=VERL, wrapper=WRAPPER),
@@ -274,6 +282,7 @@ def render(
         _TRAIN,
         *(
             f"train {shlex.quote(training.name)} {int(training.clean)} {shlex.quote(command(training))}\n"
+            + (f"hashes {shlex.quote(training.name)} {training.steps}\n" if training.name in compared else "")
             for training in trainings
         ),
     ]

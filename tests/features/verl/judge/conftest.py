@@ -73,6 +73,8 @@ class Writer:
         lines.append(f"ci-tasks-verl: clock: {self._clock + 99}")
         if exit_code is not None:
             lines.append(f"ci-tasks-verl: end: {training.name}: {exit_code}")
+            if training.level == 1 and not exit_code:
+                lines.append(f"ci-tasks-verl: file: {training.name}: {'0' * 64} actor/model.safetensors")
         return "".join(f"{line}\n" for line in lines)
 
     def steps(

@@ -48,7 +48,9 @@ def lines(summary: Summary) -> dict[str, str]:
 VARIANT = {
     0: "Not requested - Level 0 only",
     1: "Pass - save/resume: level 1: save: Pass, Training Progress 1/1, metrics of global step 1; exit code 0; "
-    "level 1: resume: Pass, Training Progress 2/2, metrics of global step 2; exit code 0; resumed at global step 1",
+    "level 1: resume: Pass, Training Progress 2/2, metrics of global step 2; exit code 0; resumed at global step 1; "
+    "level 1: uninterrupted: Pass, Training Progress 2/2, metrics of global step 2; exit code 0; all 8 metrics of "
+    "global step 2 are equal, and 1 file of tensors after it, by SHA-256",
     2: "Pass - parallelism stress: "
     "level 2: dense: Pass, Training Progress 1/1, metrics of global step 1; exit code 0; "
     "level 2: expert: Pass, Training Progress 1/1, metrics of global step 1; exit code 0",
@@ -143,7 +145,7 @@ def test_bridges_own_missing_module_is_a_failure_of_the_change(writer: Writer) -
 
 def test_a_resume_that_loads_nothing_fails(writer: Writer) -> None:
     request = request_of(writer, 1)
-    smoke, save, resume = trainings(request)
+    smoke, save, resume, _ = trainings(request)
     body = [*built(resume), *LORA, "INFO:2025-01-02 03:04:05,678:Training from scratch", *writer.steps(resume, first=1)]
     log = writer.preflight() + writer.training(smoke) + writer.training(save) + writer.training(resume, body=body)
     summary = writer.judged(request, log)
@@ -152,13 +154,14 @@ def test_a_resume_that_loads_nothing_fails(writer: Writer) -> None:
     assert (summary.result, summary.sentence) == ("Fail", f"level 1: resume: {why}; level 0 passed")
     saved = "level 1: save: Pass, Training Progress 1/1, metrics of global step 1; exit code 0"
     assert lines(summary)[BACKEND] == SMOKE_PASSED
-    assert lines(summary)[VARIANTS] == f"Fail - save/resume: {saved}; level 1: resume: Fail, {why}"
+    not_run = "level 1: uninterrupted: Skipped, not run: level 1: resume did not pass"
+    assert lines(summary)[VARIANTS] == f"Fail - save/resume: {saved}; level 1: resume: Fail, {why}; {not_run}"
     assert summary.passed_level == 0
 
 
 def test_a_resume_that_says_nothing_of_a_checkpoint_is_not_proven(writer: Writer) -> None:
     request = request_of(writer, 1)
-    smoke, save, resume = trainings(request)
+    smoke, save, resume, _ = trainings(request)
     steps = [*built(resume), *LORA, *(line for line in writer.steps(resume) if "Resuming" not in line)]
     log = writer.preflight() + writer.training(smoke) + writer.training(save) + writer.training(resume, body=steps)
     summary = writer.judged(request, log)
@@ -404,22 +407,42 @@ def test_a_run_that_ends_early_without_a_reason_is_explained_by_its_log(log: str
     assert lines(summary)[BACKEND] == f"Skipped - LoRA + DDP: not run: {why}"
 
 
+def test_a_resume_with_another_rollout_is_a_pass_with_a_limitation(writer: Writer) -> None:
+    request = request_of(writer, 1)
+    log = whole(writer, request)
+    at = log.rindex("critic/values/mean:0.2")
+    summary = writer.judged(request, log[:at] + "critic/values/mean:0.3" + log[at + len("critic/values/mean:0.2") :])
+    assert summary.result == "Pass"
+    assert any("1 of 8 metrics differ, such as critic/values/mean: 0.2 and 0.3" in line for line in summary.limitations)
+
+
+def test_a_resume_with_other_tensors_is_not_proven(writer: Writer) -> None:
+    request = request_of(writer, 1)
+    log = whole(writer, request)
+    at = log.rindex("0" * 64)
+    summary = writer.judged(request, f"{log[:at]}1{log[at + 1 :]}")
+    assert summary.result == "Not proven"
+    assert "see whether the optimizer's state was saved and read back" in summary.follow_ups
+
+
 def test_a_daemon_that_is_stopped_in_the_middle_keeps_what_had_passed(writer: Writer) -> None:
     request = request_of(writer, 1)
-    smoke, save, _ = trainings(request)
+    smoke, save, *_ = trainings(request)
     log = writer.preflight() + writer.training(smoke) + writer.training(save, body=[], exit_code=None)
     summary = writer.judged(request, log, RunEnd("lost", DAEMON))
     assert summary.result == "Blocked"
     assert summary.sentence == f"level 1: save: lost: {DAEMON}; level 0 passed{NO_EVIDENCE}"
     assert lines(summary)[BACKEND] == SMOKE_PASSED
-    resumed = "level 1: resume: Skipped, not run: level 1: save did not pass"
-    assert lines(summary)[VARIANTS] == f"Blocked - save/resume: level 1: save: Blocked, lost: {DAEMON}; {resumed}"
+    rest = "; ".join(
+        f"level 1: {name}: Skipped, not run: level 1: save did not pass" for name in ("resume", "uninterrupted")
+    )
+    assert lines(summary)[VARIANTS] == f"Blocked - save/resume: level 1: save: Blocked, lost: {DAEMON}; {rest}"
     assert summary.passed_level == 0
 
 
 def test_an_earlier_failure_wins_over_a_later_block(writer: Writer) -> None:
     request = request_of(writer, 1)
-    smoke, save, _ = trainings(request)
+    smoke, save, *_ = trainings(request)
     vanilla = {"actor_rollout_ref.actor.megatron.vanilla_mbridge": True}
     log = writer.preflight() + writer.training(smoke, resolved=vanilla)
     log += writer.training(save, body=[], exit_code=None)

@@ -13,7 +13,7 @@ FEATURE = {"overrides": ("a.b=c",), "proofs": ("active",)}
 # level, more of the request: name of the last training, what its environment has beyond level 0's, its overrides, steps
 TABLE = [
     (0, {}, "level 0", {}, (), 1),
-    (1, {}, "level 1: resume", {"RESUME_MODE": "auto", "SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2"}, (), 2),
+    (1, {}, "level 1: uninterrupted", {"SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2"}, (), 2),
     (2, {}, "level 2: dense", {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"}, (), 1),
     (
         2,
@@ -58,9 +58,10 @@ def test_a_level_ends_with_its_training_after_the_smoke(
 
 
 def test_a_resume_keeps_the_checkpoints_of_the_save_before_it() -> None:
-    _, save, resume = trainings(LevelRequest(1))
+    _, save, resume, whole = trainings(LevelRequest(1))
     assert (save.clean, save.resumes, save.env["SAVE_FREQ"]) == (True, False, "1")
     assert (resume.clean, resume.resumes) == (False, True)
+    assert (whole.clean, whole.resumes, whole.same_as) == (True, False, resume.name)
 
 
 def test_what_activates_a_feature_is_not_part_of_the_smoke() -> None:
@@ -70,8 +71,8 @@ def test_what_activates_a_feature_is_not_part_of_the_smoke() -> None:
 
 def test_a_persons_own_settings_go_into_every_training_but_never_change_its_steps() -> None:
     planned = trainings(LevelRequest(1, env={"MICRO_BSZ": "1", "TOTAL_TRAIN_STEPS": "9"}, overrides=("a=b",)))
-    assert [training.env["MICRO_BSZ"] for training in planned] == ["1", "1", "1"]
-    assert [training.env["TOTAL_TRAIN_STEPS"] for training in planned] == ["1", "1", "2"]
+    assert [training.env["MICRO_BSZ"] for training in planned] == ["1"] * 4
+    assert [training.env["TOTAL_TRAIN_STEPS"] for training in planned] == ["1", "1", "2", "2"]
     assert all(training.overrides == ("a=b",) for training in planned)
 
 

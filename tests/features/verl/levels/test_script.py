@@ -53,7 +53,7 @@ def test_ray_is_stopped_in_a_container_of_its_own_only(contained: bool) -> None:
 
 
 def test_a_command_is_the_maintained_wrapper_with_its_environment() -> None:
-    *_, resume = trainings(LevelRequest(1, model_id="org/it's", no_reward_model=True))
+    *_, resume, _ = trainings(LevelRequest(1, model_id="org/it's", no_reward_model=True))
     argv = shlex.split(command(resume))
     assert "MODEL_ID=org/it's" in argv
     assert {"RESUME_MODE=auto", "TOTAL_TRAIN_STEPS=2", "LORA_RANK=4"} <= set(argv)
@@ -71,6 +71,7 @@ def test_checkpoints_are_removed_before_a_training_that_does_not_resume() -> Non
         ["level 0", "1"],
         ["level 1: save", "1"],
         ["level 1: resume", "0"],
+        ["level 1: uninterrupted", "1"],
     ]
 
 
