@@ -65,14 +65,16 @@ def _gains(
 ) -> list[float]:
     """The bits that a run at each of `places` is expected to tell, over all futures."""
     rates, background = now.rates, now.background
-    entropies = [_entropy(rate) - _entropy(background) for rate in rates]
+    without = _entropy(background)
+    added = {rate: _entropy(rate) - without for rate in set(rates)}
+    entropies = [added[rate] for rate in rates]
     gains = [0.0] * len(places)
     for weights in futures:
         total = sum(weights)
         more = graph.within([w * (rate - background) for w, rate in zip(weights, rates, strict=True)], places)
         noise = graph.within([w * entropy for w, entropy in zip(weights, entropies, strict=True)], places)
         for at in range(len(places)):
-            information = _entropy(background + more[at] / total) - _entropy(background) - noise[at] / total
+            information = _entropy(background + more[at] / total) - without - noise[at] / total
             gains[at] += total * max(0.0, information)
     return gains
 

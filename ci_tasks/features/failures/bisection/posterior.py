@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import exp, log
 
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
@@ -42,12 +42,12 @@ class Posterior:
     rates: tuple[float, ...]
     background: float
 
-    @property
+    @cached_property
     def rate(self) -> float:
         """How often the row fails from the culprit on, as expected now."""
         return sum(weight * rate for weight, rate in zip(self.weights, self.rates, strict=True))
 
-    @property
+    @cached_property
     def best(self) -> int:
         return max(range(len(self.weights)), key=self.weights.__getitem__)
 
@@ -57,57 +57,81 @@ def posterior_of(graph: CommitGraph, run_counts: RunCounts) -> Posterior:
     tested = [(position, counts.fails, counts.passes) for position, counts in run_counts.counts.items() if counts.valid]
     fails, passes = sum(entry[1] for entry in tested), sum(entry[2] for entry in tested)
     at_good, before_good = run_counts.at_good, run_counts.before_good
-    scores, rates, backgrounds = [], [], []
-    for candidate, within in enumerate(graph.descendants):
-        inside = [entry for entry in tested if within >> entry[0] & 1]
+    ran = sum(1 << position for position, _, _ in tested)
+    keys = [-1, *(within & ran for within in graph.descendants[1:])]
+    likelihoods = {}  # candidates with the same tested descendants share one
+    for key in set(keys):
+        older = key == -1  # the culprit is older than the good end, so that every run has it
+        inside = [entry for entry in tested if key >> entry[0] & 1]
         failed, passed = sum(entry[1] for entry in inside), sum(entry[2] for entry in inside)
-        likelihood, rate, background = _likelihood(
-            failed + (0 if candidate else at_good[0]),
-            passed + (0 if candidate else at_good[1]),
-            fails - failed + before_good[0] + (at_good[0] if candidate else 0),
-            passes - passed + before_good[1] + (at_good[1] if candidate else 0),
+        likelihoods[key] = _likelihood(
+            failed + (at_good[0] if older else 0),
+            passed + (at_good[1] if older else 0),
+            fails - failed + before_good[0] + (0 if older else at_good[0]),
+            passes - passed + before_good[1] + (0 if older else at_good[1]),
         )
-        prior = OLDER_PRIOR if candidate == 0 else (1 - OLDER_PRIOR) / graph.bad
-        scores.append(log(prior) + likelihood)
-        rates.append(rate)
-        backgrounds.append(background)
+    prior = log((1 - OLDER_PRIOR) / graph.bad)
+    scores = [prior + likelihoods[key][0] for key in keys]
+    scores[0] += log(OLDER_PRIOR) - prior
     weights = normalized(scores)
-    return Posterior(weights, tuple(rates), sum(map(float.__mul__, weights, backgrounds)))
+    background = sum(weight * likelihoods[key][2] for weight, key in zip(weights, keys, strict=True))
+    return Posterior(weights, tuple(likelihoods[key][1] for key in keys), background)
 
 
 def normalized(scores: Sequence[float]) -> tuple[float, ...]:
     """Logarithms of weights as weights with the sum 1."""
-    top = max(scores)
-    raw = [exp(score - top) for score in scores]
-    total = sum(raw)
-    return tuple(weight / total for weight in raw)
+    return tuple(_total(scores)[1])
 
 
 @cache
 def _likelihood(fails: int, passes: int, fails_outside: int, passes_outside: int) -> tuple[float, float, float]:
     """How probable runs of commits with and without the culprit are, as a logarithm; then the failure rate with it
     and the background rate that they suggest."""
-    scores, rates = [], []
-    for background, prior in BACKGROUND_PRIOR:
-        inside, rate = _affected(fails, passes, background)
-        outside = fails_outside * log(background) + passes_outside * log(1 - background)
-        scores.append(log(prior) + inside + outside)
-        rates.append(rate)
-    top = max(scores)
-    weights = normalized(scores)
+    inside = _affected(fails, passes)
+    scores = [
+        prior + score + fails_outside * failing + passes_outside * passing
+        for (prior, failing, passing), (score, _) in zip(_background_logarithms(), inside, strict=True)
+    ]
+    total, weights = _total(scores)
     expected = sum(weight * background for weight, (background, _) in zip(weights, BACKGROUND_PRIOR, strict=True))
-    total = top + log(sum(exp(score - top) for score in scores))
-    return total, sum(map(float.__mul__, weights, rates)), expected
+    return total, sum(weight * rate for weight, (_, rate) in zip(weights, inside, strict=True)), expected
 
 
 @cache
-def _affected(fails: int, passes: int, background: float) -> tuple[float, float]:
-    """How probable these runs are of commits with the culprit, as a logarithm, and the rate that they suggest."""
-    least = background + MIN_DIFFERENCE
-    rates = [least + (1 - least) * (step + 0.5) / _RATES for step in range(_RATES)]
-    scores = [log((1 - DETERMINISTIC_PRIOR) / _RATES) + fails * log(rate) + passes * log(1 - rate) for rate in rates]
-    rates.append(1 - MISSED_FAILURE_RATE)
-    scores.append(log(DETERMINISTIC_PRIOR) + fails * log(rates[-1]) + passes * log(MISSED_FAILURE_RATE))
+def _affected(fails: int, passes: int) -> tuple[tuple[float, float], ...]:
+    """For each background: how probable these runs are of commits with the culprit, as a logarithm, and the rate that
+    they suggest."""
+    result = []
+    for grid in _grids():
+        total, weights = _total([prior + fails * failing + passes * passing for _, prior, failing, passing in grid])
+        result.append((total, sum(weight * entry[0] for weight, entry in zip(weights, grid, strict=True))))
+    return tuple(result)
+
+
+def _total(scores: Sequence[float]) -> tuple[float, list[float]]:
+    """The logarithm of the sum of what `scores` are logarithms of, and the share of each."""
     top = max(scores)
-    weights = normalized(scores)
-    return top + log(sum(exp(score - top) for score in scores)), sum(map(float.__mul__, weights, rates))
+    raw = [exp(score - top) for score in scores]
+    total = sum(raw)
+    return top + log(total), [weight / total for weight in raw]
+
+
+@cache
+def _background_logarithms() -> tuple[tuple[float, float, float], ...]:
+    """Of each background: the logarithms of its prior, of a failure and of a pass."""
+    return tuple((log(prior), log(background), log(1 - background)) for background, prior in BACKGROUND_PRIOR)
+
+
+@cache
+def _grids() -> tuple[tuple[tuple[float, float, float, float], ...], ...]:
+    """For each background the failure rates that are possible from the culprit on, each with the logarithms of its
+    prior, of a failure and of a pass."""
+    grids = []
+    for background, _ in BACKGROUND_PRIOR:
+        least = background + MIN_DIFFERENCE
+        grid = [
+            (least + (1 - least) * (step + 0.5) / _RATES, (1 - DETERMINISTIC_PRIOR) / _RATES) for step in range(_RATES)
+        ]
+        grid.append((1 - MISSED_FAILURE_RATE, DETERMINISTIC_PRIOR))
+        grids.append(tuple((rate, log(prior), log(rate), log(1 - rate)) for rate, prior in grid))
+    return tuple(grids)

@@ -208,16 +208,14 @@ def _chances(graph: CommitGraph, run_counts: RunCounts) -> dict[int, float]:
     silent = [
         place for place, counts in run_counts.counts.items() if not counts.valid and (counts.skips or counts.missing)
     ]
-    chances = {}
-    for place in range(len(graph)):
-        counts = run_counts.at(place)
+    chances = dict.fromkeys(range(len(graph)), 1.0)
+    for place, counts in run_counts.counts.items():
         if counts.missing or (counts.skips >= MAX_SKIPS and counts.skips > counts.valid):
-            continue
-        chance = 1.0
-        for other in silent if not counts.valid else ():
+            del chances[place]
+    for place in chances if silent else ():
+        for other in silent if not run_counts.at(place).valid else ():
             distance = abs(place - other)
-            chance *= distance / (distance + 1) if distance else 0.25
-        chances[place] = chance
+            chances[place] *= distance / (distance + 1) if distance else 0.25
     return chances
 
 
