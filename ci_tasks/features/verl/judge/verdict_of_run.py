@@ -6,7 +6,7 @@ megatron.bridge is not the local checkout's                  Blocked  (nothing t
 a criterion of a training is contradicted                    Fail
 one is, and the environment or the command is the reason     Blocked
 a criterion of a training was not seen                       Not proven
-a training was not run                                       Blocked
+a training was not run, but of a run that passed             Blocked
 the imports, the whole log or a pass of the focused checks   Not proven
 were not seen, or the run failed for what no criterion sees
 none of these                                                Pass
@@ -48,6 +48,7 @@ from ci_tasks.features.verl.levels.summary import (
     Summary,
     TrainingCriteria,
 )
+from ci_tasks.records import PASSED
 
 _FAILED = ("fail", "blocked")
 _CHECKED = ("pass", "simulated")  # of the focused checks: what a simulated Bridge shows is nothing either way
@@ -199,6 +200,8 @@ class _RunVerdict:
         """Nothing failed, and yet the criteria were not met."""
         blocking = next(self._blocking(), None)
         if any(verdict.status == SKIPPED for verdict in self.verdicts) or self.ended.stopped:
+            if self.ended.status == PASSED and blocking is None:
+                return NOT_PROVEN, f"the run passed, but its log does not have all trainings: {self._ending()}"
             if blocking is not None:
                 return BLOCKED, f"{stage_of_check(blocking.key, blocking.text).name} ({blocking.key}): {blocking.text}"
             return BLOCKED, self._ending()
