@@ -3,7 +3,7 @@
 try:
     from megatron.bridge import AutoBridge
 except ImportError:
-    print("Megatron-Bridge package not found. It must be on the PYTHONPATH of this worker.")
+    print("Megatron-Bridge package not found. Please install Megatron-Bridge with `pip install megatron-bridge`")
     raise
 
 __all__ = ["AutoBridge"]

@@ -13,14 +13,16 @@ class Server:
     engine = "engine"
 
     def launch(self, model_path, settings):
-        logger.info(f"Initializing a V1 LLM engine ({self.engine}) with config: model={model_path!r}")
+        if self.engine == "vllm":
+            logger.info(f"Initializing a V1 LLM engine (v0.11.0) with config: model={model_path!r}")
         if asked("rollout-first"):
             fail_to_start()
         if not settings["enforce_eager"]:
             logger.info("Graph capturing finished in 0 secs, took 0.13 GiB")
 
     def launch_reward_model(self, model_path, settings):
-        logger.info(f"Initializing a V1 LLM engine ({self.engine}) with config: model={model_path!r}, task='reward'")
+        if self.engine == "vllm":
+            logger.info(f"Initializing a V1 LLM engine (v0.11.0) with config: model={model_path!r}, task='reward'")
         if asked("missing-reward-model") or not os.path.isdir(model_path):
             raise ValueError(
                 f"Invalid repository ID or local directory specified: '{model_path}'.\n"
