@@ -369,10 +369,10 @@ def log_facts(run: RunDir) -> LogFacts:
 
 
 def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -> Triage | None:
-    """Why a run ended so, as far as its log, its processes and the row's last runs that passed say; None where no
+    """Why a run ended so, as far as its log, its processes and the last runs that passed say; None where no
     feature analyses failures."""
     with ExitStack() as stack:
-        passed = [_log_pieces(earlier, stack) for earlier in (_passed_before(plan) if plan else [])]
+        passed = [_log_pieces(earlier, stack) for earlier in (_passed_before(run, plan) if plan else [])]
         known = JobKnowledge(read_run_evidence(run), passed)
         return analyse(_log_pieces(run, stack), ended, known)
 
@@ -386,13 +386,14 @@ def _log_pieces(run: RunDir, stack: ExitStack) -> Iterable[bytes]:
     return iter(lambda: source.read(_PIECE), b"")
 
 
-def _passed_before(plan: RunDescription) -> list[RunDir]:
-    """The row's last runs that passed, else those on its host; none where the history is not to be had."""
+def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
+    """Runs that passed, as `passed_runs` has them; none where the history is not to be had."""
     try:
         from ci_tasks.results.history.passed_runs import passed_runs
     except Blocked:  # a Python that was built without SQLite
         return []
-    return passed_runs(plan.label, plan.row, _MOST_PASSED, host=plan.host)
+    digest = RunEnvironment(**vars(_environment(run))).digest or ""
+    return passed_runs(plan.label, plan.row, _MOST_PASSED, image_digest=digest.rpartition("@")[2], host=plan.host)
 
 
 def _lines(source: Any) -> Iterator[bytes]:

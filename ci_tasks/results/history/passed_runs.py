@@ -12,13 +12,16 @@ from ci_tasks.results.history import database
 from ci_tasks.results.history.run_row import stored
 
 _SAME_ROW = "label = ? AND row = ?"
+_SAME_IMAGE = "instr(record_json, ?)"  # a digest stands in a record as nothing else
 _SAME_HOST = "host = ?"
 
 
-def passed_runs(label: str, row: str, count: int, *, host: str = "") -> list[RunDir]:
-    """The newest runs of the row; where none of it is known, of any row on the same host. As far as the history knows
-    them and their logs are there. Never raises for a history that cannot be used: then none are known."""
+def passed_runs(label: str, row: str, count: int, *, image_digest: str = "", host: str = "") -> list[RunDir]:
+    """The newest runs of the row; where none of it is known, of any row in the same image, which prints the same when
+    it starts; else of any row on the same host. As far as the history knows them and their logs are there. Never raises
+    for a history that cannot be used: then none are known."""
     kinds: list[tuple[str, tuple[str | bytes, ...]]] = [(_SAME_ROW, (stored(label), stored(row)))]
+    kinds += [(_SAME_IMAGE, (stored(image_digest),))] if image_digest else []
     kinds += [(_SAME_HOST, (stored(host),))] if host else []
     for condition, values in kinds:
         if runs := _existing(condition, values, count):

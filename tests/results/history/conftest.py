@@ -41,6 +41,7 @@ def make(home: Path) -> Make:
         tree: str = "t1",
         path: str = "/home/somebody/slime",
         silence: float | None = None,
+        digest: str | None = None,
         **fields: Any,
     ) -> RunDir:
         made = RunDir(str(home / "runs" / batch / f"{number:02d}"))
@@ -61,6 +62,7 @@ def make(home: Path) -> Make:
         elif status != "planned":
             began = None if status == "blocked" else f"{day}T12:00:00.000+00:00"
             attempt = {"id": plan["id"], "host": plan["host"], "status": status, "gpu_uuids": ["GPU-a", "GPU-b"]}
+            attempt["image_digest"] = digest
             write_json(
                 made.record,
                 {
