@@ -225,7 +225,7 @@ def read_log(case: dict[str, Any], weight: float = 1.0) -> Log:
 
     right = [failing and is_right(one) for one in found.candidates] + [not failing]
     rows = [*features(found), features_of_none(found)]
-    return Log(case, source_of(case), found, rows, right, reader.failed, bool(reader.succeeded_at), weight)
+    return Log(case, source_of(case), found, rows, right, reader.failed, reader.got_through, weight)
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ AROUND = 5  # lines of context before and after
 _AFTER = 8  # a message may have several lines, and more than the words would find
 _KEPT = 400
 _SURVIVED, _SURVIVED_WITHIN = "survived", 3  # a rule's name; lines
+_SAID_END, _LAST_WORDS = "said-end", 3  # the same
 _MESSAGE = 6  # lines that an exception's message may go on for
 _ENGINES = ("sglang", "vllm")
 _PYTEST_LINE = re.compile(r"^E {2,}(\S.*)$")
@@ -83,11 +84,16 @@ class CandidateReader:
         self._is_ours = self._is_script = False
         self.succeeded_at = self.got_on_at = self.ended_at = 0
         self.last: PrefixedLine | None = None
-        self.failed = False
+        self.failed = self.said_end = False
 
     @property
     def candidates(self) -> list[Candidate]:
         return list(self._kept.values())
+
+    @property
+    def got_through(self) -> bool:
+        """Whether it says that it succeeded, or its last words that it came to its end."""
+        return bool(self.succeeded_at) or self.said_end
 
     def needs_next_line(self) -> bool:
         return self._eager > 0 or bool(self._wants_context) or self._tracebacks.waiting
@@ -117,11 +123,15 @@ class CandidateReader:
     def end(self, tail: list[tuple[int, bytes]]) -> None:
         """The last lines, whatever they say: whether the job got through, and what it said last."""
         read = [lines.read(number, segments(raw)[-1]) for number, raw in tail]
+        last_words = {line.number for line in [line for line in read if line.text.strip()][-_LAST_WORDS:]}
         for line in read:
             number = line.number
             if line.text.strip():
                 self.last = line
             rule = self._rules.of(line.text, raised=False)
+            if rule is not None and rule.name == _SAID_END:  # no word against what failed before it
+                self.said_end |= number in last_words
+                continue
             if rule is not None and rule.rank == SUCCESS:
                 self.succeeded_at = number
             if rule is not None and rule.rank == PROGRESS:

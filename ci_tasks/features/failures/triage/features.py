@@ -230,13 +230,19 @@ def _words(candidate: Candidate) -> Features:
 def _may_have_ended(one: Candidate, log: CandidateList) -> bool:
     """Whether a line may be of a job's end: something was raised or logged as an error, or it stands last."""
     is_last = one.kind != LAST and one.last_at >= log.lines - 2 * _END
-    says_so = one.rule is not None and one.rule.name in _ENDS
-    return not _MARKDOWN.search(one.text) and (one.kind in _RAISED or one.line.level in _LOUD or is_last or says_so)
+    return not _MARKDOWN.search(one.text) and (
+        one.kind in _RAISED or one.line.level in _LOUD or is_last or _is_end(one)
+    )
+
+
+def _is_end(one: Candidate) -> bool:
+    """Whether a rule says that the line is about a process that was ended."""
+    return one.rule is not None and one.rule.name in _ENDS
 
 
 def features_of_none(log: CandidateList) -> Features:
     """What speaks for it that nothing failed."""
-    telling = [one for one in log.candidates if rank_of(one) in (ROOT, SYMPTOM, "none") and one.kind != LAST]
+    telling = [one for one in log.candidates if one.kind != LAST and (rank_of(one) != WRAPPER or _is_end(one))]
     latest = max((one.last_at for one in telling), default=0)
     ends = [one for one in telling if one.kind in (EXCEPTION_END, PYTEST) and not one.ignored]
     through = log.succeeded_at or log.got_on_at

@@ -41,6 +41,7 @@ _PREFIXES = [
         rf"(?P<level>{_LEVEL}) [\w./-]+\.py:\d+[:\]]? ?",
         rf"\| *(?P<level>{_LEVEL}) *\| (?:[\w.:<>-]+ [|-] )?",
         rf" *\[(?P<level>{_LEVEL}|Error|Warning)\]:? *",
+        r"(?P<level>Warning): ",
         r"##\[(?P<level>error|warning)\]",
         r"::(?P<level>error|warning|notice)(?: [^\n]{0,300}?)?::",  # GitHub's commands, where nobody obeyed them
         r"[\w.]+\.py:\d+ - ",

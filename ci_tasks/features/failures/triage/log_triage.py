@@ -149,7 +149,7 @@ class _Analysis:
 
 def _without_failure(analysis: _Analysis) -> Triage:
     """Of a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
-    if not analysis.reader.succeeded_at:
+    if not analysis.reader.got_through:
         return Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0, candidates=analysis.others(0))
     confidence = probability(score(analysis.weights.confidence, confidence_features(analysis.ranking, 0.0, False)))
     return Triage(NOTHING, PASSED, None, "", "", min(_SUREST, round(confidence, 2)))
