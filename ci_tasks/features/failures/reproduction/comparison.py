@@ -34,8 +34,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ci_tasks.features.failures.triage.evidence import ROOTS, SCRATCH
-from ci_tasks.features.failures.triage.signature import is_specific, stable
+from ci_tasks.features.failures.triage.signature import ROOTS, SCRATCH, is_specific, stable
 from ci_tasks.records import FailureEvidence, Triage
 
 SAME, ALIKE, DIFFERENT = "same", "alike", "different"

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ci_tasks.features.failures.triage.signature import is_of_code, name_without_ids, stable
+from ci_tasks.features.failures.triage.signature import ROOTS, SCRATCH, is_of_code, name_without_ids, stable
 from ci_tasks.features.failures.triage.tracebacks import Call
 from ci_tasks.records import FailureEvidence
 
@@ -96,27 +96,6 @@ _BARE_FILE = re.compile(rf"['\"]([\w.@+=-]+{_EXTENSION})['\"]")
 # A path that begins nowhere is one if it has an extension, or is a model's name; `train/kl` is a metric's.
 _IS_PATH = re.compile(rf"^(?:~|\.{{0,2}}/)|{_EXTENSION}$|^[\w.-]*[A-Z][\w.-]*/|/[A-Z][\w.-]*$")
 _SOURCES = re.compile(r"\.(?:py|sh|cpp|cc|cu|cuh|h|hpp|so[\d.]*)$")
-SCRATCH = re.compile(r"(?i)^(?:tmp.*|temp|pytest-.*|session_.*|.*[0-9a-f]{8,}.*|\.{1,2}|~)$")
-ROOTS = frozenset(
-    [
-        "root",
-        "home",
-        "tmp",
-        "var",
-        "mnt",
-        "data",
-        "opt",
-        "usr",
-        "workspace",
-        "work",
-        "srv",
-        "shared",
-        "scratch",
-        "resolve",
-        "blob",
-        "main",
-    ]
-)
 _PARAMETER = re.compile(
     r"\b(?:\w+\.)*(?:layers?|blocks?|experts?|h)\.\d+(?:\.\w+)*|\b(?:\w+\.)+(?:weight|bias|scale)\b"
 )

@@ -2,13 +2,14 @@
 
 The kind is the exception, the message without what varies (numbers, nan, addresses, ids, sample texts, volatile parts
 of paths), and the file of the innermost call of the code under test. The signature has the evidence beside it: what
-`records.FailureEvidence` holds. It is equal for two runs of one failure. A renamed function is the same failure where
-the statement that failed is the same; a number of a line never counts.
+`records.FailureEvidence` holds, and the directory that the file lies in. It is equal for two runs of one failure. A
+renamed function is the same failure where the statement that failed is the same; a number of a line never counts.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -53,6 +54,18 @@ _TENSOR = re.compile(r"tensor\(([^()]*?)(?:, (?:device|dtype|grad_fn)=[^()]*)?\)
 _SPACE = re.compile(r"\s+")
 _THIRD_PARTY = re.compile(
     r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|<stdin>|importlib|/ray/_private|\.pyenv/"
+)
+SCRATCH = re.compile(r"(?i)^(?:tmp.*|temp|pytest-.*|session_.*|.*[0-9a-f]{8,}.*|\.{1,2}|~)$")
+"""A directory that has another name on another machine, or in another run."""
+ROOTS = frozenset(
+    ["root", "home", "tmp", "var", "mnt", "data", "opt", "usr", "workspace", "work", "srv", "shared", "scratch"]
+    + ["resolve", "blob", "main"]
+)
+"""Directories below which trees lie."""
+_SOURCES = frozenset(["src", "code", "git", "repos", "projects", "dev"])  # in a home, with checkouts below
+# What ends where a tree begins: installed packages, our workspaces, Ray's copy of a tree, a checkout on CI's machines.
+_TREE = re.compile(
+    r"^.*/(?:(?:site|dist)-packages|lib/python\d[\d.]*|\d+/workspace|_ray_pkg_\w+|(?:_*w|_?work)/([^/]+)/\1)/"
 )
 _WORD = re.compile(r"[A-Za-z_]\w{2,}")
 _LITERAL = re.compile(r"""["'][^"']{3,}["']|\d\.\d""")
@@ -153,6 +166,21 @@ def _short(frame: str) -> str:
     return f"{path.rsplit('/', 1)[-1]}:{function}"
 
 
+def package_of(path: str) -> str:
+    """The directory that a source file lies in, "" where that is the tree itself, whose name is another one elsewhere:
+    `utils` of /root/slime/slime/utils/data.py, nothing of /root/slime/train.py."""
+    path = path.replace("\\", "/")
+    directories = [part for part in _TREE.sub("./", path).split("/")[:-1] if part]
+    if path.startswith("/") and not _TREE.match(path):
+        directories = directories[2:] if directories[:1] == ["home"] else directories
+        directories = list(itertools.dropwhile(_is_above_trees, directories))[1:]
+    return directories[-1] if directories and not SCRATCH.match(directories[-1]) else ""
+
+
+def _is_above_trees(directory: str) -> bool:
+    return directory in ROOTS or directory in _SOURCES or bool(SCRATCH.match(directory))
+
+
 def kind_of(evidence: FailureEvidence) -> str:
     """Equal for failures that look alike."""
     return _signed(evidence, ())
@@ -175,6 +203,8 @@ def signature_of(evidence: FailureEvidence) -> str:
         "" if evidence.exit_code is None else str(evidence.exit_code),
         evidence.signal,
         evidence.command,
+        evidence.number,
+        package_of(evidence.source_path),
     )
     return _signed(evidence, known)
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.features.failures.triage.log_triage import triage
-from ci_tasks.features.failures.triage.signature import is_specific, kind_of, of_code, signature_of, stable
+from ci_tasks.features.failures.triage.signature import is_specific, kind_of, of_code, package_of, signature_of, stable
 from ci_tasks.records import FailureEvidence, Triage
 
 SAME = [
@@ -100,7 +100,9 @@ LEVELS: list[tuple[str, dict[str, Any], bool, bool]] = [
     ("another status code", {"http_status": 429}, True, False),
     ("another signal", {"signal": "SIGSEGV"}, True, False),
     ("a renamed function around the same statement", {"function": "read"}, True, True),
-    ("a line further down, in another directory", {"line": 99, "source_path": "/y/z/a.py"}, True, True),
+    ("a line further down, in another checkout", {"line": 99, "source_path": "/home/me/src/y/a.py"}, True, True),
+    ("a file of that name in another package", {"source_path": "/x/ray/a.py"}, True, False),
+    ("another errno", {"number": "errno 98"}, True, False),
 ]
 
 
@@ -108,6 +110,53 @@ LEVELS: list[tuple[str, dict[str, Any], bool, bool]] = [
 def test_what_changes_the_kind_and_what_the_signature(change: dict[str, Any], same_kind: bool, same: bool) -> None:
     other = replace(EVIDENCE, **change)
     assert (kind_of(other) == kind_of(EVIDENCE), signature_of(other) == signature_of(EVIDENCE)) == (same_kind, same)
+
+
+PACKAGES = [
+    ("/root/slime/train.py", ""),
+    ("/root/slime/slime/utils/data.py", "utils"),
+    ("/home/me/git/slime/slime/utils/data.py", "utils"),
+    ("/__w/slime/slime/train.py", ""),
+    ("/home/runner/work/slime/slime/slime/utils/data.py", "utils"),
+    ("/home/me/.ci-tasks/runs/20261123-062221-ckpt-38a7bf/01/workspace/tests/test_a.py", "tests"),
+    ("/home/me/.ci-tasks/runs/20261123-062221-ckpt-38a7bf/01/workspace/train.py", ""),
+    ("/tmp/ray/session_2026-11-23/runtime_resources/working_dir_files/_ray_pkg_38a7bf/train.py", ""),
+    ("/root/slime/tests/test_a.py", "tests"),
+    ("tests/test_a.py", "tests"),
+    ("./test_a.py", ""),
+    ("/usr/lib/python3.12/asyncio/tasks.py", "asyncio"),
+    ("/opt/venv/lib/python3.10/site-packages/torch/nn/modules/linear.py", "modules"),
+    ("/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py", "managers"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("path", "package"), PACKAGES)
+def test_the_directory_of_a_file_counts_where_it_is_not_the_tree_itself(path: str, package: str) -> None:
+    assert package_of(path) == package
+
+
+def raised(path: str, function: str = "check") -> str:
+    return (
+        f'Traceback (most recent call last):\n  File "{path}", line 8, in {function}\n'
+        '    assert os.path.exists(tracker_file), f"{tracker_file} is missing"\nAssertionError: /root/latest is gone\n'
+    )
+
+
+UTILS = "/root/slime/slime/utils/load.py"
+LOGS = [
+    ("two packages", raised(UTILS), raised("/root/slime/slime/ray/load.py"), False),
+    ("a package and the tree", raised(UTILS), raised("/root/slime/load.py"), False),
+    ("a renamed function", raised(UTILS), raised(UTILS, "verify"), True),
+    ("another machine", raised(UTILS), raised("/home/runner/work/slime/slime/slime/utils/load.py"), True),
+    ("the tree on another machine", raised("/root/slime/load.py"), raised("/home/me/git/slime/load.py"), True),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "same"), [row[1:] for row in LOGS], ids=[row[0] for row in LOGS])
+def test_two_files_of_one_name_share_no_signature(first: str, second: str, same: bool) -> None:
+    a, b = (one_signature(log.encode()) for log in (first, second))
+    assert a.kind == b.kind and (a.signature == b.signature) == same
 
 
 def test_a_statement_that_stands_anywhere_does_not_say_where_it_is() -> None:
