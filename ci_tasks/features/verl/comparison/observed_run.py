@@ -29,6 +29,7 @@ _DRAWN = re.compile(
 _LINK = re.compile(
     rb"(https?://[^\s\x1b\"'<>]{1,300}/runs/[\w-]{1,100})"
     rb"|Saving tensorboard log to ([^\s\x1b]{1,300}?)\.?(?:[\s\x1b]|$)"
+    rb"|saved locally in (?:\x1b\[\d+m)*([^\s\x1b]{1,300}/offline-run-[\w-]{1,100})"
 )
 
 
@@ -133,8 +134,8 @@ def _by_role(roles: Iterable[RoleSettings], directory: str) -> dict[str, dict[st
 
 
 def links_of(line: bytes) -> list[str]:
-    """Pages of wandb, and TensorBoard's directories, that a line names."""
-    return [(page or directory).decode("utf-8", "replace") for page, directory in _LINK.findall(line)]
+    """Pages of wandb, or the directory of one that is offline, and TensorBoard's directories, that a line names."""
+    return ["".join(place.decode("utf-8", "replace") for place in places) for places in _LINK.findall(line)]
 
 
 def _without_directory(text: str, directory: str) -> str:

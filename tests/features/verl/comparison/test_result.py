@@ -133,6 +133,11 @@ def test_a_runs_own_directory_is_no_difference_on_a_host_or_in_a_container() -> 
     [
         (b"wandb: View run x at: https://wandb.ai/me/verl/runs/3fk2\x1b[0m\n", ["https://wandb.ai/me/verl/runs/3fk2"]),
         (b"(TaskRunner pid=1) Saving tensorboard log to tensorboard_log/p/e.\n", ["tensorboard_log/p/e"]),
+        (
+            b"wandb: Run data is saved locally in /w/wandb/offline-run-20260102_030405-a1b2\n",
+            ["/w/wandb/offline-run-20260102_030405-a1b2"],
+        ),
+        (b"wandb: Run data is saved locally in /w/wandb/run-20260102_030405-a1b2\n", []),
         (b"https://example.com/page https://wandb.ai/me/verl\n", []),
     ],
 )
