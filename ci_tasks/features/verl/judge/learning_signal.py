@@ -32,6 +32,8 @@ THIRD = 3
 MANY_CAPPED = 0.5  # share of responses at the cap from which on rewards say more of the cap than of the policy
 MOST_KL = 10.0  # nats a token: the two policies have nothing in common any more
 LEAST_ENTROPY = (0.02, 0.1)  # nats a token, and the share of what it was at the beginning: less of both has collapsed
+MOST_SPIKE = 1000.0  # of a gradient's norm, times what is usual: what is clipped by so much has no direction left
+HALVED = 0.5  # of a validation that began with at least 0.1: no scatter of a test set
 _VALIDATION = re.compile(r"(?i)^val-core/.*(?:reward|acc|score)")
 _KL = re.compile(r"(?i)(?:^|[/_])kl(?:_loss)?$|kl_penalty$")
 _ENTROPY = "actor/entropy"
@@ -52,6 +54,7 @@ def learning(
         _every_step(metrics, steps, warmup, critic),
         trend(metrics, baseline),
         _gradients(metrics),
+        _spikes(metrics),
         _varies("rewards vary", metrics, _of(metrics, _REWARDS)) or not_seen("rewards vary", "too few were logged"),
         _varies("losses vary", metrics, _LOSSES),
         _varies("critic values vary", metrics, _CRITIC_VALUES),
@@ -69,7 +72,8 @@ def trend(metrics: Metrics, baseline: Metrics | None = None) -> Criterion:
     rewards = series(metrics, _first_of(metrics, _REWARDS))
     if baseline is not None:
         return _against(rewards, series(baseline, _first_of(baseline, _REWARDS)))
-    validation = _validation(metrics)
+    means = _validation_means(metrics)
+    validation = _validation(means)
     if len(rewards) < FEWEST_FOR_TREND:
         text = f"rewards at {len(rewards)} steps are too few for a trend"
         return not_seen(TREND, f"{validation}; {text}" if validation else text, _RERUN)
@@ -77,6 +81,8 @@ def trend(metrics: Metrics, baseline: Metrics | None = None) -> Criterion:
     rises, falls = _probability(gain, error, freedom), _probability(-gain, error, freedom)
     text = f"reward {gain:+.4g} over {len(rewards)} steps, standard error {error:.2g}"
     text = f"{validation}; {text}" if validation else text
+    if rises <= _LEVEL and means and means[max(means)] < HALVED * means[min(means)] >= HALVED * 0.1:
+        return not_seen(TREND, f"{text}; but validation fell", "compare with the base: --base REV --repeat 5")
     if rises <= _LEVEL:
         return shown(TREND, text)
     if falls <= _FALLS:
@@ -162,6 +168,18 @@ def _gradients(metrics: Metrics) -> Criterion:
     return shown(name, f"the smallest actor/grad_norm is {low:.3g}")
 
 
+def _spikes(metrics: Metrics) -> Criterion | None:
+    name = "stable gradients"
+    points = [(value, step) for step, value in series(metrics, "actor/grad_norm")]
+    if len(points) < FEWEST_FOR_CONSTANT:
+        return None
+    (high, step), usual = max(points), sorted(points)[len(points) // 4][0]  # half of them may be high
+    text = f"actor/grad_norm {usual:.3g} (first quartile), at most {high:.3g} at step {step}"
+    if high > MOST_SPIKE * usual > 0:
+        return not_seen(name, text, "see what step has such an update: its batch, loss and learning rate")
+    return shown(name, text)
+
+
 def _varies(name: str, metrics: Metrics, keys: Iterable[str]) -> Criterion | None:
     """None where it was not logged often enough to say."""
     ranges = []
@@ -238,14 +256,19 @@ def _probability(value: float, error: float, freedom: float) -> float:
     return tail if value > 0 else 1 - tail
 
 
-def _validation(metrics: Metrics) -> str:
-    """What validation did since the first one; "" where there are no two."""
+def _validation_means(metrics: Metrics) -> dict[int, float]:
+    """The mean of each step's validation; empty where there are no two."""
     means = {}
     for step in sorted(metrics):
         values = [value for key, value in metrics[step].items() if _VALIDATION.search(key) and math.isfinite(value)]
         if values:
             means[step] = fmean(values)
-    if len(means) < 2:
+    return means if len(means) > 1 else {}
+
+
+def _validation(means: Mapping[int, float]) -> str:
+    """What validation did since the first one."""
+    if not means:
         return ""
     first, last = min(means), max(means)
     return f"validation {means[first]:.4g} at step {first} → {means[last]:.4g} at step {last}"

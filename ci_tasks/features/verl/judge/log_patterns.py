@@ -37,7 +37,7 @@ CONSTRUCTION = {
 }
 FRAME = re.compile(
     r'File "[^"]*(?:/megatron/(?:bridge|core)/|/verl/workers/engine/megatron/|/verl/utils/megatron|/megatron_peft\.py|'
-    r'/verl/models/mcore/)[^"]*", line \d+, in (?!<module>)'
+    r'/verl/models/mcore/)[^"]*", line \d+, in (?!<module>|safe_import)'
 )
 BRIDGE = re.compile(r"(/[^\s\"'=:()]*)/megatron/bridge/[\w/.-]*\.py\b")
 TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
@@ -49,6 +49,7 @@ DEATH = re.compile(
     r"A worker died or was killed while executing|[Tt]he actor (?:is dead|died)|ActorDiedError|ActorUnavailableError|"
     r"WorkerCrashedError|Worker exit type: SYSTEM_ERROR|running low on memory|Killed process \d|oom-kill|OOMKilled|"
     r"^\s*(?:[\w.]+\.)?OutOfMemoryError:|CUDA out of memory\. Tried|Fatal Python error|Segmentation fault|"
+    r"CUDA error: (?:an illegal|device-side|unspecified|misaligned)|^\s*(?:[\w.]+\.)?RayTaskError\(|"
     r"Watchdog caught collective operation timeout|EngineDeadError|EngineCore (?:failed|died)|exitcode: -\d"
 )
 # Acceptable once the requested steps are done, as the guide has it.
@@ -64,7 +65,7 @@ WORDS = (
     rb"(?i:wrapp|provider|hf.weights|hf model|hf checkpoint|hugging ?face)|File \"|/megatron/bridge/|"
     rb"TF config|resource_tracker|leaked |DataLoader worker|worker died|raylet|(?i:shut ?down|shutting)|"
     rb"destroy_process_group|(?m:^\++ )|main_ppo|Traceback \(most|(?i:actor (?:is )?d(?:ead|ied))|ActorDied|"
-    rb"ActorUnavail|"
+    rb"ActorUnavail|CUDA error: |RayTaskError|"
     rb"WorkerCrashed|SYSTEM_ERROR|low on memory|Killed process|oom-kill|OOMKilled|OutOfMemory|out of memory|"
     rb"Fatal Python|Segmentation|Watchdog caught|EngineDead|EngineCore|exitcode: -"
 )

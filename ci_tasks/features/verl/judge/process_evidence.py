@@ -111,7 +111,7 @@ def _named(processes: list[ProcessEvidence]) -> str:
 def _failure(process: ProcessEvidence, noted: NotedException) -> LoggedFailure:
     first = noted.chain[0]
     text = visible(f"{first.type.removeprefix('builtins.')}: {first.message}".encode("utf-8", "replace")).strip()
-    inner = [frame for frame in first.frames if frame.function != "<module>"]
+    inner = [frame for frame in first.frames if not frame.function.startswith(("<module>", "safe_import"))]
     return LoggedFailure(
         0,
         text[:500],

@@ -158,6 +158,19 @@ UNSEEN: list[tuple[str, list[Change], str, str]] = [
     ("gradients", [without("actor/grad")], "no repeated zero gradients", "actor/grad_norm was not logged"),
     ("rewards", [without("critic/rewards")], "rewards vary", "too few were logged"),
     (
+        "spikes",
+        [always("actor/grad_norm", 1e9, first=11)],
+        "stable gradients",
+        "actor/grad_norm 0.2 (first quartile), at most 1e+09 at step 20",
+    ),
+    (
+        "validation-fell",
+        [at(20, "val-core/openai/gsm8k/acc/mean@1", 0.0)],
+        "validation or reward trend",
+        "validation 0.2 at step 0 → 0 at step 20; reward +0.5686 over 20 steps, standard error 0.0039; "
+        "but validation fell",
+    ),
+    (
         "trend",
         [flat],
         "validation or reward trend",
