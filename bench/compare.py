@@ -29,7 +29,7 @@ from ci_tasks.features.failures.comparison.decision import (
     FIXED,
     RISE,
     YOURS,
-    Verdict,
+    ComparisonVerdict,
     next_decision,
 )
 from ci_tasks.features.failures.repeats.outcomes import RepetitionOutcome
@@ -86,7 +86,9 @@ def measure(base: Rates, yours: Rates, seeds: int, max_runs: int) -> float:
 def compare(base: Rates, yours: Rates, max_runs: int, luck: random.Random) -> tuple[str, int]:
     outcomes: dict[str, list[RepetitionOutcome]] = {BASE: [], YOURS: []}
     runs = 0
-    while not isinstance(decision := next_decision(outcomes[BASE], outcomes[YOURS], may_run=runs < max_runs), Verdict):
+    while not isinstance(
+        decision := next_decision(outcomes[BASE], outcomes[YOURS], may_run=runs < max_runs), ComparisonVerdict
+    ):
         for side in decision.sides:
             runs += 1
             outcomes[side].append(run(base if side == BASE else yours, luck))

@@ -18,9 +18,9 @@ from ci_tasks.features.failures.bisection.marks import mark
 from ci_tasks.features.failures.bisection.observations import BLOCKED, Observation
 from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest, run_commits
 from ci_tasks.features.failures.bisection.strategy import (
+    BisectionDecision,
     BisectionGoal,
     CulpritFound,
-    Decision,
     InvalidRange,
     RunCommits,
     Undecided,
@@ -146,7 +146,7 @@ class _Bisection:
             return self._result(INTERRUPTED, [])
         return self._print_result(decision)
 
-    def _decide(self) -> Decision:
+    def _decide(self) -> BisectionDecision:
         hosts = self._usable_hosts()
         return next_decision(self.goal, self.state.observations, len(hosts))
 

@@ -69,7 +69,7 @@ class InvalidRange:
     why: str
 
 
-Decision = RunCommits | CulpritFound | Undecided | InvalidRange
+BisectionDecision = RunCommits | CulpritFound | Undecided | InvalidRange
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def assess(goal: BisectionGoal, observations: Sequence[Observation]) -> Assessme
     return Assessment(run_counts, posterior_of(goal.graph, run_counts))
 
 
-def next_decision(goal: BisectionGoal, observations: Sequence[Observation], hosts: int = 1) -> Decision:
+def next_decision(goal: BisectionGoal, observations: Sequence[Observation], hosts: int = 1) -> BisectionDecision:
     """What comes after `observations`, with so many hosts to run on."""
     assessment = assess(goal, observations)
     graph, run_counts = goal.graph, assessment.run_counts
@@ -164,7 +164,7 @@ def _inner_commits_ran(graph: CommitGraph, run_counts: RunCounts) -> bool:
     return any(counts.valid for position, counts in run_counts.counts.items() if position not in (0, graph.bad))
 
 
-def _end(graph: CommitGraph, assessment: Assessment) -> Decision | None:
+def _end(graph: CommitGraph, assessment: Assessment) -> BisectionDecision | None:
     now, best = assessment.now, assessment.now.best
     if best and (probability := claim(now)) > LEAST_CLAIM:
         return CulpritFound(best, probability)

@@ -31,8 +31,8 @@ from ci_tasks.features.failures.comparison.decision import (
     FLAKY,
     RISE,
     YOURS,
+    ComparisonVerdict,
     RunSides,
-    Verdict,
     next_decision,
 )
 from ci_tasks.features.failures.comparison.metrics import compare_metrics
@@ -64,7 +64,7 @@ _WORST_FIRST = (YOURS, BLOCKED, CANNOT_TELL, BROKEN, FLAKY, FIXED, FINE, _PASSES
 
 
 @dataclass(frozen=True)
-class ComparisonRequest:
+class TreeComparisonRequest:
     """What is compared. `rows` are whole names; `max_runs` how many runs of a row may be added to the history's.
     `screen`: a row of several that passes on your tree is not compared. `parted_from` is the branch from which HEAD
     parted at `base`, "" where a person named the base."""
@@ -93,14 +93,16 @@ def compare(options: CompareOptions, config: Config, events: EventStream | None 
     names = tuple(row.row for row in chosen)
     max_runs = options.max_runs or MAX_RUNS
     probe, screen = not options.no_probe, len(names) > 1
-    request = ComparisonRequest(label, names, options.host, base, max_runs, options.image, probe, screen, parted_from)
+    request = TreeComparisonRequest(
+        label, names, options.host, base, max_runs, options.image, probe, screen, parted_from
+    )
     return compare_rows(source, config, request, events)
 
 
 def compare_rows(
     source: CheckoutSource,
     config: Config,
-    request: ComparisonRequest,
+    request: TreeComparisonRequest,
     events: EventStream | None = None,
     *,
     perform: Perform = execute_label,
@@ -116,7 +118,7 @@ def compare_rows(
                 hint="--base REV names another one; `run --repeat 20` measures how often a row fails",
             )
         how = ExecutionOptions(events=events)
-        comparison = _Comparison(request, config, base, yours, differences, how, perform)
+        comparison = _TreeComparison(request, config, base, yours, differences, how, perform)
         try:
             comparison.run(interrupted)
         except KeyboardInterrupt:
@@ -125,7 +127,7 @@ def compare_rows(
 
 
 def open_base(
-    source: CheckoutSource, config: Config, request: ComparisonRequest
+    source: CheckoutSource, config: Config, request: TreeComparisonRequest
 ) -> tuple[CheckoutSource, dict[str, tuple[str, ...]]]:
     """The base, and by row what its workflow gives it otherwise. Raises CheckoutError, UnknownName for a label,
     UsageError for a row that the base does not have."""
@@ -156,15 +158,15 @@ def _differences(base: Row, yours: Row) -> tuple[str, ...]:
 
 
 @dataclass
-class _Comparison:
-    request: ComparisonRequest
+class _TreeComparison:
+    request: TreeComparisonRequest
     config: Config
     base: Side
     yours: Side
     differences: Mapping[str, tuple[str, ...]]
     how: ExecutionOptions
     perform: Perform
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, ComparisonVerdict] = field(default_factory=dict)
     new_runs: dict[str, int] = field(default_factory=dict)
     is_interrupted: bool = False
 
@@ -186,20 +188,20 @@ class _Comparison:
         wanted = {}
         for row in self.request.rows:
             decision = self.verdicts.get(row) or self._decide(row)
-            if isinstance(decision, Verdict):
+            if isinstance(decision, ComparisonVerdict):
                 self.verdicts[row] = decision
             else:
                 wanted[row] = decision.sides
         return wanted
 
-    def _decide(self, row: str) -> RunSides | Verdict:
+    def _decide(self, row: str) -> RunSides | ComparisonVerdict:
         base, yours = self.base.outcomes(row), self.yours.outcomes(row)
         if self.request.screen and not base and row not in self.yours.reasons:
             # Of a whole label, what passes is not worth a run of the base.
             if not yours:
                 return RunSides((YOURS,))
             if all(one.status == PASSED for one in yours):
-                return Verdict(_PASSES, "passed on your tree; not compared")
+                return ComparisonVerdict(_PASSES, "passed on your tree; not compared")
             self.yours.drop_reason(row)
             yours = self.yours.outcomes(row)
         may_run = self.new_runs.get(row, 0) < self.request.max_runs
@@ -259,7 +261,9 @@ class _Comparison:
         return result
 
     def _row(self, row: str) -> RowComparison:
-        verdict = self.verdicts.get(row) or Verdict(CANCELLED, "interrupted; the same command goes on from here")
+        verdict = self.verdicts.get(row) or ComparisonVerdict(
+            CANCELLED, "interrupted; the same command goes on from here"
+        )
         base, yours = self._side(self.base, row), self._side(self.yours, row)
         metrics = compare_metrics(self.base.records.get(row, ()), self.yours.records.get(row, ()))
         return RowComparison(

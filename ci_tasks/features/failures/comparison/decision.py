@@ -56,7 +56,7 @@ class RunSides:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ComparisonVerdict:
     """A word, and why. `way` is the way of failing that decides, "" for all failures together."""
 
     word: str
@@ -66,11 +66,11 @@ class Verdict:
 
 def next_decision(
     base: Sequence[RepetitionOutcome], yours: Sequence[RepetitionOutcome], *, may_run: bool = True
-) -> RunSides | Verdict:
+) -> RunSides | ComparisonVerdict:
     """What comes after these outcomes, each side's in their order. Without `may_run` it ends here."""
     for side, outcomes in ((YOURS, yours), (BASE, base)):
         if trailing_inconclusive(outcomes) >= MAX_INCONCLUSIVE:
-            return Verdict(BLOCKED, f"{side} was {outcomes[-1].status} {MAX_INCONCLUSIVE} times in a row")
+            return ComparisonVerdict(BLOCKED, f"{side} was {outcomes[-1].status} {MAX_INCONCLUSIVE} times in a row")
     base, yours = [one for one in base if is_conclusive(one)], [one for one in yours if is_conclusive(one)]
     pairs = min(len(base), len(yours), MOST_PAIRS)
     varying = _varying_kinds(base[:pairs]) | _varying_kinds(yours[:pairs])
@@ -78,7 +78,7 @@ def next_decision(
     if verdict := verdict_of(base_counts, yours_counts):
         return verdict
     if not may_run or pairs == MOST_PAIRS:
-        return Verdict(CANNOT_TELL, _why_not(base_counts, yours_counts))
+        return ComparisonVerdict(CANNOT_TELL, _why_not(base_counts, yours_counts))
     return RunSides(
         tuple(side for side, outcomes in ((BASE, base), (YOURS, yours)) if len(outcomes) == pairs) or (BASE, YOURS)
     )
@@ -98,7 +98,7 @@ def _by_way(outcomes: Sequence[RepetitionOutcome], varying: Collection[str]) -> 
     return [replace(one, signature=one.alike) if one.alike in varying else one for one in outcomes]
 
 
-def verdict_of(base: OutcomeCounts, yours: OutcomeCounts) -> Verdict | None:
+def verdict_of(base: OutcomeCounts, yours: OutcomeCounts) -> ComparisonVerdict | None:
     """The word that as many runs of each side show; None where they show none yet."""
     pairs, ways = yours.conclusive, list(dict.fromkeys([*yours.failures, *base.failures]))
     counts = {_ANY: (base.failed, yours.failed)}
@@ -108,20 +108,20 @@ def verdict_of(base: OutcomeCounts, yours: OutcomeCounts) -> Verdict | None:
     if more := [way for way, what in shown.items() if what == YOURS]:
         way = _named(more[-1], ways)
         apart = " in this way" if more[-1] else ""
-        return Verdict(YOURS, f"your tree fails more often than the base{apart}", way)
+        return ComparisonVerdict(YOURS, f"your tree fails more often than the base{apart}", way)
     main = next(iter(yours.failures)) if len(yours.failures) and len(ways) > 1 else _ANY
     if shown[_ANY] == FIXED:
-        return Verdict(FIXED, "your tree never failed, the base did more often", _named(_ANY, ways))
+        return ComparisonVerdict(FIXED, "your tree never failed, the base did more often", _named(_ANY, ways))
     if _UNDECIDED in shown.values():
         return None
     if not yours.failed:
         others = f"; the base failed in {base.failed} of {pairs} runs, which may be chance" if base.failed else ""
-        return Verdict(FINE, f"your tree never failed{others}")
+        return ComparisonVerdict(FINE, f"your tree never failed{others}")
     if shown[main] not in (BROKEN, FLAKY):
         return None
     if BROKEN in (shown[_ANY], shown[main]):
-        return Verdict(BROKEN, "the base fails in most runs, too", _named(main, ways))
-    return Verdict(FLAKY, "both fail now and then in the same way", _named(main, ways))
+        return ComparisonVerdict(BROKEN, "the base fails in most runs, too", _named(main, ways))
+    return ComparisonVerdict(FLAKY, "both fail now and then in the same way", _named(main, ways))
 
 
 def _named(way: str, ways: Sequence[str]) -> str:

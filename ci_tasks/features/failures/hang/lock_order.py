@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ci_tasks.features.failures.hang.stacks import Frame, Stack
+from ci_tasks.features.failures.hang.stacks import Stack, StackFrame
 
 Key = tuple[str, str]  # the file, and the name of the lock there
 
@@ -21,7 +21,7 @@ class LockUse:
     """What one thread `wants`, None where that is not shown, and what it `holds` meanwhile, with the frames that do."""
 
     wants: Key | None
-    holds: Mapping[Key, Frame]
+    holds: Mapping[Key, StackFrame]
 
 
 NO_LOCKS = LockUse(None, {})
@@ -30,7 +30,7 @@ NO_LOCKS = LockUse(None, {})
 def lock_use(stack: Stack, sources: Mapping[str, str]) -> LockUse:
     frames = stack.python
     wants: Key | None = None
-    holds: dict[Key, Frame] = {}
+    holds: dict[Key, StackFrame] = {}
     for at, frame in enumerate(frames):
         text = sources.get(frame.file, "")
         if not text or frame.line is None:

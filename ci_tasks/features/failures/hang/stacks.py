@@ -17,7 +17,7 @@ _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """`function` without its class. A native one is of a library; its `file` is that of the library."""
 
     function: str
@@ -39,14 +39,14 @@ class Stack:
     """A thread's frames, the innermost first. `tid` is the kernel's number, None where the writer does not know it;
     `main`: it is the main thread."""
 
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
     name: str = ""
     tid: int | None = None
     main: bool = False
     owns_gil: bool = False
 
     @property
-    def python(self) -> tuple[Frame, ...]:
+    def python(self) -> tuple[StackFrame, ...]:
         return tuple(frame for frame in self.frames if not frame.native)
 
     @property
@@ -57,7 +57,7 @@ class Stack:
 
 def read_faulthandler(text: str) -> list[Stack]:
     """The threads of the last dump in `text`. faulthandler begins with the newest thread: the last is the main one."""
-    stacks: list[tuple[str, str, list[Frame]]] = []
+    stacks: list[tuple[str, str, list[StackFrame]]] = []
     seen: set[str] = set()
     for line in text[-MAX_TEXT:].split("\n"):
         if head := _THREAD.match(line):
@@ -67,7 +67,7 @@ def read_faulthandler(text: str) -> list[Stack]:
             stacks.append((head["id"], head["name"] or "", []))
         elif stacks and len(stacks[-1][2]) < _FRAMES and (found := _FRAME.match(line)):
             number = int(found["line"]) if found["line"].isdigit() and len(found["line"]) < 9 else None
-            stacks[-1][2].append(Frame(_last(found["function"]), found["file"], number))
+            stacks[-1][2].append(StackFrame(_last(found["function"]), found["file"], number))
     last = len(stacks) - 1
     return [Stack(tuple(frames), name, main=at == last) for at, (_, name, frames) in enumerate(stacks)]
 
@@ -93,14 +93,14 @@ def _threads(threads: list[Any], pid: int) -> Iterable[Stack]:
         yield Stack(read, name, tid, main, thread.get("owns_gil") is True)
 
 
-def _frame(value: Any) -> Frame | None:
+def _frame(value: Any) -> StackFrame | None:
     if not isinstance(value, dict):
         return None
     file, line = str(value.get("filename") or "")[:1000], value.get("line")
     number = line if type(line) is int and 0 < line < 1 << 30 else None
     native = not file.endswith((".py", ">")) or number is None
     function = str(value.get("name") or "")[:300]
-    return Frame(function if native else _last(function), file, number, native)
+    return StackFrame(function if native else _last(function), file, number, native)
 
 
 def _last(function: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ci_tasks.agent.hang.facts import ThreadFacts
-from ci_tasks.features.failures.hang.stacks import Frame, Stack
+from ci_tasks.features.failures.hang.stacks import Stack, StackFrame
 
 COLLECTIVE, GPU, BARRIER, LOCK, PROCESS_LOCK, IMPORT = "collective", "gpu", "barrier", "lock", "process lock", "import"
 QUEUE, CONDITION, JOIN, CHILD, SLEEP = "queue", "condition", "join", "child", "sleep"
@@ -81,7 +81,7 @@ class Wait:
 
     kind: str
     call: str = ""
-    frame: Frame | None = None
+    frame: StackFrame | None = None
     fd: int | None = None
 
     @property
@@ -94,12 +94,12 @@ class Wait:
         return f"{call} at {self.frame.place}{inside}" if call else f"{self.frame.function} at {self.frame.place}"
 
 
-def is_library(frame: Frame) -> bool:
+def is_library(frame: StackFrame) -> bool:
     """Whether it is not the program's own: of Python, of an installed package, of torch."""
     return frame.native or _LIBRARY.search(frame.file) is not None or frame.file.startswith("<frozen")
 
 
-def user_frame(stack: Stack) -> Frame | None:
+def user_frame(stack: Stack) -> StackFrame | None:
     """The innermost frame of the program; without one the innermost that is not Python's own, or none."""
     python = stack.python
     own = next((frame for frame in python if not is_library(frame)), None)
@@ -157,14 +157,14 @@ def wait_of(
     return Wait(kernel, _call(inner) or _short(line), frame, fd)
 
 
-def source_line(sources: Mapping[str, str], frame: Frame | None) -> str:
+def source_line(sources: Mapping[str, str], frame: StackFrame | None) -> str:
     """The line of a frame; empty where its file is not known."""
     text = sources.get(frame.file, "") if frame else ""
     lines = text.splitlines()
     return lines[frame.line - 1].strip() if frame and frame.line and frame.line <= len(lines) else ""
 
 
-def _lock(line: str, frame: Frame | None) -> Wait:
+def _lock(line: str, frame: StackFrame | None) -> Wait:
     """The innermost frame is the program's, and the kernel has it in a futex: a lock, if its line says so."""
     if _takes_lock(line):
         return Wait(LOCK, _short(line).rstrip(":"), frame)
@@ -177,7 +177,7 @@ def _takes_lock(line: str) -> bool:
     return line.startswith("with ") or ".acquire(" in line
 
 
-def _library_wait(inner: tuple[Frame, ...]) -> str:
+def _library_wait(inner: tuple[StackFrame, ...]) -> str:
     """Nearest to the program first: `Queue.get` waits in a condition, and is what was called."""
     for frame in reversed(inner):
         for end, functions, kind in _WAITS:
@@ -186,13 +186,13 @@ def _library_wait(inner: tuple[Frame, ...]) -> str:
     return UNKNOWN
 
 
-def _inner(stack: Stack, frame: Frame | None) -> tuple[Frame, ...]:
+def _inner(stack: Stack, frame: StackFrame | None) -> tuple[StackFrame, ...]:
     """The Python frames that the program's innermost one has called, the innermost first."""
     python = stack.python
     return python[: python.index(frame)] if frame is not None else python
 
 
-def _call(inner: tuple[Frame, ...]) -> str:
+def _call(inner: tuple[StackFrame, ...]) -> str:
     named = [frame for frame in inner if frame.function not in _WRAPPERS and not frame.function.startswith("__enter")]
     if not named:
         return ""
@@ -205,11 +205,11 @@ def _call(inner: tuple[Frame, ...]) -> str:
     return f"{module}.{frame.function}"
 
 
-def _is_collective(frame: Frame) -> bool:
+def _is_collective(frame: StackFrame) -> bool:
     return frame.function in _COLLECTIVES and "torch/distributed/" in frame.file
 
 
-def _is_barrier(frame: Frame, inner: tuple[Frame, ...]) -> bool:
+def _is_barrier(frame: StackFrame, inner: tuple[StackFrame, ...]) -> bool:
     """`Barrier.wait` calls `_wait`, which waits in a condition."""
     functions = [item.function for item in inner]
     return (

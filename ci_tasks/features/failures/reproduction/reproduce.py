@@ -17,7 +17,7 @@ from ci_tasks.features.ci_logs.parse import commit_variable
 from ci_tasks.features.ci_logs.parse.identify_row import identify_row
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.features.ci_logs.parse.row_candidates import context_of_log, row_candidates
-from ci_tasks.features.failures.comparison.compare import ComparisonRequest, compare_rows, open_base
+from ci_tasks.features.failures.comparison.compare import TreeComparisonRequest, compare_rows, open_base
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit
 from ci_tasks.features.failures.repeats.repeat_label import perform_repeatedly
 from ci_tasks.features.failures.reproduction import report
@@ -109,7 +109,7 @@ def _compared(
     result: ReproductionResult,
     source: CheckoutSource,
     config: Config,
-    rows: ComparisonRequest | None,
+    rows: TreeComparisonRequest | None,
     events: EventStream | None,
 ) -> ReproductionResult:
     """With the comparison that --base asks for, where the failure was seen here. The exit code stays."""
@@ -120,13 +120,15 @@ def _compared(
 
 def _rows_to_compare(
     request: RunRequest, source: CheckoutSource, options: ReproduceOptions
-) -> ComparisonRequest | None:
+) -> TreeComparisonRequest | None:
     """What --base asks for. The checkout has the branches; a commit that was fetched beside it shares its objects."""
     if options.base is None:
         return None
     path = find_checkout(options.repo)[0]
     base = resolve_base(path, options.base) if path != source.path else options.base
-    return ComparisonRequest(request.label, request.rows, request.host, base, image=request.image, probe=request.probe)
+    return TreeComparisonRequest(
+        request.label, request.rows, request.host, base, image=request.image, probe=request.probe
+    )
 
 
 def _conclude(

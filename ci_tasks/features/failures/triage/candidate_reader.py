@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ci_tasks.features.failures.triage import log_prefixes as lines
 from ci_tasks.features.failures.triage.log_prefixes import PrefixedLine
 from ci_tasks.features.failures.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules
-from ci_tasks.features.failures.triage.tracebacks import EXCEPTION, HEADER, Call, TracebackEnd, Tracebacks
+from ci_tasks.features.failures.triage.tracebacks import EXCEPTION, HEADER, TracebackEnd, TracebackFrame, Tracebacks
 from ci_tasks.results.log_lines import segments, visible
 
 EXCEPTION_END, EXCEPTION_LINE, PYTEST, PLAIN, LAST = "traceback", "exception", "pytest", "line", "last"
@@ -64,7 +64,7 @@ class Candidate:
     origins: set[str] = field(default_factory=set)
     before: tuple[str, ...] = ()
     after: list[str] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[TracebackFrame] = field(default_factory=list)
     above: bytes = b""
 
 

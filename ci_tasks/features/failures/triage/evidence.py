@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ci_tasks.features.failures.triage.signature import ROOTS, SCRATCH, is_of_code, name_without_ids, stable
-from ci_tasks.features.failures.triage.tracebacks import Call
+from ci_tasks.features.failures.triage.tracebacks import TracebackFrame
 from ci_tasks.records import FailureEvidence
 
 _MOST_PARAMETERS = 20
@@ -117,7 +117,7 @@ class FailureLines:
     name: str
     message: str
     frames: Sequence[str] = ()
-    calls: Sequence[Call] = ()
+    calls: Sequence[TracebackFrame] = ()
     above: Sequence[str] = ()
     below: Sequence[str] = ()
     summary: Sequence[str] = ()
@@ -174,7 +174,7 @@ def exception_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _FailurePlace:
     """Where it failed."""
 
     path: str = ""
@@ -188,15 +188,15 @@ class _Place:
         return self.path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
-def _of_traceback(calls: Sequence[Call]) -> _Place:
+def _of_traceback(calls: Sequence[TracebackFrame]) -> _FailurePlace:
     """The innermost call of the code under test; where all are of packages, the innermost."""
     own = [call for call in calls if is_of_code(f"{call.path}:{call.function}")] or calls
     call = own[-1]
     test = next((call.function for call in own if call.function.startswith("test_")), "")
-    return _Place(call.path, call.line, call.function, test, one_line(call.code))
+    return _FailurePlace(call.path, call.line, call.function, test, one_line(call.code))
 
 
-def _of_pytest(lines: FailureLines) -> _Place:
+def _of_pytest(lines: FailureLines) -> _FailurePlace:
     """What pytest prints around a failure: the code behind `>`, its place, and which test it is."""
     path, _, function = lines.frames[-1].rpartition(":") if lines.frames else ("", "", "")
     function = "" if function[:1].isupper() else function  # the exception's name, in pytest's long form
@@ -214,7 +214,7 @@ def _of_pytest(lines: FailureLines) -> _Place:
         if match := _PLACE.match(text.strip()):
             path, number = match[1], int(match[2])
             break
-    return _Place(path, number, function, _test_name(lines, path), one_line(code))
+    return _FailurePlace(path, number, function, _test_name(lines, path), one_line(code))
 
 
 def _enclosing(above: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from ci_tasks.records import FailureEvidence
 
 
 @dataclass(frozen=True)
-class Identity:
+class FailureIdentity:
     """The fields of these names in a Triage."""
 
     signature: str
@@ -21,7 +21,7 @@ class Identity:
     evidence: FailureEvidence
 
 
-def identify(chosen: Candidate, candidates: Iterable[Candidate], exit_code: int | None = None) -> Identity:
+def identify(chosen: Candidate, candidates: Iterable[Candidate], exit_code: int | None = None) -> FailureIdentity:
     """The identity of the failure whose line is `chosen`. `candidates` are all of the log: pytest's summary is among
     them. `exit_code` is the job's."""
     name = chosen.type or (chosen.rule.name if chosen.rule else "error")
@@ -41,10 +41,10 @@ def identify(chosen: Candidate, candidates: Iterable[Candidate], exit_code: int 
     return of_evidence(evidence_of(lines))
 
 
-def of_ending(name: str, exit_code: int | None = None) -> Identity:
+def of_ending(name: str, exit_code: int | None = None) -> FailureIdentity:
     """The identity of a failure of which only the job's end is known."""
     return of_evidence(evidence_of(FailureLines(name, "", raised=False, exit_code=exit_code)))
 
 
-def of_evidence(evidence: FailureEvidence) -> Identity:
-    return Identity(signature_of(evidence), kind_of(evidence), evidence)
+def of_evidence(evidence: FailureEvidence) -> FailureIdentity:
+    return FailureIdentity(signature_of(evidence), kind_of(evidence), evidence)

@@ -25,7 +25,7 @@ _TASK = "ray.exceptions.RayTaskError"
 
 
 @dataclass
-class Call:
+class TracebackFrame:
     """A frame: `code` is the source line that Python prints below it, "" where it printed none."""
 
     path: str
@@ -46,7 +46,7 @@ class Traceback:
     ignored: bool = False
     survived: bool = False
     frames: list[str] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[TracebackFrame] = field(default_factory=list)
     stack: bool = False
     open: bool = True
     linked: bool = False
@@ -143,7 +143,7 @@ class Tracebacks:
                 current.indent += text[: max(0, len(text) - len(text.lstrip()) - 2)]
             path, function = (match[1], match[3]) if match[1] else (match[4], "")
             if not current.stack:
-                current.calls.append(Call(path, int((match[2] or match[5])[:9]), function))
+                current.calls.append(TracebackFrame(path, int((match[2] or match[5])[:9]), function))
             if not current.stack or len(current.frames) < 30:
                 current.frames.insert(0, f"{path}:{function}") if current.stack else current.frames.append(
                     f"{path}:{function}"

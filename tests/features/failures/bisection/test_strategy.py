@@ -16,9 +16,9 @@ from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
 from ci_tasks.features.failures.bisection.posterior import Posterior
 from ci_tasks.features.failures.bisection.strategy import (
+    BisectionDecision,
     BisectionGoal,
     CulpritFound,
-    Decision,
     InvalidRange,
     RunCommits,
     Undecided,
@@ -52,7 +52,7 @@ class World:
 
 @dataclass
 class Search:
-    end: Decision
+    end: BisectionDecision
     observations: list[Observation]
     rounds: int
 

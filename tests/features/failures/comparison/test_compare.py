@@ -15,7 +15,7 @@ import pytest
 
 from ci_tasks.config import Config
 from ci_tasks.errors import CiTasksError, UsageError
-from ci_tasks.features.failures.comparison.compare import ComparisonRequest, compare_rows
+from ci_tasks.features.failures.comparison.compare import TreeComparisonRequest, compare_rows
 from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.records import Attempt, Checkout, RunRecord, Triage
@@ -91,7 +91,7 @@ class Script:
 
 
 def compared(source: CheckoutSource, script: Script, *rows: str, **more: Any) -> ComparisonResult:
-    request = ComparisonRequest("quick", rows or ("a",), "local", "main", screen=len(rows) > 1, **more)
+    request = TreeComparisonRequest("quick", rows or ("a",), "local", "main", screen=len(rows) > 1, **more)
     return compare_rows(source, Config({}, {}, ()), request, perform=script)
 
 

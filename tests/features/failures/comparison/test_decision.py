@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from ci_tasks.features.failures.comparison import decision as rule
-from ci_tasks.features.failures.comparison.decision import RunSides, Verdict, next_decision, verdict_of
+from ci_tasks.features.failures.comparison.decision import ComparisonVerdict, RunSides, next_decision, verdict_of
 from ci_tasks.features.failures.repeats.outcomes import OutcomeCounts, RepetitionOutcome
 
 LETTERS = {
@@ -60,7 +60,7 @@ def test_runs_decide_what_is_next(base: str, yours: str, expected: str) -> None:
     decision = next_decision(outcomes_of(base), outcomes_of(yours))
     shown = " ".join(decision.sides) if isinstance(decision, RunSides) else decision.word
     assert shown == expected.rstrip("!")
-    assert isinstance(decision, Verdict) == (
+    assert isinstance(decision, ComparisonVerdict) == (
         expected[-1] == "!" or (expected in rule.EXIT_CODES and expected != "yours")
     )
 
@@ -74,12 +74,14 @@ WHY = [
 
 @pytest.mark.parametrize(("base", "yours", "why"), WHY)
 def test_after_the_last_run_it_says_why_it_cannot_tell(base: str, yours: str, why: str) -> None:
-    assert next_decision(outcomes_of(base), outcomes_of(yours), may_run=False) == Verdict(rule.CANNOT_TELL, why)
+    assert next_decision(outcomes_of(base), outcomes_of(yours), may_run=False) == ComparisonVerdict(
+        rule.CANNOT_TELL, why
+    )
 
 
 def test_the_way_of_failing_that_decides_is_named() -> None:
     verdict = next_decision(outcomes_of("aaaaaa"), outcomes_of("bbbbbb"))
-    assert isinstance(verdict, Verdict) and verdict.way == "ValueError#2b"
+    assert isinstance(verdict, ComparisonVerdict) and verdict.way == "ValueError#2b"
 
 
 @cache

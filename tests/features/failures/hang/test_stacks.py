@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.features.failures.hang.lock_order import lock_use
 from ci_tasks.features.failures.hang.ras import read_ras
-from ci_tasks.features.failures.hang.stacks import Frame, Stack, read_faulthandler, read_py_spy
+from ci_tasks.features.failures.hang.stacks import Stack, StackFrame, read_faulthandler, read_py_spy
 
 DUMP = """{"event": "start", "t": 1.0, "pid": 7}
 Thread 0x00007f5664ffd6c0 (most recent call first):
@@ -24,10 +24,10 @@ Current thread 0x00007f5666000740 [MainThread] (most recent call first):
 def test_the_last_thread_of_a_dump_is_the_main_one() -> None:
     other, main = read_faulthandler(DUMP)
     assert other == Stack(
-        (Frame("next_batch", "/job/loader.py", 88), Frame("run", "/usr/lib/python3.11/threading.py", 982))
+        (StackFrame("next_batch", "/job/loader.py", 88), StackFrame("run", "/usr/lib/python3.11/threading.py", 982))
     )
     assert (main.main, main.name) == (True, "MainThread")
-    assert main.frames[1] == Frame("<module>", "/job/train.py", None)
+    assert main.frames[1] == StackFrame("<module>", "/job/train.py", None)
 
 
 def test_the_newest_dump_of_several_counts() -> None:
@@ -55,7 +55,7 @@ def test_py_spy_names_threads_and_native_frames() -> None:
     thread = {"thread_name": "MainThread", "os_thread_id": 7, "owns_gil": True, "frames": frames}
     (stack,) = read_py_spy(json.dumps([thread]), pid=7)
     assert (stack.main, stack.tid, stack.owns_gil, stack.natives) == (True, 7, True, frozenset({"pthread_cond_wait"}))
-    assert stack.python == (Frame("get", "/usr/lib/python3.11/queue.py", 171),)
+    assert stack.python == (StackFrame("get", "/usr/lib/python3.11/queue.py", 171),)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"frames": 3}]', "[" * 100_000, "null", '[{"frames": [1, null]}]'])
@@ -121,5 +121,5 @@ def one_line():
     ],
 )
 def test_what_a_thread_wants_and_holds_is_in_the_text_of_its_function(line: int, wants: str, holds: set[str]) -> None:
-    use = lock_use(Stack((Frame("f", "x.py", line),)), {"x.py": LOCKS})
+    use = lock_use(Stack((StackFrame("f", "x.py", line),)), {"x.py": LOCKS})
     assert ((use.wants or ("", ""))[1], {name for _, name in use.holds}) == (wants, holds)
