@@ -212,6 +212,8 @@ def _real_program(name: str, run_dir: RunDir) -> str:
 def _run_rootless(run: DockerRun, rules: ContainerRules, run_dir: RunDir) -> int:
     here, deviations = apply_rules(run, rules)
     environment = container_environment(run, rules, os.environ, _lines)
+    if ray_nodes.other_node_count(os.environ):
+        ray_nodes.with_token(environment)
     with journal(run_dir) as invocations:
         number = 1 + sum(is_run(invocation.ci) for invocation in invocations)
         scratch = os.path.join(run_dir.path, "tmp", f"container-{number}")
@@ -263,6 +265,8 @@ def _run_bare(run: DockerRun, rules: ContainerRules, run_dir: RunDir) -> int:
         )
     environment = inner_environment(run, rules, os.environ, _lines)
     deviations = bare_deviations(run, rules, os.path.exists)
+    if ray_nodes.other_node_count(os.environ):
+        ray_nodes.with_token(environment)
     with journal(run_dir) as invocations:
         invocations.append(masked_invocation(render(run), command, deviations, NONE, None))
     if ray_nodes.other_node_count(os.environ):

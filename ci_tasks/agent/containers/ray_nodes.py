@@ -11,6 +11,7 @@ import ctypes
 import dataclasses
 import os
 import re
+import secrets
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,14 @@ _PR_SET_PDEATHSIG = 1
 def other_node_count(environ: Mapping[str, str]) -> int:
     """The number of nodes of the job without the first; 0 where the row was not planned for several."""
     return max(len(environ.get(HOSTNAMES, "").split()) - 1, 0)
+
+
+def with_token(environment: dict[str, str]) -> None:
+    """Add a token of this job's to the environment of all of its nodes, unless it has one: the head of Ray 2.60 asks
+    whoever joins for it. Older ones ask for none."""
+    environment.setdefault("RAY_AUTH_MODE", "token")
+    if environment["RAY_AUTH_MODE"] == "token":
+        environment.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def joining_run(run: DockerRun) -> DockerRun:

@@ -19,6 +19,7 @@ from ci_tasks.agent.containers.ray_nodes import (
     other_node_count,
     srun_on_other_nodes,
     with_node,
+    with_token,
 )
 
 ROOT = Path(adapter.__file__).parents[3]
@@ -36,6 +37,23 @@ exec "$@"
 @pytest.mark.parametrize(("names", "count"), [(None, 0), ("", 0), ("a", 0), ("a\nb", 1), ("a\nb\nc\n", 2)], ids=repr)
 def test_how_many_other_nodes_there_are(names: str | None, count: int) -> None:
     assert other_node_count({} if names is None else {"SLURM_JOB_HOSTNAMES": names}) == count
+
+
+@pytest.mark.parametrize("own", [{}, {"RAY_AUTH_TOKEN": "a"}, {"RAY_AUTH_MODE": "disabled"}], ids=str)
+def test_what_a_person_says_of_rays_token_stays(own: dict[str, str]) -> None:
+    environment = dict(own)
+    with_token(environment)
+    assert own.items() <= environment.items()
+    assert ("RAY_AUTH_TOKEN" in environment) is (environment["RAY_AUTH_MODE"] == "token")
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "none"])
+def test_all_nodes_have_one_token_of_rays(tmp_path: Path, runtime: str) -> None:
+    words = f"printenv RAY_AUTH_MODE RAY_AUTH_TOKEN; until [ -e {tmp_path}/pid ]; do sleep 0.1; done"
+    then = f"printenv RAY_AUTH_MODE RAY_AUTH_TOKEN > {tmp_path}/token; "
+    done = _docker(tmp_path, runtime, "run", "img", "bash", "-c", words, then=then)
+    assert (tmp_path / "token").read_text() == done.stdout
+    assert done.stdout.startswith("token\n") and len(done.stdout) > 64
 
 
 def test_they_join_with_cis_own_words() -> None:
