@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,12 @@ from ci_tasks.errors import UsageError
 if TYPE_CHECKING:
     from ci_tasks.cli.commands.run import RunOptions
     from ci_tasks.config import Config
+    from ci_tasks.features.failures.bisection.bisect import BisectionResult
+    from ci_tasks.features.failures.comparison.result import ComparisonResult
+    from ci_tasks.features.failures.reproduction.verdicts import ReproductionResult
     from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
+    from ci_tasks.run.events import EventStream
     from ci_tasks.run.prepare import RunRequest
     from ci_tasks.run.row_execution import ExecutionOptions
 
@@ -173,12 +178,7 @@ def reproduce(options: ReproduceOptions) -> int:
         log = ci_log.from_url(options.url)
     else:
         log = ci_log.from_file(options.log or "-", options.job, attempt=options.attempt)
-    with for_programs(as_json=options.json, events=options.events) as events:
-        result = reproduce(log, config, options, events)
-        if events:
-            events.exit_code = result.exit_code
-    print_record(result, as_json=options.json)
-    return result.exit_code
+    return _performed(options, lambda events: reproduce(log, config, options, events))
 
 
 @dataclass(frozen=True)
@@ -213,12 +213,7 @@ def compare(options: CompareOptions) -> int:
     from ci_tasks.run.hosts_files import open_config
 
     config = with_given(open_config(options.repo), options)
-    with for_programs(as_json=options.json, events=options.events) as events:
-        result = compare(options, config, events)
-        if events:
-            events.exit_code = result.exit_code
-    print_record(result, as_json=options.json)
-    return result.exit_code
+    return _performed(options, lambda events: compare(options, config, events))
 
 
 _BISECT = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks jobs` lists the rows"
@@ -265,8 +260,18 @@ def bisect(options: BisectOptions) -> int:
     from ci_tasks.features.failures.bisection.bisect import bisect
     from ci_tasks.run.hosts_files import open_config
 
+    return _performed(
+        options, lambda events: bisect(options, hosts, with_given(open_config(options.repo), options), events)
+    )
+
+
+def _performed(
+    options: ReproduceOptions | CompareOptions | BisectOptions,
+    perform: Callable[[EventStream | None], ReproductionResult | ComparisonResult | BisectionResult],
+) -> int:
+    """Perform it with what --json and --events ask for. Returns the exit code."""
     with for_programs(as_json=options.json, events=options.events) as events:
-        result = bisect(options, hosts, with_given(open_config(options.repo), options), events)
+        result = perform(events)
         if events:
             events.exit_code = result.exit_code
     print_record(result, as_json=options.json)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 
-from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
+from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.features.failures.hang import waits
-from ci_tasks.features.failures.hang.finding import SHOWN, Finding, odd_of_two
+from ci_tasks.features.failures.hang.finding import SHOWN, Finding, mains_of
 from ci_tasks.features.failures.hang.processes import (
     BUSY,
     CLIENTS,
@@ -20,23 +20,15 @@ from ci_tasks.features.failures.hang.processes import (
     RunProcesses,
     ThreadState,
     processes_of,
-    rank_in,
 )
-from ci_tasks.features.failures.hang.ras import read_ras
-from ci_tasks.features.failures.hang.recorded import recorded_mismatch
+from ci_tasks.features.failures.hang.rank_rules import WAITS_FOR_RANKS, missing_rank, odd_ranks
 from ci_tasks.features.failures.hang.wait_graph import follow, holder_of, last_of, targets_of, thread_at_end
 from ci_tasks.features.failures.hang.wording import (
     be,
-    collective,
     describe,
-    how_it_ended,
     it_or_them,
     names,
-    place_of,
-    rank_list,
     thread_name,
-    wait_or_waits,
-    waiting_in,
     where,
     with_where,
 )
@@ -44,8 +36,6 @@ from ci_tasks.records import Hang, HangCulprit, HangGroup
 
 CONTRADICTED, NOT_DETERMINED = "contradicted", "not determined"
 EXIT_CODES = {SHOWN: 0, CONTRADICTED: 1, NOT_DETERMINED: 4}
-_WAITS_FOR_RANKS = (waits.COLLECTIVE, waits.GPU, waits.BARRIER)
-_PEERS = ("send", "recv", "batch_isend_irecv", "send_object_list", "recv_object_list")  # between two ranks
 _MAX_GROUPS = 40
 
 
@@ -82,7 +72,7 @@ def _stopped(run: RunProcesses) -> Finding | None:
     if not found:
         return None
     why = f"{names(found)} {be(found)} stopped: SIGCONT lets {it_or_them(found)} go on"
-    return Finding("stopped", with_where(why, found), _mains(found))
+    return Finding("stopped", with_where(why, found), mains_of(found))
 
 
 def _uninterruptible(run: RunProcesses) -> Finding | None:
@@ -98,7 +88,7 @@ def _uninterruptible(run: RunProcesses) -> Finding | None:
     channel = next((thread.wchan for _, thread in found if thread.wchan), "")
     why = f"{names(processes)} {be(processes)} in uninterruptible sleep (state D{f', {channel}' if channel else ''})"
     return Finding(
-        "uninterruptible", with_where(f"{why}: a disk, a file system or a driver", processes), _mains(processes)
+        "uninterruptible", with_where(f"{why}: a disk, a file system or a driver", processes), mains_of(processes)
     )
 
 
@@ -113,7 +103,7 @@ def _file_locks(run: RunProcesses) -> Finding | None:
         if way[-1] in holders and len(processes) == len(way) and holders[way[-1]] == first:
             whys = [f"{process.name} waits for a lock on a file: {process.main.wait.text}" for process in processes]
             return Finding(
-                "lock cycle", f"each has the file lock that the next waits for: {'; '.join(whys)}", _mains(processes)
+                "lock cycle", f"each has the file lock that the next waits for: {'; '.join(whys)}", mains_of(processes)
             )
     for waiter, holder in holders.items():
         if holder in run.by_id and holder not in holders and waiter in run.by_id:
@@ -123,7 +113,9 @@ def _file_locks(run: RunProcesses) -> Finding | None:
                 f"{run.by_id[waiter].name} waits for a file lock that {process.name} has, which is in {where(process)}"
             )
             return (
-                _ending(last, "file lock", why) if last is not process else Finding("file lock", why, _mains([process]))
+                _ending(last, "file lock", why)
+                if last is not process
+                else Finding("file lock", why, mains_of([process]))
             )
     return None
 
@@ -167,7 +159,7 @@ def _forked_lock(run: RunProcesses) -> Finding | None:
         is_copy = process.facts.forked or (stack and any(f.name == "popen_fork.py" for f in stack.python))
         if is_copy and len(process.facts.threads) == 1 and process.main.wait.kind == waits.LOCK:
             why = f"{process.name} was forked while another thread had the lock that it waits for"
-            return Finding("fork with a held lock", f"{why}: {process.main.wait.text}", _mains([process]))
+            return Finding("fork with a held lock", f"{why}: {process.main.wait.text}", mains_of([process]))
     return None
 
 
@@ -184,21 +176,6 @@ def _import_deadlock(run: RunProcesses) -> Finding | None:
             why += f" ({waiting[0].wait.text}), and the import waits: {importing[0].wait.text}"
             return Finding("import deadlock", why, [(process, importing[0]), (process, waiting[0])])
     return None
-
-
-def _missing_rank(run: RunProcesses) -> Finding | None:
-    """Ranks that should be there and are not, while the others wait for them."""
-    ranks = run.ranks
-    missing = sorted(set(range(run.world)) - set(ranks)) if run.world and run.world <= 1 << 16 else []
-    waiting = [process for process in ranks.values() if process.main.wait.kind in _WAITS_FOR_RANKS]
-    if not missing or not waiting or not ranks:
-        return None
-    dead = {rank: item for item in run.facts.dead for rank in (rank_in(item.env),) if rank in missing}
-    ends = [f"rank {rank}: {dead[rank].error or how_it_ended(dead[rank].how)}" for rank in missing if rank in dead]
-    told = f" ({'; '.join(ends[:3])})" if ends else ""
-    why = f"{rank_list(missing)} {'is' if len(missing) == 1 else 'are'} gone{told}; {waiting_in(waiting)}"
-    gone = [_gone(run, rank) for rank in missing[:8]]
-    return Finding("dead rank", why, gone)
 
 
 def _goes_on(run: RunProcesses) -> Finding | None:
@@ -226,61 +203,7 @@ def _has_computed(run: RunProcesses, process: Process) -> bool:
     """Since the look before in the same silence, and is not in a collective, where it would do so too."""
     cpu = process.facts.cpu_since
     is_busy = cpu is not None and cpu >= BUSY * max(run.facts.seconds_since, 1.0)
-    return is_busy and process.main.wait.kind not in _WAITS_FOR_RANKS
-
-
-def _odd_ranks(run: RunProcesses) -> Finding | None:
-    """Ranks that are elsewhere than those that wait for them."""
-    ranks = run.ranks
-    inside = {rank: process for rank, process in ranks.items() if process.main.wait.kind in _WAITS_FOR_RANKS}
-    outside = {rank: process for rank, process in ranks.items() if rank not in inside}
-    if len(ranks) < 2 or not inside:
-        return None
-    if outside:
-        return _outside(run, list(outside.values()), list(inside.values()))
-    return _different_collectives(run, inside)
-
-
-def _outside(run: RunProcesses, odd: list[Process], waiting: list[Process]) -> Finding | None:
-    if not all(process.main.stack and process.main.stack.python for process in odd):
-        return None  # an interpreter that starts or ends has no frame of Python
-    computing = [process for process in odd if process.main.wait.kind == waits.COMPUTES]
-    rest = f"{names(waiting)} {wait_or_waits(waiting)} in {collective(run, waiting)}"
-    if computing and len(computing) == len(odd):
-        why = f"{names(odd)} still {'computes' if len(odd) == 1 else 'compute'}: {where(odd[0])}; {rest}"
-        return Finding("straggler", why, _mains(odd))
-    if len({place_of(process) for process in odd}) > 1 and len(odd) > len(waiting):
-        return None
-    blocked = [process for process in odd if process not in computing] or odd
-    ends = [last_of(run, process) for process in blocked]
-    why = f"{names(blocked)} {wait_or_waits(blocked)} in {where(blocked[0])}; {rest}"
-    if ends[0] is not blocked[0]:
-        why += f"; it waits for {ends[0].name}: {where(ends[0])}"
-        return Finding("rank waits elsewhere", why, [*_mains(blocked), *_mains(ends[:1])])
-    return Finding("rank waits elsewhere", why, _mains(blocked))
-
-
-def _different_collectives(run: RunProcesses, inside: dict[int, Process]) -> Finding | None:
-    """All are in collectives, but not in the same."""
-    behind, told = _behind(run)
-    odd = [process for process in behind if process in inside.values()]
-    others = [process for process in inside.values() if process not in odd]
-    if odd and others:
-        why = f"{names(odd)} {be(odd)} behind ({told}): {where(odd[0])}; {waiting_in(others)}"
-        return Finding("collectives differ", why, _mains(odd))
-    return recorded_mismatch(run) or _mismatch_in_stacks(list(inside.values()))
-
-
-def _mismatch_in_stacks(processes: list[Process]) -> Finding | None:
-    """Of ranks that wait for their GPUs the stacks do not say in which collective they are."""
-    groups: dict[tuple[str, str], list[Process]] = {}
-    for process in processes:
-        groups.setdefault(place_of(process), []).append(process)
-    kinds = {process.main.wait.kind for process in processes}
-    if len(groups) != 2 or waits.GPU in kinds or any(process.main.wait.call in _PEERS for process in processes):
-        return None
-    found = list(groups.values())
-    return odd_of_two(found, "; ".join(waiting_in(group) for group in sorted(found, key=len)))
+    return is_busy and process.main.wait.kind not in WAITS_FOR_RANKS
 
 
 def _chain(run: RunProcesses) -> Finding | None:
@@ -312,7 +235,7 @@ def _circle(way: Sequence[Process]) -> Finding:
     return Finding(
         kind,
         f"{'a pipe is full: ' if kind == 'pipe full' else ''}each waits for the next: {'; '.join(parts)}",
-        _mains(way),
+        mains_of(way),
     )
 
 
@@ -352,9 +275,9 @@ _RULES: tuple[Rule, ...] = (
     _forked_lock,
     _import_deadlock,
     _file_locks,
-    _missing_rank,
+    missing_rank,
     _goes_on,
-    _odd_ranks,
+    odd_ranks,
     _chain,
     _single,
 )
@@ -396,37 +319,8 @@ def _culprit(process: Process, thread: ThreadState) -> HangCulprit:
     )
 
 
-def _behind(run: RunProcesses) -> tuple[list[Process], str]:
-    """(the processes that have begun fewer collectives than others, who says so), by NCCL or torch's recorder."""
-    for place, text in run.facts.ras.items():
-        answer = read_ras(text)
-        processes = [run.by_id[place, pid] for pid in answer.behind if (place, pid) in run.by_id]
-        if processes:
-            counts = sorted((pid, count) for pid, count in answer.counts.items() if (place, pid) in run.by_id)
-            told = ", ".join(f"{run.by_id[place, pid].name}: operation {count}" for pid, count in counts[:8])
-            return processes, f"NCCL, {told}"
-    if len({item.group for item in run.facts.collectives}) != 1:
-        return [], ""  # each process group has numbers of its own
-    last = {item.rank: item.number for item in run.facts.collectives if item.rank in run.ranks}
-    most = max(last.values(), default=0)
-    behind = [rank for rank, number in sorted(last.items()) if number < most]
-    told = ", ".join(f"rank {rank}: number {number}" for rank, number in sorted(last.items())[:8])
-    return [run.ranks[rank] for rank in behind], f"torch's flight recorder, {told}"
-
-
-def _gone(run: RunProcesses, rank: int) -> tuple[Process, ThreadState]:
-    """A rank that is no more, as a process without threads."""
-    dead = next((item for item in run.facts.dead if rank_in(item.env) == rank), None)
-    process = Process(ProcessFacts(dead.pid if dead else 0, 0, state="gone"), "", 1.0, {}, rank)
-    return process, ThreadState(None, None, waits.Wait(waits.UNKNOWN))
-
-
 def _iso(seconds: float) -> str | None:
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds") if seconds > 0 else None
     except (OverflowError, ValueError, OSError):
         return None
-
-
-def _mains(processes: Sequence[Process]) -> list[tuple[Process, ThreadState]]:
-    return [(process, process.main) for process in processes]

@@ -27,4 +27,9 @@ def odd_of_two(groups: Sequence[Sequence[Process]], why: str) -> Finding | None:
         return None
     named = [odd[0], rest[0]] if len(rest) == 1 else odd
     reason = f"the ranks are in different collectives: {why}"
-    return Finding("collectives differ", reason, [(process, process.main) for process in named])
+    return Finding("collectives differ", reason, mains_of(named))
+
+
+def mains_of(processes: Sequence[Process]) -> list[tuple[Process, ThreadState]]:
+    """Each process with its main thread."""
+    return [(process, process.main) for process in processes]

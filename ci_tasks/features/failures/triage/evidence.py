@@ -27,34 +27,9 @@ _SUMMARY = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py)::(\S+)")
 _PLACE = re.compile(r"^(\S+\.py):(\d+):(?: in (\w+)| [A-Z]\w*|$)")
 
 # The words of numbers that a trainer checks, as the parts of their names.
-_METRIC_WORDS = frozenset(
-    [
-        "kl",
-        "logprob",
-        "logprobs",
-        "log_prob",
-        "log_probs",
-        "loss",
-        "entropy",
-        "reward",
-        "rewards",
-        "advantage",
-        "advantages",
-        "returns",
-        "ratio",
-        "clipfrac",
-        "grad_norm",
-        "gradnorm",
-        "accuracy",
-        "acc",
-        "perplexity",
-        "ppl",
-        "lr",
-        "throughput",
-        "tflops",
-        "mfu",
-        "score",
-    ]
+_METRIC_WORD = re.compile(
+    r"kl|log_?probs?|loss|entropy|rewards?|advantages?|returns|ratio|clipfrac|grad_?norm|accuracy|acc|perplexity|ppl|lr"
+    r"|throughput|tflops|mfu|score"
 )
 _NAME = re.compile(r"[A-Za-z_][\w/.-]*\w|[A-Za-z_]")
 _TWO_WORDS = re.compile(r"(?i)\b(log|grad(?:ient)?)[ -](probs?|norm)\b")
@@ -264,14 +239,10 @@ def _metrics(text: str) -> list[str]:
         if text[match.end() : match.end() + 1] == "(":
             continue
         last = re.split(r"[/.]", match[0].lower())[-1]
-        parts = set(last.split("_")) | {last} | {"_".join(pair) for pair in _pairs(last.split("_"))}
-        if parts & _METRIC_WORDS:
+        parts = set(last.split("_")) | {last} | {"_".join(pair) for pair in itertools.pairwise(last.split("_"))}
+        if any(map(_METRIC_WORD.fullmatch, parts)):
             names.append(last)
     return names
-
-
-def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
-    return list(itertools.pairwise(words))
 
 
 def direction_of(source_line: str, message: str, metric: str) -> str:

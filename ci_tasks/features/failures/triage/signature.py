@@ -57,10 +57,8 @@ _THIRD_PARTY = re.compile(
 )
 SCRATCH = re.compile(r"(?i)^(?:tmp.*|temp|pytest-.*|session_.*|.*[0-9a-f]{8,}.*|\.{1,2}|~)$")
 """A directory that has another name on another machine, or in another run."""
-ROOTS = frozenset(
-    ["root", "home", "tmp", "var", "mnt", "data", "opt", "usr", "workspace", "work", "srv", "shared", "scratch"]
-    + ["resolve", "blob", "main"]
-)
+ROOTS = frozenset(["root", "home", "tmp", "var", "mnt", "data", "opt", "usr", "workspace", "work", "srv", "shared"])
+ROOTS |= {"scratch", "resolve", "blob", "main"}
 """Directories below which trees lie."""
 _SOURCES = frozenset(["src", "code", "git", "repos", "projects", "dev"])  # in a home, with checkouts below
 # What ends where a tree begins: installed packages, our workspaces, Ray's copy of a tree, a checkout on CI's machines.
@@ -69,40 +67,9 @@ _TREE = re.compile(
 )
 _WORD = re.compile(r"[A-Za-z_]\w{2,}")
 _LITERAL = re.compile(r"""["'][^"']{3,}["']|\d\.\d""")
-_COMMON_WORDS = frozenset(
-    [
-        "assert",
-        "raise",
-        "return",
-        "not",
-        "and",
-        "None",
-        "True",
-        "False",
-        "self",
-        "from",
-        "result",
-        "results",
-        "expected",
-        "actual",
-        "got",
-        "output",
-        "out",
-        "ret",
-        "value",
-        "response",
-        "error",
-        "err",
-        "msg",
-        "message",
-        "exc",
-        "exception",
-        "Exception",
-        "RuntimeError",
-        "ValueError",
-        "AssertionError",
-        "KeyError",
-    ]
+_COMMON_WORD = re.compile(
+    r"assert|raise|return|not|and|None|True|False|self|from|results?|expected|actual|got|output|out|ret|value|response"
+    r"|err(?:or)?|msg|message|exc|[eE]xception|(?:Runtime|Value|Assertion|Key)Error"
 )
 _LEAST_WORDS = 2
 _FRAMES = 3
@@ -211,7 +178,7 @@ def signature_of(evidence: FailureEvidence) -> str:
 
 def is_specific(source_line: str) -> bool:
     """Whether a statement is one that stands in few places: not `raise`, `raise e` or `assert a == b`."""
-    words = {word for word in _WORD.findall(source_line) if word not in _COMMON_WORDS}
+    words = {word for word in _WORD.findall(source_line) if not _COMMON_WORD.fullmatch(word)}
     return len(words) >= _LEAST_WORDS or bool(words and _LITERAL.search(source_line))
 
 
