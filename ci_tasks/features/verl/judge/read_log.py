@@ -18,6 +18,9 @@ from ci_tasks.results.log_lines import segments, visible
 from ci_tasks.results.log_scanner import LogScanner, blocks
 from ci_tasks.results.triage import UNKNOWN
 
+_OPTIONAL = b" failed with: Traceback (most recent call last):"
+_RAISED = re.compile(rb"(?:^|[)\]] )[A-Za-z_][\w.]*(?:Error|Exception)\b")
+_MOST_SKIPPED = 30  # lines of such a traceback, in which others may write
 _EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b")
 Log = Callable[[], Iterable[bytes]]
 _BEGIN, _COMMAND, _END, _CLOCK, _FILE = "begin", "command", "end", "clock", "file"
@@ -148,7 +151,8 @@ def _exit_code(text: str) -> int | None:
 def _with_error(training: TrainingFacts, last: int | None, log: Log) -> TrainingFacts:
     if training.exit_code == 0 and training.finished:
         return training
-    triaged = triage(_between(log(), training.line_no + 1, last), training.exit_code or None)
+    lines_of = _without_optional_imports(_between(log(), training.line_no + 1, last))
+    triaged = triage(lines_of, training.exit_code or None)
     error = _failure_only(_shifted(triaged, training.line_no))
     last_step = training.metrics_seen
     if error is not None and error.cause == UNKNOWN and last_step is not None and error.line_no:
@@ -160,6 +164,21 @@ def _failure_only(triaged: Triage) -> Triage | None:
     """None where it says no reason: of a cause that no rule knows, an odd word is none unless an exception says it."""
     odd = triaged.cause == UNKNOWN and not triaged.frames and not _EXCEPTION.search(triaged.text or triaged.line)
     return None if triaged.verdict in (PASSED, UNKNOWN) or odd else triaged
+
+
+def _without_optional_imports(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines, with empty ones for the tracebacks of imports that Bridge can do without, and only logs."""
+    left = 0
+    for block in pieces:
+        if not left and _OPTIONAL not in block:
+            yield block
+            continue
+        kept = block.split(b"\n")
+        for at, line in enumerate(kept):
+            if left or _OPTIONAL in line:
+                kept[at] = b""
+                left = 0 if left and _RAISED.search(line) else (left or _MOST_SKIPPED) - 1
+        yield b"\n".join(kept)
 
 
 def _shifted(triaged: Triage, by: int) -> Triage:

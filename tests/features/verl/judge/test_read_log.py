@@ -40,6 +40,11 @@ HANDLED = [
     '(AgentLoop pid=7)   File "/w/env.py", line 4, in update',
     "(AgentLoop pid=7) TypeError: cannot unpack non-iterable NoneType object",
 ]
+OPTIONAL = [
+    f"{WORKER}Import of X from transformer_engine failed with: Traceback (most recent call last):",
+    f'{WORKER}  File "/b/src/megatron/bridge/utils/import_utils.py", line 211, in safe_import_from',
+    f"{WORKER}AttributeError: module 'transformer_engine' has no attribute 'X'",
+]
 # Lines after which a training ended with exit code 1, and the part of the one that is its reason, "" for none.
 REASONS = [
     ([f"{WORKER}  Format validation: FAIL"], ""),
@@ -50,6 +55,8 @@ REASONS = [
     ([*HANDLED, STEP_1], ""),
     ([STEP_1, *HANDLED], "TypeError: cannot unpack"),
     ([f"{WORKER}ValueError: x"], "ValueError: x"),
+    (OPTIONAL, ""),
+    ([*OPTIONAL, f"{WORKER}ValueError: x", *OPTIONAL], "ValueError: x"),
 ]
 
 
