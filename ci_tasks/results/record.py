@@ -64,7 +64,7 @@ from ci_tasks.records import (
     Triage,
     Verdict,
 )
-from ci_tasks.results.analysis import JobKnowledge, analyse, hang_of
+from ci_tasks.results.analysis import JobKnowledge, analyse, hang_of, passed_marks
 from ci_tasks.results.batch_state import BatchState, read_state_if_readable
 from ci_tasks.results.clock import clock_ahead, local_events, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
@@ -109,7 +109,17 @@ def judge_run(run: RunDir) -> RunRecord:
     record = replace(record, triage=triage if verdict.status != PASSED else None)
     record = _with_evidence(record, run, plan, calls)
     record = _with_hang(record, hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
-    return _write_record(run, _with_gpu_use(record, read_gpu_use(run, record, status.ended_at)))
+    record = _with_gpu_use(record, read_gpu_use(run, record, status.ended_at))
+    return _write_record(run, _with_marks(record, run) if record.status == PASSED else record)
+
+
+def _with_marks(record: RunRecord, run: RunDir) -> RunRecord:
+    """A run that passed, with what does not fit in it."""
+    marks = passed_marks(run, record)
+    if not marks:
+        return record
+    more = f", and {len(marks) - 1} more" if len(marks) > 1 else ""
+    return replace(record, marks=marks, reason=f"but {marks[0]}{more}")
 
 
 def _with_hang(record: RunRecord, hang: Hang | None) -> RunRecord:

@@ -45,6 +45,7 @@ SEVERAL = {
     "prefetch": ["only"],
     "lint": ["rule"],
     "mcp": ["host"],
+    "numbers": ["only"],
     "verl": ["host", "variant"],
 }
 

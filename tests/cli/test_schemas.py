@@ -24,7 +24,7 @@ WITHOUT_JSON = {"logs", "shell", "mcp"}
 RUN = ("remote", "--host", "sim", "ckpt", "--only", "async")
 # They need what a test of their own starts: a failed job's log with its commit, two checkouts, a package index, a hub,
 # a kept run. What a command of any test prints for programs is checked by tests/fixtures.py.
-TESTED_ELSEWHERE = {"diff", "reproduce", "hang", "compare", "bisect", "verl", "setup", "prefetch", "retry"}
+TESTED_ELSEWHERE = {"diff", "numbers", "reproduce", "hang", "compare", "bisect", "verl", "setup", "prefetch", "retry"}
 
 
 def test_the_published_schemas_are_those_of_the_records() -> None:

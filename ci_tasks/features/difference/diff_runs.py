@@ -14,7 +14,7 @@ from ci_tasks.features.difference.compare import compare_runs
 from ci_tasks.features.difference.read_run import of_file, of_run
 from ci_tasks.features.difference.result import SUBMODULE, ComparedRun, RunDifference
 from ci_tasks.results import store
-from ci_tasks.results.history.passed_runs import passed_runs
+from ci_tasks.results.history.passed_runs import runs_of_row
 from ci_tasks.results.one_run import find_one
 from ci_tasks.results.record import load_record
 
@@ -61,7 +61,7 @@ def _last_passed(run: ComparedRun) -> ComparedRun:
         raise UsageError(
             f"{run.id} does not say which row it is of", hint="name the other run: `ci-tasks runs` lists them"
         )
-    for directory in passed_runs(run.label, run.row, _MOST_PASSED):
+    for directory in runs_of_row(run.label, run.row, _MOST_PASSED):
         record = load_record(directory)
         if record.id != run.id and (record.started_at or "") < (run.started_at or "~"):
             return of_run(directory)

@@ -62,7 +62,12 @@ def of_file(path: str) -> ComparedRun:
 def of_run(run: RunDir) -> ComparedRun:
     """A run that is kept here. Raises UnreadableRun, OSError."""
     record = load_record(run)
-    return _of_record(record, _plan(run), _revisions(_log(run)), read_series(_log(run), metric_formats()), _phases(run))
+    return _of_record(record, _plan(run), _revisions(_log(run)), read_log_series(run), _phases(run))
+
+
+def read_log_series(run: RunDir) -> tuple[Series, ...]:
+    """The metrics by step in a run's log; none where it is gone."""
+    return read_series(_log(run), metric_formats())
 
 
 def _of_record(

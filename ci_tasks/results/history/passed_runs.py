@@ -29,6 +29,11 @@ def passed_runs(label: str, row: str, count: int, *, image_digest: str = "", hos
     return []
 
 
+def runs_of_row(label: str, row: str, count: int) -> list[RunDir]:
+    """The newest runs of the row alone that passed, the newest first."""
+    return _existing(_SAME_ROW, (stored(label), stored(row)), count)
+
+
 def _existing(condition: str, values: tuple[str | bytes, ...], count: int) -> list[RunDir]:
     try:
         places = database.with_connection(lambda connection: _places(connection, condition, values, count))

@@ -161,6 +161,13 @@ def hosts() -> list[str]:
     return sorted(restored(host) for (host,) in rows if host)
 
 
+def rows_that_passed(label: str) -> list[str]:
+    """The rows of a label of which a run passed, by name."""
+    query = "SELECT DISTINCT row FROM runs WHERE label = ? AND status = ? ORDER BY row"
+    rows = _answer(lambda connection: connection.execute(query, (stored(label), PASSED)).fetchall())
+    return [restored(row) for (row,) in rows]
+
+
 def _answer(question: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
     """From the database; where that cannot be used, from the run directories by themselves."""
     try:

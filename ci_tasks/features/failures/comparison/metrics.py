@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
+from statistics import fmean
 
 from ci_tasks.records import PASSED, RunRecord
+from ci_tasks.results.student import welch
 
 LEAST_RUNS = 3
 SIGNIFICANT = 0.05  # of the probability, for all metrics together
-_STEPS = 400
-_EQUAL = 1e-9  # relative; what is closer differs by rounding
 
 
 @dataclass(frozen=True)
@@ -50,33 +49,6 @@ def compare_metrics(base: Sequence[RunRecord], yours: Sequence[RunRecord]) -> Me
         for name, both in values.items()
     ]
     return MetricComparison(len(values), tuple(change for change in changes if change.p <= SIGNIFICANT))
-
-
-def welch(one: Sequence[float], other: Sequence[float]) -> float:
-    """The probability that means differ by so much where there is no difference. Values that never vary differ, or they
-    do not."""
-    errors = variance(one) / len(one), variance(other) / len(other)
-    difference = abs(fmean(one) - fmean(other))
-    if difference <= _EQUAL * max(map(abs, (*one, *other))):
-        return 1.0
-    if not sum(errors):
-        return 0.0
-    freedom = sum(errors) ** 2 / (errors[0] ** 2 / (len(one) - 1) + errors[1] ** 2 / (len(other) - 1))
-    return student_tails(difference / math.sqrt(sum(errors)), freedom)
-
-
-def student_tails(t: float, freedom: float) -> float:
-    """How probable it is that Student's t is further from 0 than `t`: its density, summed up (Simpson) over the angle
-    atan(t / sqrt(freedom)), in which it is a power of the cosine."""
-    begin = math.atan(abs(t) / math.sqrt(freedom))
-    width = (math.pi / 2 - begin) / _STEPS
-    heights: list[float] = [
-        math.cos(min(begin + step * width, math.pi / 2)) ** (freedom - 1)
-        * (1 if step in (0, _STEPS) else 4 if step % 2 else 2)
-        for step in range(_STEPS + 1)
-    ]
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    return min(1.0, 2 * scale * sum(heights) * width / 3)
 
 
 def _values(records: Sequence[RunRecord], name: str) -> list[float]:

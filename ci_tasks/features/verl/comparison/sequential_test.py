@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, stdev
 
-from ci_tasks.features.failures.comparison.metrics import student_tails
+from ci_tasks.results.student import student_tails
 
 ERROR = 0.05
 MARGIN = 0.05

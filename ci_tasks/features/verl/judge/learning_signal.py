@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from ci_tasks.features.failures.comparison.metrics import student_tails
 from ci_tasks.features.verl.judge.log_records import Metrics
 from ci_tasks.features.verl.levels.criterion import Criterion, contradicted, not_seen, shown
+from ci_tasks.results.student import student_tails
 
 REWARD = "critic/rewards/mean"
 TREND = "validation or reward trend"

@@ -1,0 +1,87 @@
+"""The runs of a row that passed, as numbers. What a log gives is kept beside it, so that it is read once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.run_directory import RunDir, read_record, write_record
+from ci_tasks.features.difference.read_run import read_log_series
+from ci_tasks.features.numbers.bands import MOST_RUNS, thinned
+from ci_tasks.features.numbers.result import MEMORY, SECONDS, Point, RunNumbers
+from ci_tasks.records import PASSED, RunRecord
+from ci_tasks.results.history.passed_runs import runs_of_row
+from ci_tasks.results.metrics import Series
+from ci_tasks.results.record import read_run_record
+
+_FILE = "numbers.json"
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The file. `log` is the digest of the log that it was read from."""
+
+    log: str
+    points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
+
+
+def numbers_of(run: RunDir, record: RunRecord) -> RunNumbers:
+    """What a run gave; of one whose log is gone, what its record has."""
+    values = dict(_points(run, record))
+    for name, value in record.metrics.items():
+        if isinstance(value, (int, float)) and name not in values:
+            values[name] = (Point(1, None, float(value)),)
+    if record.timings.seconds is not None:
+        values[SECONDS] = (Point(1, None, record.timings.seconds - (record.timings.queued or 0.0)),)
+    used = [peaks.used for peaks in (record.gpu_use.gpus if record.gpu_use else ()) if peaks.used is not None]
+    if used:
+        values[MEMORY] = (Point(1, None, float(max(used))),)
+    return RunNumbers(record.id, record.started_at or "", kind_of(record), values, bool(record.marks))
+
+
+def kind_of(record: RunRecord) -> str:
+    """What numbers are compared within: `8 x NVIDIA H100, image@sha256:…`."""
+    around = record.environment
+    models = sorted({gpu.name for gpu in around.gpus})
+    host = record.host or "local"
+    if record.gpus:
+        host = f"{record.gpus} x {' and '.join(models)}" if models else f"{record.gpus} GPUs of {host}"
+    return f"{host}, {around.digest or 'no container'}"
+
+
+def passed_numbers(label: str, row: str) -> Iterator[RunNumbers]:
+    """Of the row's newest runs that passed, the newest first."""
+    for run in runs_of_row(label, row, MOST_RUNS):
+        record = read_run_record(run)
+        if record is not None and record.status == PASSED:
+            yield numbers_of(run, record)
+
+
+def _points(run: RunDir, record: RunRecord) -> Mapping[str, tuple[Point, ...]]:
+    path, digest = os.path.join(run.path, _FILE), record.log.sha256 or ""
+    try:
+        kept = read_record(_Kept, path)
+    except (OSError, RecordError):
+        kept = None
+    if kept is not None and kept.log == digest:
+        return kept.points
+    points = points_of(read_log_series(run))
+    try:
+        write_record(path, _Kept(digest, points))
+    except OSError:
+        pass  # it is read again next time
+    return points
+
+
+def points_of(series: Iterable[Series]) -> dict[str, tuple[Point, ...]]:
+    """At most bands.MOST_STEPS points of each training."""
+    return {
+        each.name: tuple(
+            point
+            for training, part in enumerate(each.parts, 1)
+            for point in thinned([Point(training, step, value) for step, value in part])
+        )
+        for each in series
+    }

@@ -1,0 +1,69 @@
+"""The rows of a label → their bands, what does not fit, and drift; or two runs of a row, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from ci_tasks.agent.files import open_file
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.features.numbers.bands import LEAST_RUNS, counted, learn, marks
+from ci_tasks.features.numbers.bands_file import acceptances
+from ci_tasks.features.numbers.drift import drifts
+from ci_tasks.features.numbers.exact import SeriesByRank, compare_exactly, lines_by_rank
+from ci_tasks.features.numbers.read_numbers import passed_numbers
+from ci_tasks.features.numbers.result import BandsFile, ExactComparison, RowNumbers, RunNumbers
+from ci_tasks.registry import metric_formats
+from ci_tasks.results.history.passed_runs import runs_of_row
+from ci_tasks.results.metrics import read_series
+
+
+def row_numbers(label: str, row: str, file: BandsFile = BandsFile()) -> Iterator[RowNumbers]:
+    """Of a row, one for each kind of host and image, the one that ran last first. The bands of `file` count before
+    those of the history."""
+    runs = sorted(passed_numbers(label, row), key=lambda run: run.kind)
+    kinds = [sorted(group, key=lambda run: run.started_at) for _, group in groupby(runs, key=lambda run: run.kind)]
+    for several in sorted(kinds, key=lambda several: several[-1].started_at, reverse=True):
+        yield _of_kind(label, row, several, file)
+
+
+def _of_kind(label: str, row: str, runs: Sequence[RunNumbers], file: BandsFile) -> RowNumbers:
+    kind, newest = runs[0].kind, runs[-1]
+    accepted = acceptances(label, row, kind, file)
+    several = counted(runs[:-1], accepted)
+    committed = next((each.bands for each in file.rows if (each.label, each.row, each.kind) == (label, row, kind)), ())
+    known = committed or learn(several)
+    few = f"{len(several)} runs before the newest count, and a band takes {LEAST_RUNS}"
+    return RowNumbers(
+        label=label,
+        row=row,
+        kind=kind,
+        runs=len(runs),
+        newest=newest.id,
+        bands=tuple(known),
+        marks=marks(newest, known),
+        drifts=drifts(runs),
+        accepted=accepted[-1] if accepted else None,
+        not_seen="" if known else few,
+    )
+
+
+def exact(label: str, row: str) -> ExactComparison | None:
+    """The newest run that passed against the one before it; None where there are no two."""
+    runs = runs_of_row(label, row, 2)
+    if len(runs) < 2:
+        return None
+    new, old = runs
+    return compare_exactly(_id(old), _series(old), _id(new), _series(new))
+
+
+def _id(run: RunDir) -> str:
+    path = Path(run.path)
+    return f"{path.parent.name}.{path.name}"
+
+
+def _series(run: RunDir) -> SeriesByRank:
+    with open_file(run.log) as log:
+        ranks = lines_by_rank(log)
+    return {rank: read_series(lines, metric_formats()) for rank, lines in ranks.items()}
