@@ -37,6 +37,8 @@ _FEWEST_LETTERS = 10  # of a line at the end that says something
 _SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
 _SHORTEST = 12  # characters of a line that is only loud
 _MOST_ORIGINS = 64
+_PROSE, _WORD = 25, re.compile(r"[\"'“‘(*]*[A-Za-z’'-]+[,.;:!?)\"'”’*]*")  # words of a line
+_HOLE = re.compile(rb"^\0{16,}|\0+$")  # a log that was emptied while its job wrote on begins with a hole
 _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 
 
@@ -101,6 +103,9 @@ class CandidateReader:
     def feed(self, number: int, raw: bytes, before: bytes) -> bool:
         """One line of the log, with what stood before it. Returns whether it told anything."""
         self._eager = max(0, self._eager - 1)
+        raw = _HOLE.sub(b"", raw)
+        if b"\0" in raw:
+            return False  # binary
         if _ECHO in raw[:60]:
             self._is_ours = self._is_script = False
             return False
@@ -215,6 +220,8 @@ class CandidateReader:
             return self._place(line, f"{match[1]}:{match[2]}")
         elif _EXCEPTION_LINE.match(text.lstrip()):
             text, kind = text.lstrip(), EXCEPTION_LINE
+        if kind == PLAIN and not line.level and _is_prose(text):
+            return False
         raised = kind != PLAIN or line.level in _LOUD
         rule = self._rules.of(f"E  {text}") if kind == PYTEST else None
         rule = rule or self._rules.of(text, raised=raised)
@@ -310,6 +317,16 @@ class CandidateReader:
 def _key(rule: Rule | None, text: str) -> tuple[str, str]:
     """Equal for two lines that say the same."""
     return (rule.name if rule else "", _VOLATILE.sub("", text[:160]))
+
+
+def _is_prose(text: str) -> bool:
+    """Whether a line is of a book, or of what a model wrote: many words, no code, and hardly a number or path."""
+    words = text.split()
+    return (
+        len(words) >= _PROSE
+        and not set("`_={}") & set(text)
+        and sum(map(bool, map(_WORD.fullmatch, words))) >= 0.9 * len(words)
+    )
 
 
 def _is_text(shown: str) -> bool:

@@ -73,6 +73,11 @@ def test_exit_code_0_makes_what_was_printed_no_failure() -> None:
     assert triage([OOM], exit_code=0).verdict == PASSED
 
 
+def test_a_binary_line_is_no_evidence_and_the_hole_of_an_emptied_log_is_none_either() -> None:
+    assert triage([b"\x7fELF\0error: No space left on device\0%s failed\n"]).verdict == "unknown"
+    assert triage([b"\0" * 4096 + b"RuntimeError: CUDA error: an illegal memory access\n"]).verdict == "failed"
+
+
 def test_another_exit_code_makes_a_clean_log_unknown_with_its_last_line() -> None:
     got = triage([b"copying\nall quiet\n\n"], exit_code=3)
     assert (got.cause, got.verdict, got.line_no, got.line) == (UNKNOWN, FAILED, 2, "all quiet")
