@@ -1,7 +1,7 @@
 """A log of any size as the few lines that are worth a look.
 
 Most of a gigabyte of log is metrics and requests. One RE2 expression of all telling words runs over whole blocks;
-only lines that it finds are given out, and the lines after them for as long as the reader is hungry.
+only lines that it finds are given out, and the lines after them for as long as the reader needs them.
 """
 
 from __future__ import annotations

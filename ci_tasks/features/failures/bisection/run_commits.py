@@ -109,8 +109,8 @@ def run_commits(
     print_line: PrintLine,
     on_result: Callable[[Observation], None],
 ) -> None:
-    """Run `orders` at once and `take` each result as it comes. Raises KeyboardInterrupt after ^C, when all have ended;
-    what had a result by then was taken."""
+    """Run them at once and give each result to `on_result` as it comes. Raises KeyboardInterrupt after ^C, when all
+    have ended and what had a result by then was given out."""
     with noticed() as by_person:
         interrupts = InterruptCount(by_person=by_person)
         if len(commit_runs) == 1:  # here, where ^C needs no help
@@ -163,7 +163,7 @@ def _deliver(result: Callable[[], Observation], on_result: Callable[[Observation
 def run_commit(
     work: RowUnderTest, commit_run: CommitRun, print_line: PrintLine, interrupts: InterruptCount
 ) -> Observation:
-    """What one run of a commit says. Raises Cancelled; UsageError only where the row must be there."""
+    """What one run of a commit says. Raises RunCancelled; UsageError only where the row must be there."""
     name = f"{commit_run.sha[:12]} on {commit_run.host}"
     try:
         source = open_source(work.repo, commit_run.sha, work.workflow, work.config.given)
@@ -194,7 +194,7 @@ def run_commit(
 def observation_of(commit_run: CommitRun, record: RunRecord, target: str = "") -> Observation:
     """What a run's record says of its commit. A failure that is the environment's says nothing, unless it is `target`.
 
-    Raises Cancelled."""
+    Raises RunCancelled."""
     if record.status == CANCELLED:
         raise RunCancelled
     signature, failure_kind = signature_of(record), record.triage.kind if record.triage else ""

@@ -55,7 +55,7 @@ class CulpritFound:
 
 @dataclass(frozen=True)
 class Undecided:
-    """Not one commit: these positions are left, with the probability of each. `apart` says that more runs could tell
+    """Not one commit: these positions are left, with the probability of each. `distinguishable`: more runs could tell
     them apart; else no commit that can be tested does."""
 
     left: tuple[tuple[int, float], ...]

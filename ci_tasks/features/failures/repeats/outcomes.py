@@ -57,7 +57,7 @@ class RepeatLimit:
 
 @dataclass(frozen=True)
 class OutcomeCounts:
-    """`failures` are counts by way, the most frequent first; `uncounted` by status are no evidence about the code."""
+    """`failures` are counts by way, the most frequent first; `inconclusive` by status are none of the code's."""
 
     passed: int
     failures: Mapping[str, int]

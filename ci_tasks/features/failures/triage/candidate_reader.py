@@ -71,7 +71,7 @@ class Candidate:
 
 
 class CandidateReader:
-    """Feed it lines; it is hungry for the next one while something is open."""
+    """Feed it lines; it needs the next one while something is open."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
