@@ -63,6 +63,12 @@ def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = F
     return CommitHistory(_log(git, "--max-count=1", first)[0], tuple(commits))
 
 
+def commit_at(source: Path, rev: str) -> Commit:
+    """The commit that `rev` names. Raises CheckoutError."""
+    git = Git(source, {"GIT_NO_REPLACE_OBJECTS": "1"})
+    return _log(git, "--max-count=1", _resolve(git, rev))[0]
+
+
 def commits_up_to(source: Path, commit: str, limit: int) -> frozenset[str]:
     """`commit` and what it contains, the newest `limit` of them, as far as `source` has them."""
     listed = Git(source).text_or_none("rev-list", f"--max-count={limit}", commit, "--")

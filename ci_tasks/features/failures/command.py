@@ -217,6 +217,7 @@ def compare(options: CompareOptions) -> int:
 
 
 _BISECT = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks jobs` lists the rows"
+_BISECT_IMAGES = "`ci-tasks bisect LABEL --only ROW --axis image --images OLDEST,…,NEWEST`"
 
 
 @dataclass(frozen=True)
@@ -225,8 +226,23 @@ class BisectOptions(GivenOptions):
     only: str = ONLY.field(
         help="the row's name, or a part that no other row has", metavar="ROW", commas=False, required=True, hint=_BISECT
     )
-    good: str = text("a revision where the row passes", "REV", required=True, hint=_BISECT).field()
-    bad: str = text("a revision where it fails, always or now and then", "REV", default="HEAD").field()
+    axis: str = text(
+        "what to search: commits, or images that one commit runs in",
+        "AXIS",
+        default="commit",
+        choices=("commit", "image"),
+    ).field()
+    good: str | None = text("a revision, or one of --images, where the row passes", "REV").field()
+    bad: str | None = text(
+        "one where it fails, always or now and then (else HEAD, or the last of --images)", "REV"
+    ).field()
+    images: str | None = text(
+        "with --axis image: images from the oldest to the newest, with commas, or a file with one in each line; "
+        "with digests, since tags move",
+        "LIST",
+        excludes=(("image", "the search replaces the image", "leave --image away"),),
+    ).field()
+    rev: str | None = REV.field(help="with --axis image: the commit that runs in each image (else HEAD)")
     host: str = HOST.field(help="hosts of hosts.yaml with commas, each runs one commit at a time", default="local")
     repeat: int | None = REPEAT.field(
         help="least number of runs of a commit that passes (else as many as the failure rate asks for)"
@@ -253,7 +269,14 @@ def bisect(options: BisectOptions) -> int:
     ci-tasks bisect cpu-unittest --only rewards --good v1.2 --bad main
     ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a,h100b
     ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a --resume
+    ci-tasks bisect ckpt --only async-save --axis image --images images.txt --host h100a     one image in each line
     """
+    if options.axis == "commit":
+        _require(options.good, "--good REV", _BISECT)
+        _refuse("--axis commit", {"--images": options.images, "--rev": options.rev})
+    else:
+        _require(options.images, "--images LIST", _BISECT_IMAGES)
+        _refuse("--axis image", {"--first-parent": options.first_parent})
     hosts = tuple(name for name in (part.strip() for part in options.host.split(",")) if name)
     if not hosts:
         raise UsageError("--host needs the name of a host", hint=HOST.hint)
@@ -276,6 +299,17 @@ def _performed(
             events.exit_code = result.exit_code
     print_record(result, as_json=options.json)
     return result.exit_code
+
+
+def _require(value: object, flag: str, hint: str) -> None:
+    if not value:
+        raise UsageError(f"bisect needs {flag}", hint=hint)
+
+
+def _refuse(axis: str, given: dict[str, object]) -> None:
+    for flag, value in given.items():
+        if value:
+            raise UsageError(f"{flag} and {axis} cannot be combined", hint="`ci-tasks bisect --help` has examples")
 
 
 def repeated_run(

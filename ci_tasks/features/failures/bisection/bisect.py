@@ -1,18 +1,27 @@
-"""`bisect`: which commit made a row fail, flaky or not, on one host or on several at once."""
+"""`bisect`: which commit, or which image, made a row fail, flaky or not, on one host or on several at once."""
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ci_tasks.checkout.commits import Commit, commits_between
+from ci_tasks.checkout.commits import commit_at, commits_between
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, Blocked, UsageError
 from ci_tasks.features.failures.bisection import report, strategy
+from ci_tasks.features.failures.bisection.axis import (
+    COMMIT,
+    IMAGE,
+    Point,
+    SearchRange,
+    along_commits,
+    along_images,
+    images_of,
+)
 from ci_tasks.features.failures.bisection.bisection_state import BisectionKey, BisectionState, open_state
-from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 from ci_tasks.features.failures.bisection.earlier_runs import earlier_runs
 from ci_tasks.features.failures.bisection.marks import mark
 from ci_tasks.features.failures.bisection.observations import BLOCKED, Observation
@@ -30,6 +39,7 @@ from ci_tasks.features.failures.bisection.strategy import (
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.events import EventStream, Message, now
 from ci_tasks.run.job_outputs import find_rows
+from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.select import select
 
 if TYPE_CHECKING:
@@ -43,15 +53,18 @@ _BLOCKED_ELSEWHERE = 3  # runs in a row that a host blocks, after which it has t
 
 @dataclass(frozen=True)
 class CulpritCandidate:
+    """`commit` is what ran; with `--axis image`, `image` is the culprit."""
+
     commit: str
     subject: str
     probability: float
+    image: str = ""
 
 
 @dataclass(frozen=True)
 class BisectionResult:
-    """As `bisect --json` prints it. `result` is found, unclear or interrupted; `candidates` are commits, the most
-    probable first, and one where it was found. `runs` is how many runs it took."""
+    """As `bisect --json` prints it. `result` is found, unclear or interrupted; `candidates` are commits or images, the
+    most probable first, and one where it was found. `runs` is how many runs it took."""
 
     result: str
     exit_code: int
@@ -68,46 +81,61 @@ def bisect(
     """
     for host in hosts:
         config.host(host)
-    source = open_source(options.repo, options.bad, options.workflow, config.given)
+    revision = options.rev or "HEAD" if options.axis == IMAGE else options.bad or "HEAD"
+    source = open_source(options.repo, revision, options.workflow, config.given)
     options = replace(options, label=source.label_of(options.label))
     row = _row(source, options)
-    history = commits_between(source.path, options.good, options.bad, first_parent=options.first_parent)
+    search = _search_range(source, options, revision, row)
+    good, bad = search.points[0], search.points[-1]
     subject = BisectionKey(
         repo=str(source.path),
-        good=history.good.sha,
-        bad=history.bad.sha,
+        good=good.key,
+        bad=bad.key,
         label=options.label,
-        row=row,
+        row=row.row,
         signature=options.signature or "",
         image=options.image or "",
         first_parent=options.first_parent,
+        commit=bad.commit.sha if options.axis == IMAGE else "",
     )
     work = RowUnderTest(
         repo=str(source.path),
         workflow=options.workflow,
         label=options.label,
-        row=row,
+        row=row.row,
         config=config,
         signature=options.signature or "",
         image=options.image,
         events=events,
         probe=not options.no_probe,
     )
-    commits = (history.good, *history.commits)
-    with open_state(subject, [commit.sha for commit in commits], fresh=options.fresh) as state:
+    with open_state(subject, [point.key for point in search.points], fresh=options.fresh) as state:
         if options.resume and not state.observations:
             raise UsageError("there is nothing to resume: no run of this bisection is on record", hint=str(state.path))
         own = frozenset(observation.run for observation in state.observations)
-        earlier = earlier_runs(source.path, history.good.sha, options.label, row, own)
-        graph = CommitGraph(history.positions())
-        goal = BisectionGoal(graph, options.signature or "", options.repeat or 0, earlier)
+        # What other runs up to the good commit ran in is not known to be the good image.
+        earlier = earlier_runs(source.path, good.key, options.label, row.row, own) if search.axis == COMMIT else ()
+        goal = BisectionGoal(search.graph, options.signature or "", options.repeat or 0, earlier)
         print(source.headline)
-        print("\n".join(report.head(options.label, row, history, hosts, len(earlier))))
-        return _Bisection(commits, goal, work, state, hosts).run()
+        print("\n".join(report.head(options.label, row.row, search, hosts, len(earlier))))
+        return _Bisection(search.points, goal, work, state, hosts, search.axis).run()
 
 
-def _row(source: CheckoutSource, options: BisectOptions) -> str:
-    """The name of the one row that is meant, as the bad end has it."""
+def _search_range(source: CheckoutSource, options: BisectOptions, revision: str, row: Row) -> SearchRange:
+    """What is searched. Raises UsageError, CheckoutError."""
+    if options.axis == COMMIT:
+        good = options.good or ""
+        return along_commits(commits_between(source.path, good, revision, first_parent=options.first_parent))
+    if not row.image:
+        raise UsageError(
+            f"row {row.row} runs in no container, so that no image can be its culprit",
+            hint="`ci-tasks jobs LABEL` shows the image of each row",
+        )
+    return along_images(commit_at(source.path, revision), images_of(options.images or "", options.good, options.bad))
+
+
+def _row(source: CheckoutSource, options: BisectOptions) -> Row:
+    """The one row that is meant, as the bad end has it."""
     context = event_context(source)
     rows = find_rows(source, options.label, context, None).rows
     chosen = [row for row in rows if row.row == options.only] or select(rows, options.only, options.label)
@@ -115,18 +143,19 @@ def _row(source: CheckoutSource, options: BisectOptions) -> str:
     if len(names) != 1:
         some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         raise UsageError(f"a bisection follows one row, and --only {options.only!r} means {len(names)}", hint=some)
-    return names[0]
+    return chosen[0]
 
 
 @dataclass
 class _Bisection:
     """One bisection under way. `streaks` are how many runs in a row a host has blocked, since this command began."""
 
-    commits: Sequence[Commit]
+    points: Sequence[Point]
     goal: BisectionGoal
     work: RowUnderTest
     state: BisectionState
     hosts: Sequence[str]
+    axis: str = COMMIT
     blocked_streaks: dict[str, list[Observation]] = field(default_factory=dict)
     out: dict[str, str] = field(default_factory=dict)
     print_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -167,7 +196,8 @@ class _Bisection:
             # A host that blocks commit after commit runs one that is known to run: is it the commits, or the host?
             in_doubt = len(self.blocked_streaks.get(host, ())) >= _BLOCKED_ELSEWHERE
             chosen = self.goal.graph.bad if in_doubt else position
-            commit_runs.append(CommitRun(chosen, self.commits[chosen].sha, host, must=chosen == self.goal.graph.bad))
+            point, must = self.points[chosen], chosen == self.goal.graph.bad
+            commit_runs.append(CommitRun(chosen, point.commit.sha, host, must, point.image))
         run_commits(self.work, commit_runs, self._print, self._record)
 
     def _record(self, observation: Observation) -> None:
@@ -196,7 +226,7 @@ class _Bisection:
         self._print(
             report.observation(
                 number,
-                self.commits[observation.position],
+                self.points[observation.position],
                 observation.host,
                 mark_text,
                 observation.run,
@@ -225,27 +255,40 @@ class _Bisection:
             len(self.state.observations),
             len({observation.position for observation in self.state.observations}),
             sum(observation.seconds or 0 for observation in self.state.observations),
+            self.axis,
         )
         if isinstance(decision, Undecided):
-            left = [(self.commits[position], probability) for position, probability in decision.left]
+            left = [(self.points[position], probability) for position, probability in decision.left]
             self._print("\n".join(report.unclear(left, decision.distinguishable, effort)))
             return self._result(UNCLEAR, left)
         self._print(
             "\n".join(
                 report.culprit(
-                    self.commits[decision.position],
+                    self.points[decision.position],
                     decision.probability,
                     self._failure_counts(decision.position),
-                    self.work.repo,
+                    self._see(decision.position),
                     effort,
                 )
             )
         )
-        return self._result(FOUND, [(self.commits[decision.position], decision.probability)])
+        return self._result(FOUND, [(self.points[decision.position], decision.probability)])
 
-    def _result(self, result: str, left: Sequence[tuple[Commit, float]]) -> BisectionResult:
-        candidates = tuple(CulpritCandidate(commit.sha, commit.subject, share) for commit, share in left)
+    def _result(self, result: str, left: Sequence[tuple[Point, float]]) -> BisectionResult:
+        candidates = tuple(
+            CulpritCandidate(point.commit.sha, point.commit.subject, share, point.image) for point, share in left
+        )
         return BisectionResult(result, EXIT_CODES[result], candidates, len(self.state.observations))
+
+    def _see(self, position: int) -> str:
+        """The command that shows the culprit: what a commit changed, or the row with the image before."""
+        if self.axis == COMMIT:
+            return report.see_commit(self.work.repo, self.points[position])
+        before, work = self.points[position - 1], self.work
+        row = f"{shlex.quote(work.label)} --only {shlex.quote(work.row)} --rev {before.commit.sha[:12]}"
+        return (
+            f"ci-tasks remote --host {self.hosts[0]} {row} --image {shlex.quote(before.image)}   (the image before it)"
+        )
 
     def _failure_counts(self, culprit: int) -> report.FailureCounts:
         within = self.goal.graph.descendants[culprit]
@@ -261,16 +304,16 @@ class _Bisection:
 
     def _refusal(self, decision: InvalidRange) -> UsageError:
         """Why the ends will not do, and what would."""
-        good, bad = self.commits[0].sha[:12], self.commits[-1].sha[:12]
+        good, bad, what = self.points[0].short, self.points[-1].short, self.axis
         at_good, at_bad = self._last(0), self._last(self.goal.graph.bad)
         if decision.why == strategy.FAILS_AT_GOOD:
             return UsageError(
                 f"--good {good} is not good: {self.work.row} fails there as it does at the bad end",
-                hint="name an older commit as --good",
+                hint=f"name an older {what} as --good",
             )
         if decision.why == strategy.GOOD_UNTESTABLE:
             return UsageError(
-                f"--good {good} cannot be tested: {at_good}", hint="name a commit as --good where the row runs"
+                f"--good {good} cannot be tested: {at_good}", hint="name one as --good where the row runs"
             )
         if decision.why == strategy.BAD_UNTESTABLE:
             return UsageError(
@@ -279,7 +322,7 @@ class _Bisection:
             )
         return UsageError(
             f"--bad {bad} is not bad: {self.work.row} did not fail there in {strategy.MAX_RUNS_AT_BAD} runs",
-            hint="name a commit where it fails; for a failure as rare as that, --repeat of `run` measures the rate",
+            hint="name one where it fails; for a failure as rare as that, --repeat of `run` measures the rate",
         )
 
     def _last(self, position: int) -> str:

@@ -23,7 +23,7 @@ from ci_tasks.results import store
 
 @dataclass(frozen=True)
 class BisectionKey:
-    """What makes two bisections one: the commits, and what runs on them."""
+    """What makes two bisections one: the ends, and what runs there. `commit` is the one that images are tried with."""
 
     repo: str
     good: str
@@ -33,6 +33,7 @@ class BisectionKey:
     signature: str = ""
     image: str = ""
     first_parent: bool = False
+    commit: str = ""
 
     @property
     def name(self) -> str:
@@ -43,7 +44,7 @@ class BisectionKey:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as the file has it: of a commit instead of a position, which another range would change."""
+    """A run as the file has it: of a commit or an image instead of a position, which another range would change."""
 
     commit: str
     kind: str
@@ -70,7 +71,7 @@ class BisectionState:
 
     path: Path
     subject: BisectionKey
-    commit_run: Sequence[str]  # the commits by position
+    keys: Sequence[str]  # the commits or images by position
     observations: list[Observation] = field(default_factory=list)
     marks: list[str] = field(default_factory=list)
 
@@ -83,7 +84,7 @@ class BisectionState:
     def _save(self) -> None:
         runs = (
             StoredRun(
-                self.commit_run[o.position],
+                self.keys[o.position],
                 o.kind,
                 o.signature,
                 o.reason,
@@ -99,7 +100,7 @@ class BisectionState:
 
 
 @contextmanager
-def open_state(subject: BisectionKey, commit_run: Sequence[str], *, fresh: bool = False) -> Iterator[BisectionState]:
+def open_state(subject: BisectionKey, keys: Sequence[str], *, fresh: bool = False) -> Iterator[BisectionState]:
     """The state of `subject` as it was left, or a `fresh` one, for this command alone. Raises UsageError where another
     command has it."""
     directory = store.home() / "bisections"
@@ -110,12 +111,12 @@ def open_state(subject: BisectionKey, commit_run: Sequence[str], *, fresh: bool 
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError("another command is at this very bisection", hint="its log goes on there") from None
-        yield BisectionState(path, subject, commit_run) if fresh else _read(path, subject, commit_run)
+        yield BisectionState(path, subject, keys) if fresh else _read(path, subject, keys)
 
 
-def _read(path: Path, subject: BisectionKey, commit_run: Sequence[str]) -> BisectionState:
-    place = {sha: position for position, sha in enumerate(commit_run)}
-    state = BisectionState(path, subject, commit_run)
+def _read(path: Path, subject: BisectionKey, keys: Sequence[str]) -> BisectionState:
+    place = {sha: position for position, sha in enumerate(keys)}
+    state = BisectionState(path, subject, keys)
     try:
         text = path.read_bytes()
     except FileNotFoundError:

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ci_tasks.checkout.commits import Commit, CommitHistory
 from ci_tasks.errors import printable
+from ci_tasks.features.failures.bisection.axis import IMAGE, Point, SearchRange
 from ci_tasks.features.failures.repeats.report import runs as runs
 from ci_tasks.report.timeline import duration
 
@@ -31,16 +31,18 @@ class Effort:
     """What it took. `seconds` are those of the runs together."""
 
     runs: int
-    commits: int
+    points: int
     seconds: float
+    what: str = "commit"
 
 
-def head(label: str, row: str, history: CommitHistory, hosts: Sequence[str], earlier: int = 0) -> list[str]:
+def head(label: str, row: str, search: SearchRange, hosts: Sequence[str], earlier: int = 0) -> list[str]:
     """What is going to happen. `earlier` is how many runs up to the good end are on record."""
-    count, good, bad = len(history.commits), history.good.sha[:_SHORT], history.bad.sha[:_SHORT]
-    many = "1 commit" if count == 1 else f"{count} commits"
+    good, bad = search.points[0], search.points[-1]
+    many = _count(len(search.points) - 1, search.axis)
+    fixed = f", with commit {bad.commit.sha[:_SHORT]}" if search.axis == IMAGE else ""
     return [
-        f"bisect: {many} after {good} (good) up to {bad} (bad)",
+        f"bisect: {many} after {good.short} (good) up to {bad.short} (bad){fixed}",
         f"row {printable(row)} of label {printable(label)}, on {', '.join(hosts)}",
         *(
             [f"{runs(earlier)} of commits up to the good end on record tell how often it fails by chance"]
@@ -50,11 +52,11 @@ def head(label: str, row: str, history: CommitHistory, hosts: Sequence[str], ear
     ]
 
 
-def observation(number: int, commit: Commit, host: str, mark: str, run: str, seconds: float | None) -> str:
-    """One run: which commit, where, what that says and why."""
+def observation(number: int, point: Point, host: str, mark: str, run: str, seconds: float | None) -> str:
+    """One run: of what, where, what that says and why."""
     took = f", {seconds:.0f} s" if seconds is not None else ""
     where = f" [{run}{took}]" if run else ""
-    return f"{number:>3}  {commit.sha[:_SHORT]}  {host:<{_HOST}}  {_line(mark)}{where}"
+    return f"{number:>3}  {point.short}  {host:<{_HOST}}  {_line(mark)}{where}"
 
 
 def target(signature: str, fails: int, of: int, to_go: int) -> str:
@@ -62,36 +64,46 @@ def target(signature: str, fails: int, of: int, to_go: int) -> str:
     return f"looking for: {_line(signature)} ({fails} of {runs(of)} of the bad end); some {runs(to_go)} to go"
 
 
-def culprit(commit: Commit, probability: float, counts: FailureCounts, repository: str, effort: Effort) -> list[str]:
-    """The commit that was found."""
+def culprit(point: Point, probability: float, counts: FailureCounts, see: str, effort: Effort) -> list[str]:
+    """The commit or image that was found; `see` is a command that shows it."""
     before = f"{counts.fails_before} of {counts.runs_before}"
+    commit = point.commit
+    about = [] if point.image else [f"    {_line(commit.subject)}", f"    {_line(commit.author)}, {commit.date}"]
     return [
         "",
-        f"the culprit: {commit.sha}",
-        f"    {_line(commit.subject)}",
-        f"    {_line(commit.author)}, {commit.date}",
+        f"the culprit: {printable(point.key)}",
+        *about,
         f"probability {_share(probability)}: the row fails in {counts.fails_from} of {runs(counts.runs_from)} "
         f"from it on, in {before} before it",
-        f"see it: git -C {shlex.quote(printable(repository))} show {commit.sha[:_SHORT]}",
+        f"see it: {see}",
         _effort(effort),
     ]
 
 
-def unclear(left: Sequence[tuple[Commit, float]], distinguishable: bool, effort: Effort) -> list[str]:
+def see_commit(repository: str, point: Point) -> str:
+    """The command that shows what a commit changed."""
+    return f"git -C {shlex.quote(printable(repository))} show {point.short}"
+
+
+def unclear(left: Sequence[tuple[Point, float]], distinguishable: bool, effort: Effort) -> list[str]:
     """Several commits that could be it."""
     why = (
         f"not clear after {runs(effort.runs)}; the most probable are:"
         if distinguishable
-        else "only commits that cannot be tested are left; the culprit is one of:"
+        else f"only {effort.what}s that cannot be tested are left; the culprit is one of:"
     )
-    shown = [f"    {c.sha[:_SHORT]}  {_share(p):>4}  {_line(c.subject)}" for c, p in left[:_MANY]]
+    shown = [f"    {point.short}  {_share(p):>4}  {_line(point.subject)}" for point, p in left[:_MANY]]
     more = [f"    and {len(left) - _MANY} more"] if len(left) > _MANY else []
     return ["", why, *shown, *more, _effort(effort)]
 
 
 def _effort(effort: Effort) -> str:
-    many = "1 commit" if effort.commits == 1 else f"{effort.commits} commits"
+    many = _count(effort.points, effort.what)
     return f"{runs(effort.runs)} of {many}, {duration(effort.seconds)} of tests"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _share(probability: float) -> str:

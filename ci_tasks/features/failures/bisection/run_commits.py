@@ -59,12 +59,14 @@ class RowUnderTest:
 
 @dataclass(frozen=True)
 class CommitRun:
-    """A commit to run on a host. `must`: a commit without the row is no answer, but an error."""
+    """A commit to run on a host, in `image` if it names one. `must`: a commit without the row is no answer, but an
+    error."""
 
     position: int
     sha: str
     host: str
     must: bool = False
+    image: str = ""
 
 
 class RunCancelled(Exception):
@@ -164,10 +166,11 @@ def run_commit(
     work: RowUnderTest, commit_run: CommitRun, print_line: PrintLine, interrupts: InterruptCount
 ) -> Observation:
     """What one run of a commit says. Raises RunCancelled; UsageError only where the row must be there."""
-    name = f"{commit_run.sha[:12]} on {commit_run.host}"
+    name = f"{commit_run.image or commit_run.sha[:12]} on {commit_run.host}"
     try:
         source = open_source(work.repo, commit_run.sha, work.workflow, work.config.given)
-        request = RunRequest(work.label, None, commit_run.host, image=work.image, rows=(work.row,), probe=work.probe)
+        image = commit_run.image or work.image
+        request = RunRequest(work.label, None, commit_run.host, image=image, rows=(work.row,), probe=work.probe)
         done = execute_label(
             source,
             work.config,

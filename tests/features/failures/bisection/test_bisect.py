@@ -7,12 +7,14 @@ import subprocess
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci_tasks.config import read
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.features.failures.bisection import bisect as bisecting
+from ci_tasks.features.failures.bisection.axis import images_of
 from ci_tasks.features.failures.bisection.bisect import bisect
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
 from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest
@@ -233,3 +235,76 @@ def test_ends_that_will_not_do_are_refused_with_what_was_seen(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         ask(Runs(says), **more)
+
+
+IMAGES = tuple(f"registry.example/slime@sha256:{number:064x}" for number in range(9))
+CONTAINER = WORKFLOW.replace("runs-on: self-hosted", "runs-on: self-hosted\n    container: {image: 'slime:latest'}")
+
+
+def in_a_container(repo: Path) -> None:
+    (repo / ".github/workflows/pr-test.yml").write_text(CONTAINER)
+    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
+    subprocess.run(["git", *identity, "commit", "-qam", "container"], cwd=repo, check=True)
+
+
+class ImageRuns(Runs):
+    """Runs of one commit, each with the image that it ran in."""
+
+    def __call__(self, work: RowUnderTest, commit_runs: Sequence[CommitRun], *more: Any) -> None:
+        self.ran = {*getattr(self, "ran", ()), *((run.position, run.sha, run.image) for run in commit_runs)}
+        super().__call__(work, commit_runs, *more)
+
+
+def test_images_are_searched_with_one_commit_and_the_first_bad_one_is_named(
+    repo: Path, ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_a_container(repo)
+    runs = ImageRuns(truth)
+    assert ask(runs, axis="image", images=",".join(IMAGES), good=None, bad=None) == 0
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repo, check=True, capture_output=True, text=True)
+    assert {sha for _, sha, _ in runs.ran} == {head.stdout.strip()}
+    assert all(image == IMAGES[position] for position, _, image in runs.ran)
+    out = capsys.readouterr().out
+    assert f"8 images after slime@sha256:{'0' * 12} (good)" in out
+    assert f"the culprit: {IMAGES[CULPRIT]}\n" in out
+    assert f"--image {IMAGES[CULPRIT - 1]}   (the image before it)" in out
+
+
+def test_a_search_of_images_goes_on_and_forgets_no_run(repo: Path, ask: Callable[..., int]) -> None:
+    in_a_container(repo)
+    whole, first, rest = ImageRuns(truth), ImageRuns(truth), ImageRuns(truth)
+    first.stop_after = 4
+    asked: dict[str, Any] = {"axis": "image", "images": ",".join(IMAGES), "good": None, "bad": None}
+    assert (ask(first, **asked), ask(rest, **asked), ask(whole, fresh=True, **asked)) == (130, 0, 0)
+    assert len(first.requests) + len(rest.requests) == len(whole.requests)
+
+
+def test_a_row_without_a_container_has_no_image_to_search(ask: Callable[..., int]) -> None:
+    with pytest.raises(UsageError, match="runs in no container"):
+        ask(Runs(truth), axis="image", images="a,b", good=None, bad=None)
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "images"),
+    [(None, None, ("a", "b", "c")), ("b", None, ("b", "c")), (None, "b", ("a", "b"))],
+)
+def test_images_come_from_a_list_or_a_file_and_the_ends_are_two_of_them(
+    tmp_path: Path, good: str | None, bad: str | None, images: tuple[str, ...]
+) -> None:
+    (tmp_path / "list").write_text("# nightly\na\n\nb  # the last green one\nc\n")
+    assert images_of("a, b,c", good, bad) == images_of(str(tmp_path / "list"), good, bad) == images
+
+
+@pytest.mark.parametrize(
+    ("text", "good", "bad", "message"),
+    [
+        ("a,b,a", None, None, "names a twice"),
+        ("a", None, None, "a names one image, and is no file"),
+        (",", None, None, "fewer than two images"),
+        ("a,b", "b", "a", "--good b is not before --bad a"),
+        ("a,b", "x", None, "--good x is not one of --images"),
+    ],
+)
+def test_a_list_that_gives_no_two_ends_is_refused(text: str, good: str | None, bad: str | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        images_of(text, good, bad)

@@ -5,27 +5,31 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.checkout.commits import Commit, CommitHistory
+from ci_tasks.features.failures.bisection.axis import Point, along_commits
 from ci_tasks.features.failures.bisection.report import (
     Effort,
     FailureCounts,
     culprit,
     head,
     observation,
+    see_commit,
     target,
     unclear,
 )
 
 
-def commit(sha: str, subject: str = "a change") -> Commit:
-    return Commit(sha, (), "Ada <ada@example.com>", "2026-01-02T03:04:05+01:00", subject)
+def commit(sha: str, subject: str = "a change") -> Point:
+    return Point(Commit(sha, (), "Ada <ada@example.com>", "2026-01-02T03:04:05+01:00", subject))
 
 
 FIRST, LAST = commit("0" * 40), commit("f" * 40, subject="clears\x1b[2J the screen\nand goes on")
-EFFORT = Effort(runs=45, commits=12, seconds=4000)
+EFFORT = Effort(runs=45, points=12, seconds=4000)
 
 
 def test_the_head_says_what_is_going_to_happen() -> None:
-    assert head("ckpt", "tiny", CommitHistory(FIRST, (*[FIRST] * 63, LAST)), ["a", "b"]) == [
+    assert head(
+        "ckpt", "tiny", along_commits(CommitHistory(FIRST.commit, (*[FIRST.commit] * 63, LAST.commit))), ["a", "b"]
+    ) == [
         "bisect: 64 commits after 000000000000 (good) up to ffffffffffff (bad)",
         "row tiny of label ckpt, on a, b",
     ]
@@ -47,9 +51,9 @@ def test_what_is_looked_for_comes_with_its_rate_and_an_estimate() -> None:
 
 
 def test_the_culprit_comes_with_its_evidence_and_the_next_step() -> None:
-    assert culprit(LAST, 0.9712, FailureCounts(5, 8, 0, 24), "/a checkout", EFFORT) == [
+    assert culprit(LAST, 0.9712, FailureCounts(5, 8, 0, 24), see_commit("/a checkout", LAST), EFFORT) == [
         "",
-        f"the culprit: {LAST.sha}",
+        f"the culprit: {LAST.key}",
         "    clears�[2J the screen and goes on",
         "    Ada <ada@example.com>, 2026-01-02T03:04:05+01:00",
         "probability 97 %: the row fails in 5 of 8 runs from it on, in 0 of 24 before it",

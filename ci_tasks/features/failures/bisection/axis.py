@@ -1,0 +1,86 @@
+"""What a bisection searches along: commits, or the images that one commit runs in. Points in order, the first one good,
+the last one bad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_tasks.checkout.commits import Commit, CommitHistory
+from ci_tasks.errors import UsageError, printable
+from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
+
+COMMIT, IMAGE = "commit", "image"
+AXES = (COMMIT, IMAGE)
+_SHORT = 12
+_LIST = "`--images OLDEST,…,NEWEST`, or a file with one image in each line"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A commit to run, in the row's own image or in `image`."""
+
+    commit: Commit
+    image: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells it from the other points."""
+        return self.image or self.commit.sha
+
+    @property
+    def short(self) -> str:
+        if not self.image:
+            return self.commit.sha[:_SHORT]
+        name, at, digest = printable(self.image).rpartition("/")[2].partition("@")
+        return f"{name}{at}{digest[: len('sha256:') + _SHORT]}"
+
+    @property
+    def subject(self) -> str:
+        return self.image or self.commit.subject
+
+
+@dataclass(frozen=True)
+class SearchRange:
+    """`points[0]` is the good end; `graph` says which point contains which."""
+
+    axis: str
+    points: tuple[Point, ...]
+    graph: CommitGraph
+
+
+def along_commits(history: CommitHistory) -> SearchRange:
+    """The commits after the good one."""
+    points = tuple(Point(commit) for commit in (history.good, *history.commits))
+    return SearchRange(COMMIT, points, CommitGraph(history.positions()))
+
+
+def along_images(commit: Commit, images: Sequence[str]) -> SearchRange:
+    """`commit` in each of `images`, of which the first is good."""
+    return SearchRange(IMAGE, tuple(Point(commit, image) for image in images), CommitGraph.linear(len(images) - 1))
+
+
+def images_of(text: str, good: str | None = None, bad: str | None = None) -> tuple[str, ...]:
+    """The images that `--images` names, from `good` to `bad`. Raises UsageError."""
+    is_file = "," not in text and Path(text).is_file()
+    words = Path(text).read_text(errors="replace").splitlines() if is_file else text.split(",")
+    names = [word.partition(" #")[0].strip() for word in words]
+    images = [name for name in names if name and not name.startswith("#")]
+    if twice := next((name for name in images if images.count(name) > 1), ""):
+        raise UsageError(f"--images names {twice} twice", hint=_LIST)
+    if len(images) < 2:
+        message = f"{text} names one image, and is no file" if images and not is_file else "fewer than two images"
+        raise UsageError(f"--images: {message}", hint=_LIST)
+    first, last = _place(images, "--good", good, 0), _place(images, "--bad", bad, len(images) - 1)
+    if last <= first:
+        raise UsageError(f"--good {images[first]} is not before --bad {images[last]} in --images", hint=_LIST)
+    return tuple(images[first : last + 1])
+
+
+def _place(images: Sequence[str], option: str, name: str | None, default: int) -> int:
+    if name is None:
+        return default
+    if name not in images:
+        raise UsageError(f"{option} {name} is not one of --images", hint=", ".join(images[:8]) or _LIST)
+    return images.index(name)
