@@ -69,7 +69,10 @@ PURE = [
 RIM = [
     *("features.*.command", "features.lint.lint_checkout", "features.coverage.collect"),
     "features.failures.triage.weights_file",
-    *(f"features.failures.bisection.{name}" for name in ("bisect", "run_commits", "bisection_state", "earlier_runs")),
+    *(
+        f"features.failures.bisection.{name}"
+        for name in ("bisect", "run_commits", "bisection_state", "earlier_runs", "registry")
+    ),
 ]
 # `time` is a clock, and so are some of datetime's methods.
 CLOCKS = {"now", "utcnow", "today"}

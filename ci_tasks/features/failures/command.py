@@ -217,7 +217,9 @@ def compare(options: CompareOptions) -> int:
 
 
 _BISECT = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks jobs` lists the rows"
-_BISECT_IMAGES = "`ci-tasks bisect LABEL --only ROW --axis image --images OLDEST,…,NEWEST`"
+_BISECT_IMAGES = (
+    "`ci-tasks bisect LABEL --only ROW --axis image --images OLDEST,…,NEWEST`, or `--good NAME:TAG --bad NAME:TAG`"
+)
 
 
 @dataclass(frozen=True)
@@ -232,13 +234,13 @@ class BisectOptions(GivenOptions):
         default="commit",
         choices=("commit", "image"),
     ).field()
-    good: str | None = text("a revision, or one of --images, where the row passes", "REV").field()
+    good: str | None = text("a revision where the row passes; with --axis image an image", "REV").field()
     bad: str | None = text(
         "one where it fails, always or now and then (else HEAD, or the last of --images)", "REV"
     ).field()
     images: str | None = text(
         "with --axis image: images from the oldest to the newest, with commas, or a file with one in each line; "
-        "with digests, since tags move",
+        "by digest, since tags move (else what the registry has from --good to --bad)",
         "LIST",
         excludes=(("image", "the search replaces the image", "leave --image away"),),
     ).field()
@@ -270,12 +272,13 @@ def bisect(options: BisectOptions) -> int:
     ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a,h100b
     ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a --resume
     ci-tasks bisect ckpt --only async-save --axis image --images images.txt --host h100a     one image in each line
+    ci-tasks bisect ckpt --only async-save --axis image --good team/slime:0101 --bad team/slime:0301 --host h100a
     """
     if options.axis == "commit":
         _require(options.good, "--good REV", _BISECT)
         _refuse("--axis commit", {"--images": options.images, "--rev": options.rev})
     else:
-        _require(options.images, "--images LIST", _BISECT_IMAGES)
+        _require(options.images or (options.good and options.bad), "--images LIST, or --good and --bad", _BISECT_IMAGES)
         _refuse("--axis image", {"--first-parent": options.first_parent})
     hosts = tuple(name for name in (part.strip() for part in options.host.split(",")) if name)
     if not hosts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ci_tasks.checkout.commits import Commit, CommitHistory
 from ci_tasks.errors import UsageError, printable
@@ -19,10 +18,11 @@ _LIST = "`--images OLDEST,…,NEWEST`, or a file with one image in each line"
 
 @dataclass(frozen=True)
 class Point:
-    """A commit to run, in the row's own image or in `image`."""
+    """A commit to run, in the row's own image or in `image`, of which `note` has the tag and the date if known."""
 
     commit: Commit
     image: str = ""
+    note: str = ""
 
     @property
     def key(self) -> str:
@@ -38,7 +38,7 @@ class Point:
 
     @property
     def subject(self) -> str:
-        return self.image or self.commit.subject
+        return self.note or self.image or self.commit.subject
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,20 @@ def along_commits(history: CommitHistory) -> SearchRange:
     return SearchRange(COMMIT, points, CommitGraph(history.positions()))
 
 
-def along_images(commit: Commit, images: Sequence[str]) -> SearchRange:
-    """`commit` in each of `images`, of which the first is good."""
-    return SearchRange(IMAGE, tuple(Point(commit, image) for image in images), CommitGraph.linear(len(images) - 1))
+def along_images(commit: Commit, images: Sequence[tuple[str, str]]) -> SearchRange:
+    """`commit` in each of `images`, each with its note, of which the first is good."""
+    points = tuple(Point(commit, image, note) for image, note in images)
+    return SearchRange(IMAGE, points, CommitGraph.linear(len(images) - 1))
 
 
 def images_of(text: str, good: str | None = None, bad: str | None = None) -> tuple[str, ...]:
-    """The images that `--images` names, from `good` to `bad`. Raises UsageError."""
-    is_file = "," not in text and Path(text).is_file()
-    words = Path(text).read_text(errors="replace").splitlines() if is_file else text.split(",")
-    names = [word.partition(" #")[0].strip() for word in words]
+    """The images that `text` names, divided by commas or lines, from `good` to `bad`. Raises UsageError."""
+    names = [name.partition(" #")[0].strip() for name in text.replace(",", "\n").splitlines()]
     images = [name for name in names if name and not name.startswith("#")]
     if twice := next((name for name in images if images.count(name) > 1), ""):
         raise UsageError(f"--images names {twice} twice", hint=_LIST)
     if len(images) < 2:
-        message = f"{text} names one image, and is no file" if images and not is_file else "fewer than two images"
+        message = f"{text} names one image, and is no file" if images == [text] else "fewer than two images"
         raise UsageError(f"--images: {message}", hint=_LIST)
     first, last = _place(images, "--good", good, 0), _place(images, "--bad", bad, len(images) - 1)
     if last <= first:

@@ -6,6 +6,7 @@ import shlex
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.checkout.commits import commit_at, commits_between
@@ -131,7 +132,15 @@ def _search_range(source: CheckoutSource, options: BisectOptions, revision: str,
             f"row {row.row} runs in no container, so that no image can be its culprit",
             hint="`ci-tasks jobs LABEL` shows the image of each row",
         )
-    return along_images(commit_at(source.path, revision), images_of(options.images or "", options.good, options.bad))
+    commit = commit_at(source.path, revision)
+    if options.images:
+        file = Path(options.images)
+        listed = file.read_text(errors="replace") if file.is_file() else options.images
+        return along_images(commit, [(name, "") for name in images_of(listed, options.good, options.bad)])
+    from ci_tasks.features.failures.bisection.registry import images_between
+
+    dated = images_between(options.good or "", options.bad or "")
+    return along_images(commit, [(image.image, image.note) for image in dated])
 
 
 def _row(source: CheckoutSource, options: BisectOptions) -> Row:

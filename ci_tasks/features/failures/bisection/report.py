@@ -68,7 +68,9 @@ def culprit(point: Point, probability: float, counts: FailureCounts, see: str, e
     """The commit or image that was found; `see` is a command that shows it."""
     before = f"{counts.fails_before} of {counts.runs_before}"
     commit = point.commit
-    about = [] if point.image else [f"    {_line(commit.subject)}", f"    {_line(commit.author)}, {commit.date}"]
+    about = [f"    {_line(commit.subject)}", f"    {_line(commit.author)}, {commit.date}"]
+    if point.image:
+        about = [f"    {_line(point.note)}"] if point.note else []
     return [
         "",
         f"the culprit: {printable(point.key)}",

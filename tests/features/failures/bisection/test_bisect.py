@@ -259,8 +259,9 @@ def test_images_are_searched_with_one_commit_and_the_first_bad_one_is_named(
     repo: Path, ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     in_a_container(repo)
-    runs = ImageRuns(truth)
-    assert ask(runs, axis="image", images=",".join(IMAGES), good=None, bad=None) == 0
+    runs, images = ImageRuns(truth), repo / "images.txt"
+    images.write_text("\n".join(IMAGES))
+    assert ask(runs, axis="image", images=str(images), good=None, bad=None) == 0
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repo, check=True, capture_output=True, text=True)
     assert {sha for _, sha, _ in runs.ran} == {head.stdout.strip()}
     assert all(image == IMAGES[position] for position, _, image in runs.ran)
@@ -288,11 +289,11 @@ def test_a_row_without_a_container_has_no_image_to_search(ask: Callable[..., int
     ("good", "bad", "images"),
     [(None, None, ("a", "b", "c")), ("b", None, ("b", "c")), (None, "b", ("a", "b"))],
 )
-def test_images_come_from_a_list_or_a_file_and_the_ends_are_two_of_them(
-    tmp_path: Path, good: str | None, bad: str | None, images: tuple[str, ...]
+def test_images_come_from_a_list_and_the_ends_are_two_of_them(
+    good: str | None, bad: str | None, images: tuple[str, ...]
 ) -> None:
-    (tmp_path / "list").write_text("# nightly\na\n\nb  # the last green one\nc\n")
-    assert images_of("a, b,c", good, bad) == images_of(str(tmp_path / "list"), good, bad) == images
+    lines = "# nightly\na\n\nb  # the last green one\nc\n"
+    assert images_of("a, b,c", good, bad) == images_of(lines, good, bad) == images
 
 
 @pytest.mark.parametrize(
