@@ -1,21 +1,32 @@
-"""What a person says of what only GitHub knows: options of the command line, and overrides in hosts.yaml."""
+"""What a person gives beside the checkout: values that only GitHub knows, as options or in hosts.yaml, and overlays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class OverlaySource:
+    """A working tree that is laid over what is installed, or its revision `rev`."""
+
+    name: str
+    path: str
+    rev: str | None = None
 
 
 @dataclass(frozen=True)
 class GivenValues:
     """What a person says of what only GitHub knows. `outputs` is by job; `event` is a payload or a part of one.
-    `sources` says where each comes from, by its name in expressions, such as `vars.REGISTRY`."""
+    `sources` says where each comes from, by its name in expressions, such as `vars.REGISTRY`.
+    `overlays` are working trees beside the checkout."""
 
     vars: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     event: Mapping[str, object] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    overlays: tuple[OverlaySource, ...] = ()
 
     def under(self, other: GivenValues) -> GivenValues:
         """Both; where they contradict each other, the other one's. Payloads are merged member by member."""
@@ -26,7 +37,13 @@ class GivenValues:
             {job: {**self.outputs.get(job, {}), **other.outputs.get(job, {})} for job in jobs},
             merged(self.event, other.event),
             {**self.sources, **other.sources},
+            (*self.overlays, *other.overlays),
         )
+
+    def with_overlay_at(self, name: str, rev: str) -> GivenValues:
+        """The same, with the overlay `name` at one of its revisions instead of as its working tree is."""
+        at_rev = (replace(overlay, rev=rev) if overlay.name == name else overlay for overlay in self.overlays)
+        return replace(self, overlays=tuple(at_rev))
 
 
 NOTHING_GIVEN = GivenValues()

@@ -72,20 +72,17 @@ class DiskDifference:
 
 
 @dataclass(frozen=True)
-class Checkout:
-    """The code under test: where it is, and exactly which tree runs. `head` is the commit that is checked out, or that
-    `rev`, the revision that a person named, means; "" where there is none. `commit` holds the tree: it is `head`, or a
-    commit on top of it with the uncommitted changes. `dirty` lists paths that differ from `head`, `unlike_disk` files
-    that git converts."""
+class WorkingTree:
+    """Where it is, and exactly which tree runs. `head` is the commit that is checked out, or that `rev`, the revision
+    that a person named, means; "" where there is none. `commit` holds the tree: it is `head`, or a commit on top of it
+    with the uncommitted changes. `dirty` lists paths that differ from `head`."""
 
     path: str = ""
     commit: str = ""
     tree: str = ""
     dirty: Tuple[str, ...] = ()
     head: str = ""
-    sample: bool = False
     rev: Optional[str] = None
-    unlike_disk: Tuple[DiskDifference, ...] = ()
 
     @property
     def title(self) -> str:
@@ -94,6 +91,30 @@ class Checkout:
         changed = f"{count} changed file{'' if count == 1 else 's'}" if count else ""
         head = self.head or ("" if count else self.commit)
         return " + ".join(filter(None, [head[:7] or "no commit", changed]))
+
+
+OVERLAYS = ".ci-tasks-overlays"  # a directory of a workspace, with a directory for each
+
+
+@dataclass(frozen=True)
+class Overlay(WorkingTree):
+    """A further working tree, whose packages are imported instead of what is installed. `directory` is the one with its
+    packages, from the workspace; `modules` are those packages, of a namespace package its parts."""
+
+    name: str = ""
+    directory: str = ""
+    modules: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Checkout(WorkingTree):
+    """The code under test. `unlike_disk` are files that git converts. `commit` and `tree` hold the overlays too;
+    `own_tree` is the tree without them, "" where there are none."""
+
+    sample: bool = False
+    unlike_disk: Tuple[DiskDifference, ...] = ()
+    overlays: Tuple[Overlay, ...] = ()
+    own_tree: str = ""
 
 
 @dataclass(frozen=True)
@@ -173,11 +194,22 @@ class ProbeHook:
 
 
 @dataclass(frozen=True)
+class ProbeOverlay:
+    """A directory of the host with the packages `modules`; `mount` is the part of it that a container needs."""
+
+    directory: str
+    modules: Tuple[str, ...]
+    mount: str
+
+
+@dataclass(frozen=True)
 class ProbeRules:
-    """What the probe looks for: `packages` beside those that it always watches, and what `hooks` add."""
+    """What the probe looks for: `packages` beside those that it always watches, and what `hooks` add. `overlays` are
+    directories with packages that come before all that is installed."""
 
     packages: Tuple[str, ...] = ()
     hooks: Tuple[ProbeHook, ...] = ()
+    overlays: Tuple[ProbeOverlay, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,23 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ci_tasks.agent.records import OVERLAYS, Overlay
 from ci_tasks.checkout import partial_clone, repository
 from ci_tasks.checkout.disk_differences import disk_differences, in_directory
 from ci_tasks.checkout.git import Git, GitError
 from ci_tasks.checkout.object_store import ObjectTarget
+from ci_tasks.checkout.overlay_packages import describe_overlay
 from ci_tasks.checkout.revision import BASE, resolve_base, resolve_rev
 from ci_tasks.errors import CheckoutError
+from ci_tasks.given_values import OverlaySource
 from ci_tasks.records import Checkout
 
 _MESSAGE = "The working tree, as ci-tasks found it"
+_WITH_OVERLAYS = "The same with its overlays"
 # Of `ls-files -v -z`, `ls-files --stage -z` and `ls-tree -r -z`: in a large tree a pattern is quicker than a loop.
 _ASSUMED_UNCHANGED = re.compile(rb"(?:\A|(?<=\0))[a-z] ([^\0]*)")
 _SKIPPED = re.compile(rb"(?:\A|(?<=\0))[Ss] ([^\0]*)")
@@ -47,10 +51,38 @@ class RecordedTree:
 
 
 def record_tree(
-    source: Path, place: ObjectTarget, *, rev: str | None = None, base: str | None = None
+    source: Path,
+    place: ObjectTarget,
+    *,
+    rev: str | None = None,
+    base: str | None = None,
+    overlays: Sequence[OverlaySource] = (),
 ) -> list[RecordedTree]:
-    """Record `source` and the submodules that are there; itself comes last. Raises CheckoutError."""
-    return _record(source, place, "", rev, base)
+    """Record `source`, the submodules that are there and the overlays, as submodules of a directory of ours; itself
+    comes last. Raises CheckoutError."""
+    recorded = _record(source, place, "", rev, base)
+    return _with_overlays(recorded, place, source, overlays) if overlays else recorded
+
+
+def _with_overlays(
+    recorded: list[RecordedTree], place: ObjectTarget, source: Path, overlays: Sequence[OverlaySource]
+) -> list[RecordedTree]:
+    *inside, top = recorded
+    made: list[Overlay] = []
+    with place.index() as index:
+        git = _Recorder(source, place, "", index).git
+        git.env["GIT_DIR"] = str(place.git_dir.absolute())
+        git.run("read-tree", top.checkout.tree)
+        for overlay in overlays:
+            path = f"{OVERLAYS}/{overlay.name}"
+            trees = _record(Path(overlay.path), place.submodule(path), path, overlay.rev, None)
+            inside += trees
+            made.append(describe_overlay(overlay, path, trees[-1].checkout, trees[-1].target.git_dir))
+            git.run("update-index", "--add", "--cacheinfo", f"160000,{trees[-1].checkout.commit},{path}")
+        tree = git.text("write-tree")
+        commit = git.text("commit-tree", "-p", top.checkout.commit, "-m", _WITH_OVERLAYS, tree)
+    checkout = replace(top.checkout, commit=commit, tree=tree, overlays=tuple(made), own_tree=top.checkout.tree)
+    return [*inside, replace(top, checkout=checkout)]
 
 
 def _record(source: Path, place: ObjectTarget, path: str, rev: str | None, base: str | None) -> list[RecordedTree]:

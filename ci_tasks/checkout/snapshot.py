@@ -20,6 +20,7 @@ from ci_tasks.checkout.object_store import CloneTarget, ObjectStore
 from ci_tasks.checkout.record_tree import record_tree, whole_checkout
 from ci_tasks.checkout.revision import BASE
 from ci_tasks.errors import Blocked, CheckoutError
+from ci_tasks.given_values import OverlaySource
 from ci_tasks.records import Checkout
 
 
@@ -84,10 +85,17 @@ class Snapshot:
         return part, path[len(part.path) + 1 :] if part.path else path
 
 
-def take_snapshot(source: Path, store: Path, *, rev: str | None = None, base: str | None = None) -> Snapshot:
+def take_snapshot(
+    source: Path,
+    store: Path,
+    *,
+    rev: str | None = None,
+    base: str | None = None,
+    overlays: Sequence[OverlaySource] = (),
+) -> Snapshot:
     """`source`'s working tree, or its revision `rev`, as objects in the directory `store`, which may be there already
     and be in use. Raises CheckoutError, Blocked."""
-    recorded = record_tree(source, ObjectStore(store.absolute()), rev=rev, base=base)
+    recorded = record_tree(source, ObjectStore(store.absolute()), rev=rev, base=base, overlays=overlays)
     parts = tuple(
         SnapshotPart(tree.path, tree.target.git_dir, tree.checkout.commit, tree.checkout.tree)
         for tree in reversed(recorded)
@@ -95,12 +103,19 @@ def take_snapshot(source: Path, store: Path, *, rev: str | None = None, base: st
     return Snapshot(replace(whole_checkout(recorded), path=str(source)), parts)
 
 
-def materialize(source: Path, workspace: Path, *, rev: str | None = None, base: str | None = None) -> Checkout:
+def materialize(
+    source: Path,
+    workspace: Path,
+    *,
+    rev: str | None = None,
+    base: str | None = None,
+    overlays: Sequence[OverlaySource] = (),
+) -> Checkout:
     """Make `workspace` a clone of `source`'s working tree, or of its revision `rev`; `origin/main` there is `base`.
 
     Returns what was cloned, its tree hash proven equal. Raises CheckoutError.
     """
-    recorded = record_tree(source, CloneTarget(workspace.absolute()), rev=rev, base=base)
+    recorded = record_tree(source, CloneTarget(workspace.absolute()), rev=rev, base=base, overlays=overlays)
     listings: dict[str, TreeEntries] = {}
     # The checkout itself first, since it makes the directories in which its submodules belong.
     for tree in reversed(recorded):

@@ -1,19 +1,22 @@
-"""The options that give what only GitHub knows, and their values with those of hosts.yaml."""
+"""The options that give what only GitHub knows, with the values of hosts.yaml; and overlays."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_tasks.cli.options import repeatable, text
+from ci_tasks.cli.options import NO_PROBE, WITH, repeatable, text
 from ci_tasks.errors import UsageError
-from ci_tasks.given_values import GivenValues
+from ci_tasks.given_values import GivenValues, OverlaySource
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config
+
+_OVERLAY_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,14 @@ class GivenOptions:
     github_event: str | None = text(
         "GitHub's payload of the pull_request event, or a part of it, as JSON", "FILE", nox=True, last=True
     ).field()
+
+
+@dataclass(frozen=True)
+class OverlayOptions(GivenOptions):
+    """Options of every command that runs rows on working trees."""
+
+    no_probe: bool = NO_PROBE.field(last=True)
+    with_: tuple[str, ...] = WITH.field()
 
 
 def with_given(config: Config, options: GivenOptions) -> Config:
@@ -54,7 +65,28 @@ def _given(options: GivenOptions) -> GivenValues:
         **{f"needs.{job}.outputs.{name}": "--output" for job, values in outputs.items() for name in values},
         **({"github.event": f"--github-event {options.github_event}"} if event else {}),
     }
-    return GivenValues(variables, inputs, outputs, event, sources)
+    overlays = tuple(overlay_sources(options.with_)) if isinstance(options, OverlayOptions) else ()
+    return GivenValues(variables, inputs, outputs, event, sources, overlays)
+
+
+def overlay_sources(words: tuple[str, ...]) -> Iterator[OverlaySource]:
+    """The working trees of `--with`. Raises UsageError."""
+    names: set[str] = set()
+    for word in words:
+        name, equals, directory = word.partition("=")
+        if not (_OVERLAY_NAME.fullmatch(name) and equals and directory):
+            raise UsageError(
+                f"--with takes NAME=DIR, not {word!r}",
+                hint="NAME is a package as it is imported or installed, for example --with sglang=~/sglang",
+            )
+        if name in names:
+            raise UsageError(f"--with names {name} twice", hint="give each package one working tree")
+        names.add(name)
+        path = Path(directory).expanduser().absolute()
+        if not path.is_dir():
+            what = "is not a directory" if path.exists() else "does not exist"
+            raise UsageError(f"--with {name}: {path} {what}", hint="name the root of a checkout")
+        yield OverlaySource(name, str(path.resolve()))
 
 
 def _pairs(flag: str, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:

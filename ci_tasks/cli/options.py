@@ -156,6 +156,13 @@ DETACH = switch("start the rows and return at once; `attach` fetches the results
 TIMEOUT = Option(
     "minutes after which the run is ended (else timeout_minutes of the host)", float, metavar="MIN", unit="minutes"
 )
+WITH = repeatable(
+    "lay this working tree, dirty as it is, over the installed package NAME (sglang, megatron-core, …); repeatable",
+    "NAME=DIR",
+    excludes=(("no_probe", "the probe puts the tree before what is installed, and shows which one was imported", ""),),
+    nox=True,
+    last=True,
+)
 REPEAT = number("number of repetitions", "repetitions", hint="for example --repeat 20", nox=True)
 
 # Existing runs.
@@ -182,7 +189,12 @@ def options_of(options: type[Any]) -> dict[str, Option]:
 
 def flag_of(name: str, option: Option) -> str:
     """As typed: `--fail-fast`, or LABEL for a positional."""
-    return name.upper() if option.positional else f"--{name.replace('_', '-')}"
+    return name.upper() if option.positional else f"--{dashed(name)}"
+
+
+def dashed(name: str) -> str:
+    """An option's name by that of its field; `with_` is the option `with`, a word of Python's."""
+    return name.rstrip("_").replace("_", "-")
 
 
 def build(options: type[T], values: Mapping[str, Any], command: str) -> T:

@@ -15,7 +15,7 @@ from invoke.parser.argument import Argument
 from invoke.parser.context import ParserContext
 from invoke.parser.parser import ParseResult
 
-from ci_tasks.cli.options import Option, options_of
+from ci_tasks.cli.options import Option, dashed, options_of
 from ci_tasks.errors import UsageError
 
 FindCommand = Callable[[str], "ParserContext | None"]
@@ -27,14 +27,14 @@ class OptionArgument(Argument):
     def __init__(self, name: str, option: Option) -> None:
         kinds: dict[type[Any], tuple[type[Any], Any]] = {bool: (bool, False), tuple: (list, [])}
         kind, default = kinds.get(option.kind, (str, None))
-        dashed = name.replace("_", "-")
+        flag = dashed(name)
         super().__init__(
-            name=dashed,
+            name=flag,
             kind=kind,
             default=default,
             help=option.full_help,
             positional=option.positional,
-            attr_name=name if name != dashed else None,
+            attr_name=name if name != flag else None,
         )
         self.option = option
 

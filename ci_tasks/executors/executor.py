@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ci_tasks.agent.run_directory import RunDir
     from ci_tasks.config import HostSpec
     from ci_tasks.executors.host_snapshot import RemoteSnapshot
+    from ci_tasks.given_values import OverlaySource
     from ci_tasks.planning.capacity import HostFacts
     from ci_tasks.planning.planner import SharedSetup
     from ci_tasks.records import Checkout, Plan
@@ -100,7 +101,9 @@ class Executor(Protocol):
         """(path, version) of the host's interpreter for a version of setup-python."""
         ...
 
-    def start_snapshot(self, source: Path, *, rev: str | None, base: str | None) -> None:
+    def start_snapshot(
+        self, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+    ) -> None:
         """Start making the snapshot in the background; `snapshot` returns it, or raises its errors."""
         ...
 
@@ -108,7 +111,15 @@ class Executor(Protocol):
         """Let `snapshot` use one that was made for another host."""
         ...
 
-    def snapshot(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> CodeSnapshot:
+    def snapshot(
+        self,
+        batch: Batch,
+        source: Path,
+        *,
+        rev: str | None,
+        base: str | None,
+        overlays: Sequence[OverlaySource] = (),
+    ) -> CodeSnapshot:
         """The working tree of `source`, or its revision `rev`, for the rows of `batch`. Called before any run."""
         ...
 

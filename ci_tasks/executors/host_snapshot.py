@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from ci_tasks.results import store
 
 if TYPE_CHECKING:
     from ci_tasks.checkout.snapshot import Snapshot
+    from ci_tasks.given_values import OverlaySource
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,11 @@ class RemoteSnapshot:
         return [CheckoutPart(part.path, part.commit, part.tree) for part in self.snapshot.parts]
 
 
-def take_host_snapshot(source: Path, rev: str | None, base: str | None) -> Snapshot:
-    """The working tree of `source`, or its revision, as objects that can be sent."""
+def take_host_snapshot(
+    source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+) -> Snapshot:
+    """The working tree of `source`, or its revision, with the overlays, as objects that can be sent."""
     from ci_tasks.checkout.snapshot import take_snapshot
 
     name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
-    return take_snapshot(source, store.home() / "sync" / name, rev=rev, base=base)
+    return take_snapshot(source, store.home() / "sync" / name, rev=rev, base=base, overlays=overlays)

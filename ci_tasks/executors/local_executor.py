@@ -26,6 +26,7 @@ from ci_tasks.executors import local_runs, py_spy, python, requirements, shared_
 from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say
 from ci_tasks.executors.host_snapshot import RemoteSnapshot, take_host_snapshot
 from ci_tasks.executors.queries import LocalQueryRunner
+from ci_tasks.given_values import OverlaySource
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED, Checkout, Plan
@@ -81,18 +82,28 @@ class LocalExecutor:
     def find_python(self, version_spec: str) -> tuple[str, str]:
         return python.find_python(version_spec)
 
-    def start_snapshot(self, source: Path, *, rev: str | None, base: str | None) -> None:
+    def start_snapshot(
+        self, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+    ) -> None:
         pass
 
     def reuse_snapshot(self, code: CodeSnapshot) -> None:
         self._shared = code if isinstance(code, LocalSnapshot) else None
 
-    def snapshot(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> LocalSnapshot:
+    def snapshot(
+        self,
+        batch: Batch,
+        source: Path,
+        *,
+        rev: str | None,
+        base: str | None,
+        overlays: Sequence[OverlaySource] = (),
+    ) -> LocalSnapshot:
         self._batch = batch
         if self._shared is not None and self._shared.directory == batch.source:
             self._code = self._shared
         else:
-            made = materialize(source, batch.source, rev=rev, base=base)
+            made = materialize(source, batch.source, rev=rev, base=base, overlays=overlays)
             self._code = LocalSnapshot(made, batch.source, local_base(batch.source))
         return self._code
 

@@ -38,6 +38,7 @@ from ci_tasks.results.store import Batch
 if TYPE_CHECKING:
     from ci_tasks.checkout.snapshot import Snapshot
     from ci_tasks.executors.shared_venvs import EnvironmentCopies
+    from ci_tasks.given_values import OverlaySource
     from ci_tasks.planning.planner import SharedSetup
 
 OLD_DAYS = 14.0  # after which objects that nobody sent again, and somebody else's runs, are of no use
@@ -109,21 +110,31 @@ class SSHExecutor:
             pythons[version_spec] = python.choose_python(version_spec, answers["python"].out, (path, version))
         return pythons[version_spec]
 
-    def start_snapshot(self, source: Path, *, rev: str | None, base: str | None) -> None:
+    def start_snapshot(
+        self, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+    ) -> None:
         if not store.home().is_relative_to(source):  # else `prepare` complains, and nothing may be written there
-            self._future_snapshot = ThreadPoolExecutor(1).submit(take_host_snapshot, source, rev, base)
+            self._future_snapshot = ThreadPoolExecutor(1).submit(take_host_snapshot, source, rev, base, overlays)
 
     def reuse_snapshot(self, code: CodeSnapshot) -> None:
         if isinstance(code, RemoteSnapshot):
             self._future_snapshot = Future()
             self._future_snapshot.set_result(code.snapshot)
 
-    def snapshot(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> RemoteSnapshot:
+    def snapshot(
+        self,
+        batch: Batch,
+        source: Path,
+        *,
+        rev: str | None,
+        base: str | None,
+        overlays: Sequence[OverlaySource] = (),
+    ) -> RemoteSnapshot:
         from ci_tasks.checkout import pack as packs
 
         self._batch = batch
         future, self._future_snapshot = self._future_snapshot, None
-        snapshot = future.result() if future else take_host_snapshot(source, rev, base)
+        snapshot = future.result() if future else take_host_snapshot(source, rev, base, overlays)
         key = host_cache.key(self.spec)
         self._manager.set_code_packs(
             [

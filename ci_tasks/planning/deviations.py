@@ -19,7 +19,7 @@ from ci_tasks.workflow.resolve import Resolver
 
 # "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
 _GITHUB_MINUTES = 360
-CODE, UNLIKE_DISK = "code", "files unlike your disk"
+CODE, UNLIKE_DISK, OVERLAY = "code", "files unlike your disk", "overlay"
 _OF_PULL_REQUEST = ("github.event.pull_request.number", "github.event.number", "github.ref", "github.head_ref")
 
 
@@ -62,6 +62,12 @@ def probe_deviation(probe: ProbeRules | None) -> Iterator[Deviation]:
     if probe is not None:
         here = "Python processes note what they import, how they fail and how they end; torch's flight recorder is on"
         yield Deviation("probe", "none", here, "evidence from inside the job; --no-probe leaves it out")
+
+
+def overlay_deviations(checkout: Checkout) -> Iterator[Deviation]:
+    for overlay in checkout.overlays:
+        here = f"{overlay.title}, tree {overlay.tree[:12]}"
+        yield Deviation(f"{OVERLAY} {overlay.name}", "the installed one", here, f"--with {overlay.name}={overlay.path}")
 
 
 def code_deviations(checkout: Checkout) -> Iterator[Deviation]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from ci_tasks.agent.containers.rules import DOCKER, PODMAN
 from ci_tasks.agent.gpus.request import JOB
-from ci_tasks.agent.records import InstallStep, InstallSteps, ProbeRules
+from ci_tasks.agent.records import OVERLAYS, InstallStep, InstallSteps, ProbeOverlay, ProbeRules
 from ci_tasks.config import HostSpec, Override
-from ci_tasks.errors import WorkflowError
+from ci_tasks.errors import Blocked, WorkflowError
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks, lock_deviation
-from ci_tasks.planning.deviations import deviations, probe_deviation
+from ci_tasks.planning.deviations import deviations, overlay_deviations, probe_deviation
 from ci_tasks.planning.expression_references import depends_on_matrix, referenced_names
 from ci_tasks.planning.nodes import node_lines
 from ci_tasks.planning.runners import architecture
@@ -103,6 +103,8 @@ def make_plan(
     if script.venv and install.steps:
         script = replace(script, venv=replace(script.venv, shares_packages=True, installing=len(install.steps)))
     probe = location.probe if script.has_venv or (row.image and host.runtime in (DOCKER, PODMAN)) else None
+    if location.checkout.overlays:
+        probe = with_overlays(probe, location.checkout, location.workspace, row, host)
     script = replace(script, probe=probe is not None)
     needed = _secrets(script, host)
     texts = [step.text for step in steps] + [" ".join(script.container)]
@@ -138,6 +140,7 @@ def make_plan(
             ),
             *lock_deviation(locks),
             *probe_deviation(probe),
+            *overlay_deviations(location.checkout),
         ),
         host_env={**host.env, **({LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})},
         container=container_rules(host, location.id, location.run_dir, location.lock_dir, _images(row, location)),
@@ -157,6 +160,22 @@ def make_plan(
     if location.nodes != 1:
         plan = replace(plan, deviations=(*plan.deviations, *node_lines(location.nodes, plan.gpus, host).deviations))
     return RowPlan(on_slurm(plan) if host.kind == "slurm" else plan, setup)
+
+
+def with_overlays(probe: ProbeRules | None, checkout: Checkout, workspace: str, row: Row, host: HostSpec) -> ProbeRules:
+    """The probe puts the overlays before what is installed. Raises Blocked where no interpreter gets it."""
+    if probe is None:
+        raise Blocked(
+            f"row {row.row} on host {host.name} (runtime {host.runtime}) has no interpreter of its own, so --with"
+            " cannot lay a working tree over its packages",
+            hint="overlays work in docker and podman containers and in a row's venv",
+        )
+    overlays = tuple(
+        ProbeOverlay(f"{workspace}/{overlay.directory}", overlay.modules, f"{workspace}/{OVERLAYS}")
+        for overlay in checkout.overlays
+    )
+    names = (name for overlay in overlays for name in overlay.modules)
+    return replace(probe, packages=tuple(dict.fromkeys([*probe.packages, *names])), overlays=overlays)
 
 
 def _images(row: Row, location: RunLocation) -> dict[str, str]:

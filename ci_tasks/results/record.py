@@ -70,6 +70,7 @@ from ci_tasks.results.clock import clock_ahead, local_events, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.log_facts import LogFacts, read_log
+from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
 from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
@@ -143,7 +144,8 @@ def _with_evidence(
     """With what its processes noted."""
     evidence = read_run_evidence(run)
     environment = with_imports(record.environment, evidence, plan.test)
-    return replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
+    record = replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
+    return with_overlay_uses(record, evidence)
 
 
 def _mask_leftovers(run: RunDir) -> None:

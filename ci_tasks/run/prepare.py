@@ -163,7 +163,9 @@ def _open_sessions(
     for executor in executors:
         if sessions:
             executor.reuse_snapshot(sessions[0].code)
-        session = HostSession(executor, executor.snapshot(batch, source.path, rev=source.rev, base=request.base))
+        overlays = source.given.overlays
+        code = executor.snapshot(batch, source.path, rev=source.rev, base=request.base, overlays=overlays)
+        session = HostSession(executor, code)
         if sessions and session.code.checkout.tree != sessions[0].code.checkout.tree:
             raise CheckoutError(f"{source.path} changed while it was recorded for several hosts", hint="run it again")
         sessions.append(session)

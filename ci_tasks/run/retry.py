@@ -44,6 +44,8 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
     id, run = _kept_run(name)
     remote = read_remote(run)
     before = replace(read_plan(run), script=Path(run.script).read_text(encoding="utf-8", errors="surrogateescape"))
+    if before.checkout.overlays:
+        raise UsageError(f"{id} ran with overlays, which `retry` cannot bring to another state", hint=_anew(before))
     source = Path(before.checkout.path)
     if not source.is_dir():
         raise UsageError(f"{source}, the checkout of {id}, is gone", hint=_anew(before))

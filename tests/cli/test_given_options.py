@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions
 from ci_tasks.cli.commands.run import RunOptions
-from ci_tasks.cli.given_options import GivenOptions, with_given
+from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, with_given
 from ci_tasks.cli.options import options_of
 from ci_tasks.config import Config, read
 from ci_tasks.errors import UnknownName, UsageError
@@ -65,6 +65,21 @@ def test_a_malformed_option_says_its_form(options: GivenOptions, message: str) -
         with_given(NO_HOSTS, options)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("sglang",), "--with takes NAME=DIR, not 'sglang'"),
+        (("../x=/tmp",), "--with takes NAME=DIR, not '../x=/tmp'"),
+        (("sglang=/nowhere",), "--with sglang: /nowhere does not exist"),
+        (("sglang=/dev/null",), "--with sglang: /dev/null is not a directory"),
+        (("sglang=/tmp", "sglang=/usr"), "--with names sglang twice"),
+    ],
+)
+def test_a_malformed_overlay_says_what_is_wrong(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        with_given(NO_HOSTS, OverlayOptions(with_=words))
+
+
 @pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[1]", "is not a JSON object")])
 def test_a_payload_is_a_json_object(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "event.json").write_text(text)
@@ -100,4 +115,5 @@ def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [JobsOptions, PlanOptions, RunOptions])
 def test_help_lists_them_behind_a_commands_own_options(options: type[GivenOptions]) -> None:
-    assert list(options_of(options))[-4:] == OWN
+    own = [*OWN, "no_probe", "with_"] if issubclass(options, OverlayOptions) else OWN
+    assert list(options_of(options))[-len(own) :] == own

@@ -201,13 +201,13 @@ class Played:
     def find_python(self, requested: str) -> tuple[str, str]:
         return "/usr/bin/python3", self.host.python
 
-    def start_snapshot(self, source: Path, *, rev: str | None, base: str | None) -> None:
+    def start_snapshot(self, source: Path, **more: object) -> None:
         pass
 
     def reuse_snapshot(self, code: CodeSnapshot) -> None:
         pass
 
-    def snapshot(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> TreeCode:
+    def snapshot(self, batch: Batch, source: Path, **more: object) -> TreeCode:
         self._batch = batch
         return TreeCode(source, self._tree)
 

@@ -101,7 +101,7 @@ def _run_in_container(run: DockerRun, rules: ContainerRules, run_dir: RunDir, pl
         _check_sources(run, here)
         if plan.probe is not None:
             here = probe_mounts.without_pull(here) if is_pulled else here
-            here, deviation = probe_mounts.with_probe(here, run_dir, program, os.environ)
+            here, deviation = probe_mounts.with_probe(here, run_dir, program, os.environ, plan.probe.overlays)
             deviations.append(deviation)
         invocations.append(masked_invocation(render(run), render(here), deviations, rules.runtime, here.last("name")))
     if here.last("pull") == "always":

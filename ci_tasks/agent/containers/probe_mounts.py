@@ -16,7 +16,7 @@ from typing import List, Tuple
 
 from ..codec import RecordError
 from ..probe.install import written_files
-from ..records import Deviation
+from ..records import Deviation, ProbeOverlay
 from ..run_directory import RunDir, read_record, write_record
 from .docker_argv import DockerRun, option
 from .mounts import bind_mount
@@ -56,7 +56,7 @@ class KnownImages:
 
 
 def with_probe(
-    run: DockerRun, run_dir: RunDir, program: str, environ: Mapping[str, str]
+    run: DockerRun, run_dir: RunDir, program: str, environ: Mapping[str, str], overlays: Sequence[ProbeOverlay] = ()
 ) -> tuple[DockerRun, Deviation]:
     """The run with the probe, and the deviation that says where it is, or why it is not."""
     if not os.path.isdir(run_dir.evidence) or not os.path.isdir(run_dir.probe):
@@ -76,7 +76,7 @@ def with_probe(
         return run, _not_installed(why)
     names = written_files(run_dir)
     here = "%d files in %s" % (len(names), " ".join(free))
-    return _mounted(run, run_dir, names, free), Deviation(_WHAT, _CI, here, _WHY)
+    return _mounted(run, run_dir, names, free, overlays), Deviation(_WHAT, _CI, here, _WHY)
 
 
 def parse_sites(output: str) -> Tuple[str, ...]:
@@ -92,8 +92,15 @@ def _not_installed(why: str) -> Deviation:
     return Deviation(_WHAT, _CI, "none in the container: " + why, _WHY)
 
 
-def _mounted(run: DockerRun, run_dir: RunDir, names: Sequence[str], directories: Sequence[str]) -> DockerRun:
+def _mounted(
+    run: DockerRun,
+    run_dir: RunDir,
+    names: Sequence[str],
+    directories: Sequence[str],
+    overlays: Sequence[ProbeOverlay],
+) -> DockerRun:
     volumes = ["%s:%s" % (run_dir.evidence, run_dir.evidence)]
+    volumes += sorted({"%s:%s" % (overlay.mount, overlay.mount) for overlay in overlays})
     for directory in directories:
         volumes += ["%s:%s:ro" % (os.path.join(run_dir.probe, name), posixpath.join(directory, name)) for name in names]
     return replace(run, options=run.options + tuple(option("volume", volume) for volume in volumes))

@@ -22,7 +22,7 @@ _FILE = re.compile(MODULE + r"[a-z0-9_]*\.(py|pth)")
 # The interpreter prints the traceback of a `.pth` that fails: a much older Python cannot read the payload.
 _BEGIN = """try:
  import {module}
- {module}.begin({directory}, {names}, {hooks})
+ {module}.begin({directory}, {names}, {hooks}{overlays})
 except Exception:
  pass
 """
@@ -56,7 +56,9 @@ def pth(directory: str, rules: ProbeRules = ProbeRules()) -> str:
     """The line that begins the probe in every process; ASCII, whatever the path is."""
     hooks = ["%s=%s" % (module, _hook_name(hook.name)) for hook in rules.hooks for module in hook.modules]
     words = {"directory": directory, "names": ",".join(rules.packages), "hooks": ",".join(hooks)}
-    begin = _BEGIN.format(module=MODULE, **{name: ascii(word) for name, word in words.items()})
+    laid = "\0".join("%s=%s" % (name, overlay.directory) for overlay in rules.overlays for name in overlay.modules)
+    overlays = ", " + ascii(laid) if laid else ""
+    begin = _BEGIN.format(module=MODULE, overlays=overlays, **{name: ascii(word) for name, word in words.items()})
     return "import sys; exec(%s)\n" % ascii(begin)
 
 

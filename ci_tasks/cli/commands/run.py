@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ci_tasks import registry
-from ci_tasks.cli.given_options import GivenOptions, with_given
+from ci_tasks.cli.given_options import OverlayOptions, with_given
 from ci_tasks.cli.options import (
     BASE,
     DETACH,
@@ -18,7 +18,6 @@ from ci_tasks.cli.options import (
     JSON,
     KEEP,
     LABEL,
-    NO_PROBE,
     NODES,
     ONLY,
     REPEAT,
@@ -47,7 +46,7 @@ _RESUMED_ROWS = "--resume continues the rows of the interrupted command"
 
 
 @dataclass(frozen=True)
-class RunOptions(GivenOptions):
+class RunOptions(OverlayOptions):
     label: str = LABEL.field()
     host: str = Option(
         default="local",
@@ -58,7 +57,6 @@ class RunOptions(GivenOptions):
     jobs: int | None = JOBS.field()
     fresh_env: bool = FRESH_ENV.field()
     keep: bool = KEEP.field()
-    no_probe: bool = NO_PROBE.field()
     detach: bool = DETACH.field()
     image: str | None = IMAGE.field()
     nodes: int | None = NODES.field()
@@ -195,7 +193,9 @@ def _run_once(options: RunOptions, config: Config, events: EventStream | None) -
         specs = config.select_hosts(options.host)
         executors = {spec.name: stack.enter_context(closing(open_executor(spec))) for spec in specs}
         source = open_source(options.repo, options.rev, options.workflow, config.given)
-        next(iter(executors.values())).start_snapshot(source.path, rev=source.rev, base=options.base)
+        next(iter(executors.values())).start_snapshot(
+            source.path, rev=source.rev, base=options.base, overlays=source.given.overlays
+        )
         request = replace(_request(options, source), slots=(options.jobs or _DETACHED_ROWS) if options.detach else 0)
         if source.suite.is_changed(request.label) and not options.resume:
             from ci_tasks.run.changed_label import run_changed

@@ -30,6 +30,7 @@ from ci_tasks.features.difference.result import (
     HOST,
     IMAGE,
     KERNEL,
+    OVERLAY,
     PACKAGES,
     ComparedRun,
 )
@@ -103,7 +104,9 @@ def _inputs(record: RunRecord, plan: Plan | None, revisions: Mapping[str, str]) 
     around, checkout = record.environment, record.checkout
     inputs: Inputs = {HOST: {"host": record.host or "local"}}
     if checkout is not None:
-        inputs[COMMIT] = {"commit": checkout.title, "tree": checkout.tree[:12]}
+        inputs[COMMIT] = {"commit": checkout.title, "tree": (checkout.own_tree or checkout.tree)[:12]}
+        for overlay in checkout.overlays:
+            inputs[f"{OVERLAY}{overlay.name}"] = {"commit": overlay.title, "tree": overlay.tree[:12]}
     if around.digest:
         inputs[IMAGE] = {"image": around.digest}
     elif around.runtime == "none":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.codec import encode
-from ci_tasks.cli.given_options import GivenOptions, with_given
+from ci_tasks.cli.given_options import OverlayOptions, with_given
 from ci_tasks.cli.options import (
     BASE,
     BRIEF,
@@ -17,7 +17,6 @@ from ci_tasks.cli.options import (
     JSON,
     KEEP,
     LABEL,
-    NO_PROBE,
     ONE_RUN,
     ONLY,
     REPEAT,
@@ -133,7 +132,7 @@ def hang(options: HangOptions) -> int:
 
 
 @dataclass(frozen=True)
-class ReproduceOptions(GivenOptions):
+class ReproduceOptions(OverlayOptions):
     log: str | None = _LOG.field()
     url: str | None = _URL.field()
     job: str | None = _JOB.field()
@@ -150,7 +149,6 @@ class ReproduceOptions(GivenOptions):
     rev: str | None = REV.field(help="the commit, where the log does not say it or another one is meant")
     image: str | None = IMAGE.field(help="run in this container image instead of the one that CI ran")
     keep: bool = KEEP.field()
-    no_probe: bool = NO_PROBE.field()
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
     json: bool = JSON.field()
@@ -182,7 +180,7 @@ def reproduce(options: ReproduceOptions) -> int:
 
 
 @dataclass(frozen=True)
-class CompareOptions(GivenOptions):
+class CompareOptions(OverlayOptions):
     label: str = LABEL.field()
     only: str | None = ONLY.field()
     base: str | None = BASE.field(
@@ -196,7 +194,6 @@ class CompareOptions(GivenOptions):
         hint="three runs of each side are the fewest that show a difference, as with --max-runs 20",
     ).field()
     image: str | None = IMAGE.field()
-    no_probe: bool = NO_PROBE.field()
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
     json: bool = JSON.field()
@@ -223,7 +220,7 @@ _BISECT_IMAGES = (
 
 
 @dataclass(frozen=True)
-class BisectOptions(GivenOptions):
+class BisectOptions(OverlayOptions):
     label: str = LABEL.field()
     only: str = ONLY.field(
         help="the row's name, or a part that no other row has", metavar="ROW", commas=False, required=True, hint=_BISECT
@@ -259,7 +256,6 @@ class BisectOptions(GivenOptions):
     ).field()
     fresh: bool = switch("start again, without the results so far").field()
     image: str | None = IMAGE.field()
-    no_probe: bool = NO_PROBE.field()
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
     json: bool = JSON.field()

@@ -11,6 +11,7 @@ from .gpu_memory import gpu_memory
 from .imports import ImportNotes
 from .limits import OFF
 from .modules import module_facts, outside_modules, version_attribute
+from .overlays import add_overlays
 from .process import command_line, namespace, rank_variables, start_of, working_directory
 from .suite_hooks import add_suite_hooks
 from .task_hooks import TaskHooks
@@ -28,12 +29,13 @@ WATCHED = (
 _probe: "Any" = None
 
 
-def begin(directory: str, names: str = "", hooks: str = "") -> None:
+def begin(directory: str, names: str = "", hooks: str = "", overlays: str = "") -> None:
     """Start to write into `directory`, once in a process. `names` are further packages to watch, with commas; `hooks`
-    are MODULE=HOOK, with commas. It never raises."""
+    are MODULE=HOOK, with commas; `overlays` MODULE=DIRECTORY, with NUL. It never raises."""
     global _probe
     if _probe is None and OFF not in os.environ:
         try:
+            add_overlays(overlays)
             probe = Probe(directory, WATCHED + tuple(filter(None, names.split(","))))
             probe.begin(hooks)
             _probe = probe

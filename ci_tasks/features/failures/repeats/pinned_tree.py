@@ -13,6 +13,7 @@ from typing import Any, cast
 from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.executor import CodeSnapshot, Executor, OpenExecutor, Say
+from ci_tasks.given_values import OverlaySource
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import Checkout
 from ci_tasks.results.batch_state import write_phase
@@ -49,7 +50,9 @@ def pinned(source: CheckoutSource, base: str | None) -> Iterator[PinnedTree]:
     """What `source` is now, for as long as the block lasts. Raises CheckoutError."""
     with TemporaryDirectory(prefix="ci-tasks-") as scratch:
         clone = Path(scratch) / "source"
-        pin = PinnedTree(materialize(source.path, clone, rev=source.rev, base=base), clone)
+        pin = PinnedTree(
+            materialize(source.path, clone, rev=source.rev, base=base, overlays=source.given.overlays), clone
+        )
         try:
             yield pin
         finally:
@@ -67,11 +70,22 @@ class _PinnedExecutor:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
 
-    def snapshot(self, batch: Batch, source: Path, *, rev: str | None, base: str | None) -> CodeSnapshot:
+    def snapshot(
+        self,
+        batch: Batch,
+        source: Path,
+        *,
+        rev: str | None,
+        base: str | None,
+        overlays: Sequence[OverlaySource] = (),
+    ) -> CodeSnapshot:
         self._batch = batch
         # The checkout itself, as long as it is the same: the host was sent most of it before, and a clone's name tells
         # it nothing.
-        code, checkout = self._executor.snapshot(batch, source, rev=rev, base=base), self._pin.checkout
+        code, checkout = (
+            self._executor.snapshot(batch, source, rev=rev, base=base, overlays=overlays),
+            self._pin.checkout,
+        )
         if (code.checkout.commit, code.checkout.tree) == (checkout.commit, checkout.tree):
             return code
         code = self._executor.snapshot(batch, self._pin.directory, rev=checkout.commit, base=None)

@@ -12,7 +12,7 @@ import pytest
 
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.executor import Executor
-from ci_tasks.executors.local_executor import LocalExecutor
+from ci_tasks.executors.local_executor import LocalExecutor, LocalSnapshot
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.results.batch_state import read_state
@@ -58,9 +58,9 @@ def opened(sources: list[Path]) -> Callable[[HostSpec], Executor]:
     """Opens this machine, noting from where it takes its trees."""
 
     class Noting(LocalExecutor):
-        def snapshot(self, batch: Batch, source: Path, *, rev: str | None, base: str | None):  # type: ignore[no-untyped-def]
+        def snapshot(self, batch: Batch, source: Path, **more: Any) -> LocalSnapshot:
             sources.append(source)
-            return super().snapshot(batch, source, rev=rev, base=base)
+            return super().snapshot(batch, source, **more)
 
     return Noting
 
