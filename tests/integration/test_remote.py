@@ -269,3 +269,23 @@ def test_clean_leaves_what_runs_and_what_is_not_home(far_person: Any, box: Any) 
     assert "stays, it is not home yet" in far_person.ci_tasks("clean", "--host", "box").out
     assert "removed" in far_person.ci_tasks("clean", "--host", "box", "--all").out
     assert left(box) == []
+
+
+def test_two_overlays_run_on_the_box_as_they_are_here(far_person: Any, box: Any, tmp_path: Path) -> None:
+    """Of the sample's own package, which its install step makes editable, and of a part of a namespace."""
+    for name, module in {"first": "tiny_slime", "second": "src/spread/part"}.items():
+        directory = tmp_path / name / module
+        directory.mkdir(parents=True)
+        (directory / "__init__.py").write_text(f"V = 'the overlay {name}'\n")
+    test = far_person.checkout / "tests/test_tiny_ckpt.py"
+    test.write_text("import tiny_slime, spread.part\nprint('step 0:', {'x': 1})\nprint(tiny_slime.V, spread.part.V)\n")
+    overlays = ("--with", f"tiny-slime={tmp_path}/first", "--with", f"spread={tmp_path}/second")
+    row = ("--host", "box", "ckpt", "--only", "async-save", "--json")
+    [record] = far_person.ci_tasks("remote", *row, *overlays).json["runs"]
+    why = {item["what"]: item["why"] for item in record["deviations"]}
+    assert "shown: the one process" in why["overlay tiny-slime"] and "shown: the one process" in why["overlay spread"]
+    first, second = record["checkout"]["overlays"]
+    assert (first["modules"], second["modules"]) == (["tiny_slime"], ["spread.part"])
+    run = Path(far_person.home, "runs", *record["id"].split("."))
+    assert "the overlay first the overlay second" in (run / "log").read_text()
+    assert left(box) == []
