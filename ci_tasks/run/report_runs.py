@@ -60,11 +60,11 @@ def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
         raise UsageError("--ci-log draws CI's metrics beside the run's", hint="add --html FILE")
     if options.html is not None:
         with _ci(options, runs) as ci:
-            _write(options.html, page(title, _runs(runs), ci, _generator_line(), _next_steps(runs)))
+            write_file(options.html, page(title, _runs(runs), ci, _generator_line(), _next_steps(runs)))
     if options.junit is not None:
         from ci_tasks.report import junit
 
-        _write(options.junit, [junit.render(title, records, logs)])
+        write_file(options.junit, [junit.render(title, records, logs)])
     if options.markdown:
         from ci_tasks.report import markdown
 
@@ -224,7 +224,7 @@ def _ci(options: ReportOutputs, runs: Sequence[ReportedRun]) -> Iterator[Ci | No
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _write(path: Path, text: Iterable[str]) -> None:
+def write_file(path: Path, text: Iterable[str]) -> None:
     """Write a file whole or not at all. Raises UsageError where it cannot be there."""
     if path.is_dir():
         raise UsageError(f"{path} is a directory", hint="name a file in it")

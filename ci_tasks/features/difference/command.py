@@ -37,12 +37,12 @@ def diff(options: DiffOptions) -> int:
     from ci_tasks.agent.codec import encode
     from ci_tasks.features.difference import report
     from ci_tasks.features.difference.diff_runs import diff_runs
+    from ci_tasks.run.report_runs import write_file
     from ci_tasks.safe_output import terminal_width
 
     compared = diff_runs(options.run, options.other, options.repo)
     if options.html:
-        page = Path(options.html).expanduser()
-        page.write_text(report.page(compared), encoding="utf-8")
+        write_file(Path(options.html).expanduser(), [report.page(compared)])
     if options.json:
         print_json(encode(compared.difference, versioned=False))
     elif options.markdown:

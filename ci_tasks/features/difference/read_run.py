@@ -93,7 +93,7 @@ def _of_record(
         inputs=_inputs(record, plan, revisions),
         triage=record.triage,
         reason=record.reason,
-        metrics={name: float(value) for name, value in record.metrics.items()},
+        metrics={name: number for name, value in record.metrics.items() if (number := _number(value)) is not None},
         series=series,
         seconds=_seconds(record, phases),
         memory=_memory(record),
@@ -232,6 +232,14 @@ def _memory(record: RunRecord) -> dict[str, float]:
         **memory,
         **{f"rank {each.rank}, reserved": each.reserved / 2**20 for each in ranks if each.rank is not None},
     }
+
+
+def _number(value: float | str) -> float | None:
+    """`nan` and `inf` stand as text in a record; a record from elsewhere may hold any text."""
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def _counted(names: Iterable[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from ci_tasks.errors import printable
 from ci_tasks.features.difference.causes import RULE
 from ci_tasks.features.difference.diff_runs import Compared
 from ci_tasks.features.difference.outputs import FAILURE
@@ -21,7 +22,7 @@ _HEAD = ("", "OLD", "NEW")
 
 def text(compared: Compared, width: int | None = None) -> list[str]:
     result = compared.difference
-    lines = [*_sides(compared), *paragraphs(result.notes, width), ""]
+    lines = [*_sides(compared), *paragraphs([_one_line(note) for note in result.notes], width), ""]
     if result.outputs:
         lines += ["What came out differs:", "", *_outputs(result, width), ""]
     else:
@@ -31,12 +32,12 @@ def text(compared: Compared, width: int | None = None) -> list[str]:
     elif not result.not_seen:
         lines += ["Nothing that went in differs.", ""]
     if result.commits:
-        lines += ["Commits between them, newest first:", *(f"  {commit}" for commit in result.commits), ""]
+        lines += ["Commits between them, newest first:", *(f"  {_one_line(commit)}" for commit in result.commits), ""]
     if result.causes:
         lines += [*paragraph(f"Likely causes, in this order: {RULE}.", width)]
         for number, cause in enumerate(result.causes, 1):
             lines += paragraph(f"{number}. {cause.axis}: {cause.why}", width, "   ")
-            lines += [f"   to prove it: {cause.proof}"] if cause.proof else []
+            lines += [f"   to prove it: {_one_line(cause.proof)}"] if cause.proof else []
         lines.append("")
     elif result.outputs:
         lines += ["No input that was seen on both sides differs: what is not seen may, or the row is flaky.", ""]
@@ -61,7 +62,8 @@ def markdown(compared: Compared) -> list[str]:
             lines += [f"**{title}**", "", _row(head), _row(("---",) * 4), *map(_row, rows), ""]
     for number, cause in enumerate(result.causes, 1):
         lines.append(
-            f"{number}. **{_cell(cause.axis)}**: {_cell(cause.why)}" + (f" `{cause.proof}`" if cause.proof else "")
+            f"{number}. **{_cell(cause.axis)}**: {_cell(cause.why)}"
+            + (f" `{_one_line(cause.proof)}`" if cause.proof else "")
         )
     lines += ["", f"The same: {_cell(', '.join(result.same) or 'nothing that was seen')}."]
     lines += [f"Not seen: {_cell('; '.join(result.not_seen))}."] if result.not_seen else []
@@ -106,13 +108,18 @@ def curves(old: ComparedRun, new: ComparedRun) -> list[Curve]:
 def _sides(compared: Compared) -> list[str]:
     return columns(
         [
-            (
-                word,
-                run.id,
-                f"{run.label} {run.row}".strip(),
-                run.host,
-                run.status,
-                run.inputs.get(COMMIT, {}).get("commit", ""),
+            tuple(
+                map(
+                    _one_line,
+                    (
+                        word,
+                        run.id,
+                        f"{run.label} {run.row}".strip(),
+                        run.host,
+                        run.status,
+                        run.inputs.get(COMMIT, {}).get("commit", ""),
+                    ),
+                )
             )
             for word, run in (("old", compared.old), ("new", compared.new))
         ],
@@ -123,11 +130,15 @@ def _sides(compared: Compared) -> list[str]:
 def _outputs(result: RunDifference, width: int | None) -> list[str]:
     """A failure is a sentence: it stands below its side, numbers stand in columns."""
     sentences = [each for each in result.outputs if each.kind == FAILURE]
-    body = [(_name(each), each.old, each.new, each.note) for each in result.outputs if each not in sentences]
+    body = [
+        tuple(map(_one_line, (_name(each), each.old, each.new, each.note)))
+        for each in result.outputs
+        if each not in sentences
+    ]
     lines = columns(body, width, head=(*_HEAD, ""), names=[0]) if body else []
     for each in sentences:
         for word, said in (("old", each.old), ("new", each.new)):
-            lines += paragraph(f"failure, {word}: {said}", width, "  ")
+            lines += paragraph(f"failure, {word}: {_one_line(said)}", width, "  ")
     return lines
 
 
@@ -142,11 +153,16 @@ def _inputs(result: RunDifference, width: int | None) -> list[str]:
 
 
 def _input(each: InputDifference) -> tuple[str, ...]:
-    return each.axis, each.name, each.old, each.new
+    return tuple(map(_one_line, (each.axis, each.name, each.old, each.new)))
 
 
 def _name(each: OutputDifference) -> str:
     return f"{each.name} from step {each.step}" if each.step is not None else each.name
+
+
+def _one_line(text: str) -> str:
+    """What a job, a log or a record from elsewhere says must break no table and move no cursor."""
+    return printable(" ".join(text.split()))
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -154,4 +170,4 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    return _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

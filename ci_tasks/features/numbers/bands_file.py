@@ -16,6 +16,7 @@ from ci_tasks.checkout.git import Git
 from ci_tasks.errors import UsageError
 from ci_tasks.features.numbers.result import Acceptance, BandsFile, RowNumbers
 from ci_tasks.results import store
+from ci_tasks.run.report_runs import write_file
 
 
 def own_file() -> Path:
@@ -45,7 +46,7 @@ def write_bands(path: Path, rows: Sequence[RowNumbers], file: BandsFile) -> int:
     new = [replace(row, marks=(), drifts=(), newest="", accepted=None) for row in rows if row.bands]
     keys = {(row.label, row.row, row.kind) for row in new}
     kept = [row for row in file.rows if (row.label, row.row, row.kind) not in keys]
-    path.write_bytes(_content(replace(file, rows=(*kept, *new))))
+    write_file(path, [_content(replace(file, rows=(*kept, *new))).decode()])
     return len(new)
 
 
