@@ -37,6 +37,7 @@ from ci_tasks.features.failures.bisection.strategy import (
     assess,
     next_decision,
 )
+from ci_tasks.results.history.queries import durations
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.events import EventStream, Message, now
 from ci_tasks.run.job_outputs import find_rows
@@ -119,6 +120,9 @@ def bisect(
         goal = BisectionGoal(search.graph, options.signature or "", options.repeat or 0, earlier)
         print(source.headline)
         print("\n".join(report.head(options.label, row.row, search, hosts, len(earlier))))
+        if not state.observations:
+            lately = durations(options.label, hosts).get(row.row)
+            print(report.cost(strategy.runs_of_steady_failure(len(search.points) - 1), lately, len(hosts)))
         return _Bisection(search.points, goal, work, state, hosts, search.axis).run()
 
 

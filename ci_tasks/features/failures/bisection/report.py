@@ -52,6 +52,13 @@ def head(label: str, row: str, search: SearchRange, hosts: Sequence[str], earlie
     ]
 
 
+def cost(steady_runs: int, seconds: float | None, hosts: int) -> str:
+    """What it may cost, before it begins. `seconds` is what a run of this row took lately, if one is known."""
+    each = f", {duration(seconds)} each lately" if seconds is not None else ", no earlier run says how long each takes"
+    total = f": {duration(seconds * steady_runs / hosts)} on {_count(hosts, 'host')}" if seconds is not None else ""
+    return f"some {runs(steady_runs)} if it always fails, more if it is flaky{each}{total}"
+
+
 def observation(number: int, point: Point, host: str, mark: str, run: str, seconds: float | None) -> str:
     """One run: of what, where, what that says and why."""
     took = f", {seconds:.0f} s" if seconds is not None else ""

@@ -123,6 +123,12 @@ def next_decision(goal: BisectionGoal, observations: Sequence[Observation], host
     return RunCommits((*begun, *useful))
 
 
+def runs_of_steady_failure(points: int) -> int:
+    """How many runs it takes, more or less, where the row always fails with the culprit and never without: those of
+    the two ends, the halvings, and one more of the culprit and of the one before it."""
+    return FAILURES_AT_BAD + MIN_RUNS_AT_GOOD + ceil(log(points, 2)) + min(2, points - 1)
+
+
 def runs_to_go(now: Posterior) -> int:
     """How many more runs it takes, more or less."""
     uncertain = -sum(weight * log(weight, 2) for weight in now.weights if weight > 0)

@@ -9,6 +9,7 @@ from ci_tasks.features.failures.bisection.axis import Point, along_commits
 from ci_tasks.features.failures.bisection.report import (
     Effort,
     FailureCounts,
+    cost,
     culprit,
     head,
     observation,
@@ -68,3 +69,14 @@ def test_several_that_are_left_are_listed_and_many_counted() -> None:
     assert lines[2] == "    000000000000   5 %  a change"
     assert lines[-2:] == ["    and 8 more", "45 runs of 12 commits, 1 h 06 min of tests"]
     assert unclear([(FIRST, 0.5)], True, EFFORT)[1] == "not clear after 45 runs; the most probable are:"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hosts", "line"),
+    [
+        (90, 2, "some 12 runs if it always fails, more if it is flaky, 1 min 30 s each lately: 9 min 00 s on 2 hosts"),
+        (None, 1, "some 12 runs if it always fails, more if it is flaky, no earlier run says how long each takes"),
+    ],
+)
+def test_the_cost_comes_before_the_first_run(seconds: float | None, hosts: int, line: str) -> None:
+    assert cost(12, seconds, hosts) == line

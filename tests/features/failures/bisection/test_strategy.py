@@ -92,6 +92,12 @@ def test_a_failure_that_always_shows_costs_a_plain_bisection_and_a_few_runs_of_t
     assert len(result.observations) <= log2(64) + 10
 
 
+@pytest.mark.parametrize("points", [1, 2, 5, 8, 32])
+def test_the_cost_that_is_said_before_is_that_of_a_failure_that_always_shows(points: int) -> None:
+    taken = [len(search(World(CommitGraph.linear(points), culprit)).observations) for culprit in range(1, points + 1)]
+    assert abs(mean(taken) - strategy.runs_of_steady_failure(points)) <= 1
+
+
 @pytest.mark.parametrize("culprit", range(1, 8))
 def test_a_culprit_on_a_side_branch_is_found_too(culprit: int) -> None:
     assert is_culprit(search(World(CommitGraph(SIDE), culprit)), culprit)
