@@ -28,6 +28,7 @@ CASES = [
     ("a part of a namespace", "", "import ns.core; print(ns.core.V)", "overlay"),
     ("another part of it", "", "import ns.core, ns.bridge; print(ns.bridge.V)", "installed"),
     ("the other part first", "", "import ns.bridge, ns.core; print(ns.core.V)", "overlay"),
+    ("a namespace that only the tree has", "", "import alone.part; print(alone.part.V)", "overlay"),
     ("what the tree has not", "", "import other; print(other.V)", "installed"),
 ]
 
@@ -36,7 +37,7 @@ CASES = [
 def trees(tmp_path: Path) -> Path:
     for tree, names in {
         "installed": ("spam", "spam/sub", "ns/core", "ns/bridge", "other"),
-        "overlay": ("spam", "spam/sub", "ns/core"),
+        "overlay": ("spam", "spam/sub", "ns/core", "alone/part"),
     }.items():
         for name in names:
             (tmp_path / tree / name).mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ def trees(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("before", "code", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_the_overlay_comes_first(trees: Path, before: str, code: str, expected: str) -> None:
-    overlay = ProbeOverlay(str(trees / "overlay"), ("spam", "ns.core"), str(trees))
+    overlay = ProbeOverlay(str(trees / "overlay"), ("spam", "ns.core", "alone.part"), str(trees))
     line = pth(str(trees / "evidence"), ProbeRules(overlays=(overlay,)))
     done = subprocess.run(
         [sys.executable, "-c", f"{before}\n{line}\n{code}", str(trees)],
