@@ -12,7 +12,8 @@ timeout            any                               failed
 not 0              srun knows an option not, and     blocked
                    no test was seen
 not 0              a triage that blames the          blocked
-                   environment
+                   environment, unless tests
+                   passed and one failed otherwise
 not 0              any                               failed
 0                  a test that failed                failed      (the exit code lies)
 0                  no test executed                  vacuous     (green, but nothing ran)
@@ -33,6 +34,7 @@ _PODMANS_CODE = 126  # also of a command that cannot be executed, which is the j
 _DEVICE = "CDI devices"
 _ADAPTERS_CODES = (125, 126, 127)  # the last two for a program that is missing on a host without containers
 _DOCKERS_RULE = "image-pull"
+_SAME = 60  # characters by which a line is found in what a test says
 _KILLED = ("killed-by-shell", "killed-child")  # rules of lines that only report it
 _EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
 _FAILED = ("failed", "error")
@@ -122,7 +124,7 @@ def _from_pytest(junit: Junit | None, log: LogFacts) -> Evidence | None:
 
 
 def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | None, containers: bool) -> Verdict:
-    if triage is not None and _environment(triage, containers):
+    if triage is not None and _environment(triage, containers) and not _failed_otherwise(evidence, triage):
         return Verdict(BLOCKED, triage.text, evidence, triage.line_no)
     has_text = triage is not None and triage.text
     if triage is not None and (evidence.detail or has_text):
@@ -136,6 +138,15 @@ def _environment(triage: Triage, containers: bool) -> bool:
     """Whether the log is right to blame the environment: docker cannot have stopped a row that never called it, and
     that a process was killed does not say by whom. How sure it has to be is measured, see the triage's weights."""
     return triage.verdict == BLOCKED and (containers or triage.rule != _DOCKERS_RULE) and triage.rule not in _KILLED
+
+
+def _failed_otherwise(evidence: Evidence, triage: Triage) -> bool:
+    """Whether tests ran, and the first one that failed says something else than the line that blames the environment: a
+    warning at import, say, after which hundreds of tests passed."""
+    if not evidence.failures or not evidence.detail or evidence.tests == evidence.failures:
+        return False
+    message = triage.text.rpartition("Error: ")[2] or triage.text
+    return " ".join(message.split())[:_SAME] not in " ".join(evidence.detail.split())
 
 
 def _at_last_line(status: str, reason: str, evidence: Evidence, log: LogFacts) -> Verdict:

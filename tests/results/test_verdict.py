@@ -33,6 +33,9 @@ SRUN = LogFacts(srun="srun: unrecognized option '--container-image=x'")
 KILL = replace(FULL, rule="killed-by-shell")
 ADAPTER = LogFacts(blocked="mount source '/x' does not exist")
 
+NO_SPACE = Evidence("junit", 3, 1, 0, 0, "test_b: OSError: no space left")
+ALL_BAD = Evidence("junit", 3, 3, 0, 0, "test_b: assert 1 == 2")
+
 TABLE = [
     ("runner gone", JobEnd(None, None), JUNIT, LINE, "lost", "the runner vanished before the job ended"),
     ("cancelled", JobEnd("cancelled", 143), BAD, LINE, "cancelled", "cancelled"),
@@ -82,6 +85,17 @@ TRIAGED = [
     ("JUnit names the test too", JobEnd("exit", 1), BAD, FOUND, "failed", "test_b: assert 1 == 2", 4),
     ("a kill says not by whom", JobEnd("exit", 137), SCRIPT, KILL, "failed", FULL.text, 4),
     ("it was the environment", JobEnd("exit", 1), SCRIPT, FULL, "blocked", "OSError: no space", 4),
+    (
+        "a warning, then a test that failed otherwise",
+        JobEnd("exit", 1),
+        BAD,
+        FULL,
+        "failed",
+        "test_b: assert 1 == 2",
+        4,
+    ),
+    ("a test says it too", JobEnd("exit", 1), NO_SPACE, FULL, "blocked", "OSError: no space", 4),
+    ("all tests failed", JobEnd("exit", 1), ALL_BAD, FULL, "blocked", "OSError: no space", 4),
     ("the triage blames the environment", JobEnd("exit", 1), SCRIPT, BLAMED, "blocked", "AssertionError: x", 4),
     ("nobody knows", JobEnd("exit", 1), SCRIPT, NOT_ANALYSED, "failed", "exit code 1; last line: the end", 9),
     ("the adapter knows better", JobEnd("exit", 125), SCRIPT, FOUND, "failed", "AssertionError: x", 4),
