@@ -10,21 +10,23 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NoReturn, get_type_hints
 
-from invoke.collection import Collection
-from invoke.context import Context
-from invoke.exceptions import Exit
-from invoke.parser.argument import Argument
-from invoke.parser.context import ParserContext
-from invoke.parser.parser import ParseResult
-from invoke.program import Program
-from invoke.tasks import Task
-from invoke.terminals import pty_size
-
 from ci_tasks import debug_log, registry
 from ci_tasks.cli import exit_handler
 from ci_tasks.cli.commands import COMMANDS, HEADINGS
+from ci_tasks.cli.deferred_modules import deferred
 from ci_tasks.errors import EXIT_USAGE, UsageError
 from ci_tasks.registry import Command
+
+with deferred("unittest.mock", "invoke.vendor.yaml"):
+    from invoke.collection import Collection
+    from invoke.context import Context
+    from invoke.exceptions import Exit
+    from invoke.parser.argument import Argument
+    from invoke.parser.context import ParserContext
+    from invoke.parser.parser import ParseResult
+    from invoke.program import Program
+    from invoke.tasks import Task
+    from invoke.terminals import pty_size
 
 NAME = "ci-tasks"
 

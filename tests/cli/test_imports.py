@@ -1,0 +1,72 @@
+"""What a command that only looks may import: start-up is most of its time. `python bench/startup.py` measures it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = f"--repo {ROOT / 'examples/tiny-slime'}"
+# Connections, web clients, templates, and what invoke would load for tests of its own.
+NEVER = {"asyncio", "ssl", "unittest.mock", "fabric", "paramiko", "cryptography", "requests", "httpx", "http.client"}
+NEVER |= {"huggingface_hub", "jinja2", "nox", "mcp", "rich.live", "rich.markdown", "pygments", "invoke.vendor.yaml"}
+# Completion runs at every press of Tab, and looks at no record.
+NO_TABLE = {"rich", "sqlite3", "ci_tasks.records", "ci_tasks.agent.records"}
+FORBIDDEN = {
+    "--version": NEVER | NO_TABLE,
+    "--complete -- ci-tasks ru": NEVER | NO_TABLE,
+    f"jobs {SAMPLE}": NEVER | {"sqlite3"},
+    "runs": NEVER,
+    "hosts": NEVER | {"sqlite3"},
+}
+MAIN = """
+import json, sys
+from ci_tasks.cli.program import main
+try:
+    main()
+except SystemExit as end:
+    json.dump([end.code, list(sys.modules)], open({answer!r}, "w"))
+"""
+
+
+@pytest.mark.parametrize("arguments", FORBIDDEN, ids=[name.split()[0] for name in FORBIDDEN])
+def test_a_command_that_only_looks_imports_nothing_it_does_not_need(arguments: str, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    _python(MAIN.format(answer=str(answer)), tmp_path, *arguments.split())
+    code, modules = json.loads(answer.read_text())
+    assert code in (0, None)
+    assert sorted(FORBIDDEN[arguments] & set(modules)) == []
+
+
+def test_what_was_deferred_is_loaded_at_its_first_use(tmp_path: Path) -> None:
+    """Invoke's class for tests and its configuration files work as before."""
+    (tmp_path / ".invoke.yaml").write_text("run: {echo: true}\n")
+    program = """
+import ci_tasks.cli.program, invoke, sys
+context = invoke.MockContext(run=invoke.Result("answer"))
+assert context.run("command").stdout == "answer"
+context.run.assert_called_once_with("command")
+assert invoke.Config(user_prefix=sys.argv[1] + "/.").run.echo is True
+assert invoke.config.yaml.YAMLError is sys.modules["invoke.vendor.yaml"].YAMLError
+import unittest.mock
+assert unittest.mock.Mock().__class__.__module__ == "unittest.mock"
+"""
+    _python(program, tmp_path, str(tmp_path))
+
+
+def _python(program: str, tmp_path: Path, *arguments: str) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CI_TASKS_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=tmp_path,
+        env={**env, "CI_TASKS_HOME": str(tmp_path), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
