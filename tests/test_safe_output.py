@@ -72,6 +72,8 @@ def test_any_bytes_of_a_log_become_harmless_text(data: bytes) -> None:
 def test_bytes_that_are_not_utf_8_are_shown() -> None:
     log = LogFilter()
     assert log.feed(b"caf\xe9 \x9b2J\n") + log.flush() == b"caf\\xe9 \\x9b2J\n"
+    # The beginning of a character that does not go on in the next piece stays before it.
+    assert log.feed(b"caf\xe9") + log.feed(b" plain\n") + log.flush() == b"caf\\xe9 plain\n"
 
 
 @given(st.text(max_size=40))
