@@ -84,11 +84,23 @@ def proof(axis: str, old: ComparedRun, new: ComparedRun) -> str:
         return f"ci-tasks compare {row} --base {old.commit}{here}"
     if axis == COMMIT and old.commit and new.commit:
         return f"ci-tasks bisect {row} --good {old.commit} --bad {new.commit}{here}"
+    if axis.startswith(OVERLAY):
+        return _overlay_search(
+            axis.removeprefix(OVERLAY), old, new, f"{row} --axis {shlex.quote(axis)}", f"{here}{rev}"
+        )
     if axis == IMAGE and old.image:
         return f"ci-tasks remote{here} {row}{rev} --image {shlex.quote(old.image)}"
     if axis in _MACHINE and old.host and old.host != new.host:
         return f"ci-tasks remote --host {shlex.quote(old.host)} {row}{rev}"
     return ""
+
+
+def _overlay_search(name: str, old: ComparedRun, new: ComparedRun, row: str, where: str) -> str:
+    """The search of an overlay's commits; "" where a side had none, or uncommitted changes."""
+    (_, good), (path, bad) = old.overlays.get(name, ("", "")), new.overlays.get(name, ("", ""))
+    if not good or not bad:
+        return ""
+    return f"ci-tasks bisect {row} --with {shlex.quote(f'{name}={path}')} --good {good} --bad {bad}{where}"
 
 
 def _named(axis: str, failed: ComparedRun, inputs: Sequence[InputDifference], changed_files: Sequence[str]) -> str:

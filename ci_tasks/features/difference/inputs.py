@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ci_tasks.features.difference.result import AXES, NO_VALUE, OVERLAY, SUBMODULE, ComparedRun, InputDifference
+from ci_tasks.features.difference.result import (
+    AXES,
+    NO_VALUE,
+    OVERLAY,
+    PACKAGES,
+    SUBMODULE,
+    ComparedRun,
+    InputDifference,
+)
 
 
 def compare_inputs(
@@ -31,6 +39,13 @@ def axes_of(differences: Sequence[InputDifference]) -> list[str]:
     return list(dict.fromkeys(difference.axis for difference in differences))
 
 
+def _equal(axis: str, old: str | None, new: str | None) -> bool:
+    """Of a package from a work tree the commit is seen only where a process imported it."""
+    if axis == PACKAGES and old and new and (old.startswith(f"{new} (git ") or new.startswith(f"{old} (git ")):
+        return True
+    return old == new
+
+
 def _axes(old: ComparedRun, new: ComparedRun) -> list[str]:
     """Submodules and overlays that one side alone has are differences too: of the code, so they come behind it."""
     named = sorted({axis for run in (old, new) for axis in run.inputs if axis.startswith((SUBMODULE, OVERLAY))})
@@ -42,5 +57,5 @@ def _compare(axis: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[
     return [
         InputDifference(axis, name, old.get(name, NO_VALUE), new.get(name, NO_VALUE))
         for name in names
-        if old.get(name) != new.get(name)
+        if not _equal(axis, old.get(name), new.get(name))
     ]

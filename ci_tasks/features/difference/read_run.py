@@ -79,6 +79,7 @@ def _of_record(
     phases: Mapping[str, float],
 ) -> ComparedRun:
     checkout = record.checkout
+    overlays = checkout.overlays if checkout else ()
     return ComparedRun(
         id=record.id,
         label=record.label,
@@ -90,6 +91,7 @@ def _of_record(
         dirty=checkout.dirty if checkout else (),
         image=record.environment.digest or "",
         repository=checkout.path if checkout else "",
+        overlays={each.name: (each.path, "" if each.dirty else each.head) for each in overlays},
         inputs=_inputs(record, plan, revisions),
         triage=record.triage,
         reason=record.reason,
@@ -141,7 +143,9 @@ def _inputs(record: RunRecord, plan: Plan | None, revisions: Mapping[str, str]) 
     if around.kernel:
         inputs[KERNEL] = {"kernel": around.kernel}
     inputs[DEVIATIONS] = {
-        each.what: _own(each.here, record, plan) for each in record.deviations if each.what not in _COVERED
+        each.what: _own(each.here, record, plan)
+        for each in record.deviations
+        if each.what not in _COVERED and not each.what.startswith("overlay ")
     }
     return inputs
 

@@ -226,10 +226,9 @@ class BisectOptions(OverlayOptions):
         help="the row's name, or a part that no other row has", metavar="ROW", commas=False, required=True, hint=_BISECT
     )
     axis: str = text(
-        "what to search: commits, or images that one commit runs in",
+        "what to search: commit, or with one commit of the checkout image, or overlay:NAME of --with",
         "AXIS",
         default="commit",
-        choices=("commit", "image"),
     ).field()
     good: str | None = text("a revision where the row passes; with --axis image an image", "REV").field()
     bad: str | None = text(
@@ -241,7 +240,7 @@ class BisectOptions(OverlayOptions):
         "LIST",
         excludes=(("image", "the search replaces the image", "leave --image away"),),
     ).field()
-    rev: str | None = REV.field(help="with --axis image: the commit that runs in each image (else HEAD)")
+    rev: str | None = REV.field(help="with another axis than commit: the commit that runs (else HEAD)")
     host: str = HOST.field(help="hosts of hosts.yaml with commas, each runs one commit at a time", default="local")
     repeat: int | None = REPEAT.field(
         help="least number of runs of a commit that passes (else as many as the failure rate asks for)"
@@ -269,8 +268,14 @@ def bisect(options: BisectOptions) -> int:
     ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a --resume
     ci-tasks bisect ckpt --only async-save --axis image --images images.txt --host h100a     one image in each line
     ci-tasks bisect ckpt --only async-save --axis image --good team/slime:0101 --bad team/slime:0301 --host h100a
+    ci-tasks bisect ckpt --only async-save --axis overlay:sglang --with sglang=~/sglang --good v0.5.3 --host h100a
     """
-    if options.axis == "commit":
+    if options.axis not in ("commit", "image") and not options.axis.startswith("overlay:"):
+        raise UsageError(f"invalid value {options.axis!r} for --axis", hint="valid: commit, image, overlay:NAME")
+    if options.axis.startswith("overlay:"):
+        _require(options.good, "--good REV", "a revision of the overlay's tree with which the row passes")
+        _refuse(f"--axis {options.axis}", {"--images": options.images})
+    elif options.axis == "commit":
         _require(options.good, "--good REV", _BISECT)
         _refuse("--axis commit", {"--images": options.images, "--rev": options.rev})
     else:

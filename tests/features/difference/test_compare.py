@@ -38,6 +38,11 @@ INPUT_CASES: list[tuple[str, Mapping[str, Mapping[str, str]], list[InputDifferen
         [InputDifference("packages", "torch", "2.8.0", "2.9.0")],
     ),
     (
+        "a package whose commit one side alone saw",
+        changed(packages={"torch": "2.8.0 (git 1a2b3c4)"}),
+        [],
+    ),
+    (
         "a package that is new",
         changed(packages={"xformers": "1"}),
         [InputDifference("packages", "xformers", "–", "1")],
@@ -175,6 +180,22 @@ PROOFS = [
     ("host", {}, f"ci-tasks remote --host h100a ckpt --only row --rev {'2' * 40}"),
     ("commit", {"label": ""}, ""),
 ]
+
+
+def test_the_commits_of_an_overlay_are_searched_with_the_new_sides_checkout() -> None:
+    sides = [
+        replace(
+            side,
+            inputs={**INPUTS, "overlay:sglang": {"commit": commit}},
+            overlays={"sglang": ("/home/a/sglang", commit)},
+        )
+        for side, commit in ((OLD, "a" * 40), (NEW, "b" * 40))
+    ]
+    (cause,) = compare_runs(*sides).causes
+    assert cause.proof == (
+        f"ci-tasks bisect ckpt --only row --axis overlay:sglang --with sglang=/home/a/sglang "
+        f"--good {'a' * 40} --bad {'b' * 40} --host h100a --rev {'1' * 40}"
+    )
 
 
 @pytest.mark.parametrize(("axis", "new", "command"), PROOFS)

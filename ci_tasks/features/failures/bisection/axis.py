@@ -1,5 +1,5 @@
-"""What a bisection searches along: commits, or the images that one commit runs in. Points in order, the first one good,
-the last one bad."""
+"""What a bisection searches along: commits of the checkout, or what one commit of it runs with: images, or commits of
+an overlay. Points in order, the first one good, the last one bad."""
 
 from __future__ import annotations
 
@@ -10,19 +10,30 @@ from ci_tasks.checkout.commits import Commit, CommitHistory
 from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 
-COMMIT, IMAGE = "commit", "image"
-AXES = (COMMIT, IMAGE)
+COMMIT, IMAGE, OVERLAY = "commit", "image", "overlay:"  # the last one followed by the overlay's name
 _SHORT = 12
 _LIST = "`--images OLDEST,…,NEWEST`, or a file with one image in each line"
 
 
 @dataclass(frozen=True)
 class Point:
-    """A commit to run, in the row's own image or in `image`, of which `note` has the tag and the date if known."""
+    """A commit to run, in the row's own image or in `image`, of which `note` has the tag and the date if known. Where
+    `commit` is an overlay's, `checkout` is the commit of the checkout that runs with it."""
 
     commit: Commit
     image: str = ""
     note: str = ""
+    checkout: str = ""
+
+    @property
+    def sha(self) -> str:
+        """The commit of the checkout that runs."""
+        return self.checkout or self.commit.sha
+
+    @property
+    def overlay(self) -> str:
+        """The overlay's commit that it runs with; "" where none is searched."""
+        return self.commit.sha if self.checkout else ""
 
     @property
     def key(self) -> str:
@@ -49,6 +60,11 @@ class SearchRange:
     points: tuple[Point, ...]
     graph: CommitGraph
 
+    @property
+    def noun(self) -> str:
+        """What one point is called."""
+        return IMAGE if self.axis == IMAGE else COMMIT
+
 
 def along_commits(history: CommitHistory) -> SearchRange:
     """The commits after the good one."""
@@ -60,6 +76,12 @@ def along_images(commit: Commit, images: Sequence[tuple[str, str]]) -> SearchRan
     """`commit` in each of `images`, each with its note, of which the first is good."""
     points = tuple(Point(commit, image, note) for image, note in images)
     return SearchRange(IMAGE, points, CommitGraph.linear(len(images) - 1))
+
+
+def along_overlay(commit: Commit, name: str, history: CommitHistory) -> SearchRange:
+    """`commit` with each commit of the overlay `name`."""
+    points = tuple(Point(each, checkout=commit.sha) for each in (history.good, *history.commits))
+    return SearchRange(OVERLAY + name, points, CommitGraph(history.positions()))
 
 
 def images_of(text: str, good: str | None = None, bad: str | None = None) -> tuple[str, ...]:

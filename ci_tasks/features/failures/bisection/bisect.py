@@ -16,10 +16,12 @@ from ci_tasks.features.failures.bisection import report, strategy
 from ci_tasks.features.failures.bisection.axis import (
     COMMIT,
     IMAGE,
+    OVERLAY,
     Point,
     SearchRange,
     along_commits,
     along_images,
+    along_overlay,
     images_of,
 )
 from ci_tasks.features.failures.bisection.bisection_state import BisectionKey, BisectionState, open_state
@@ -37,6 +39,7 @@ from ci_tasks.features.failures.bisection.strategy import (
     assess,
     next_decision,
 )
+from ci_tasks.given_values import OverlaySource
 from ci_tasks.results.history.queries import durations
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.events import EventStream, Message, now
@@ -55,7 +58,7 @@ _BLOCKED_ELSEWHERE = 3  # runs in a row that a host blocks, after which it has t
 
 @dataclass(frozen=True)
 class CulpritCandidate:
-    """`commit` is what ran; with `--axis image`, `image` is the culprit."""
+    """`commit` is what ran, or the overlay's; with `--axis image`, `image` is the culprit."""
 
     commit: str
     subject: str
@@ -83,7 +86,7 @@ def bisect(
     """
     for host in hosts:
         config.host(host)
-    revision = options.rev or "HEAD" if options.axis == IMAGE else options.bad or "HEAD"
+    revision = (options.bad if options.axis == COMMIT else options.rev) or "HEAD"
     source = open_source(options.repo, revision, options.workflow, config.given)
     options = replace(options, label=source.label_of(options.label))
     row = _row(source, options)
@@ -98,7 +101,7 @@ def bisect(
         signature=options.signature or "",
         image=options.image or "",
         first_parent=options.first_parent,
-        commit=bad.commit.sha if options.axis == IMAGE else "",
+        commit="" if options.axis == COMMIT else bad.sha,
     )
     work = RowUnderTest(
         repo=str(source.path),
@@ -110,6 +113,7 @@ def bisect(
         image=options.image,
         events=events,
         probe=not options.no_probe,
+        overlay=search.axis.removeprefix(OVERLAY),
     )
     with open_state(subject, [point.key for point in search.points], fresh=options.fresh) as state:
         if options.resume and not state.observations:
@@ -131,6 +135,12 @@ def _search_range(source: CheckoutSource, options: BisectOptions, revision: str,
     if options.axis == COMMIT:
         good = options.good or ""
         return along_commits(commits_between(source.path, good, revision, first_parent=options.first_parent))
+    if options.axis.startswith(OVERLAY):
+        overlay = _overlay(source, options.axis)
+        history = commits_between(
+            Path(overlay.path), options.good or "", options.bad or "HEAD", first_parent=options.first_parent
+        )
+        return along_overlay(commit_at(source.path, revision), overlay.name, history)
     if not row.image:
         raise UsageError(
             f"row {row.row} runs in no container, so that no image can be its culprit",
@@ -145,6 +155,18 @@ def _search_range(source: CheckoutSource, options: BisectOptions, revision: str,
 
     dated = images_between(options.good or "", options.bad or "")
     return along_images(commit, [(image.image, image.note) for image in dated])
+
+
+def _overlay(source: CheckoutSource, axis: str) -> OverlaySource:
+    """The overlay that the axis names. Raises UsageError."""
+    name = axis.removeprefix(OVERLAY)
+    given = {overlay.name: overlay for overlay in source.given.overlays}
+    if name not in given:
+        raise UsageError(
+            f"--axis {axis} needs --with {name or 'NAME'}=DIR",
+            hint=f"given: {', '.join(given)}" if given else "DIR is the working tree whose commits are searched",
+        )
+    return given[name]
 
 
 def _row(source: CheckoutSource, options: BisectOptions) -> Row:
@@ -210,7 +232,7 @@ class _Bisection:
             in_doubt = len(self.blocked_streaks.get(host, ())) >= _BLOCKED_ELSEWHERE
             chosen = self.goal.graph.bad if in_doubt else position
             point, must = self.points[chosen], chosen == self.goal.graph.bad
-            commit_runs.append(CommitRun(chosen, point.commit.sha, host, must, point.image))
+            commit_runs.append(CommitRun(chosen, point.sha, host, must, point.image, point.overlay))
         run_commits(self.work, commit_runs, self._print, self._record)
 
     def _record(self, observation: Observation) -> None:
@@ -268,7 +290,7 @@ class _Bisection:
             len(self.state.observations),
             len({observation.position for observation in self.state.observations}),
             sum(observation.seconds or 0 for observation in self.state.observations),
-            self.axis,
+            IMAGE if self.axis == IMAGE else COMMIT,
         )
         if isinstance(decision, Undecided):
             left = [(self.points[position], probability) for position, probability in decision.left]
@@ -295,8 +317,9 @@ class _Bisection:
 
     def _see(self, position: int) -> str:
         """The command that shows the culprit: what a commit changed, or the row with the image before."""
-        if self.axis == COMMIT:
-            return report.see_commit(self.work.repo, self.points[position])
+        if self.axis != IMAGE:
+            overlay = next((each for each in self.work.config.given.overlays if each.name == self.work.overlay), None)
+            return report.see_commit(overlay.path if overlay else self.work.repo, self.points[position])
         before, work = self.points[position - 1], self.work
         row = f"{shlex.quote(work.label)} --only {shlex.quote(work.row)} --rev {before.commit.sha[:12]}"
         return (
@@ -317,7 +340,8 @@ class _Bisection:
 
     def _refusal(self, decision: InvalidRange) -> UsageError:
         """Why the ends will not do, and what would."""
-        good, bad, what = self.points[0].short, self.points[-1].short, self.axis
+        good, bad = self.points[0].short, self.points[-1].short
+        what = IMAGE if self.axis == IMAGE else COMMIT
         at_good, at_bad = self._last(0), self._last(self.goal.graph.bad)
         if decision.why == strategy.FAILS_AT_GOOD:
             return UsageError(

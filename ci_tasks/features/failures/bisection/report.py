@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ci_tasks.errors import printable
-from ci_tasks.features.failures.bisection.axis import IMAGE, Point, SearchRange
+from ci_tasks.features.failures.bisection.axis import COMMIT, OVERLAY, Point, SearchRange
 from ci_tasks.features.failures.repeats.report import runs as runs
 from ci_tasks.report.timeline import duration
 
@@ -39,8 +39,9 @@ class Effort:
 def head(label: str, row: str, search: SearchRange, hosts: Sequence[str], earlier: int = 0) -> list[str]:
     """What is going to happen. `earlier` is how many runs up to the good end are on record."""
     good, bad = search.points[0], search.points[-1]
-    many = _count(len(search.points) - 1, search.axis)
-    fixed = f", with commit {bad.commit.sha[:_SHORT]}" if search.axis == IMAGE else ""
+    many = _count(len(search.points) - 1, search.noun)
+    fixed = "" if search.axis == COMMIT else f", with commit {bad.sha[:_SHORT]}"
+    many += f" of {search.axis.replace(':', ' ')}" if search.axis.startswith(OVERLAY) else ""
     return [
         f"bisect: {many} after {good.short} (good) up to {bad.short} (bad){fixed}",
         f"row {printable(row)} of label {printable(label)}, on {', '.join(hosts)}",

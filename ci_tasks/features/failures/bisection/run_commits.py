@@ -44,7 +44,7 @@ class InterruptCount:
 @dataclass(frozen=True)
 class RowUnderTest:
     """What runs on every commit. `row` is the row's whole name; `signature` the failure that is looked for, if a person
-    named it."""
+    named it; `overlay` the name of the overlay whose commits are searched."""
 
     repo: str
     workflow: str | None
@@ -55,18 +55,20 @@ class RowUnderTest:
     image: str | None = None
     events: EventStream | None = None
     probe: bool = True
+    overlay: str = ""
 
 
 @dataclass(frozen=True)
 class CommitRun:
-    """A commit to run on a host, in `image` if it names one. `must`: a commit without the row is no answer, but an
-    error."""
+    """A commit to run on a host, in `image` if it names one, and with the overlay's commit `overlay`. `must`: a commit
+    without the row is no answer, but an error."""
 
     position: int
     sha: str
     host: str
     must: bool = False
     image: str = ""
+    overlay: str = ""
 
 
 class RunCancelled(Exception):
@@ -166,9 +168,12 @@ def run_commit(
     work: RowUnderTest, commit_run: CommitRun, print_line: PrintLine, interrupts: InterruptCount
 ) -> Observation:
     """What one run of a commit says. Raises RunCancelled; UsageError only where the row must be there."""
-    name = f"{commit_run.image or commit_run.sha[:12]} on {commit_run.host}"
+    name = f"{commit_run.image or (commit_run.overlay or commit_run.sha)[:12]} on {commit_run.host}"
+    given = work.config.given
     try:
-        source = open_source(work.repo, commit_run.sha, work.workflow, work.config.given)
+        if commit_run.overlay:
+            given = given.with_overlay_at(work.overlay, commit_run.overlay)
+        source = open_source(work.repo, commit_run.sha, work.workflow, given)
         image = commit_run.image or work.image
         request = RunRequest(work.label, None, commit_run.host, image=image, rows=(work.row,), probe=work.probe)
         done = execute_label(
