@@ -72,6 +72,18 @@ def test_gpus_blocked_and_daemon_lines() -> None:
     assert facts.daemon == "docker: Error response from daemon: pull access denied"
 
 
+DAEMON = [
+    "podman: no such image",
+    "Error: short-name resolution failed",
+    "dial: Cannot connect to the Docker daemon at unix:///var/run/docker.sock",
+]
+
+
+@pytest.mark.parametrize("line", DAEMON)
+def test_what_a_container_runtime_says_of_itself(line: str) -> None:
+    assert _read(line).daemon == line
+
+
 def test_an_empty_log_says_nothing() -> None:
     assert _read(b"") == LogFacts()
 
