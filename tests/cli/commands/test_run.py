@@ -54,7 +54,7 @@ def test_excluded_options_are_an_error_with_a_next_step(one: str, other: str, re
     declared = options_of(RemoteOptions)
     values = {name: True if declared[name].kind is bool else "3" for name in (one, other)}
     first, hint = refused("remote", values).splitlines()
-    flags = [f"--{name.replace('_', '-')}" for name in (one, other)]
+    flags = [f"--{name.rstrip('_').replace('_', '-')}" for name in (one, other)]
     assert first.startswith(f"ci-tasks: {flags[0]} and {flags[1]} cannot be combined: ")
     assert hint.startswith("use ")
 
