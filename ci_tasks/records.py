@@ -21,8 +21,6 @@ PASSED, FAILED, VACUOUS, BLOCKED, CANCELLED, LOST = "passed", "failed", "vacuous
 EXIT_CODES = {PASSED: 0, FAILED: 1, VACUOUS: 1, BLOCKED: 125, CANCELLED: 130, LOST: 125}
 # Of several rows the first of these that occurred speaks for all: failed wins over blocked, blocked over passed.
 _WORST_FIRST = (CANCELLED, FAILED, VACUOUS, LOST, BLOCKED, PASSED)
-# Of a field: what its JSON schema is where the annotation does not say it, and that the key may be missing.
-JSON_SCHEMA = "json_schema"
 # Of a run that has no end yet; of one without an agent see results.batch_state.
 PREPARING, INSTALLING, WAITING, RUNNING, PLANNED = "preparing", "installing", "waiting", "running", "planned"
 UNFINISHED = (PREPARING, INSTALLING, WAITING, RUNNING, PLANNED)

@@ -26,6 +26,8 @@ VERSION = "1.0"
 VERSION_KEY = "version"
 
 NOT_STORED = {"stored": False}
+# Of a field: what its JSON schema is where the annotation does not say it, and that the key may be missing.
+JSON_SCHEMA = "json_schema"
 
 MAX_VALUES = 1_000_000  # of one text: a value takes 60 bytes and more of memory, and two in the text
 _MOST_SHOWN = 60

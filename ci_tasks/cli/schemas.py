@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ci_tasks import registry
-from ci_tasks.agent.codec import VERSION_KEY
+from ci_tasks.agent.codec import JSON_SCHEMA, VERSION_KEY
 from ci_tasks.cli.commands import COMMANDS
-from ci_tasks.records import JSON_SCHEMA
 from ci_tasks.registry import Command
 
 EVENTS = "events"

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ci_tasks.agent.codec import encode
-from ci_tasks.records import JSON_SCHEMA
+from ci_tasks.agent.codec import JSON_SCHEMA, encode
 
 
 @dataclass(frozen=True)

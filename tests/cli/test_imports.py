@@ -43,6 +43,20 @@ def test_a_command_that_only_looks_imports_nothing_it_does_not_need(arguments: s
     assert sorted(FORBIDDEN[arguments] & set(modules)) == []
 
 
+def test_the_list_of_sessions_needs_no_records_of_runs(tmp_path: Path) -> None:
+    """`nox -l` in a checkout, after nox itself."""
+    program = """
+import sys, nox
+before = set(sys.modules)
+from ci_tasks.cli import sessions
+sessions.register()
+print(*sorted(set(sys.modules) - before))
+"""
+    modules = _python(program, tmp_path).split()
+    assert "ci_tasks.run.outline" in modules
+    assert sorted((NEVER | NO_TABLE | {"invoke", "ci_tasks.config"}) & set(modules)) == []
+
+
 def test_what_was_deferred_is_loaded_at_its_first_use(tmp_path: Path) -> None:
     """Invoke's class for tests and its configuration files work as before."""
     (tmp_path / ".invoke.yaml").write_text("run: {echo: true}\n")
@@ -59,7 +73,7 @@ assert unittest.mock.Mock().__class__.__module__ == "unittest.mock"
     _python(program, tmp_path, str(tmp_path))
 
 
-def _python(program: str, tmp_path: Path, *arguments: str) -> None:
+def _python(program: str, tmp_path: Path, *arguments: str) -> str:
     env = {name: value for name, value in os.environ.items() if not name.startswith("CI_TASKS_")}
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
@@ -70,3 +84,4 @@ def _python(program: str, tmp_path: Path, *arguments: str) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

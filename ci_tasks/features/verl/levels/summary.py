@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ci_tasks.agent.codec import JSON_SCHEMA
 from ci_tasks.features.verl.levels.criterion import Criterion
-from ci_tasks.records import JSON_SCHEMA
 
 PASS, FAIL, BLOCKED, SKIPPED, NOT_REQUESTED = "Pass", "Fail", "Blocked", "Skipped", "Not requested"
 NOT_PROVEN = "Not proven"
