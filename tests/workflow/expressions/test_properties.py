@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -77,14 +78,20 @@ def test_an_error_points_into_its_text(text: str) -> None:
     assert error is None or error.message in str(error)
 
 
+def _shape(text: str) -> str:
+    """The tree as text, since two NaN are not equal, without the places of calls, which blanks move."""
+    return re.sub(r"position=\d+", "", repr(parse(text)))
+
+
 @given(TEXT)
 @example("NaN")
+@example("always()")
 def test_blanks_and_parentheses_around_an_expression_change_nothing(text: str) -> None:
     try:
-        tree = repr(parse(text))  # two NaN are not equal
+        shape = _shape(text)
     except ExpressionError:
         return
-    assert repr(parse(f" \n{text}\t ")) == repr(parse(f"({text})")) == tree
+    assert _shape(f" \n{text}\t ") == _shape(f"({text})") == shape
 
 
 @given(st.text())
