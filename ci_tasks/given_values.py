@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class OverlaySource:
-    """A working tree that is laid over what is installed, or its revision `rev`."""
+    """A working tree that is laid over what is installed, or its revision `rev`. One that is a `submodule` of the
+    checkout, of that path, takes its place instead."""
 
     name: str
     path: str
     rev: str | None = None
+    submodule: str = ""
 
 
 @dataclass(frozen=True)

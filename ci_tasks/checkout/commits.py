@@ -69,6 +69,24 @@ def commit_at(source: Path, rev: str) -> Commit:
     return _log(git, "--max-count=1", _resolve(git, rev))[0]
 
 
+def pinned_commit(source: Path, rev: str, path: str) -> str:
+    """The commit at which `rev` has the submodule `path`. Raises CheckoutError for a revision that is not there,
+    UsageError where it has no such submodule, or where that is not checked out."""
+    git = Git(source, {"GIT_NO_REPLACE_OBJECTS": "1"})
+    links = _links(git.text("ls-tree", "-r", "-z", "--full-tree", _resolve(git, rev)))
+    if path not in links:
+        raise UsageError(f"{rev} has no submodule {path!r}", hint=f"it has {', '.join(links) or 'none'}")
+    if not (source / path / ".git").exists():
+        raise UsageError(f"the submodule {path} is not checked out", hint=f"git submodule update --init {path}")
+    return links[path]
+
+
+def _links(listed: str) -> dict[str, str]:
+    """Submodule → commit, of `ls-tree -r -z`."""
+    entries = (entry.partition("\t") for entry in listed.split("\0") if entry.startswith("160000 "))
+    return {path: info.split()[2] for info, _, path in entries}
+
+
 def commits_up_to(source: Path, commit: str, limit: int) -> frozenset[str]:
     """`commit` and what it contains, the newest `limit` of them, as far as `source` has them."""
     listed = Git(source).text_or_none("rev-list", f"--max-count={limit}", commit, "--")

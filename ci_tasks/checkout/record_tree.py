@@ -58,8 +58,8 @@ def record_tree(
     base: str | None = None,
     overlays: Sequence[OverlaySource] = (),
 ) -> list[RecordedTree]:
-    """Record `source`, the submodules that are there and the overlays, as submodules of a directory of ours; itself
-    comes last. Raises CheckoutError."""
+    """Record `source`, the submodules that are there and the overlays, as submodules of a directory of ours, or in the
+    place of the submodule that they are; itself comes last. Raises CheckoutError."""
     recorded = _record(source, place, "", rev, base)
     return _with_overlays(recorded, place, source, overlays) if overlays else recorded
 
@@ -74,10 +74,12 @@ def _with_overlays(
         git.env["GIT_DIR"] = str(place.git_dir.absolute())
         git.run("read-tree", top.checkout.tree)
         for overlay in overlays:
-            path = f"{OVERLAYS}/{overlay.name}"
+            path = overlay.submodule or f"{OVERLAYS}/{overlay.name}"
+            inside = [tree for tree in inside if not f"{tree.path}/".startswith(f"{path}/")]
             trees = _record(Path(overlay.path), place.submodule(path), path, overlay.rev, None)
             inside += trees
-            made.append(describe_overlay(overlay, path, trees[-1].checkout, trees[-1].target.git_dir))
+            if not overlay.submodule:
+                made.append(describe_overlay(overlay, path, trees[-1].checkout, trees[-1].target.git_dir))
             git.run("update-index", "--add", "--cacheinfo", f"160000,{trees[-1].checkout.commit},{path}")
         tree = git.text("write-tree")
         commit = git.text("commit-tree", "-p", top.checkout.commit, "-m", _WITH_OVERLAYS, tree)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.checkout.commits import pinned_commit
 from ci_tasks.checkout.overlay_packages import find_modules
 from ci_tasks.checkout.snapshot import materialize, take_snapshot
-from ci_tasks.errors import CheckoutError
+from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
 from tests.checkout.repositories import commit, git, make_repo
 
@@ -74,3 +75,30 @@ def test_a_workspace_has_the_overlays_as_they_are_now(tmp_path: Path) -> None:
     given = GivenValues(overlays=overlays).with_overlay_at("spam", old)
     materialize(checkout, tmp_path / "older", overlays=given.overlays)
     assert (tmp_path / "older/.ci-tasks-overlays/spam/spam/__init__.py").read_text() == "committed"
+
+
+def test_a_submodule_may_be_at_another_commit_than_its_pin(with_submodule: Path, tmp_path: Path) -> None:
+    path = "third party"
+    pin = pinned_commit(with_submodule, "HEAD", path)
+    library = with_submodule / path
+    (library / "new").write_text("newer")
+    newer = commit(library)
+    git(library, "checkout", "--quiet", pin)
+    overlays = (OverlaySource(path, str(library), newer, submodule=path),)
+
+    made = materialize(with_submodule, tmp_path / "workspace", rev="HEAD", overlays=overlays)
+
+    assert (tmp_path / "workspace" / path / "new").read_text() == "newer"
+    assert pinned_commit(tmp_path / "workspace", made.commit, path) == newer
+    assert made.overlays == () and made.own_tree == git(with_submodule, "rev-parse", "HEAD^{tree}")
+    assert not (library / "new").exists() and git(with_submodule, "status", "--porcelain") == ""
+    sent = take_snapshot(with_submodule, tmp_path / "store", rev="HEAD", overlays=overlays)
+    assert sent.checkout.tree == made.tree and [part.commit for part in sent.parts] == [made.commit, newer]
+
+
+@pytest.mark.parametrize(("path", "message"), [("nope", "HEAD has no submodule 'nope'"), ("a", "not checked out")])
+def test_a_submodule_that_is_not_there_has_no_pin(with_submodule: Path, path: str, message: str) -> None:
+    git(with_submodule, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},a")
+    git(with_submodule, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "a link without a tree")
+    with pytest.raises(UsageError, match=message):
+        pinned_commit(with_submodule, "HEAD", path)

@@ -84,6 +84,8 @@ def proof(axis: str, old: ComparedRun, new: ComparedRun) -> str:
         return f"ci-tasks compare {row} --base {old.commit}{here}"
     if axis == COMMIT and old.commit and new.commit:
         return f"ci-tasks bisect {row} --good {old.commit} --bad {new.commit}{here}"
+    if axis.startswith(SUBMODULE) and old.commit and new.commit:
+        return f"ci-tasks bisect {row} --axis {shlex.quote(axis)} --good {old.commit} --bad {new.commit}{here}"
     if axis.startswith(OVERLAY):
         return _overlay_search(
             axis.removeprefix(OVERLAY), old, new, f"{row} --axis {shlex.quote(axis)}", f"{here}{rev}"

@@ -226,7 +226,7 @@ class BisectOptions(OverlayOptions):
         help="the row's name, or a part that no other row has", metavar="ROW", commas=False, required=True, hint=_BISECT
     )
     axis: str = text(
-        "what to search: commit, or with one commit of the checkout image, or overlay:NAME of --with",
+        "what to search: commit; or, with one commit of the checkout, image, submodule:PATH, or overlay:NAME of --with",
         "AXIS",
         default="commit",
     ).field()
@@ -268,12 +268,16 @@ def bisect(options: BisectOptions) -> int:
     ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a --resume
     ci-tasks bisect ckpt --only async-save --axis image --images images.txt --host h100a     one image in each line
     ci-tasks bisect ckpt --only async-save --axis image --good team/slime:0101 --bad team/slime:0301 --host h100a
+    ci-tasks bisect ckpt --only async-save --axis submodule:3rdparty/Megatron-LM --good v0.5 --host h100a
     ci-tasks bisect ckpt --only async-save --axis overlay:sglang --with sglang=~/sglang --good v0.5.3 --host h100a
     """
-    if options.axis not in ("commit", "image") and not options.axis.startswith("overlay:"):
-        raise UsageError(f"invalid value {options.axis!r} for --axis", hint="valid: commit, image, overlay:NAME")
-    if options.axis.startswith("overlay:"):
-        _require(options.good, "--good REV", "a revision of the overlay's tree with which the row passes")
+    is_tree = options.axis.startswith(("overlay:", "submodule:"))
+    if options.axis not in ("commit", "image") and not is_tree:
+        valid = "commit, image, submodule:PATH, overlay:NAME"
+        raise UsageError(f"invalid value {options.axis!r} for --axis", hint=f"valid: {valid}")
+    if is_tree:
+        whose = "the overlay's tree" if options.axis.startswith("overlay:") else "the checkout"
+        _require(options.good, "--good REV", f"a revision of {whose} with which the row passes")
         _refuse(f"--axis {options.axis}", {"--images": options.images})
     elif options.axis == "commit":
         _require(options.good, "--good REV", _BISECT)

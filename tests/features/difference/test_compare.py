@@ -198,6 +198,14 @@ def test_the_commits_of_an_overlay_are_searched_with_the_new_sides_checkout() ->
     )
 
 
+def test_the_commits_of_a_submodule_are_searched_between_the_pins_of_both_commits() -> None:
+    path = "submodule:3rdparty/Megatron-LM"
+    old, new = (replace(side, inputs={**INPUTS, path: {"commit": side.id}}) for side in (OLD, NEW))
+    (cause,) = compare_runs(old, replace(new, head="2" * 40)).causes
+    ends = f"--good {'1' * 40} --bad {'2' * 40} --host h100a"
+    assert cause.proof == f"ci-tasks bisect ckpt --only row --axis {path} {ends}"
+
+
 @pytest.mark.parametrize(("axis", "new", "command"), PROOFS)
 def test_a_command_runs_the_new_side_with_one_input_of_the_old(axis: str, new: dict[str, object], command: str) -> None:
     side = replace(NEW, inputs=EVERY, head="2" * 40, host="h100b", **new)  # type: ignore[arg-type]

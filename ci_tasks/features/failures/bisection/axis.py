@@ -1,5 +1,5 @@
 """What a bisection searches along: commits of the checkout, or what one commit of it runs with: images, or commits of
-an overlay. Points in order, the first one good, the last one bad."""
+an overlay or a submodule. Points in order, the first one good, the last one bad."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ci_tasks.checkout.commits import Commit, CommitHistory
 from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 
-COMMIT, IMAGE, OVERLAY = "commit", "image", "overlay:"  # the last one followed by the overlay's name
+COMMIT, IMAGE = "commit", "image"
+OVERLAY, SUBMODULE = "overlay:", "submodule:"  # followed by the overlay's name, or the submodule's path
 _SHORT = 12
 _LIST = "`--images OLDEST,…,NEWEST`, or a file with one image in each line"
 
@@ -18,7 +19,7 @@ _LIST = "`--images OLDEST,…,NEWEST`, or a file with one image in each line"
 @dataclass(frozen=True)
 class Point:
     """A commit to run, in the row's own image or in `image`, of which `note` has the tag and the date if known. Where
-    `commit` is an overlay's, `checkout` is the commit of the checkout that runs with it."""
+    `commit` is an overlay's or a submodule's, `checkout` is the commit of the checkout that runs with it."""
 
     commit: Commit
     image: str = ""
@@ -78,10 +79,10 @@ def along_images(commit: Commit, images: Sequence[tuple[str, str]]) -> SearchRan
     return SearchRange(IMAGE, points, CommitGraph.linear(len(images) - 1))
 
 
-def along_overlay(commit: Commit, name: str, history: CommitHistory) -> SearchRange:
-    """`commit` with each commit of the overlay `name`."""
+def along_tree(commit: Commit, axis: str, history: CommitHistory) -> SearchRange:
+    """`commit` with each commit of the overlay or submodule that `axis` names."""
     points = tuple(Point(each, checkout=commit.sha) for each in (history.good, *history.commits))
-    return SearchRange(OVERLAY + name, points, CommitGraph(history.positions()))
+    return SearchRange(axis, points, CommitGraph(history.positions()))
 
 
 def images_of(text: str, good: str | None = None, bad: str | None = None) -> tuple[str, ...]:

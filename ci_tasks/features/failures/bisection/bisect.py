@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_tasks.checkout.commits import commit_at, commits_between
+from ci_tasks.checkout.commits import commit_at, commits_between, pinned_commit
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, Blocked, UsageError
 from ci_tasks.features.failures.bisection import report, strategy
@@ -17,11 +17,12 @@ from ci_tasks.features.failures.bisection.axis import (
     COMMIT,
     IMAGE,
     OVERLAY,
+    SUBMODULE,
     Point,
     SearchRange,
     along_commits,
     along_images,
-    along_overlay,
+    along_tree,
     images_of,
 )
 from ci_tasks.features.failures.bisection.bisection_state import BisectionKey, BisectionState, open_state
@@ -39,7 +40,7 @@ from ci_tasks.features.failures.bisection.strategy import (
     assess,
     next_decision,
 )
-from ci_tasks.given_values import OverlaySource
+from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.results.history.queries import durations
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.events import EventStream, Message, now
@@ -86,10 +87,15 @@ def bisect(
     """
     for host in hosts:
         config.host(host)
-    revision = (options.bad if options.axis == COMMIT else options.rev) or "HEAD"
+    is_submodule = options.axis.startswith(SUBMODULE)
+    revision = options.rev or (options.bad if options.axis == COMMIT or is_submodule else None) or "HEAD"
     source = open_source(options.repo, revision, options.workflow, config.given)
     options = replace(options, label=source.label_of(options.label))
     row = _row(source, options)
+    if is_submodule:
+        path = options.axis.removeprefix(SUBMODULE)
+        searched = OverlaySource(path, str(source.path / path), submodule=path)
+        config = replace(config, given=config.given.under(GivenValues(overlays=(searched,))))
     search = _search_range(source, options, revision, row)
     good, bad = search.points[0], search.points[-1]
     subject = BisectionKey(
@@ -113,7 +119,7 @@ def bisect(
         image=options.image,
         events=events,
         probe=not options.no_probe,
-        overlay=search.axis.removeprefix(OVERLAY),
+        overlay=search.axis.removeprefix(OVERLAY).removeprefix(SUBMODULE),
     )
     with open_state(subject, [point.key for point in search.points], fresh=options.fresh) as state:
         if options.resume and not state.observations:
@@ -140,7 +146,12 @@ def _search_range(source: CheckoutSource, options: BisectOptions, revision: str,
         history = commits_between(
             Path(overlay.path), options.good or "", options.bad or "HEAD", first_parent=options.first_parent
         )
-        return along_overlay(commit_at(source.path, revision), overlay.name, history)
+        return along_tree(commit_at(source.path, revision), options.axis, history)
+    if options.axis.startswith(SUBMODULE):
+        path = options.axis.removeprefix(SUBMODULE)
+        good, bad = (pinned_commit(source.path, rev, path) for rev in (options.good or "", options.bad or "HEAD"))
+        history = commits_between(source.path / path, good, bad, first_parent=options.first_parent)
+        return along_tree(commit_at(source.path, revision), options.axis, history)
     if not row.image:
         raise UsageError(
             f"row {row.row} runs in no container, so that no image can be its culprit",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ci_tasks.errors import printable
-from ci_tasks.features.failures.bisection.axis import COMMIT, OVERLAY, Point, SearchRange
+from ci_tasks.features.failures.bisection.axis import COMMIT, OVERLAY, SUBMODULE, Point, SearchRange
 from ci_tasks.features.failures.repeats.report import runs as runs
 from ci_tasks.report.timeline import duration
 
@@ -41,7 +41,7 @@ def head(label: str, row: str, search: SearchRange, hosts: Sequence[str], earlie
     good, bad = search.points[0], search.points[-1]
     many = _count(len(search.points) - 1, search.noun)
     fixed = "" if search.axis == COMMIT else f", with commit {bad.sha[:_SHORT]}"
-    many += f" of {search.axis.replace(':', ' ')}" if search.axis.startswith(OVERLAY) else ""
+    many += f" of {search.axis.replace(':', ' ')}" if search.axis.startswith((OVERLAY, SUBMODULE)) else ""
     return [
         f"bisect: {many} after {good.short} (good) up to {bad.short} (bad){fixed}",
         f"row {printable(row)} of label {printable(label)}, on {', '.join(hosts)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ci_tasks.checkout.commits import Commit, CommitHistory
-from ci_tasks.features.failures.bisection.axis import along_commits, along_images, along_overlay
+from ci_tasks.features.failures.bisection.axis import along_commits, along_images, along_tree
 
 A, B, HERE = (
     Commit(sha * 40, parents, "somebody", "2026-01-01", f"subject {sha}")
@@ -22,7 +22,7 @@ def test_a_commit_of_the_checkout_runs_as_it_is() -> None:
 
 
 def test_a_commit_of_an_overlay_runs_with_one_commit_of_the_checkout() -> None:
-    search = along_overlay(HERE, "sglang", HISTORY)
+    search = along_tree(HERE, "overlay:sglang", HISTORY)
     assert [(point.sha, point.overlay, point.key) for point in search.points] == [
         (HERE.sha, A.sha, A.sha),
         (HERE.sha, B.sha, B.sha),
