@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ci_tasks.features.numbers.bands import FALSE_MARKS, learn, marks
 from ci_tasks.features.numbers.drift import SIGNIFICANT, drifts
-from ci_tasks.features.numbers.result import Point, RunNumbers
+from ci_tasks.features.numbers.result import MetricPoint, RunNumbers
 from ci_tasks.results.rates import wilson
 
 METRICS, STEPS = 8, 20
@@ -43,7 +43,8 @@ def run(rng: random.Random, scatter: str, at: int, shift: float = 0.0) -> RunNum
     common = 0.5 * draw(rng)
     values = {
         f"metric {name}": tuple(
-            Point(1, step, 10 + common + draw(rng) + (shift * deviation if name == 0 else 0.0)) for step in range(STEPS)
+            MetricPoint(1, step, 10 + common + draw(rng) + (shift * deviation if name == 0 else 0.0))
+            for step in range(STEPS)
         )
         for name in range(METRICS)
     }

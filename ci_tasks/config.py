@@ -118,7 +118,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Layer:
+class ConfigLayer:
     """A hosts.yaml. `overrides_only`: it comes from a checkout, so its hosts and pools do not count."""
 
     text: str
@@ -126,20 +126,20 @@ class Layer:
     overrides_only: bool = False
 
 
-BUILT_IN_LAYER = Layer(BUILT_IN_HOSTS, BUILT_IN)
+BUILT_IN_LAYER = ConfigLayer(BUILT_IN_HOSTS, BUILT_IN)
 
 
 def read(text: str, file: str = "hosts.yaml") -> Config:
     """The records of one hosts.yaml. Raises ConfigError, which names the line."""
-    return read_layers([Layer(text, file)])
+    return read_layers([ConfigLayer(text, file)])
 
 
 def suite_overrides(name: str, text: str) -> tuple[Override, ...]:
     """The overrides that a suite ships, whose text is a hosts.yaml."""
-    return read_layers((BUILT_IN_LAYER, Layer(text, f"the suite {name}"))).overrides if text else ()
+    return read_layers((BUILT_IN_LAYER, ConfigLayer(text, f"the suite {name}"))).overrides if text else ()
 
 
-def read_layers(layers: Sequence[Layer]) -> Config:
+def read_layers(layers: Sequence[ConfigLayer]) -> Config:
     """The records of several, the later ones over the earlier. Raises ConfigError, which names file and line."""
     hosts, pools = Map(), Map()
     overrides: list[tuple[_HostsFileReader, Any, int]] = []

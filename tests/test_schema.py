@@ -81,7 +81,7 @@ def test_the_schema_rejects_what_the_reader_rejects(text: str) -> None:
 
 @pytest.mark.parametrize("text", LAYERS)
 def test_the_schema_accepts_a_layer_that_changes_a_host_below(text: str) -> None:
-    config.read_layers([config.Layer(BELOW), config.Layer(text)])
+    config.read_layers([config.ConfigLayer(BELOW), config.ConfigLayer(text)])
     jsonschema.validate(yaml.safe_load(text), SCHEMA)
     with pytest.raises(ConfigError):
         config.read(text)

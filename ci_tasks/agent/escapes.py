@@ -40,12 +40,12 @@ class _Piece(NamedTuple):
     length: int
 
 
-class Layer:
+class EscapeLayer:
     """A text with some layers of escapes undone. `span` says where a part of it stands in the original.
 
     `end` is where it ends in the original, if it does so where that ends."""
 
-    def __init__(self, text: bytes, end: Optional[int], below: Optional[Layer] = None) -> None:
+    def __init__(self, text: bytes, end: Optional[int], below: Optional[EscapeLayer] = None) -> None:
         self.text, self.end = text, end
         self._below = below
         self._pieces: List[_Piece] = []
@@ -79,10 +79,10 @@ class Unescaper:
         self._patterns = _patterns(codes)
         self._cut = _cut_pattern(codes)
 
-    def layers(self, text: bytes, is_end: bool) -> List[Layer]:
+    def layers(self, text: bytes, is_end: bool) -> List[EscapeLayer]:
         """`text` as it stands, and with one layer of escapes undone after the other. Unless `is_end`, an escape that
         the end of the text may cut is left out."""
-        found = [self._without_cut(Layer(text, len(text)), is_end)]
+        found = [self._without_cut(EscapeLayer(text, len(text)), is_end)]
         while len(found) <= LAYERS:
             layer = self._undone(found[-1])
             if layer is None:
@@ -90,7 +90,7 @@ class Unescaper:
             found.append(self._without_cut(layer, is_end))
         return found
 
-    def _without_cut(self, layer: Layer, is_end: bool) -> Layer:
+    def _without_cut(self, layer: EscapeLayer, is_end: bool) -> EscapeLayer:
         if is_end or layer.end is None:
             return layer
         cut = self._cut.search(layer.text, max(0, len(layer.text) - _CUT_LENGTH))
@@ -99,14 +99,14 @@ class Unescaper:
             layer.text = layer.text[: cut.start()]
         return layer
 
-    def _undone(self, below: Layer) -> Optional[Layer]:
+    def _undone(self, below: EscapeLayer) -> Optional[EscapeLayer]:
         """The text near the escapes of `below`, with these undone; None where there are none."""
         patterns = [pattern for first, pattern in self._patterns.items() if first in below.text]
         escapes = sorted(match.span() for pattern in patterns for match in pattern.finditer(below.text))
         if not escapes:
             return None
         parts: List[bytes] = []
-        layer, length, at = Layer(b"", None, below), 0, -1
+        layer, length, at = EscapeLayer(b"", None, below), 0, -1
         for start, end in escapes:
             if start < at:
                 continue  # inside of the one before

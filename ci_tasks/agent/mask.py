@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Iterable, Iterator, List, Tuple
 
-from .escapes import Layer, Span
+from .escapes import EscapeLayer, Span
 from .secret_forms import SecretForm, SecretForms, os_bytes, secret_forms
 
 MASK = b"***"
@@ -110,7 +110,7 @@ def _occurrences(text: bytes, form: SecretForm) -> Iterator[Span]:
         at = text.find(form.head, at + 1)
 
 
-def _beginning(secrets: SecretForms, layer: Layer) -> int:
+def _beginning(secrets: SecretForms, layer: EscapeLayer) -> int:
     """Where in the original the longest end of a layer begins that may be the beginning of a secret."""
     text = layer.text
     for at in range(max(0, len(text) - secrets.longest_head + 1), len(text)):

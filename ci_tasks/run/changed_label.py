@@ -33,7 +33,7 @@ _LOCAL = "local"
 
 
 @dataclass(frozen=True)
-class ChangedTests:
+class ChangedRows:
     """`cpu_rows` are those of CPU labels, `rows` those of the job for changed tests that are left. `left_out` is what
     CI's detection leaves out, and `not_run` what is not run here: path → reason. `problem` says why CI's detection was
     not used."""
@@ -44,7 +44,7 @@ class ChangedTests:
     not_run: Mapping[str, str]
     problem: str = ""
 
-    def only(self, text: str | None, label: str) -> ChangedTests:
+    def only(self, text: str | None, label: str) -> ChangedRows:
         """Those whose row's name has a part of `text` in it. Raises UnknownName."""
         if not text:
             return self
@@ -98,7 +98,7 @@ def _not_passed(run: RunRequest, source: CheckoutSource) -> RunRequest:
     return replace(run, rows=tuple(name for name in run.rows if name not in passed))
 
 
-def divide(found: JobRows, rows: Sequence[Row]) -> ChangedTests:
+def divide(found: JobRows, rows: Sequence[Row]) -> ChangedRows:
     """`found` are the rows of CI's job for changed tests, `rows` those of all labels."""
     tests = {row.test: row for row in found.rows if row.test}
     cpu_rows = [row for row in rows if (row.test in tests or row.test in found.left_out) and is_on_cpu(row)]
@@ -109,7 +109,7 @@ def divide(found: JobRows, rows: Sequence[Row]) -> ChangedTests:
         not_run[path] = f"CI leaves it out: {found.left_out[path]}{f'; label {labels} runs it' if labels else ''}"
     left = [row for row in found.rows if row.test not in on_cpu and row.test not in not_run]
     problem = "; ".join(deviation.why for deviation in found.deviations)
-    return ChangedTests(cpu_rows, left, found.left_out, not_run, problem)
+    return ChangedRows(cpu_rows, left, found.left_out, not_run, problem)
 
 
 def is_on_cpu(row: Row) -> bool:
@@ -117,7 +117,7 @@ def is_on_cpu(row: Row) -> bool:
     return row.gpus == 0 and row.image is None
 
 
-def parts(changed: ChangedTests, request: RunRequest) -> Iterator[RunRequest]:
+def parts(changed: ChangedRows, request: RunRequest) -> Iterator[RunRequest]:
     """A run for each CPU label on this machine, then one of the job for changed tests on the host of `request`."""
     for label in dict.fromkeys(row.label for row in changed.cpu_rows):
         names = tuple(row.row for row in changed.cpu_rows if row.label == label)
@@ -126,7 +126,7 @@ def parts(changed: ChangedTests, request: RunRequest) -> Iterator[RunRequest]:
         yield replace(request, rows=tuple(row.row for row in changed.rows), only=None)
 
 
-def _overview(changed: ChangedTests, request: RunRequest) -> list[str]:
+def _overview(changed: ChangedRows, request: RunRequest) -> list[str]:
     """Every changed test with where it runs, or why it does not."""
     running = [
         *((row, f"row {row.row} of {row.label}, here") for row in changed.cpu_rows),

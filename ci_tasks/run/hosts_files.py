@@ -28,7 +28,7 @@ _NAME = "hosts.yaml"
 def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
     """All layers as one. `checkouts` are those under test; None is the one that a command without --repo finds.
     Prints what does not count, unless `quiet`. Raises ConfigError."""
-    from ci_tasks.config import BUILT_IN_LAYER, Layer, read_layers
+    from ci_tasks.config import BUILT_IN_LAYER, ConfigLayer, read_layers
 
     layers, notices = [BUILT_IN_LAYER], []
     for file in _files():
@@ -40,7 +40,7 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
                 "Read it, then `ci-tasks hosts --trust` makes its overrides count"
             )
         else:
-            layers.append(Layer(_text(file, content), shown(file), overrides_only=in_checkout))
+            layers.append(ConfigLayer(_text(file, content), shown(file), overrides_only=in_checkout))
     config = read_layers(layers)
     known_secrets.add(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
     for notice in (*notices, *config.notices) if not quiet else ():

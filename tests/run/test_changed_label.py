@@ -12,7 +12,7 @@ from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import FAILED, PASSED, BatchResult, Deviation
 from ci_tasks.results.history import LastRun
 from ci_tasks.run import changed_label
-from ci_tasks.run.changed_label import ChangedTests, changed_runs, divide, parts
+from ci_tasks.run.changed_label import ChangedRows, changed_runs, divide, parts
 from ci_tasks.run.job_outputs import JobRows
 from ci_tasks.run.prepare import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions, RunPolicy
@@ -31,7 +31,7 @@ CPU = [row("cpu-unittest", "rewards", 0), row("cpu-unittest", "metrics", 0), row
 ALL = [*CPU, row("megatron", "ppo", 8, "a/b"), row("image", "rewards", 0, "a/b")]
 
 
-def divided(*rows: Row, left_out: dict[str, str] | None = None, why: str = "") -> ChangedTests:
+def divided(*rows: Row, left_out: dict[str, str] | None = None, why: str = "") -> ChangedRows:
     notes = (Deviation("changed tests", "theirs", "ours", why),) if why else ()
     return divide(JobRows(Job("changed", 1), list(rows), EventContext(), notes, left_out or {}), ALL)
 

@@ -26,10 +26,10 @@ from ci_tasks.features.difference.result import (
     OVERLAY,
     PACKAGES,
     SUBMODULE,
-    ComparedRun,
     InputDifference,
     LikelyCause,
     OutputDifference,
+    RunSide,
 )
 from ci_tasks.records import PASSED
 
@@ -52,8 +52,8 @@ _SHORTEST_NAME = 3  # characters of a package or variable that is searched for
 
 
 def likely_causes(
-    old: ComparedRun,
-    new: ComparedRun,
+    old: RunSide,
+    new: RunSide,
     inputs: Sequence[InputDifference],
     outputs: Sequence[OutputDifference],
     changed_files: Sequence[str] = (),
@@ -73,7 +73,7 @@ def likely_causes(
     return tuple(cause for _, _, cause in sorted(ranked, key=lambda each: each[:2]))
 
 
-def proof(axis: str, old: ComparedRun, new: ComparedRun) -> str:
+def proof(axis: str, old: RunSide, new: RunSide) -> str:
     """The command that runs the new side with this input of the old one; "" where no option sets it alone."""
     if not new.label or not new.row:
         return ""
@@ -97,7 +97,7 @@ def proof(axis: str, old: ComparedRun, new: ComparedRun) -> str:
     return ""
 
 
-def _overlay_search(name: str, old: ComparedRun, new: ComparedRun, row: str, where: str) -> str:
+def _overlay_search(name: str, old: RunSide, new: RunSide, row: str, where: str) -> str:
     """The search of an overlay's commits; "" where a side had none, or uncommitted changes."""
     (_, good), (path, bad) = old.overlays.get(name, ("", "")), new.overlays.get(name, ("", ""))
     if not good or not bad:
@@ -105,7 +105,7 @@ def _overlay_search(name: str, old: ComparedRun, new: ComparedRun, row: str, whe
     return f"ci-tasks bisect {row} --with {shlex.quote(f'{name}={path}')} --good {good} --bad {bad}{where}"
 
 
-def _named(axis: str, failed: ComparedRun, inputs: Sequence[InputDifference], changed_files: Sequence[str]) -> str:
+def _named(axis: str, failed: RunSide, inputs: Sequence[InputDifference], changed_files: Sequence[str]) -> str:
     """Why the failure is about this axis; "" where it does not say so."""
     assert failed.triage is not None
     triage = failed.triage
@@ -123,7 +123,7 @@ def _named(axis: str, failed: ComparedRun, inputs: Sequence[InputDifference], ch
     return ""
 
 
-def _changed_file(failed: ComparedRun, changed_files: Sequence[str]) -> str:
+def _changed_file(failed: RunSide, changed_files: Sequence[str]) -> str:
     evidence = failed.failure
     files = [evidence.source_path, evidence.file] if evidence else []
     files += [frame.rpartition(":")[0] for frame in failed.triage.frames] if failed.triage else []

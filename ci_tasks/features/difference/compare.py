@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from ci_tasks.features.difference.causes import likely_causes
 from ci_tasks.features.difference.inputs import compare_inputs
 from ci_tasks.features.difference.outputs import compare_outputs
-from ci_tasks.features.difference.result import ComparedRun, RunDifference
+from ci_tasks.features.difference.result import RunDifference, RunSide
 
 
 def compare_runs(
-    old: ComparedRun,
-    new: ComparedRun,
+    old: RunSide,
+    new: RunSide,
     *,
     changed_files: Sequence[str] = (),
     commits: Sequence[str] = (),

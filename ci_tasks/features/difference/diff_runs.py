@@ -12,7 +12,7 @@ from ci_tasks.checkout.repository import find_repository
 from ci_tasks.errors import UsageError
 from ci_tasks.features.difference.compare import compare_runs
 from ci_tasks.features.difference.read_run import of_file, of_run
-from ci_tasks.features.difference.result import SUBMODULE, ComparedRun, RunDifference
+from ci_tasks.features.difference.result import SUBMODULE, RunDifference, RunSide
 from ci_tasks.results import store
 from ci_tasks.results.history.passed_runs import runs_of_row
 from ci_tasks.results.one_run import find_one
@@ -24,15 +24,15 @@ _MOST_PASSED = 50  # of a row, among which the last one before the run is search
 
 
 @dataclass(frozen=True)
-class Compared:
+class SideBySide:
     """Both sides with what was found, for a report that draws them."""
 
-    old: ComparedRun
-    new: ComparedRun
+    old: RunSide
+    new: RunSide
     difference: RunDifference
 
 
-def diff_runs(first: str, second: str | None, repository: str | None = None) -> Compared:
+def diff_runs(first: str, second: str | None, repository: str | None = None) -> SideBySide:
     """`first` is the earlier state where both are named. Alone it is the one that is asked about, and compared with the
     last run of its row that passed before it. Raises UsageError, Blocked."""
     if second is None:
@@ -48,14 +48,14 @@ def diff_runs(first: str, second: str | None, repository: str | None = None) -> 
     return _compared(*_completed(old, new, repository))
 
 
-def _side(name: str) -> ComparedRun:
+def _side(name: str) -> RunSide:
     if os.path.isfile(name):
         return of_file(name)
     _, run = find_one(name)
     return of_run(run)
 
 
-def _last_passed(run: ComparedRun) -> ComparedRun:
+def _last_passed(run: RunSide) -> RunSide:
     """The newest run of its row that passed and began before it, on any host."""
     if not run.label:
         raise UsageError(
@@ -71,7 +71,7 @@ def _last_passed(run: ComparedRun) -> ComparedRun:
     )
 
 
-def _completed(old: ComparedRun, new: ComparedRun, repository: str | None) -> tuple[ComparedRun, ComparedRun]:
+def _completed(old: RunSide, new: RunSide, repository: str | None) -> tuple[RunSide, RunSide]:
     """A CI log does not say its row, nor where its commits are: those of the other side."""
     place = repository or new.repository or old.repository
     sides = [
@@ -86,7 +86,7 @@ def _completed(old: ComparedRun, new: ComparedRun, repository: str | None) -> tu
     return sides[0], sides[1]
 
 
-def _compared(old: ComparedRun, new: ComparedRun) -> Compared:
+def _compared(old: RunSide, new: RunSide) -> SideBySide:
     notes: list[str] = []
     if (old.label, old.row) != (new.label, new.row):
         notes.append(f"two rows: {old.label} {old.row}, and {new.label} {new.row}")
@@ -102,10 +102,10 @@ def _compared(old: ComparedRun, new: ComparedRun) -> Compared:
             commits, files = between.commits, [*files, *between.files]
             old = replace(old, inputs={**old.inputs, **between.old_submodules})
             new = replace(new, inputs={**new.inputs, **between.new_submodules})
-    return Compared(old, new, compare_runs(old, new, changed_files=files, commits=commits, notes=notes))
+    return SideBySide(old, new, compare_runs(old, new, changed_files=files, commits=commits, notes=notes))
 
 
-def _commits_differ(old: ComparedRun, new: ComparedRun) -> bool:
+def _commits_differ(old: RunSide, new: RunSide) -> bool:
     return bool(old.head and new.head and old.repository) and old.head != new.head
 
 
@@ -117,7 +117,7 @@ class _Between:
     new_submodules: Mapping[str, Mapping[str, str]]
 
 
-def _between(old: ComparedRun, new: ComparedRun) -> _Between | None:
+def _between(old: RunSide, new: RunSide) -> _Between | None:
     """What the repository has between the two commits; None where there is none. Raises GitError."""
     repository = find_repository(Path(old.repository))
     if repository is None:

@@ -10,14 +10,12 @@ from ci_tasks.features.difference.result import (
     OVERLAY,
     PACKAGES,
     SUBMODULE,
-    ComparedRun,
     InputDifference,
+    RunSide,
 )
 
 
-def compare_inputs(
-    old: ComparedRun, new: ComparedRun
-) -> tuple[tuple[InputDifference, ...], tuple[str, ...], tuple[str, ...]]:
+def compare_inputs(old: RunSide, new: RunSide) -> tuple[tuple[InputDifference, ...], tuple[str, ...], tuple[str, ...]]:
     """The differences by axis, the axes that are the same, and a line for what a side, or both, did not show."""
     differences: list[InputDifference] = []
     same: list[str] = []
@@ -46,7 +44,7 @@ def _equal(axis: str, old: str | None, new: str | None) -> bool:
     return old == new
 
 
-def _axes(old: ComparedRun, new: ComparedRun) -> list[str]:
+def _axes(old: RunSide, new: RunSide) -> list[str]:
     """Submodules and overlays that one side alone has are differences too: of the code, so they come behind it."""
     named = sorted({axis for run in (old, new) for axis in run.inputs if axis.startswith((SUBMODULE, OVERLAY))})
     return [AXES[0], *named, *AXES[1:]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from ci_tasks.features.difference.result import NO_VALUE, ComparedRun, OutputDifference
+from ci_tasks.features.difference.result import NO_VALUE, OutputDifference, RunSide
 from ci_tasks.records import PASSED
 from ci_tasks.results.metrics import Points, Series
 
@@ -17,7 +17,7 @@ STATUS, FAILURE, METRIC, TIME, MEMORY = "status", "failure", "metric", "time", "
 LEAST_SECONDS, LEAST_CHANGE = 1.0, 0.05  # of a phase, and relative, of time and memory: less is no difference
 
 
-def compare_outputs(old: ComparedRun, new: ComparedRun) -> tuple[OutputDifference, ...]:
+def compare_outputs(old: RunSide, new: RunSide) -> tuple[OutputDifference, ...]:
     return (
         *_status(old, new),
         *_failure(old, new),
@@ -38,24 +38,24 @@ def parting_step(old: Series, new: Series) -> tuple[int, int, float, float] | No
     return None
 
 
-def _status(old: ComparedRun, new: ComparedRun) -> Iterator[OutputDifference]:
+def _status(old: RunSide, new: RunSide) -> Iterator[OutputDifference]:
     if old.status and new.status and old.status != new.status:
         yield OutputDifference(STATUS, "status", old.status, new.status)
 
 
-def _failure(old: ComparedRun, new: ComparedRun) -> Iterator[OutputDifference]:
+def _failure(old: RunSide, new: RunSide) -> Iterator[OutputDifference]:
     if (old.triage and old.triage.signature) == (new.triage and new.triage.signature):
         return
     yield OutputDifference(FAILURE, "failure", _failure_text(old), _failure_text(new))
 
 
-def _failure_text(run: ComparedRun) -> str:
+def _failure_text(run: RunSide) -> str:
     if run.status == PASSED:
         return NO_VALUE
     return (run.triage.text or run.triage.line if run.triage else "") or run.reason or "not seen"
 
 
-def _metrics(old: ComparedRun, new: ComparedRun) -> Iterator[OutputDifference]:
+def _metrics(old: RunSide, new: RunSide) -> Iterator[OutputDifference]:
     """By step where both sides have steps, else by the last value."""
     by_name = {series.name: series for series in new.series}
     drawn = set()

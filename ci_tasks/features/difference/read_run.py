@@ -32,7 +32,7 @@ from ci_tasks.features.difference.result import (
     KERNEL,
     OVERLAY,
     PACKAGES,
-    ComparedRun,
+    RunSide,
 )
 from ci_tasks.records import RunRecord
 from ci_tasks.registry import metric_formats
@@ -46,7 +46,7 @@ _PIECE = 1 << 18
 _COVERED = ("code", "Python packages", "GPUs", "pull request")  # deviations that other axes tell better
 
 
-def of_file(path: str) -> ComparedRun:
+def of_file(path: str) -> RunSide:
     """The record or the CI log in a file. Raises UsageError for what is neither."""
     file = Path(path)
     with file.open("rb") as opened:
@@ -60,7 +60,7 @@ def of_file(path: str) -> ComparedRun:
     return _of_record(record, None, {}, (), {})
 
 
-def of_run(run: RunDir) -> ComparedRun:
+def of_run(run: RunDir) -> RunSide:
     """A run that is kept here. Raises UnreadableRun, OSError."""
     record = load_record(run)
     return _of_record(record, _plan(run), _revisions(_log(run)), read_log_series(run), _phases(run))
@@ -77,10 +77,10 @@ def _of_record(
     revisions: Mapping[str, str],
     series: tuple[Series, ...],
     phases: Mapping[str, float],
-) -> ComparedRun:
+) -> RunSide:
     checkout = record.checkout
     overlays = checkout.overlays if checkout else ()
-    return ComparedRun(
+    return RunSide(
         id=record.id,
         label=record.label,
         row=record.row,
@@ -150,7 +150,7 @@ def _inputs(record: RunRecord, plan: Plan | None, revisions: Mapping[str, str]) 
     return inputs
 
 
-def _of_log(log: AnalysedLog) -> ComparedRun:
+def _of_log(log: AnalysedLog) -> RunSide:
     """What CI's log shows of its job, which deviates from nothing."""
     job = log.job
     inputs: Inputs = {DEVIATIONS: {}}
@@ -170,7 +170,7 @@ def _of_log(log: AnalysedLog) -> ComparedRun:
     if job.runner_name:
         inputs[HOST] = {"host": job.runner_name}
     seconds = {"whole run": job.ended - job.started} if job.started and job.ended else {}
-    return ComparedRun(
+    return RunSide(
         id=log.name,
         status=log.triage.verdict,
         started_at=_iso(job.started),

@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from ci_tasks.errors import printable
 from ci_tasks.features.difference.causes import RULE
-from ci_tasks.features.difference.diff_runs import Compared
+from ci_tasks.features.difference.diff_runs import SideBySide
 from ci_tasks.features.difference.outputs import FAILURE
-from ci_tasks.features.difference.result import COMMIT, ComparedRun, InputDifference, OutputDifference, RunDifference
+from ci_tasks.features.difference.result import COMMIT, InputDifference, OutputDifference, RunDifference, RunSide
 from ci_tasks.report.html.curves import Curve, figures
 from ci_tasks.report.html.templates import assets, environment
 from ci_tasks.report.layout import columns, paragraph
@@ -20,7 +20,7 @@ _MOST_OF_AXIS = 12  # differences of one axis that the terminal shows; the page 
 _HEAD = ("", "OLD", "NEW")
 
 
-def text(compared: Compared, width: int | None = None) -> list[str]:
+def text(compared: SideBySide, width: int | None = None) -> list[str]:
     result = compared.difference
     lines = [*_sides(compared), *paragraphs([_one_line(note) for note in result.notes], width), ""]
     if result.outputs:
@@ -50,7 +50,7 @@ def paragraphs(lines: Sequence[str], width: int | None) -> list[str]:
     return [wrapped for line in lines for wrapped in paragraph(line, width)]
 
 
-def markdown(compared: Compared) -> list[str]:
+def markdown(compared: SideBySide) -> list[str]:
     result = compared.difference
     lines = [f"### {_cell(result.old)} → {_cell(result.new)}", ""]
     for title, rows in (
@@ -70,7 +70,7 @@ def markdown(compared: Compared) -> list[str]:
     return lines
 
 
-def page(compared: Compared) -> str:
+def page(compared: SideBySide) -> str:
     """One file that asks for nothing."""
     result = compared.difference
     return (
@@ -94,7 +94,7 @@ def page(compared: Compared) -> str:
     )
 
 
-def curves(old: ComparedRun, new: ComparedRun) -> list[Curve]:
+def curves(old: RunSide, new: RunSide) -> list[Curve]:
     """Of each metric that both sides have, the two curves, one after the other."""
     by_name = {series.name: series for series in new.series}
     return [
@@ -105,7 +105,7 @@ def curves(old: ComparedRun, new: ComparedRun) -> list[Curve]:
     ]
 
 
-def _sides(compared: Compared) -> list[str]:
+def _sides(compared: SideBySide) -> list[str]:
     return columns(
         [
             tuple(

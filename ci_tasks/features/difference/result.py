@@ -16,7 +16,7 @@ NO_VALUE = "–"  # a name that one side does not have
 
 
 @dataclass(frozen=True)
-class ComparedRun:
+class RunSide:
     """One side. `inputs` has what was seen of each axis, by name; an axis that is missing was not seen. `series` are
     its metrics by step, `seconds` by phase, `memory` in MiB by GPU. `commit` and `image` are what `--rev` and `--image`
     take: a tree with uncommitted changes, `dirty`, is none, and has only the `head` that they are on top of.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean, stdev
 
-from ci_tasks.features.numbers.result import Acceptance, Band, Mark, Point, RunNumbers
+from ci_tasks.features.numbers.result import Acceptance, Band, Mark, MetricPoint, RunNumbers
 from ci_tasks.results.student import student_tails
 
 LEAST_RUNS = 5  # fewer show no scatter that could be trusted
@@ -64,14 +64,14 @@ def marks(run: RunNumbers, bands: Sequence[Band]) -> tuple[Mark, ...]:
     return tuple(sorted(outside, key=lambda mark: -abs(mark.sigma) if mark.sigma is not None else -math.inf))
 
 
-def thinned(points: Sequence[Point]) -> tuple[Point, ...]:
+def thinned(points: Sequence[MetricPoint]) -> tuple[MetricPoint, ...]:
     """At most MOST_STEPS of a training's points, evenly, the last one among them."""
     if len(points) <= MOST_STEPS:
         return tuple(points)
     return tuple(points[round(at * (len(points) - 1) / (MOST_STEPS - 1))] for at in range(MOST_STEPS))
 
 
-def _finite(values: Mapping[str, Sequence[Point]]) -> dict[_Place, float]:
+def _finite(values: Mapping[str, Sequence[MetricPoint]]) -> dict[_Place, float]:
     return {
         (name, point.training, point.step): point.value
         for name, points in values.items()

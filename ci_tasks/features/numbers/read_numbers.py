@@ -10,7 +10,7 @@ from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.run_directory import RunDir, read_record, write_record
 from ci_tasks.features.difference.read_run import read_log_series
 from ci_tasks.features.numbers.bands import MOST_RUNS, thinned
-from ci_tasks.features.numbers.result import MEMORY, SECONDS, Point, RunNumbers
+from ci_tasks.features.numbers.result import MEMORY, SECONDS, MetricPoint, RunNumbers
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.results.history.passed_runs import runs_of_row
 from ci_tasks.results.metrics import Series
@@ -24,7 +24,7 @@ class _Kept:
     """The file. `log` is the digest of the log that it was read from."""
 
     log: str
-    points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
+    points: Mapping[str, tuple[MetricPoint, ...]] = field(default_factory=dict)
 
 
 def numbers_of(run: RunDir, record: RunRecord) -> RunNumbers:
@@ -32,12 +32,12 @@ def numbers_of(run: RunDir, record: RunRecord) -> RunNumbers:
     values = dict(_points(run, record))
     for name, value in record.metrics.items():
         if isinstance(value, (int, float)) and name not in values:
-            values[name] = (Point(1, None, float(value)),)
+            values[name] = (MetricPoint(1, None, float(value)),)
     if record.timings.seconds is not None:
-        values[SECONDS] = (Point(1, None, record.timings.seconds - (record.timings.queued or 0.0)),)
+        values[SECONDS] = (MetricPoint(1, None, record.timings.seconds - (record.timings.queued or 0.0)),)
     used = [peaks.used for peaks in (record.gpu_use.gpus if record.gpu_use else ()) if peaks.used is not None]
     if used:
-        values[MEMORY] = (Point(1, None, float(max(used))),)
+        values[MEMORY] = (MetricPoint(1, None, float(max(used))),)
     return RunNumbers(record.id, record.started_at or "", kind_of(record), values, bool(record.marks))
 
 
@@ -59,7 +59,7 @@ def passed_numbers(label: str, row: str) -> Iterator[RunNumbers]:
             yield numbers_of(run, record)
 
 
-def _points(run: RunDir, record: RunRecord) -> Mapping[str, tuple[Point, ...]]:
+def _points(run: RunDir, record: RunRecord) -> Mapping[str, tuple[MetricPoint, ...]]:
     path, digest = os.path.join(run.path, _FILE), record.log.sha256 or ""
     try:
         kept = read_record(_Kept, path)
@@ -75,13 +75,13 @@ def _points(run: RunDir, record: RunRecord) -> Mapping[str, tuple[Point, ...]]:
     return points
 
 
-def points_of(series: Iterable[Series]) -> dict[str, tuple[Point, ...]]:
+def points_of(series: Iterable[Series]) -> dict[str, tuple[MetricPoint, ...]]:
     """At most bands.MOST_STEPS points of each training."""
     return {
         each.name: tuple(
             point
             for training, part in enumerate(each.parts, 1)
-            for point in thinned([Point(training, step, value) for step, value in part])
+            for point in thinned([MetricPoint(training, step, value) for step, value in part])
         )
         for each in series
     }

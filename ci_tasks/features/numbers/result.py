@@ -10,7 +10,7 @@ SECONDS, MEMORY = "seconds", "GPU memory, MiB"
 
 
 @dataclass(frozen=True)
-class Point:
+class MetricPoint:
     """A value of a metric in its `training` (from 1) at `step`; `step` is None for a value that a run has once."""
 
     training: int
@@ -26,7 +26,7 @@ class RunNumbers:
     id: str
     started_at: str
     kind: str
-    values: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
+    values: Mapping[str, tuple[MetricPoint, ...]] = field(default_factory=dict)
     is_marked: bool = False
 
 

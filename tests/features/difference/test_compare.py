@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ci_tasks.features.difference.compare import compare_runs
-from ci_tasks.features.difference.result import ComparedRun, InputDifference, OutputDifference
+from ci_tasks.features.difference.result import InputDifference, OutputDifference, RunSide
 from ci_tasks.records import FailureEvidence, Triage
 from ci_tasks.results.metrics import Series
 
@@ -21,7 +21,7 @@ INPUTS: Mapping[str, Mapping[str, str]] = {
     "driver": {"driver": "550.54"},
     "host": {"host": "h100a"},
 }
-OLD = ComparedRun("old", "ckpt", "row", "h100a", "passed", head="1" * 40, image="trainer@sha256:aa", inputs=INPUTS)
+OLD = RunSide("old", "ckpt", "row", "h100a", "passed", head="1" * 40, image="trainer@sha256:aa", inputs=INPUTS)
 FAILED = Triage("assertion", "failed", 7, "AssertionError: reward", "sig", 0.9, text="AssertionError: reward")
 NEW = replace(OLD, id="new", status="failed", triage=FAILED)
 

@@ -11,12 +11,12 @@ import pytest
 from ci_tasks.features.numbers.bands import LEAST_RUNS, MOST_STEPS, counted, learn, marks, thinned
 from ci_tasks.features.numbers.drift import drifts
 from ci_tasks.features.numbers.exact import compare_exactly, lines_by_rank
-from ci_tasks.features.numbers.result import Acceptance, ExactComparison, Parting, Point, RunNumbers
+from ci_tasks.features.numbers.result import Acceptance, ExactComparison, MetricPoint, Parting, RunNumbers
 from ci_tasks.results.metrics import Points, Series, read_series
 
 
 def run(at: int, *values: float, name: str = "reward", marked: bool = False) -> RunNumbers:
-    points = tuple(Point(1, step, value) for step, value in enumerate(values, 1))
+    points = tuple(MetricPoint(1, step, value) for step, value in enumerate(values, 1))
     return RunNumbers(f"r{at:02d}", f"2026-01-{at + 1:02d}", "8 x H100", {name: points}, marked)
 
 
@@ -70,7 +70,7 @@ def test_a_run_that_did_not_fit_counts_only_once_it_is_accepted() -> None:
 
 
 def test_a_long_training_is_thinned_evenly_to_its_end() -> None:
-    points = [Point(1, step, 0.0) for step in range(1000)]
+    points = [MetricPoint(1, step, 0.0) for step in range(1000)]
     steps = [point.step for point in thinned(points)]
     assert len(steps) == MOST_STEPS and (steps[0], steps[-1]) == (0, 999)
 

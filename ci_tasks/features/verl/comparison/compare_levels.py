@@ -34,7 +34,7 @@ from ci_tasks.features.verl.comparison.result import (
     scores,
     verdict,
 )
-from ci_tasks.features.verl.comparison.sequential_test import Decision
+from ci_tasks.features.verl.comparison.sequential_test import SequentialDecision
 from ci_tasks.features.verl.run_levels import BRIDGE_HAS, TreesUnderTest, VerlRequest, run_request, trees_under_test
 from ci_tasks.features.verl.run_summary import RESULT_CODES, evaluate, image_identity
 from ci_tasks.records import CANCELLED, Checkout
@@ -142,7 +142,7 @@ class _Comparison:
 
     def __post_init__(self) -> None:
         self.done: list[Pair] = []
-        self.decision: Decision | None = None
+        self.decision: SequentialDecision | None = None
 
     @property
     def learns(self) -> bool:
@@ -229,7 +229,7 @@ class _Comparison:
         return result
 
 
-def _learning(decision: Decision, margin: float) -> LearningComparison:
+def _learning(decision: SequentialDecision, margin: float) -> LearningComparison:
     estimate = decision.difference
     known = estimate.mean == estimate.mean
     bounded = abs(estimate.low) != float("inf")

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 from ci_tasks.features.verl.comparison import sequential_test as test
 from ci_tasks.features.verl.comparison.observed_run import BASE, CANDIDATE, ObservedRun
-from ci_tasks.features.verl.comparison.sequential_test import Decision, PairScore
+from ci_tasks.features.verl.comparison.sequential_test import PairScore, SequentialDecision
 from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS
 
 LEARNING_LEVEL = 5
@@ -135,7 +135,7 @@ def early_end(pairs: Sequence[Pair], level: int) -> tuple[str, str] | None:
     return None
 
 
-def verdict(pairs: Sequence[Pair], decision: Decision | None) -> tuple[str, str]:
+def verdict(pairs: Sequence[Pair], decision: SequentialDecision | None) -> tuple[str, str]:
     """(result, sentence). `decision` is that of the curves, None below level 5."""
     if early := early_end(pairs, LEARNING_LEVEL if decision else 0):
         return early
@@ -155,7 +155,7 @@ def verdict(pairs: Sequence[Pair], decision: Decision | None) -> tuple[str, str]
     return word, f"{decision.why}: {difference_text(decision)} after {_pairs(len(pairs))}"
 
 
-def difference_text(decision: Decision) -> str:
+def difference_text(decision: SequentialDecision) -> str:
     estimate = decision.difference
     if not decision.difference.low > float("-inf"):
         return f"{100 * estimate.mean:+.1f} points" if estimate.mean == estimate.mean else "no reward on both sides"

@@ -58,7 +58,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Decision:
+class SequentialDecision:
     """`outcome` is shown, contradicted, not seen, or "" as long as more pairs are to come."""
 
     outcome: str
@@ -88,32 +88,36 @@ def score(base: Points, candidate: Points) -> PairScore | None:
     )
 
 
-def decide(pairs: Sequence[PairScore], planned: int, margin: float = MARGIN) -> Decision:
+def decide(pairs: Sequence[PairScore], planned: int, margin: float = MARGIN) -> SequentialDecision:
     """What so many of `planned` pairs show."""
     differences = [pair.difference for pair in pairs]
     estimate = _estimate(differences, [pair.noise for pair in pairs])
     if planned < FEWEST_PAIRS:
         why = f"{planned} pair{'' if planned == 1 else 's'} show no scatter; --repeat {FEWEST_PAIRS} is the fewest"
-        return Decision(NOT_SEEN if len(pairs) >= planned else GO_ON, why, estimate)
+        return SequentialDecision(NOT_SEEN if len(pairs) >= planned else GO_ON, why, estimate)
     if len(pairs) < FEWEST_PAIRS:
-        return Decision(GO_ON, "", estimate)
+        return SequentialDecision(GO_ON, "", estimate)
     if _are_one_pair(pairs):
-        return Decision(NOT_SEEN, "the seeds change nothing: all pairs are the same trainings again", estimate)
+        return SequentialDecision(
+            NOT_SEEN, "the seeds change nothing: all pairs are the same trainings again", estimate
+        )
     allowed = error_of_look(len(pairs), planned)
     noise, gain_noise = [pair.noise for pair in pairs], [pair.gain_noise for pair in pairs]
     below = _probability([-difference for difference in differences], noise)
     far_below = _probability([difference + margin for difference in differences], noise)
     no_gain = _probability([pair.gain for pair in pairs], gain_noise)
     if below <= allowed:
-        return Decision(CONTRADICTED, "the candidate's reward is below the base's", estimate)
+        return SequentialDecision(CONTRADICTED, "the candidate's reward is below the base's", estimate)
     if far_below <= allowed and no_gain <= allowed:
-        return Decision(SHOWN, f"the candidate's reward is less than {margin:g} below the base's", estimate)
+        return SequentialDecision(SHOWN, f"the candidate's reward is less than {margin:g} below the base's", estimate)
     if len(pairs) < planned:
-        return Decision(GO_ON, "", estimate)
+        return SequentialDecision(GO_ON, "", estimate)
     if far_below <= allowed:
-        return Decision(NOT_SEEN, "the candidate is not shown to learn: alike may mean that neither does", estimate)
+        return SequentialDecision(
+            NOT_SEEN, "the candidate is not shown to learn: alike may mean that neither does", estimate
+        )
     why = f"the trainings scatter too much to tell a drop of {margin:g}; more pairs, or more steps, would"
-    return Decision(NOT_SEEN, why, estimate)
+    return SequentialDecision(NOT_SEEN, why, estimate)
 
 
 def error_of_look(pair: int, planned: int) -> float:
