@@ -13,7 +13,7 @@ BLOCK = 1 << 18
 LONGEST = 1 << 16  # bytes of a line that are looked at
 _TAIL = 30  # lines
 _BEFORE = 2000  # bytes
-_MAX_UNINFORMATIVE = 20_000
+_MAX_UNINFORMATIVE, _LONGEST_UNINFORMATIVE = 20_000, 2000  # lines that are remembered, bytes of each
 _VARYING = b"0123456789abcdef"  # numbers and ids; of the words enough is left
 
 
@@ -81,7 +81,8 @@ class LogScanner:
                 number += text.count(b"\n", counted, start)
                 counted = start
                 is_informative = callback(number, line, _before(earlier, text, start))
-                if not is_informative and not eager and len(uninformative) < _MAX_UNINFORMATIVE:
+                is_small = len(shape) <= _LONGEST_UNINFORMATIVE and len(uninformative) < _MAX_UNINFORMATIVE
+                if not is_informative and not eager and is_small:
                     uninformative.add(shape)
                 eager = self._needs_next_line()
             number += text.count(b"\n", counted) + (not text.endswith(b"\n"))

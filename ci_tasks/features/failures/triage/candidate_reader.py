@@ -39,6 +39,10 @@ _SHORTEST = 12  # characters of a line that is only loud
 _MOST_ORIGINS = 64
 _PROSE, _WORD = 25, re.compile(r"[\"'“‘(*]*[A-Za-z’'-]+[,.;:!?)\"'”’*]*")  # words of a line
 _HOLE = re.compile(rb"^\0{16,}|\0+$")  # a log that was emptied while its job wrote on begins with a hole
+_DIGITS, _OTHER_NUMBERS = (
+    re.compile(r"\d+"),
+    ("1", "9", "11", "137", "404", "500"),
+)  # exit codes, signals, HTTP statuses
 _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 
 
@@ -172,7 +176,15 @@ class CandidateReader:
             end = self._of_end(line, part)
             self._message = (end, line.number + _MESSAGE)
             self._keep(end, before)
-        return bool(part) or self._goes_on(line, before) or self._plain(line, before)
+        tells = bool(part) or self._goes_on(line, before) or self._plain(line, before)
+        return tells or self._tells_with_other_numbers(line)
+
+    def _tells_with_other_numbers(self, line: PrefixedLine) -> bool:
+        """Whether a line like this one may be the reason: `exit code: 0` says nothing of `exit code: 137`, which must
+        be looked at when it comes."""
+        texts = {_DIGITS.sub(number, line.text) for number in _OTHER_NUMBERS} - {line.text}
+        rules = [self._rules.of(text, raised=False) for text in texts]
+        return any(rule is not None and rule.rank != NOISE for rule in rules)
 
     def _goes_on(self, line: PrefixedLine, before: bytes) -> bool:
         """Whether the line is more of an exception's message, and says more: NCCL ends with the cause."""

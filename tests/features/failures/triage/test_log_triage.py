@@ -215,6 +215,20 @@ def test_a_thousand_errors_that_were_survived_do_not_push_the_last_one_out() -> 
     assert got.cause == "cuda_oom"
 
 
+OTHER_NUMBERS = [
+    (b"worker exit code: 0", b"worker exit code: 137"),
+    (b"rank 0 exitcode : 0", b"rank 3 exitcode : 9"),
+    (b"child died with signal 0", b"child died with signal 11"),
+]
+
+
+@pytest.mark.parametrize(("harmless", "telling"), OTHER_NUMBERS)
+def test_a_harmless_line_does_not_hide_one_that_differs_in_its_number(harmless: bytes, telling: bytes) -> None:
+    steps = b"step 1 of the training is done\n" * 40
+    got = triage([harmless, b"\n", steps, telling, b"\n", steps], exit_code=1)
+    assert telling.decode() in [got.line, *(candidate.line for candidate in got.candidates)]
+
+
 def test_a_place_in_code_before_an_error_is_no_part_of_pytests_report() -> None:
     got = triage([b"app.py:12: No space left on device\n"], exit_code=1)
     assert (got.cause, got.line_no) == ("disk_full", 1)
