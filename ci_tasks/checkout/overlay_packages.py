@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ci_tasks.agent.records import Overlay
@@ -33,6 +34,19 @@ def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: 
         directory=f"{path}/{layout}".rstrip("/"),
         modules=modules,
     )
+
+
+def check_distinct(overlays: Sequence[Overlay]) -> None:
+    """Raises CheckoutError for a package that two of them have: only one could be imported."""
+    owners: dict[str, Overlay] = {}
+    for overlay in overlays:
+        for module in overlay.modules:
+            other = owners.setdefault(module, overlay)
+            if other is not overlay:
+                raise CheckoutError(
+                    f"--with {other.name} and --with {overlay.name} both have the package {module}",
+                    hint=f"leave one out: {other.path} or {overlay.path}",
+                )
 
 
 def find_modules(source: OverlaySource, names: list[str]) -> tuple[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from ci_tasks.checkout import partial_clone, repository
 from ci_tasks.checkout.disk_differences import disk_differences, in_directory
 from ci_tasks.checkout.git import Git, GitError
 from ci_tasks.checkout.object_store import ObjectTarget
-from ci_tasks.checkout.overlay_packages import describe_overlay
+from ci_tasks.checkout.overlay_packages import check_distinct, describe_overlay
 from ci_tasks.checkout.revision import BASE, resolve_base, resolve_rev
 from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import OverlaySource
@@ -81,6 +81,7 @@ def _with_overlays(
             if not overlay.submodule:
                 made.append(describe_overlay(overlay, path, trees[-1].checkout, trees[-1].target.git_dir))
             git.run("update-index", "--add", "--cacheinfo", f"160000,{trees[-1].checkout.commit},{path}")
+        check_distinct(made)
         tree = git.text("write-tree")
         commit = git.text("commit-tree", "-p", top.checkout.commit, "-m", _WITH_OVERLAYS, tree)
     checkout = replace(top.checkout, commit=commit, tree=tree, overlays=tuple(made), own_tree=top.checkout.tree)

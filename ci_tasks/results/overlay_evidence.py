@@ -1,24 +1,39 @@
-"""Which tree processes imported of each overlay, by what the probe noted: shown, contradicted, or not seen. Pure."""
+"""Which tree processes imported of each overlay, by what the probe noted: shown, contradicted, or not seen; and which
+compiled parts stayed the installed ones. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ci_tasks.agent.probe.records import ProcessEvidence, RunEvidence
-from ci_tasks.agent.records import Overlay
-from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
+from ci_tasks.agent.probe.records import ImportedModule, ProcessEvidence, RunEvidence
+from ci_tasks.agent.records import Overlay, ProbeOverlay
+from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, Deviation, RunRecord
+from ci_tasks.results.log_lines import visible
 
 NOT_SEEN = "not seen: no process that the probe reached has imported it"
+_MAX_TEXT = 200
+_MAX_FILES = 5
+_WHY_COMPILED = (
+    "the tree does not have them, so --with replaces its Python code alone: who imports them gets the installed ones, "
+    "who opens them by their path finds none"
+)
 
 
 @dataclass(frozen=True)
 class OverlayUse:
-    """How many processes imported the overlay's packages; `problem` names the first that had them from elsewhere."""
+    """How many processes imported the overlay's packages; `problem` names the first that had them from elsewhere.
+    `compiled` are the files of the installed packages that the tree lacks, `count` is the number of all."""
 
     overlay: Overlay
     processes: int = 0
     problem: str = ""
+    compiled: tuple[str, ...] = ()
+    count: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"overlay {self.overlay.name}"
 
     @property
     def text(self) -> str:
@@ -27,33 +42,50 @@ class OverlayUse:
         if not self.processes:
             return NOT_SEEN
         many = "the one process" if self.processes == 1 else f"all {self.processes} processes"
-        return f"shown: {many} that imported it had it from there"
+        return f"shown: {many} that {'was' if self.processes == 1 else 'were'} seen to import it had it from there"
+
+    @property
+    def compiled_parts(self) -> Iterator[Deviation]:
+        if self.compiled:
+            files = ", ".join(_text(file) for file in self.compiled[:_MAX_FILES])
+            more = self.count - len(self.compiled[:_MAX_FILES])
+            here = f"the installed {files}" + (f" and {more} more" if more > 0 else "")
+            yield Deviation(f"{self.name}: compiled parts", "built with its Python code", here, _WHY_COMPILED)
 
 
-def overlay_use(overlay: Overlay, evidence: RunEvidence | None) -> OverlayUse:
+def overlay_use(overlay: Overlay, directory: str, evidence: RunEvidence | None) -> OverlayUse:
+    """`directory` is where the run had the overlay's packages; not absolute where that is not known."""
     processes = evidence.processes if evidence is not None else ()
-    origins = [(process, *pair) for process in processes for pair in _origins(process) if pair[0] in overlay.modules]
-    problem = ""
-    for process, name, origin in origins:
-        if f"/{overlay.directory}/" not in origin:
-            command = " ".join(process.argv[:4])[:100]
-            problem = f"--with {overlay.name}: pid {process.pid} ({command}) imported {name} from {origin}"
-            break
-    return OverlayUse(overlay, len({process.key for process, _, _ in origins}), problem)
+    seen = [(process, module) for process in processes for module in _modules(process, overlay)]
+    overlaid = [each for process in processes for each in process.overlaid if each.name in overlay.modules]
+    compiled = tuple(sorted({file for each in overlaid for file in each.compiled}))
+    elsewhere = (pair for pair in seen if not _is_from(directory, pair[1].origin) and not _is_compiled(pair[1]))
+    return OverlayUse(
+        overlay,
+        processes=len({process.key for process, module in seen if module.name in overlay.modules}),
+        problem=next((_problem(overlay, *pair) for pair in elsewhere), ""),
+        compiled=compiled,
+        count=max([len(compiled), *(each.count for each in overlaid)]),
+    )
 
 
-def with_overlay_uses(record: RunRecord, evidence: RunEvidence | None) -> RunRecord:
+def with_overlay_uses(
+    record: RunRecord, evidence: RunEvidence | None, places: Sequence[ProbeOverlay] = ()
+) -> RunRecord:
     """The record with them beside each overlay's deviation. A run of other code than was asked for shows nothing of
-    that code: it is blocked."""
-    uses = [overlay_use(overlay, evidence) for overlay in (record.checkout.overlays if record.checkout else ())]
+    that code: it is blocked. `places` are the overlays as the probe has them, none of a run that another client
+    planned."""
+    overlays = record.checkout.overlays if record.checkout else ()
+    uses = [overlay_use(overlay, _directory(overlay, places), evidence) for overlay in overlays]
     if not uses:
         return record
-    texts = {f"overlay {use.overlay.name}": use.text for use in uses}
-    deviations = (
+    texts = {use.name: use.text for use in uses}
+    deviations = [
         replace(item, why=f"{item.why}; {texts[item.what]}") if item.what in texts else item
         for item in record.deviations
-    )
-    record = replace(record, deviations=tuple(deviations))
+    ]
+    compiled = [deviation for use in uses for deviation in use.compiled_parts]
+    record = replace(record, deviations=(*deviations, *compiled))
     problem = next((use.problem for use in uses if use.problem), "")
     if not problem or record.status not in (PASSED, FAILED, VACUOUS):
         return record
@@ -62,6 +94,32 @@ def with_overlay_uses(record: RunRecord, evidence: RunEvidence | None) -> RunRec
     return replace(record, status=BLOCKED, reason=problem, attempts=attempts)
 
 
-def _origins(process: ProcessEvidence) -> Iterator[tuple[str, str]]:
+def _directory(overlay: Overlay, places: Sequence[ProbeOverlay]) -> str:
+    known = (place.directory for place in places if place.directory.endswith(f"/{overlay.directory}"))
+    return next(known, overlay.directory)
+
+
+def _modules(process: ProcessEvidence, overlay: Overlay) -> Iterator[ImportedModule]:
+    """The overlay's packages, and modules in them."""
     for module in (*process.imports, *process.modules):
-        yield module.name, module.origin
+        if module.name in overlay.modules or module.name.startswith(tuple(f"{name}." for name in overlay.modules)):
+            yield module
+
+
+def _is_from(directory: str, origin: str) -> bool:
+    if "/../" in origin:
+        return False
+    return origin.startswith(f"{directory}/") if directory.startswith("/") else f"/{directory}/" in origin
+
+
+def _is_compiled(module: ImportedModule) -> bool:
+    return "." in module.name and module.origin.endswith(".so")
+
+
+def _problem(overlay: Overlay, process: ProcessEvidence, module: ImportedModule) -> str:
+    command, name, origin = _text(" ".join(process.argv[:4]), 100), _text(module.name), _text(module.origin)
+    return f"--with {overlay.name}: pid {process.pid} ({command}) imported {name} from {origin}"
+
+
+def _text(text: str, longest: int = _MAX_TEXT) -> str:
+    return visible(text.encode("utf-8", "replace"), longest)

@@ -145,7 +145,8 @@ def _with_evidence(
     evidence = read_run_evidence(run)
     environment = with_imports(record.environment, evidence, plan.test)
     record = replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
-    return with_overlay_uses(record, evidence)
+    probe = read_plan(run).probe
+    return with_overlay_uses(record, evidence, probe.overlays if probe else ())
 
 
 def _mask_leftovers(run: RunDir) -> None:

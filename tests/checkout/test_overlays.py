@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent.records import Overlay
 from ci_tasks.checkout.commits import pinned_commit
-from ci_tasks.checkout.overlay_packages import find_modules
+from ci_tasks.checkout.overlay_packages import check_distinct, find_modules
 from ci_tasks.checkout.snapshot import materialize, take_snapshot
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
@@ -45,6 +46,16 @@ def test_a_tree_without_the_package_names_those_it_has(name: str, files: list[st
     with pytest.raises(CheckoutError, match="has no Python package") as raised:
         find_modules(OverlaySource(name, "/tree"), files)
     assert raised.value.hint == hint
+
+
+def test_two_overlays_have_no_package_in_common() -> None:
+    lm, fork = (
+        Overlay(name=name, path=f"/{name}", modules=modules)
+        for name, modules in (("megatron-core", ("megatron.core",)), ("megatron", ("megatron.core", "megatron.rl")))
+    )
+    check_distinct([lm, Overlay(name="sglang", modules=("sglang",))])
+    with pytest.raises(CheckoutError, match=r"--with megatron-core and --with megatron both have .* megatron\.core"):
+        check_distinct([lm, fork])
 
 
 def test_a_workspace_has_the_overlays_as_they_are_now(tmp_path: Path) -> None:

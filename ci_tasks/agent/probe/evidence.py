@@ -24,6 +24,7 @@ from .records import (
     ImportedModule,
     InstalledPackages,
     NotedException,
+    OverlaidPackage,
     ProcessEvidence,
     RunEvidence,
     in_order,
@@ -80,6 +81,8 @@ def _with_event(process: ProcessEvidence, event: str, data: Mapping[str, Any]) -
     """Raises RecordError, and KeyError for what is missing."""
     if event == "import":
         return replace(process, imports=(*process.imports, codec.decode(ImportedModule, data, where=event)))
+    if event == "overlaid":
+        return replace(process, overlaid=(*process.overlaid, codec.decode(OverlaidPackage, data, where=event)))
     if event == "exception":
         return replace(process, exceptions=(*process.exceptions, codec.decode(NotedException, data, where=event)))
     if event == "hook":

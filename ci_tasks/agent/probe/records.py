@@ -80,6 +80,17 @@ class ImportedModule:
 
 
 @dataclass(frozen=True)
+class OverlaidPackage:
+    """The package `name` of an overlay: the directory that it is `installed` in, and its `compiled` files that the
+    overlay's tree lacks, from the directory around it. `count` is that of all."""
+
+    name: str = ""
+    installed: str = ""
+    compiled: Tuple[str, ...] = ()
+    count: int = 0
+
+
+@dataclass(frozen=True)
 class PeakMemory:
     """The most bytes that torch had allocated and reserved on a device, as the process counts them, since the program
     last reset these peaks."""
@@ -99,7 +110,8 @@ class ProcessEvidence:
     threads behind its other lines, 0 where it has no such handler. Before it is sent: is the handler still there
     (SigCgt), and is `descriptor` still the process's file? A program may have closed it and opened another.
     `imports` are the watched packages whose import has begun; `modules` what was loaded at the end, also from outside
-    of the interpreter. `packages` names its InstalledPackages. `end` is `exit`, `worker`, or `exec` of what it was
+    of the interpreter, and parts of an overlay's packages from elsewhere. `overlaid` are packages that it was the first
+    to import of an overlay. `packages` names its InstalledPackages. `end` is `exit`, `worker`, or `exec` of what it was
     before it became another program; it is empty where the process was killed, left by `os._exit`, or lives.
     """
 
@@ -123,6 +135,7 @@ class ProcessEvidence:
     end: str = ""
     imports: Tuple[ImportedModule, ...] = ()
     modules: Tuple[ImportedModule, ...] = ()
+    overlaid: Tuple[OverlaidPackage, ...] = ()
     packages: str = ""
     exceptions: Tuple[NotedException, ...] = ()
     hook_events: Tuple[HookEvent, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ci_tasks.features.difference.inputs import axes_of
 from ci_tasks.features.difference.outputs import METRIC, TIME
@@ -77,7 +77,8 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
     """The command that runs the new side with this input of the old one; "" where no option sets it alone."""
     if not new.label or not new.row:
         return ""
-    row = f"{shlex.quote(new.label)} --only {shlex.quote(new.row)}"
+    others = {name: path for name, (path, _) in new.overlays.items() if f"{OVERLAY}{name}" != axis}
+    row = f"{shlex.quote(new.label)} --only {shlex.quote(new.row)}{_with(others)}"
     here = f" --host {shlex.quote(new.host)}" if new.host else ""
     rev = f" --rev {new.commit}" if new.commit else ""
     if axis == COMMIT and new.dirty and old.commit:
@@ -87,9 +88,7 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
     if axis.startswith(SUBMODULE) and old.commit and new.commit:
         return f"ci-tasks bisect {row} --axis {shlex.quote(axis)} --good {old.commit} --bad {new.commit}{here}"
     if axis.startswith(OVERLAY):
-        return _overlay_search(
-            axis.removeprefix(OVERLAY), old, new, f"{row} --axis {shlex.quote(axis)}", f"{here}{rev}"
-        )
+        return _overlay_proof(axis.removeprefix(OVERLAY), old, new, row, f"{here}{rev}")
     if axis == IMAGE and old.image:
         return f"ci-tasks remote{here} {row}{rev} --image {shlex.quote(old.image)}"
     if axis in _MACHINE and old.host and old.host != new.host:
@@ -97,12 +96,21 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
     return ""
 
 
-def _overlay_search(name: str, old: RunSide, new: RunSide, row: str, where: str) -> str:
-    """The search of an overlay's commits; "" where a side had none, or uncommitted changes."""
-    (_, good), (path, bad) = old.overlays.get(name, ("", "")), new.overlays.get(name, ("", ""))
+def _with(overlays: Mapping[str, str]) -> str:
+    return "".join(f" --with {shlex.quote(f'{name}={path}')}" for name, path in overlays.items())
+
+
+def _overlay_proof(name: str, old: RunSide, new: RunSide, row: str, where: str) -> str:
+    """The search of an overlay's commits, or the row without the overlay where the old side had none; "" where a side
+    had uncommitted changes."""
+    path, bad = new.overlays.get(name, ("", ""))
+    if name not in old.overlays:
+        return f"ci-tasks remote {row}{where}" if path and new.host else ""
+    good = old.overlays[name][1]
     if not good or not bad:
         return ""
-    return f"ci-tasks bisect {row} --with {shlex.quote(f'{name}={path}')} --good {good} --bad {bad}{where}"
+    axis = shlex.quote(f"{OVERLAY}{name}")
+    return f"ci-tasks bisect {row} --axis {axis}{_with({name: path})} --good {good} --bad {bad}{where}"
 
 
 def _named(axis: str, failed: RunSide, inputs: Sequence[InputDifference], changed_files: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ci_tasks.features.difference.result import (
     AXES,
+    COMMIT,
     NO_VALUE,
     OVERLAY,
     PACKAGES,
@@ -21,16 +22,23 @@ def compare_inputs(old: RunSide, new: RunSide) -> tuple[tuple[InputDifference, .
     same: list[str] = []
     not_seen: dict[str, list[str]] = {}
     for axis in _axes(old, new):
-        sides = [(run.id, run.inputs.get(axis)) for run in (old, new)]
-        unseen = [id for id, values in sides if values is None]
-        if unseen:
+        first, second = _values(old, axis), _values(new, axis)
+        unseen = [run.id for run, values in ((old, first), (new, second)) if values is None]
+        if first is None or second is None:
             not_seen.setdefault(" and ".join(unseen), []).append(axis)
             continue
-        found = _compare(axis, old.inputs[axis], new.inputs[axis])
+        found = _compare(axis, first, second)
         differences += found
         if not found:
             same.append(axis)
     return tuple(differences), tuple(same), tuple(f"{', '.join(axes)} of {ids}" for ids, axes in not_seen.items())
+
+
+def _values(run: RunSide, axis: str) -> Mapping[str, str] | None:
+    """A side whose code is known has the overlays that it names, and no others."""
+    if axis.startswith(OVERLAY) and COMMIT in run.inputs:
+        return run.inputs.get(axis, {})
+    return run.inputs.get(axis)
 
 
 def axes_of(differences: Sequence[InputDifference]) -> list[str]:

@@ -42,6 +42,7 @@ from ci_tasks.results.record import events_of, load_record
 Inputs = dict[str, Mapping[str, str]]
 # As the hub's cache names what was read: models--ORG--NAME/snapshots/COMMIT.
 _REVISION = re.compile(rb"(models|datasets)--([\w.-]{1,200})/snapshots/([0-9a-f]{40})")
+_HASH = re.compile(r"[0-9a-f]{7,64}")
 _PIECE = 1 << 18
 _COVERED = ("code", "Python packages", "GPUs", "pull request")  # deviations that other axes tell better
 
@@ -87,11 +88,11 @@ def _of_record(
         host=record.host or "",
         status=record.status,
         started_at=record.started_at or "",
-        head=checkout.head if checkout and not checkout.sample else "",
+        head=_commit(checkout.head) if checkout and not checkout.sample else "",
         dirty=checkout.dirty if checkout else (),
         image=record.environment.digest or "",
         repository=checkout.path if checkout else "",
-        overlays={each.name: (each.path, "" if each.dirty else each.head) for each in overlays},
+        overlays={each.name: (each.path, "" if each.dirty else _commit(each.head)) for each in overlays},
         inputs=_inputs(record, plan, revisions),
         triage=record.triage,
         reason=record.reason,
@@ -102,13 +103,20 @@ def _of_record(
     )
 
 
+def _commit(text: str) -> str:
+    """A record of others may hold any text, and git and a shell get this one."""
+    return text if _HASH.fullmatch(text) else ""
+
+
 def _inputs(record: RunRecord, plan: Plan | None, revisions: Mapping[str, str]) -> Inputs:
-    around, checkout = record.environment, record.checkout
+    around, checkout, deviations = record.environment, record.checkout, record.deviations
     inputs: Inputs = {HOST: {"host": record.host or "local"}}
     if checkout is not None:
         inputs[COMMIT] = {"commit": checkout.title, "tree": (checkout.own_tree or checkout.tree)[:12]}
         for overlay in checkout.overlays:
-            inputs[f"{OVERLAY}{overlay.name}"] = {"commit": overlay.title, "tree": overlay.tree[:12]}
+            prefix = f"overlay {overlay.name}: "  # deviations that say more of it
+            more = {each.what.removeprefix(prefix): each.here for each in deviations if each.what.startswith(prefix)}
+            inputs[f"{OVERLAY}{overlay.name}"] = {"commit": overlay.title, "tree": overlay.tree[:12], **more}
     if around.digest:
         inputs[IMAGE] = {"image": around.digest}
     elif around.runtime == "none":
@@ -144,7 +152,7 @@ def _inputs(record: RunRecord, plan: Plan | None, revisions: Mapping[str, str]) 
         inputs[KERNEL] = {"kernel": around.kernel}
     inputs[DEVIATIONS] = {
         each.what: _own(each.here, record, plan)
-        for each in record.deviations
+        for each in deviations
         if each.what not in _COVERED and not each.what.startswith("overlay ")
     }
     return inputs

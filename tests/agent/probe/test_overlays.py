@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent.probe.evidence import read_evidence
 from ci_tasks.agent.probe.install import payload, pth
+from ci_tasks.agent.probe.records import OverlaidPackage, ProcessEvidence
 from ci_tasks.agent.records import ProbeOverlay, ProbeRules
 
 EDITABLE = """
@@ -47,15 +50,119 @@ def trees(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("before", "code", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_the_overlay_comes_first(trees: Path, before: str, code: str, expected: str) -> None:
+def _run(trees: Path, code: str) -> tuple[str, str]:
+    """Output and errors of a process with a PYTHONPATH of the job's own; PROBE is the line that loads the probe."""
     overlay = ProbeOverlay(str(trees / "overlay"), ("spam", "ns.core", "alone.part"), str(trees))
-    line = pth(str(trees / "evidence"), ProbeRules(overlays=(overlay,)))
+    line = pth(str(trees / "evidence"), ProbeRules(overlay.modules, overlays=(overlay,)))
     done = subprocess.run(
-        [sys.executable, "-c", f"{before}\n{line}\n{code}", str(trees)],
-        env={**os.environ, "PYTHONPATH": str(trees / "installed")},  # a PYTHONPATH of the job's own
+        [sys.executable, "-c", code.replace("PROBE", line), str(trees)],
+        env={**os.environ, "PYTHONPATH": str(trees / "installed")},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert (done.stdout.strip(), done.stderr) == (expected, "")
+    return done.stdout.strip(), done.stderr
+
+
+@pytest.mark.parametrize(("before", "code", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_the_overlay_comes_first(trees: Path, before: str, code: str, expected: str) -> None:
+    assert _run(trees, f"{before}\nPROBE\n{code}") == (expected, "")
+
+
+# Two copies of the package in one process, whichever way the second one came in.
+FOREIGN = """
+def load(name, tree):
+    import importlib.util
+    path = sys.argv[1] + f"/{tree}/{name.replace('.', '/')}/__init__.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+"""
+SEEN = [
+    ("a .pth that comes before the probe's", "import spam\nPROBE", {"spam": "installed"}),
+    ("a finder in front", f"import sys{FOREIGN}\nPROBE\nload('spam', 'installed')", {"spam": "installed"}),
+    (
+        "a module of it from elsewhere",
+        f"import sys{FOREIGN}\nPROBE\nimport spam; load('spam.sub', 'installed')",
+        {"spam": "overlay", "spam.sub": "installed"},
+    ),
+    (
+        "a longer __path__",
+        "import sys\nPROBE\nimport spam; spam.__path__.append(sys.argv[1] + '/installed/spam'); import spam.old",
+        {"spam": "overlay", "spam.old": "installed"},
+    ),
+    (
+        "what a program generates into its package",
+        f"import sys{FOREIGN}\nPROBE\nimport spam; load('spam.sub', 'other'); sys.modules['spam.sub'].__spec__.origin ="
+        " '/root/.cache/abc.py'",
+        {"spam": "overlay"},
+    ),
+    ("all from the tree", "PROBE\nimport spam.sub, ns.core", {"spam": "overlay", "ns.core": "overlay"}),
+    ("another part of the namespace", "PROBE\nimport ns.core, ns.bridge", {"ns.core": "overlay"}),
+]
+
+
+def _process(trees: Path) -> ProcessEvidence:
+    evidence = read_evidence(str(trees / "evidence"))
+    assert evidence is not None
+    [process] = evidence.processes
+    return process
+
+
+@pytest.mark.parametrize(("code", "trees_by_module"), [case[1:] for case in SEEN], ids=[case[0] for case in SEEN])
+def test_every_module_from_elsewhere_is_noted(trees: Path, code: str, trees_by_module: dict[str, str]) -> None:
+    (trees / "other/spam/sub").mkdir(parents=True)
+    (trees / "other/spam/sub/__init__.py").write_text("")
+    (trees / "installed/spam/old").mkdir()
+    (trees / "installed/spam/old/__init__.py").write_text("")
+    assert _run(trees, code)[1] == ""
+    process = _process(trees)
+    seen = {module.name: Path(module.origin).relative_to(trees).parts[0] for module in process.modules}
+    assert {name: tree for name, tree in seen.items() if name.startswith(("spam", "ns"))} == trees_by_module
+
+
+C_SOURCE = r"""
+#include <Python.h>
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_c"};
+PyMODINIT_FUNC PyInit__c(void) { return PyModule_Create(&module); }
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A module that a C compiler made, as in a wheel."""
+    directory = tmp_path_factory.mktemp("compiled")
+    (directory / "c.c").write_text(C_SOURCE)
+    file = directory / f"_c{sysconfig.get_config_var('EXT_SUFFIX')}"
+    include = f"-I{sysconfig.get_path('include')}"
+    subprocess.run(["gcc", "-shared", "-fPIC", include, "-o", str(file), str(directory / "c.c")], check=True)
+    return file
+
+
+def test_compiled_modules_that_the_tree_lacks_are_the_installed_ones(trees: Path, compiled_module: Path) -> None:
+    """Also with an editable install's finder; what the tree has itself is its own, for whatever Python it was built."""
+    name = compiled_module.name
+    for place in ("installed/spam/sub", "installed/ns/core", "installed/spam", "overlay/spam/sub"):
+        (trees / place / name).write_bytes(compiled_module.read_bytes())
+    (trees / "installed/spam/libspam.so.1").write_text("opened by its path")
+    (trees / "overlay/spam/built.so").write_text("")
+    (trees / "installed/spam/built.abi3.so").write_text("")
+    (trees / "installed/spam/deleted.py").write_text("")
+    dist = trees / "installed/spam-1.0.dist-info"
+    dist.mkdir()
+    (dist / "RECORD").write_text("spam/__init__.py,,\nspam_ops.abi3.so,sha256=x,9\n")
+    code = """
+PROBE
+import spam._c, spam.sub._c, ns.core._c, importlib.util
+print(*(name.__file__.split("/")[-4 if name is not spam._c else -3] for name in (spam._c, spam.sub._c, ns.core._c)))
+print(importlib.util.find_spec("spam.deleted"), importlib.util.find_spec("spam.sub.nothing"))
+"""
+    assert _run(trees, code) == ("installed overlay installed\nNone None", "")
+    process = _process(trees)
+    lacking = (f"spam/{name}", "spam/libspam.so.1", "spam_ops.abi3.so")
+    assert process.overlaid == (
+        OverlaidPackage("spam", str(trees / "installed/spam"), lacking, 3),
+        OverlaidPackage("ns.core", str(trees / "installed/ns/core"), (f"ns/core/{name}",), 1),
+    )
+    taken = {module.name for module in process.modules if module.origin.startswith(str(trees / "installed"))}
+    assert {"spam._c", "ns.core._c"} <= taken and "spam.sub._c" not in taken

@@ -56,6 +56,11 @@ INPUT_CASES: list[tuple[str, Mapping[str, Mapping[str, str]], list[InputDifferen
         ],
     ),
     (
+        "an overlay that one side alone has",
+        {**INPUTS, "overlay:sglang": {"commit": "1a2b3c4"}},
+        [InputDifference("overlay:sglang", "commit", "–", "1a2b3c4")],
+    ),
+    (
         "a submodule that one side alone was asked for is not seen there",
         {**INPUTS, "submodule:3rdparty/Megatron-LM": {"commit": "abc"}},
         [],
@@ -196,6 +201,21 @@ def test_the_commits_of_an_overlay_are_searched_with_the_new_sides_checkout() ->
         f"ci-tasks bisect ckpt --only row --axis overlay:sglang --with sglang=/home/a/sglang "
         f"--good {'a' * 40} --bad {'b' * 40} --host h100a --rev {'1' * 40}"
     )
+
+
+def test_a_command_runs_with_the_overlays_of_the_new_side_but_the_one_that_it_leaves_out() -> None:
+    new = replace(
+        NEW,
+        inputs={**INPUTS, "overlay:sglang": {"commit": "1a2b3c4"}, "image": {"image": "trainer@sha256:bb"}},
+        overlays={"sglang": ("/home/a/sg lang", ""), "ray": ("/ray", "")},
+    )
+    proofs = {cause.axis: cause.proof for cause in compare_runs(OLD, new).causes}
+    rev = f"--rev {'1' * 40}"
+    assert proofs == {
+        "overlay:sglang": f"ci-tasks remote ckpt --only row --with ray=/ray --host h100a {rev}",
+        "image": f"ci-tasks remote --host h100a ckpt --only row --with 'sglang=/home/a/sg lang' --with ray=/ray {rev} "
+        "--image trainer@sha256:aa",
+    }
 
 
 def test_the_commits_of_a_submodule_are_searched_between_the_pins_of_both_commits() -> None:

@@ -63,6 +63,11 @@ class ImportNotes:
         if self.imported:
             self.note_packages()
 
+    def note_loaded(self, names: "Any") -> None:
+        """Those of the modules that another `.pth` has imported before."""
+        self.pending.update((name, 0) for name in names if name in sys.modules)
+        self.note()
+
     def note_packages(self) -> None:
         """What is installed for this interpreter, in a file that processes with the same packages share."""
         if self.has_packages:

@@ -1,15 +1,22 @@
 """Overlays: packages of working trees that are imported instead of those that are installed.
 
 A finder before all others, so that neither PYTHONPATH, nor the working directory, nor the finder of an editable install
-comes first. Of a namespace package only the parts that the tree has are its; the others stay where they are.
+comes first. Of a namespace package only the parts that the tree has are its; the others stay where they are. A finder
+behind all others finds compiled modules that the tree lacks where the package is installed.
 """
 
 import os
 import sys
 
+from .limits import MAX_COMPILED, MAX_MODULES, OVERLAID
+from .modules import module_facts
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable, Iterator
+
+_MAX_FILES = 50_000  # of an installed package that are looked at
+_MAX_RECORD = 1 << 23
 
 
 class OverlayFinder:
@@ -18,10 +25,13 @@ class OverlayFinder:
     def __init__(self, modules: "dict[str, str]") -> None:
         self.modules = modules
         self.namespaces = {name.partition(".")[0]: directory for name, directory in modules.items() if "." in name}
+        self.note: "Callable[[str], None] | None" = None  # called with each of them when somebody searches for it
+        self.noted: "set[str]" = set()
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         directory = self.modules.get(name)
         if directory is not None:
+            self.note_once(name)
             return _find(name, [os.path.join(directory, *name.split(".")[:-1])])
         directory = self.namespaces.get(name)
         if directory is None:
@@ -29,26 +39,160 @@ class OverlayFinder:
         # A regular package of this name that is installed makes the namespace, as it does without the overlay.
         return _installed(name, self) or _find(name, [directory, *sys.path])
 
+    def note_once(self, name: str) -> None:
+        if self.note is not None and name not in self.noted:
+            self.noted.add(name)
+            try:
+                self.note(name)
+            except Exception:
+                pass
 
-def add_overlays(text: str) -> None:
+    def owner(self, name: str) -> str:
+        """The package of an overlay that the module is, or lies in; empty for others."""
+        while name and name not in self.modules:
+            name = name.rpartition(".")[0]
+        return name
+
+    def own_file(self, name: str, path: str) -> bool:
+        return path.startswith(os.path.join(self.modules[name], ""))
+
+    def installed(self, name: str) -> str:
+        """The directory of a package as it is without the overlay; empty where there is none."""
+        parts = name.split(".")
+        places = [os.path.join(entry or ".", *parts) for entry in sys.path if isinstance(entry, str)]
+        for finder in sys.meta_path:  # editable installs have one; PathFinder's places are those above
+            if finder is not self and not isinstance(finder, CompiledFinder) and finder is not _path_finder():
+                spec = _ask(finder, name)
+                places += getattr(spec, "submodule_search_locations", None) or ()
+        places = [place for place in places if os.path.isdir(place) and not self.own_file(name, place)]
+        regular = (place for place in places if os.path.exists(os.path.join(place, "__init__.py")))
+        return next(regular, places[0] if places else "")
+
+    def foreign_modules(self) -> "list[dict[str, Any]]":
+        """Loaded modules of the overlays' packages that are not from there, but from another copy of the package: what
+        a program compiles into a cache and loads from there is none."""
+        found: "list[dict[str, Any]]" = []
+        for name in sorted(name for name in list(sys.modules) if isinstance(name, str) and self.owner(name)):
+            values = module_facts(name)
+            if values is None or self.own_file(self.owner(name), values["origin"]):
+                continue
+            beside, file = os.path.split(values["origin"])
+            stem = beside if file == "__init__.py" else os.path.join(beside, file.partition(".")[0])
+            if stem.endswith(os.sep + name.replace(".", os.sep)) and len(found) < MAX_MODULES:
+                found.append(values)
+        return found
+
+    def compiled_parts(self, name: str, directory: str) -> "dict[str, Any] | None":
+        """The installed package, and its compiled files that the tree lacks; None where another process has noted
+        them."""
+        installed = self.installed(name)
+        key = "%s%032x" % (OVERLAID, int.from_bytes(os.fsencode(name + "\0" + installed), "big") % ((1 << 127) - 1))
+        try:
+            os.close(os.open(os.path.join(directory, key), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        except OSError:
+            return None
+        top = installed
+        for _ in name.split("."):
+            top = os.path.dirname(top)
+        files = {*_compiled_below(installed, top), *_compiled_of_record(name, top)} if installed else set()
+        missing = sorted(file for file in files if not _has_compiled(self.modules[name], file))
+        return {"name": name, "installed": installed, "compiled": missing[:MAX_COMPILED], "count": len(missing)}
+
+
+class CompiledFinder:
+    """The last finder: compiled modules that the package has where it is installed, and the overlay's tree lacks."""
+
+    def __init__(self, overlays: OverlayFinder) -> None:
+        self.overlays = overlays
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        try:
+            owner = self.overlays.owner(name)
+            installed = self.overlays.installed(owner) if owner and owner != name else ""
+            if installed:
+                from _frozen_importlib_external import ExtensionFileLoader, FileFinder
+
+                directory = os.path.join(installed, *name[len(owner) + 1 :].split(".")[:-1])
+                return FileFinder(directory, (ExtensionFileLoader, _suffixes())).find_spec(name)
+        except Exception:
+            pass
+        return None
+
+
+def add_overlays(text: str) -> "OverlayFinder | None":
     """`text` is MODULE=DIRECTORY of each, with NUL between them."""
     modules = dict(pair.split("=", 1) for pair in text.split("\0") if pair)
-    if modules:
-        sys.meta_path.insert(0, OverlayFinder(modules))
+    if not modules:
+        return None
+    finder = OverlayFinder(modules)
+    sys.meta_path.insert(0, finder)
+    sys.meta_path.append(CompiledFinder(finder))
+    return finder
 
 
 def _find(name: str, path: "list[str]") -> "Any":
+    return _path_finder().find_spec(name, path)
+
+
+def _path_finder() -> "Any":
     from _frozen_importlib_external import PathFinder  # what importlib.machinery has, without importing it
 
-    return PathFinder.find_spec(name, path)
+    return PathFinder
+
+
+def _suffixes() -> "list[str]":
+    return list(__import__("_imp").extension_suffixes())
+
+
+def _ask(finder: "Any", name: str) -> "Any":
+    find = getattr(finder, "find_spec", None)
+    return find(name, None, None) if find is not None else None
 
 
 def _installed(name: str, own: "Any") -> "Any":
     """The regular package that the finders behind `own` find."""
     finders = list(sys.meta_path)
     for finder in finders[finders.index(own) + 1 :]:
-        find = getattr(finder, "find_spec", None)
-        spec = find(name, None, None) if find is not None else None
+        spec = _ask(finder, name)
         if spec is not None:
             return spec if spec.loader is not None and spec.origin is not None else None
     return None
+
+
+def _is_compiled(file: str) -> bool:
+    return file.endswith(".so") or ".so." in file
+
+
+def _compiled_below(directory: str, top: str) -> "Iterator[str]":
+    seen = 0
+    for place, _, files in os.walk(directory):
+        seen += len(files)
+        if seen > _MAX_FILES:
+            return
+        for file in files:
+            if _is_compiled(file):
+                yield os.path.relpath(os.path.join(place, file), top)
+
+
+def _compiled_of_record(name: str, top: str) -> "Iterator[str]":
+    """Also those beside the package, by the wheel's list of files."""
+    wanted = name.replace(".", "_").lower()
+    for entry in os.listdir(top):
+        if entry.endswith(".dist-info") and entry.split("-")[0].replace(".", "_").lower() == wanted:
+            try:
+                with open(os.path.join(top, entry, "RECORD"), encoding="utf-8", errors="replace") as record:
+                    lines = record.read(_MAX_RECORD).split("\n")
+            except OSError:
+                continue
+            yield from (file for file in (line.partition(",")[0] for line in lines) if _is_compiled(file))
+
+
+def _has_compiled(directory: str, file: str) -> bool:
+    """Whether the tree has the file, perhaps for another Python."""
+    place, name = os.path.split(os.path.join(directory, file))
+    try:
+        names = os.listdir(place)
+    except OSError:
+        return False
+    stem = name.partition(".")[0]
+    return any(other.partition(".")[0] == stem and _is_compiled(other) for other in names)

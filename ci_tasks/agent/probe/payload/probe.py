@@ -11,7 +11,7 @@ from .gpu_memory import gpu_memory
 from .imports import ImportNotes
 from .limits import OFF
 from .modules import module_facts, outside_modules, version_attribute
-from .overlays import add_overlays
+from .overlays import OverlayFinder, add_overlays
 from .process import command_line, namespace, rank_variables, start_of, working_directory
 from .suite_hooks import add_suite_hooks
 from .task_hooks import TaskHooks
@@ -35,8 +35,8 @@ def begin(directory: str, names: str = "", hooks: str = "", overlays: str = "") 
     global _probe
     if _probe is None and OFF not in os.environ:
         try:
-            add_overlays(overlays)
-            probe = Probe(directory, WATCHED + tuple(filter(None, names.split(","))))
+            laid = add_overlays(overlays)
+            probe = Probe(directory, WATCHED + tuple(filter(None, names.split(","))), laid)
             probe.begin(hooks)
             _probe = probe
         except Exception:
@@ -44,13 +44,14 @@ def begin(directory: str, names: str = "", hooks: str = "", overlays: str = "") 
 
 
 class Probe:
-    def __init__(self, directory: str, watched: "tuple[str, ...]") -> None:
+    def __init__(self, directory: str, watched: "tuple[str, ...]", overlays: "OverlayFinder | None" = None) -> None:
         self.file = EvidenceFile(directory)
         self.imports = ImportNotes(self.file, watched, self.note_environ)
         self.exceptions = ExceptionNotes(self.file, self.note_now)
         self.tasks: "TaskHooks | None" = None
         self.workers: "WorkerHooks | None" = None
         self.environ: "dict[str, str]" = {}
+        self.overlays = overlays
         self.has_ended = False
 
     def begin(self, hooks: str) -> None:
@@ -63,6 +64,9 @@ class Probe:
         atexit.register(self.end, "exit")
         self.imports.before["torch"] = self.set_flight_recorder
         sys.meta_path.insert(0, self.imports)
+        if self.overlays is not None:
+            self.overlays.note = self.note_overlaid
+            self.imports.note_loaded(self.overlays.modules)
         os.register_at_fork(after_in_child=self.after_fork)
         ExceptionHooks(self.exceptions)
         self.workers = WorkerHooks(self.exceptions, self.imports, self.end)  # multiprocessing keeps it weakly
@@ -97,6 +101,11 @@ class Probe:
         if now != self.environ:
             self.environ = now
             self.file.write("environ", {"env": now})
+
+    def note_overlaid(self, name: str) -> None:
+        values = self.overlays.compiled_parts(name, self.file.directory) if self.overlays is not None else None
+        if values is not None:
+            self.file.write("overlaid", values)
 
     def set_flight_recorder(self) -> None:
         set_flight_recorder(self.file.directory, self.file.path)
@@ -143,5 +152,6 @@ class Probe:
         for values in modules:
             values["package_version"] = values["package_version"] or version_attribute(str(values["name"]))
         modules += outside_modules(self.imports.imported)
+        modules += self.overlays.foreign_modules() if self.overlays is not None else []
         ended_at = round(time.time(), 3)
         self.file.write("end", {"ended_at": ended_at, "end": how, "memory": gpu_memory(), "modules": modules}, 0)
