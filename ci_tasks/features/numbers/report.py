@@ -13,7 +13,8 @@ _MOST_BANDS = 12  # of a row that the terminal shows: of each metric the last st
 def text(rows: Sequence[RowNumbers], width: int | None = None) -> list[str]:
     lines: list[str] = []
     for row in rows:
-        lines += [f"{row.label} {row.row} on {row.kind}: {row.runs} runs that passed, the newest {row.newest}"]
+        runs = "1 run" if row.runs == 1 else f"{row.runs} runs"
+        lines += [f"{row.label} {row.row} on {row.kind}: {runs} passed, the newest is {row.newest}"]
         if row.accepted:
             lines += paragraph(
                 f"counted from {row.accepted.run} on: {row.accepted.by}, {row.accepted.why}", width, "  "

@@ -34,7 +34,7 @@ def _of_kind(label: str, row: str, runs: Sequence[RunNumbers], file: BandsFile) 
     several = counted(runs[:-1], accepted)
     committed = next((each.bands for each in file.rows if (each.label, each.row, each.kind) == (label, row, kind)), ())
     known = committed or learn(several)
-    few = f"{len(several)} runs before the newest count, and a band takes {LEAST_RUNS}"
+    few = f"a band takes {LEAST_RUNS} runs before the newest, and has {len(several)}"
     return RowNumbers(
         label=label,
         row=row,

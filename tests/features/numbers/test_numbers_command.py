@@ -52,7 +52,7 @@ def test_a_run_that_passed_but_does_not_fit_is_marked_until_it_is_accepted(perso
     assert accepted.code == 0, accepted.err
     (row,) = person.ci_tasks("numbers", "precision", "--json").json
     assert (row["accepted"]["run"], row["accepted"]["why"]) == (record["id"], "it learns faster")
-    assert row["not_seen"] == "0 runs before the newest count, and a band takes 5"
+    assert row["not_seen"] == "a band takes 5 runs before the newest, and has 0"
 
 
 def test_what_cannot_be_shown_is_an_error_that_says_what_to_do(person: Any, tmp_path: Path) -> None:
