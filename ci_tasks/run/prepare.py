@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 from ci_tasks.checkout.git import Git
 from ci_tasks.config import Config
@@ -26,39 +25,10 @@ from ci_tasks.run.interrupts import Interrupts
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.journal import BatchJournal
 from ci_tasks.run.large_files import announce_large_files
+from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_plans import RowPlanner, host_requirements, sorted_setups
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.select import select
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What a person asked for. `host` names hosts and pools with commas between them. `out` is where `plan` writes,
-    `fresh_env` says that no packages of earlier runs are used, `keep` that a failed run leaves its container and
-    workspace. `image` replaces CI's.
-    `rows` are whole names, and count instead of `only` where there are any.
-    `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
-    `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
-    `nodes` over how many nodes of a cluster each row runs. `prefetch`: what they will download comes first.
-    `run_needs`: jobs whose outputs decide the rows are run here. `probe`: the row's interpreters get it.
-    `files`, name → text, are put into each run directory here: what a feature needs to know of the run when it ends."""
-
-    label: str
-    only: str | None = None
-    host: str = "local"
-    base: str | None = None
-    out: Path | None = None
-    fresh_env: bool = False
-    keep: bool = False
-    image: str | None = None
-    rows: tuple[str, ...] = ()
-    by_runner: bool = False
-    slots: int = 0
-    nodes: int = 1
-    prefetch: bool = False
-    run_needs: bool = True
-    probe: bool = True
-    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

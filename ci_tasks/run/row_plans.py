@@ -29,7 +29,7 @@ from ci_tasks.workflow.ray import starts_ray
 if TYPE_CHECKING:
     from ci_tasks.config import Config, Override
     from ci_tasks.planning.planner import SharedSetup
-    from ci_tasks.run.prepare import RunRequest
+    from ci_tasks.run.request import RunRequest
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def plan(options: PlanOptions) -> int:
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.label import plan
     from ci_tasks.run.listing import why_no_rows
-    from ci_tasks.run.prepare import RunRequest
+    from ci_tasks.run.request import RunRequest
     from ci_tasks.safe_output import terminal_width
 
     config = with_given(open_config(options.repo), options)

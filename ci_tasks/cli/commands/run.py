@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
-    from ci_tasks.run.prepare import RunRequest
+    from ci_tasks.run.request import RunRequest
     from ci_tasks.run.row_execution import ExecutionOptions
 
 _DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's runners have cores
@@ -211,7 +211,7 @@ def _run_once(options: RunOptions, config: Config, events: EventStream | None) -
 
 
 def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
-    from ci_tasks.run.prepare import RunRequest
+    from ci_tasks.run.request import RunRequest
 
     label = source.label_of(options.label)
     return RunRequest(

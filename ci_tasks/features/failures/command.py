@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
-    from ci_tasks.run.prepare import RunRequest
+    from ci_tasks.run.request import RunRequest
     from ci_tasks.run.row_execution import ExecutionOptions
 
 _UNTIL_FAIL_LIMIT = 100

@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ci_tasks.cli.given_options import GivenOptions, with_given
-from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, REPO, REV, WORKFLOW, switch
-
-
-@dataclass(frozen=True)
-class PrefetchOptions(GivenOptions):
-    label: str = LABEL.field()
-    host: str = HOST.field(default="local", commas=False)
-    only: str | None = ONLY.field()
-    dry_run: bool = switch("show what is there and what is missing, and download nothing").field()
-    static: bool = switch("execute nothing of the checkout: only what the tests' syntax trees show").field()
-    json: bool = JSON.field()
-    repo: str | None = REPO.field()
-    rev: str | None = REV.field()
-    workflow: str | None = WORKFLOW.field()
-    base: str | None = BASE.field()
+from ci_tasks.cli.given_options import with_given
+from ci_tasks.features.prefetch.options import PrefetchOptions
 
 
 def prefetch(options: PrefetchOptions) -> int:

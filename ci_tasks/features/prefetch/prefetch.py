@@ -53,7 +53,7 @@ from ci_tasks.workflow import secrets, select
 from ci_tasks.workflow.model import Row
 
 if TYPE_CHECKING:
-    from ci_tasks.features.prefetch.command import PrefetchOptions
+    from ci_tasks.features.prefetch.options import PrefetchOptions
 
 TOKEN = "HF_TOKEN"
 AT_ONCE = 4  # repositories that the hub is asked about

@@ -28,7 +28,7 @@ from ci_tasks.run.events import EventStream
 from ci_tasks.run.hosts_files import open_config, shown, users_hosts
 from ci_tasks.run.label import LabelResult, execute_label
 from ci_tasks.run.listing import list_jobs
-from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.request import RunRequest
 from ci_tasks.run.results_table import print_results
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.workflow import rows as workflow_rows

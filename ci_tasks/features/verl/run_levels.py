@@ -25,7 +25,7 @@ from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checko
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.events import EventStream
-from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 
 _MINUTES = {0: 90, 1: 150, 2: 240, 3: 150, 4: 240, 5: 720}

@@ -16,7 +16,7 @@ from ci_tasks.cli.options import options_of
 from ci_tasks.cli.program import namespace
 from ci_tasks.records import BatchResult
 from ci_tasks.run import changed_label
-from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.request import RunRequest
 
 ROOT = Path(__file__).resolve().parents[3]
 Refused = Any

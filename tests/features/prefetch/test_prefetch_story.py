@@ -18,15 +18,16 @@ from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.executors.open_executor import open_executor
 from ci_tasks.features.prefetch import hub as hub_module
 from ci_tasks.features.prefetch import inventory, prefetch
-from ci_tasks.features.prefetch.command import PrefetchOptions
 from ci_tasks.features.prefetch.download import Outcome
 from ci_tasks.features.prefetch.hub_errors import HubFile, RepoSnapshot
 from ci_tasks.features.prefetch.inventory import FolderState
+from ci_tasks.features.prefetch.options import PrefetchOptions
 from ci_tasks.features.prefetch.repositories import HubRepository
 from ci_tasks.features.prefetch.requirements import RequiredRepository
 from ci_tasks.planning.host_paths import HostPath
 from ci_tasks.run.checkout_source import open_source
-from ci_tasks.run.prepare import RunRequest, prepare
+from ci_tasks.run.prepare import prepare
+from ci_tasks.run.request import RunRequest
 from tests.published import check
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.interrupts import noticed
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 
 _REMINDER = 60.0  # seconds after which a run says that it still goes on

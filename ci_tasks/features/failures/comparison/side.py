@@ -16,7 +16,7 @@ from ci_tasks.records import BLOCKED, PASSED, RunRecord
 from ci_tasks.results import history, store
 from ci_tasks.results.history import RunQuery
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 
 SAMPLE = "comparison"

@@ -39,7 +39,7 @@ from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, origin
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow import rows

@@ -22,7 +22,7 @@ from ci_tasks.records import Attempt, Checkout, RunRecord, Triage
 from ci_tasks.results import history, store
 from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.run.label import LabelResult
-from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 
 WORKFLOW = """

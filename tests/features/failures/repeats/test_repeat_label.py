@@ -20,7 +20,7 @@ from ci_tasks.records import Deviation, Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.label import LabelResult
-from ci_tasks.run.prepare import RunRequest
+from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 from ci_tasks.workflow.model import Workflow
 
