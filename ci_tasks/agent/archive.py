@@ -11,7 +11,7 @@ import marshal
 import os
 import types
 import zipfile
-from typing import List, Tuple
+from typing import List, Optional, Tuple
 
 _MAIN = "import sys\nfrom agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal sources give equal bytes
@@ -33,7 +33,7 @@ def with_bytecode(archive: bytes) -> bytes:
             source = sources.read(name)
             header = importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(source)
             entries += [(name, source), (name + "c", header + marshal.dumps(_compiled(name, source)))]
-    return _zipped(entries)
+    return _zipped(entries, level=1)  # it stays on this machine: a sixteenth larger, and written in half of the time
 
 
 def _compiled(name: str, source: bytes) -> types.CodeType:
@@ -47,9 +47,9 @@ def _compiled(name: str, source: bytes) -> types.CodeType:
     return kept or compile(source, name, "exec", dont_inherit=True)
 
 
-def _zipped(entries: List[Tuple[str, bytes]]) -> bytes:
+def _zipped(entries: List[Tuple[str, bytes]], level: Optional[int] = None) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
         for name, content in entries:
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED

@@ -37,7 +37,7 @@ def diff(options: DiffOptions) -> int:
     from ci_tasks.agent.codec import encode
     from ci_tasks.features.difference import report
     from ci_tasks.features.difference.diff_runs import diff_runs
-    from ci_tasks.run.report_runs import write_file
+    from ci_tasks.run.output_file import write_file
     from ci_tasks.safe_output import terminal_width
 
     compared = diff_runs(options.run, options.other, options.repo)

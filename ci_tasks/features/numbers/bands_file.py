@@ -16,7 +16,7 @@ from ci_tasks.checkout.git import Git
 from ci_tasks.errors import UsageError
 from ci_tasks.features.numbers.result import Acceptance, BandsFile, RowNumbers
 from ci_tasks.results import store
-from ci_tasks.run.report_runs import write_file
+from ci_tasks.run.output_file import write_file
 
 
 def own_file() -> Path:
