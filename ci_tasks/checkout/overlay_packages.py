@@ -33,6 +33,7 @@ def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: 
         name=source.name,
         directory=f"{path}/{layout}".rstrip("/"),
         modules=modules,
+        build=source.build,
     )
 
 

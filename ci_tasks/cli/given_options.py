@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_tasks.cli.options import NO_PROBE, WITH, repeatable, text
+from ci_tasks.cli.options import BUILD, NO_PROBE, WITH, repeatable, text
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
+from ci_tasks.known_secrets import secret_variables
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config
@@ -43,6 +44,7 @@ class OverlayOptions(GivenOptions):
 
     no_probe: bool = NO_PROBE.field(last=True)
     with_: tuple[str, ...] = WITH.field()
+    build: tuple[str, ...] = BUILD.field()
 
 
 def with_given(config: Config, options: GivenOptions) -> Config:
@@ -65,28 +67,47 @@ def _given(options: GivenOptions) -> GivenValues:
         **{f"needs.{job}.outputs.{name}": "--output" for job, values in outputs.items() for name in values},
         **({"github.event": f"--github-event {options.github_event}"} if event else {}),
     }
-    overlays = tuple(overlay_sources(options.with_)) if isinstance(options, OverlayOptions) else ()
+    overlays = overlay_sources(options.with_, options.build) if isinstance(options, OverlayOptions) else ()
     return GivenValues(variables, inputs, outputs, event, sources, overlays)
 
 
-def overlay_sources(words: tuple[str, ...]) -> Iterator[OverlaySource]:
-    """The working trees of `--with`. Raises UsageError."""
+def overlay_sources(words: tuple[str, ...], builds: tuple[str, ...] = ()) -> tuple[OverlaySource, ...]:
+    """The working trees of `--with`, with their commands of `--build`. Raises UsageError."""
+    trees = {name: _tree(name, directory) for name, directory in _by_name("--with", "DIR", words)}
+    for name, command in _by_name("--build", "CMD", builds):
+        if name not in trees:
+            raise UsageError(f"--build {name}: there is no --with {name}", hint=f"--with names {', '.join(trees)}")
+        held = [variable for variable, value in secret_variables().items() if value in command]
+        if held:
+            raise UsageError(
+                f"--build {name} holds the value of {held[0]}",
+                hint=f"write ${held[0]} in single quotes, and name it under `secrets:` of the host in hosts.yaml",
+            )
+        trees[name] = replace(trees[name], build=command)
+    return tuple(trees.values())
+
+
+def _by_name(flag: str, value: str, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     names: set[str] = set()
     for word in words:
-        name, equals, directory = word.partition("=")
-        if not (_OVERLAY_NAME.fullmatch(name) and equals and directory):
+        name, equals, text = word.partition("=")
+        if not (_OVERLAY_NAME.fullmatch(name) and equals and text.strip()):
             raise UsageError(
-                f"--with takes NAME=DIR, not {word!r}",
+                f"{flag} takes NAME={value}, not {word!r}",
                 hint="NAME is a package as it is imported or installed, for example --with sglang=~/sglang",
             )
         if name in names:
-            raise UsageError(f"--with names {name} twice", hint="give each package one working tree")
+            raise UsageError(f"{flag} names {name} twice", hint=f"give each package one {value}")
         names.add(name)
-        path = Path(directory).expanduser().absolute()
-        if not path.is_dir():
-            what = "is not a directory" if path.exists() else "does not exist"
-            raise UsageError(f"--with {name}: {path} {what}", hint="name the root of a checkout")
-        yield OverlaySource(name, str(path.resolve()))
+        yield name, text
+
+
+def _tree(name: str, directory: str) -> OverlaySource:
+    path = Path(directory).expanduser().absolute()
+    if not path.is_dir():
+        what = "is not a directory" if path.exists() else "does not exist"
+        raise UsageError(f"--with {name}: {path} {what}", hint="name the root of a checkout")
+    return OverlaySource(name, str(path.resolve()))
 
 
 def _pairs(flag: str, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:

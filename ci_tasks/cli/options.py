@@ -163,6 +163,13 @@ WITH = repeatable(
     nox=True,
     last=True,
 )
+BUILD = repeatable(
+    "run this command in the tree of --with NAME, where the row runs and before its steps (compiled parts); repeatable",
+    "NAME=CMD",
+    needs="with_",
+    nox=True,
+    last=True,
+)
 REPEAT = number("number of repetitions", "repetitions", hint="for example --repeat 20", nox=True)
 
 # Existing runs.

@@ -27,6 +27,7 @@ CheckOut = Callable[[str], None]  # makes a workspace
 
 _OURS = b"ci-tasks: "  # what our own program prints among the steps' output
 _LONGEST_LINE = 300
+_BLOCKED = 125  # the exit code of what run.sh itself gives up
 _MINUTES = 60.0  # that install steps may take
 _CLIENT_SECONDS = 900.0  # that they go on without a client: a laptop may sleep, or its network be away
 _POLL_SECONDS = 0.05
@@ -160,6 +161,9 @@ def setup_plan(setup: SharedSetup, host: HostSpec) -> Plan:
 
 def failure_message(run: RunDir, code: int | None) -> str:
     """Why install steps that ended with `code` are no good."""
+    blocked = log_facts(run).blocked
+    if code == _BLOCKED and blocked:
+        return f"{blocked} (log {run.log})"
     triage = log_triage(run, JobEnd(run_directory.END_EXIT, code or 1))
     last = log_facts(run).last_line if triage is None else None
     line = (_blamed(triage) if triage else last and last[1]) or "no output"

@@ -68,6 +68,8 @@ def overlay_deviations(checkout: Checkout) -> Iterator[Deviation]:
     for overlay in checkout.overlays:
         here = f"{overlay.title}, tree {overlay.tree[:12]}"
         yield Deviation(f"{OVERLAY} {overlay.name}", "the installed one", here, f"--with {overlay.name}={overlay.path}")
+        if overlay.build:
+            yield Deviation(f"{OVERLAY} {overlay.name}: build", "none", overlay.build, "--build, in its tree")
 
 
 def code_deviations(checkout: Checkout) -> Iterator[Deviation]:

@@ -16,6 +16,7 @@ from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exc
 from ci_tasks.planning.deviations import deviations, overlay_deviations, probe_deviation
 from ci_tasks.planning.expression_references import depends_on_matrix, referenced_names
 from ci_tasks.planning.nodes import node_lines
+from ci_tasks.planning.overlay_builds import build_steps, position
 from ci_tasks.planning.runners import architecture
 from ci_tasks.planning.sbatch import on_slurm
 from ci_tasks.planning.script import Script, Venv, render
@@ -97,8 +98,8 @@ def make_plan(
         row, planned = _evaluated(workflow, job, row, event, overrides)
     resolve = rows.row_resolver(workflow, job, row, event)
     setup = _setup(workflow, job, row, planned, location, resolve, directory) if directory else None
-    steps = planned.split()[1] if setup else planned.steps
     install = _install(workflow, job, row, planned, location) if planned.python and not setup else InstallSteps()
+    steps = planned.split()[1] if setup else _with_builds(planned, job, row, host, location, len(install.steps))
     script = _script(workflow, job, row, host, resolve, location, steps, planned.python, setup)
     if script.venv and install.steps:
         script = replace(script, venv=replace(script.venv, shares_packages=True, installing=len(install.steps)))
@@ -160,6 +161,17 @@ def make_plan(
     if location.nodes != 1:
         plan = replace(plan, deviations=(*plan.deviations, *node_lines(location.nodes, plan.gpus, host).deviations))
     return RowPlan(on_slurm(plan) if host.kind == "slurm" else plan, setup)
+
+
+def _with_builds(
+    planned: PlannedSteps, job: Job, row: Row, host: HostSpec, location: RunLocation, installing: int
+) -> tuple[PlannedStep, ...]:
+    """The steps with those that build overlays: in a container of the row's image where its steps start containers."""
+    starts_container = bool(row.image) and host.runtime in (DOCKER, PODMAN) and not job.container and not planned.python
+    image = row.image if starts_container else None
+    builds = build_steps(location.checkout, location.workspace, image, host.secrets)
+    at = position(planned.steps, installing, in_image=image is not None)
+    return (*planned.steps[:at], *builds, *planned.steps[at:])
 
 
 def with_overlays(probe: ProbeRules | None, checkout: Checkout, workspace: str, row: Row, host: HostSpec) -> ProbeRules:
@@ -229,7 +241,7 @@ def _setup(
         commit=location.checkout.commit,
         workspace=location.workspace,
         env=_setup_env(workflow, job, row, shared),
-        steps=shared,
+        steps=(*shared, *build_steps(location.checkout, location.workspace)),
         is_setup=True,
         venv=Venv(
             python=location.python[0],

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ci_tasks.planning.script_functions import (
     ADAPTER,
+    BUILT,
     FUNCTIONS,
     NOTE_PACKAGES,
     PROBE,
@@ -87,6 +88,7 @@ def render(script: Script) -> str:
         _venv(script.venv) if script.venv else "",
         PROBE if script.probe and script.has_venv else "",
         ADAPTER if not script.container else "",
+        BUILT if any(step.builds for step in script.steps) else "",
         *_steps(script),
         SETUP_TAIL if script.is_setup else TAIL,
     ]
@@ -220,15 +222,22 @@ def _step(number: int, step: PlannedStep, workspace: str) -> str:
     event = shlex.quote(f'"event": "step", "name": {json.dumps(shown)}')
     exports = "".join(f"    {_of_step(key, value)}\n" for key, value in step.env.items())
     minutes = f"{step.timeout_minutes:g}" if step.timeout_minutes else "''"
+    start = "  building\n" if step.builds else ""
     return f"""if begin {shlex.quote(shown)} {int(step.on_success)} {int(step.on_failure)} {event}; then
-  (
+{start}  (
     cd -- {_directory(step.directory, workspace)} || exit 1
 {exports}    script {"" if whole else "-n "}{" ".join(argv)} << '{mark}'
 {text}{mark}
   )
-  finish $? {int(step.continue_on_error)} {shlex.quote(step.id or "")} {minutes}
+  {_end(step, minutes)}
 fi
 """
+
+
+def _end(step: PlannedStep, minutes: str) -> str:
+    if step.builds:
+        return f"built $? {step.builds}"
+    return f"finish $? {int(step.continue_on_error)} {shlex.quote(step.id or '')} {minutes}"
 
 
 def _of_step(name: str, value: str) -> str:

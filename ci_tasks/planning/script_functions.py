@@ -137,6 +137,21 @@ finish() {
 }
 """
 
+BUILT = r"""# A file's change time is that of the kernel's last tick.
+building() { : > "$_tmp/built-from"; sleep 0.02; }
+
+# built EXIT_CODE OVERLAY: lists what the build wrote into the tree. A tree that was not built shows nothing.
+built() {
+  [ "$1" = 0 ] || blocked "--build $2: the command ended with exit code $1"
+  local _list=$CI_TASKS_RUN_DIR/artifacts/builds/$2.sha256
+  (
+    mkdir -p "${_list%/*}" && cd -- "$GITHUB_WORKSPACE/.ci-tasks-overlays/$2" &&
+      find . -name .git -prune -o -type f -cnewer "$_tmp/built-from" -print0 | LC_ALL=C sort -z |
+        xargs -0 -r sha256sum > "$_list"
+  ) || blocked "--build $2: what it wrote could not be read"
+}
+"""
+
 PYTEST = r"""# Evidence of the tests that ran, without touching them; pytest splits this as a shell does.
 _junit=$CI_TASKS_RUN_DIR/artifacts/junit.xml
 _junit="--junitxml='${_junit//\'/\'\\\'\'}'"
@@ -165,6 +180,8 @@ NOTE_PACKAGES = r"""[ ! -s "{directory}/packages" ] ||
 """
 
 ROW_VENV = rf"""{NOTE_PACKAGES.format(directory="$_setup")}
+[ ! -d "$_setup/artifacts/builds" ] || cp -R "$_setup/artifacts/builds" "$CI_TASKS_RUN_DIR/artifacts" ||
+  blocked "cannot write in $CI_TASKS_RUN_DIR/artifacts"
 # What this row installs goes into a venv of its own, over the shared one.
 _venv=${{_kept:-$CI_TASKS_RUN_DIR}}/tmp/venv
 [ -x "$_venv/bin/python" ] ||

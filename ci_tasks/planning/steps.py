@@ -61,6 +61,7 @@ class PlannedStep:
     continue_on_error: bool = False
     timeout_minutes: float | None = None
     own: bool = False  # belongs to this row alone, because it depends on the matrix
+    builds: str = ""  # the overlay that it makes ready: if it fails, nothing is known of the row
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""Which tree processes imported of each overlay, by what the probe noted: shown, contradicted, or not seen; and which
-compiled parts stayed the installed ones. Pure."""
+"""Which tree processes imported of each overlay, by what the probe noted: shown, contradicted, or not seen; which
+compiled parts stayed the installed ones; and what its build wrote. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ci_tasks.agent.probe.records import ImportedModule, ProcessEvidence, RunEvidence
@@ -14,6 +15,7 @@ from ci_tasks.results.log_lines import visible
 NOT_SEEN = "not seen: no process that the probe reached has imported it"
 _MAX_TEXT = 200
 _MAX_FILES = 5
+_BUILT = re.compile(r"\\?([0-9a-f]{64}) [ *](?:\./)?(.+)")  # a line of sha256sum
 _WHY_COMPILED = (
     "the tree does not have them, so --with replaces its Python code alone: who imports them gets the installed ones, "
     "who opens them by their path finds none"
@@ -70,18 +72,26 @@ def overlay_use(overlay: Overlay, directory: str, evidence: RunEvidence | None) 
 
 
 def with_overlay_uses(
-    record: RunRecord, evidence: RunEvidence | None, places: Sequence[ProbeOverlay] = ()
+    record: RunRecord,
+    evidence: RunEvidence | None,
+    places: Sequence[ProbeOverlay] = (),
+    built: Mapping[str, str] = {},
 ) -> RunRecord:
     """The record with them beside each overlay's deviation. A run of other code than was asked for shows nothing of
     that code: it is blocked. `places` are the overlays as the probe has them, none of a run that another client
-    planned."""
+    planned. `built` has what sha256sum printed of the files that each overlay's build wrote."""
     overlays = record.checkout.overlays if record.checkout else ()
     uses = [overlay_use(overlay, _directory(overlay, places), evidence) for overlay in overlays]
     if not uses:
         return record
     texts = {use.name: use.text for use in uses}
+    files = {f"overlay {name}: build": f"; it wrote {_built_files(text)}" for name, text in built.items()}
     deviations = [
-        replace(item, why=f"{item.why}; {texts[item.what]}") if item.what in texts else item
+        replace(
+            item,
+            here=item.here + files.get(item.what, ""),
+            why=f"{item.why}; {texts[item.what]}" if item.what in texts else item.why,
+        )
         for item in record.deviations
     ]
     compiled = [deviation for use in uses for deviation in use.compiled_parts]
@@ -92,6 +102,15 @@ def with_overlay_uses(
     *earlier, last = record.attempts
     attempts = (*earlier, replace(last, status=BLOCKED, reason=problem))
     return replace(record, status=BLOCKED, reason=problem, attempts=attempts)
+
+
+def _built_files(text: str) -> str:
+    files = [match for match in map(_BUILT.fullmatch, text.split("\n")) if match]
+    if not files:
+        return "no file"
+    shown = ", ".join(f"{_text(match[2])} (sha256 {match[1][:12]})" for match in files[:_MAX_FILES])
+    more = len(files) - _MAX_FILES
+    return shown + (f" and {more} more" if more > 0 else "")
 
 
 def _directory(overlay: Overlay, places: Sequence[ProbeOverlay]) -> str:

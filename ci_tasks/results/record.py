@@ -146,7 +146,18 @@ def _with_evidence(
     environment = with_imports(record.environment, evidence, plan.test)
     record = replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
     probe = read_plan(run).probe
-    return with_overlay_uses(record, evidence, probe.overlays if probe else ())
+    overlays = record.checkout.overlays if record.checkout else ()
+    built = {overlay.name: text for overlay in overlays if (text := _built_files(run, overlay.name)) is not None}
+    return with_overlay_uses(record, evidence, probe.overlays if probe else (), built)
+
+
+def _built_files(run: RunDir, overlay: str) -> str | None:
+    name = os.path.basename(overlay)  # of a run that another client began, its host says the name
+    try:
+        text = read_file(os.path.join(run.artifacts, "builds", f"{name}.sha256"), _LARGEST_EVENTS)
+    except OSError:
+        return None
+    return text.decode("utf-8", "replace")
 
 
 def _mask_leftovers(run: RunDir) -> None:

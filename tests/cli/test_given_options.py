@@ -12,6 +12,7 @@ from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, with_given
 from ci_tasks.cli.options import options_of
 from ci_tasks.config import Config, read
 from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.given_values import OverlaySource
 from ci_tasks.run.checkout_source import open_source
 
 HOSTS = read(
@@ -80,6 +81,32 @@ def test_a_malformed_overlay_says_what_is_wrong(words: tuple[str, ...], message:
         with_given(NO_HOSTS, OverlayOptions(with_=words))
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("sglang",), "--build takes NAME=CMD, not 'sglang'"),
+        (("sglang= ",), "--build takes NAME=CMD, not 'sglang= '"),
+        (("sgalng=make",), "--build sgalng: there is no --with sgalng"),
+        (("sglang=make", "sglang=ninja"), "--build names sglang twice"),
+        (("sglang=curl -H s3cret-value",), "--build sglang holds the value of MY_TOKEN"),
+    ],
+)
+def test_a_malformed_build_says_what_is_wrong(
+    words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "s3cret-value")
+    with pytest.raises(UsageError, match=message):
+        with_given(NO_HOSTS, OverlayOptions(with_=("sglang=/tmp",), build=words))
+
+
+def test_a_build_belongs_to_its_overlay() -> None:
+    options = OverlayOptions(with_=("sglang=/tmp", "ray=/usr"), build=("ray=make A=b",))
+    assert with_given(NO_HOSTS, options).given.overlays == (
+        OverlaySource("sglang", "/tmp"),
+        OverlaySource("ray", "/usr", build="make A=b"),
+    )
+
+
 @pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[1]", "is not a JSON object")])
 def test_a_payload_is_a_json_object(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "event.json").write_text(text)
@@ -115,5 +142,5 @@ def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [JobsOptions, PlanOptions, RunOptions])
 def test_help_lists_them_behind_a_commands_own_options(options: type[GivenOptions]) -> None:
-    own = [*OWN, "no_probe", "with_"] if issubclass(options, OverlayOptions) else OWN
+    own = [*OWN, "no_probe", "with_", "build"] if issubclass(options, OverlayOptions) else OWN
     assert list(options_of(options))[-len(own) :] == own

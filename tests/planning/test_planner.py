@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from ci_tasks.agent.codec import encode, to_json
 from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.records import ProbeRules
+from ci_tasks.agent.records import Overlay, ProbeRules
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
@@ -551,3 +552,36 @@ def test_a_row_whose_interpreters_vanish_with_it_gets_the_probe_and_says_so() ->
 def test_the_hosts_own_python_gets_no_probe() -> None:
     planned = plan(workflow(STEPS), BARE, place=replace(PLACE, probe=ProbeRules()))
     assert (planned.probe, "probe" in whats(planned), "probe" in planned.script) == (None, False, False)
+
+
+# Builds of overlays
+
+ONE_ROW = PYTHON.replace("python ${{ matrix.info.test_file }}", "python a.py")
+IN_STEPS = STEPS.replace("pytest", "docker run image:1 pytest").replace("- name", "- run: login\n      - name")
+BUILD_ORDERS = [
+    ("behind the install steps of a venv", ONE_ROW, BARE, ["Install", "Build overlay spam", "Run"]),
+    ("in the install steps that rows share", MATRIX + PYTHON, BARE, ["Run"]),
+    ("before steps that start containers", IN_STEPS, DOCKER, ["step", "Build overlay spam", "Run"]),
+    (
+        "behind pip in a job's container",
+        "    container: image:1\n" + STEPS.replace("- name", "- run: pip install x\n      - name"),
+        DOCKER,
+        ["step", "Build overlay spam", "Run"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "host", "names"), [case[1:] for case in BUILD_ORDERS], ids=[c[0] for c in BUILD_ORDERS]
+)
+def test_an_overlay_is_built_before_the_steps_that_use_it(body: str, host: HostSpec, names: list[str]) -> None:
+    overlay = Overlay(name="spam", path="/spam", directory=".ci-tasks-overlays/spam", modules=("spam",), build="make")
+    place = replace(PLACE, checkout=replace(CHECKOUT, overlays=(overlay,)), probe=ProbeRules(), store="/store")
+    made = draft(workflow(body), host, place=place)
+    assert re.findall(r"^if begin '?([\w ]+?)'? 1", made.plan.script, re.M) == names
+    in_image = "docker run --rm -v" in made.plan.script
+    assert in_image == (body is IN_STEPS)
+    if made.setup:
+        script = made.setup.script
+        assert script.index("store-packages") < script.index("Build overlay spam"), "other runs share the packages"
+    assert deviation(made.plan, "overlay spam: build").here == "make"

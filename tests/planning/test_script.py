@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import archive
+from ci_tasks.agent.records import Checkout, Overlay
+from ci_tasks.planning.overlay_builds import build_steps
 from ci_tasks.planning.script import Script, Venv, quote, render
 from ci_tasks.planning.steps import PlannedStep
 from ci_tasks.workflow import secrets
@@ -523,6 +526,54 @@ def test_the_install_steps_know_the_commit_of_the_checkout(plain: ScriptRunner, 
 # A job's container
 
 
+# -- overlays that are built
+
+
+def build_of(script_runner: ScriptRunner, command: str, image: str | None = None) -> PlannedStep:
+    """The step that builds an overlay with two files."""
+    tree = script_runner.workspace / ".ci-tasks-overlays/spam"
+    (tree / ".git").mkdir(parents=True)
+    for name in ("old.py", "changed.py"):
+        (tree / name).write_text(name)
+    checkout = Checkout(overlays=(Overlay(name="spam", build=command),))
+    [planned] = build_steps(checkout, str(script_runner.workspace), image, ["TOKEN"])
+    return planned
+
+
+WRITES = "echo more >> changed.py; mkdir -p spam; cp -p old.py 'spam/_c d.so'; echo $CI_TASKS_NO_PROBE > .git/x"
+
+
+def test_a_build_runs_in_its_tree_and_what_it_writes_is_listed(script_runner: ScriptRunner) -> None:
+    """Also a file that has the time of an older one; the row's own steps come behind it."""
+    ran = script_runner.run(
+        build_of(script_runner, WRITES), step("cat .ci-tasks-overlays/spam/changed.py .c*/s*/.git/x")
+    )
+    assert ran.code == 0 and ran.log.endswith("changed.pymore\n1\n")
+    assert f"##[group]Run Build overlay spam\n{WRITES}\n##[endgroup]\n" in ran.log
+    hashes = [hashlib.sha256(content).hexdigest() for content in (b"changed.pymore\n", b"old.py")]
+    listed = (ran.directory / "artifacts/builds/spam.sha256").read_text()
+    assert listed == f"{hashes[0]}  ./changed.py\n{hashes[1]}  ./spam/_c d.so\n"
+
+
+def test_a_build_that_fails_blocks_the_row(script_runner: ScriptRunner) -> None:
+    ran = script_runner.run(
+        build_of(script_runner, "echo compiling; (exit 7); echo on"), step("echo row", on_failure=True)
+    )
+    assert ran.code == 125
+    assert ran.log.endswith("\ncompiling\nci-tasks: blocked: --build spam: the command ended with exit code 7\n")
+    assert not (ran.directory / "artifacts/builds").exists()
+
+
+def test_a_row_takes_over_what_the_build_of_the_install_steps_wrote(plain: ScriptRunner, fake_python: str) -> None:
+    setup = plain.directory.parent / "setup"
+    setup.mkdir()
+    install = Script("Install", "c", str(plain.workspace), {}, [build_of(plain, "touch built")], is_setup=True)
+    (setup / "run.sh").write_text(render(replace(install, venv=Venv(fake_python, f"{setup}/venv"))))
+    ran = plain.run(step("echo row\n"), setup=str(setup))
+    assert ran.code == 0, ran.log
+    assert (ran.directory / "artifacts/builds/spam.sha256").read_text().endswith("  ./built\n")
+
+
 @pytest.fixture
 def docker(plain: ScriptRunner) -> Path:
     """A `docker` that notes its words and then runs the inner command; it refuses anything but `run`."""
@@ -563,6 +614,17 @@ def test_a_jobs_container_runs_the_same_script_inside(plain: ScriptRunner, docke
     ]
     assert f"inside 1 --junitxml='{run}/artifacts/junit.xml'\n{work}\n" in ran.log
     assert ran.log.count(f"{run}/bin:") == 1, "once from outside: a real container has a PATH of its own"
+
+
+def test_a_build_for_a_row_that_starts_containers_runs_in_its_image(plain: ScriptRunner, docker: Path) -> None:
+    ran = plain.run(build_of(plain, "touch $CI_TASKS_RUN_DIR/it\\'s; exit 3", image="image:tag"))
+    assert ran.log.endswith("blocked: --build spam: the command ended with exit code 3\n")
+    tree = f"{plain.workspace}/.ci-tasks-overlays/spam"
+    assert json.loads(docker.read_text()) == [
+        *("run", "--rm", "-v", f"{tree}:{tree}", "-w", tree, "-e", "CI_TASKS_NO_PROBE", "-e", "TOKEN"),
+        *("--entrypoint", "bash", "image:tag", "-ec", "touch $CI_TASKS_RUN_DIR/it\\'s; exit 3\n"),
+    ]
+    assert (plain.directory / "it's").exists()
 
 
 def test_a_failure_inside_the_container_is_the_runs(plain: ScriptRunner, docker: Path) -> None:

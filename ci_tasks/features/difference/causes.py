@@ -29,6 +29,7 @@ from ci_tasks.features.difference.result import (
     InputDifference,
     LikelyCause,
     OutputDifference,
+    OverlaySide,
     RunSide,
 )
 from ci_tasks.records import PASSED
@@ -77,7 +78,7 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
     """The command that runs the new side with this input of the old one; "" where no option sets it alone."""
     if not new.label or not new.row:
         return ""
-    others = {name: path for name, (path, _) in new.overlays.items() if f"{OVERLAY}{name}" != axis}
+    others = {name: overlay for name, overlay in new.overlays.items() if f"{OVERLAY}{name}" != axis}
     row = f"{shlex.quote(new.label)} --only {shlex.quote(new.row)}{_with(others)}"
     here = f" --host {shlex.quote(new.host)}" if new.host else ""
     rev = f" --rev {new.commit}" if new.commit else ""
@@ -96,21 +97,30 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
     return ""
 
 
-def _with(overlays: Mapping[str, str]) -> str:
-    return "".join(f" --with {shlex.quote(f'{name}={path}')}" for name, path in overlays.items())
+def _with(overlays: Mapping[str, OverlaySide]) -> str:
+    words: list[str] = []
+    for name, overlay in overlays.items():
+        words += [
+            "--with",
+            f"{name}={overlay.path}",
+            *(["--build", f"{name}={overlay.build}"] if overlay.build else []),
+        ]
+    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 def _overlay_proof(name: str, old: RunSide, new: RunSide, row: str, where: str) -> str:
     """The search of an overlay's commits, or the row without the overlay where the old side had none; "" where a side
     had uncommitted changes."""
-    path, bad = new.overlays.get(name, ("", ""))
+    overlay = new.overlays.get(name)
+    if overlay is None:
+        return ""
     if name not in old.overlays:
-        return f"ci-tasks remote {row}{where}" if path and new.host else ""
-    good = old.overlays[name][1]
-    if not good or not bad:
+        return f"ci-tasks remote {row}{where}" if new.host else ""
+    good, bad = old.overlays[name].commit, overlay.commit
+    if not good or not bad or good == bad:
         return ""
     axis = shlex.quote(f"{OVERLAY}{name}")
-    return f"ci-tasks bisect {row} --axis {axis}{_with({name: path})} --good {good} --bad {bad}{where}"
+    return f"ci-tasks bisect {row} --axis {axis}{_with({name: overlay})} --good {good} --bad {bad}{where}"
 
 
 def _named(axis: str, failed: RunSide, inputs: Sequence[InputDifference], changed_files: Sequence[str]) -> str:

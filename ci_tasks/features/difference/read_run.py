@@ -32,6 +32,7 @@ from ci_tasks.features.difference.result import (
     KERNEL,
     OVERLAY,
     PACKAGES,
+    OverlaySide,
     RunSide,
 )
 from ci_tasks.records import RunRecord
@@ -92,7 +93,9 @@ def _of_record(
         dirty=checkout.dirty if checkout else (),
         image=record.environment.digest or "",
         repository=checkout.path if checkout else "",
-        overlays={each.name: (each.path, "" if each.dirty else _commit(each.head)) for each in overlays},
+        overlays={
+            each.name: OverlaySide(each.path, "" if each.dirty else _commit(each.head), each.build) for each in overlays
+        },
         inputs=_inputs(record, plan, revisions),
         triage=record.triage,
         reason=record.reason,

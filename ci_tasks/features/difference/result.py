@@ -16,12 +16,21 @@ NO_VALUE = "–"  # a name that one side does not have
 
 
 @dataclass(frozen=True)
+class OverlaySide:
+    """Where a side's overlay was, at which commit, "" with uncommitted changes, and the command of its build."""
+
+    path: str
+    commit: str = ""
+    build: str = ""
+
+
+@dataclass(frozen=True)
 class RunSide:
     """One side. `inputs` has what was seen of each axis, by name; an axis that is missing was not seen. `series` are
     its metrics by step, `seconds` by phase, `memory` in MiB by GPU. `commit` and `image` are what `--rev` and `--image`
     take: a tree with uncommitted changes, `dirty`, is none, and has only the `head` that they are on top of.
-    `repository` is the directory that has the commits; `overlays` are directory and commit by name, "" for one with
-    uncommitted changes. `label` is empty where it is not known."""
+    `repository` is the directory that has the commits; `overlays` are by name. `label` is empty where it is not
+    known."""
 
     id: str
     label: str = ""
@@ -33,7 +42,7 @@ class RunSide:
     dirty: tuple[str, ...] = ()
     image: str = ""
     repository: str = ""
-    overlays: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    overlays: Mapping[str, OverlaySide] = field(default_factory=dict)
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     triage: Triage | None = None
     reason: str = ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ci_tasks.features.difference.compare import compare_runs
-from ci_tasks.features.difference.result import InputDifference, OutputDifference, RunSide
+from ci_tasks.features.difference.result import InputDifference, OutputDifference, OverlaySide, RunSide
 from ci_tasks.records import FailureEvidence, Triage
 from ci_tasks.results.metrics import Series
 
@@ -192,7 +192,7 @@ def test_the_commits_of_an_overlay_are_searched_with_the_new_sides_checkout() ->
         replace(
             side,
             inputs={**INPUTS, "overlay:sglang": {"commit": commit}},
-            overlays={"sglang": ("/home/a/sglang", commit)},
+            overlays={"sglang": OverlaySide("/home/a/sglang", commit)},
         )
         for side, commit in ((OLD, "a" * 40), (NEW, "b" * 40))
     ]
@@ -207,14 +207,14 @@ def test_a_command_runs_with_the_overlays_of_the_new_side_but_the_one_that_it_le
     new = replace(
         NEW,
         inputs={**INPUTS, "overlay:sglang": {"commit": "1a2b3c4"}, "image": {"image": "trainer@sha256:bb"}},
-        overlays={"sglang": ("/home/a/sg lang", ""), "ray": ("/ray", "")},
+        overlays={"sglang": OverlaySide("/home/a/sg lang"), "ray": OverlaySide("/ray", build="make it")},
     )
     proofs = {cause.axis: cause.proof for cause in compare_runs(OLD, new).causes}
     rev = f"--rev {'1' * 40}"
     assert proofs == {
-        "overlay:sglang": f"ci-tasks remote ckpt --only row --with ray=/ray --host h100a {rev}",
-        "image": f"ci-tasks remote --host h100a ckpt --only row --with 'sglang=/home/a/sg lang' --with ray=/ray {rev} "
-        "--image trainer@sha256:aa",
+        "overlay:sglang": f"ci-tasks remote ckpt --only row --with ray=/ray --build 'ray=make it' --host h100a {rev}",
+        "image": "ci-tasks remote --host h100a ckpt --only row --with 'sglang=/home/a/sg lang' --with ray=/ray "
+        f"--build 'ray=make it' {rev} --image trainer@sha256:aa",
     }
 
 
