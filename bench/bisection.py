@@ -192,7 +192,8 @@ def real(words: argparse.Namespace) -> int:
 
 def one_try(scratch: Path, seed: int, commits: int, hosts: int) -> dict[str, Any]:
     from ci_tasks.config import read
-    from ci_tasks.features.failures.bisection import bisect as bisecting
+    from ci_tasks.features.failures.bisection import bisection
+    from ci_tasks.features.failures.bisection.bisect import bisect
     from ci_tasks.features.failures.command import BisectOptions
 
     culprit = random.Random(seed).randint(1, commits)
@@ -200,23 +201,23 @@ def one_try(scratch: Path, seed: int, commits: int, hosts: int) -> dict[str, Any
     os.environ["CI_TASKS_HOME"] = str(scratch / f"home-{seed}")
     names = tuple(f"sim{number}" for number in range(hosts))
     config = read("hosts:\n" + "".join(f"  {name}: {{kind: local, runtime: none}}\n" for name in names), "hosts.yaml")
-    rounds, run_commits = [], bisecting.run_commits
+    rounds, run_commits = [], bisection.run_commits
 
     def counted(work: Any, commit_runs: Any, *more: Any) -> None:
         rounds.append(len(commit_runs))
         run_commits(work, commit_runs, *more)
 
-    bisecting.run_commits = counted
+    bisection.run_commits = counted
     begun = time.monotonic()
     try:
         with open(scratch / f"log-{seed}", "w+") as log:
             with redirect_stdout(log):
                 options = BisectOptions(good="c0", bad=f"c{commits}", label="flaky", only="flaky", repo=str(repo))
-                code = bisecting.bisect(options, names, config)
+                code = bisect(options, names, config)
             log.seek(0)
             named = [line.split()[-1] for line in log if line.startswith("the culprit: ")]
     finally:
-        bisecting.run_commits = run_commits
+        bisection.run_commits = run_commits
     figure = {
         "try": seed,
         "culprit": culprit,

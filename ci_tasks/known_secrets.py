@@ -10,6 +10,8 @@ import os
 import re
 from collections.abc import Iterable
 
+from ci_tasks.agent.argv_masking import is_secret_name
+
 MASK = "***"
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
 _added: set[str] = set()
@@ -28,6 +30,11 @@ def add_variables(names: Iterable[str]) -> None:
 def values() -> list[str]:
     """Those that were added, and those of variables whose names say so."""
     return sorted({*_added, *secret_variables().values()})
+
+
+def may_be_secret(name: str) -> bool:
+    """Whether the name of a variable says that its value is a secret."""
+    return _SECRET_NAME.search(name) is not None or is_secret_name(name)
 
 
 def secret_variables() -> dict[str, str]:

@@ -71,7 +71,10 @@ RIM = [
     "features.failures.triage.weights_file",
     *(
         f"features.failures.bisection.{name}"
-        for name in ("bisect", "run_commits", "bisection_state", "earlier_runs", "registry")
+        for name in (
+            *("bisect", "bisection", "change_search", "environments"),
+            *("run_commits", "bisection_state", "earlier_runs", "registry"),
+        )
     ),
 ]
 # `time` is a clock, and so are some of datetime's methods.

@@ -23,15 +23,24 @@ RAY_ON_HOST = "ray-host-network"
 _HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
 
 
-def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str, images: Mapping[str, str]) -> ContainerRules:
-    """What the container adapter does with CI's `docker run`: see ci_tasks.agent.containers. `images`: CI's → ours."""
+def container_rules(
+    host: HostSpec,
+    id: str,
+    run_dir: str,
+    lock_dir: str,
+    images: Mapping[str, str],
+    env: Mapping[str, str | None] | None = None,
+) -> ContainerRules:
+    """What the container adapter does with CI's `docker run`: see ci_tasks.agent.containers. `images`: CI's → ours;
+    `env` are further variables."""
+    given = {name: value for name, value in (env or {}).items() if value is not None}
     rules = ContainerRules(
         runtime=host.runtime,
         pull=host.pull,
         image=images,
         mounts=host.mounts,
         network=host.network,
-        env={LOCK_DIR_ENV: lock_dir} if host.simulate else {},
+        env={**given, **({LOCK_DIR_ENV: lock_dir} if host.simulate else {})},
     )
     return rules_of_run(rules, id, run_dir)
 

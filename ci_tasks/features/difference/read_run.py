@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -65,7 +66,8 @@ def of_file(path: str) -> RunSide:
 def of_run(run: RunDir) -> RunSide:
     """A run that is kept here. Raises UnreadableRun, OSError."""
     record = load_record(run)
-    return _of_record(record, _plan(run), _revisions(_log(run)), read_log_series(run), _phases(run))
+    side = _of_record(record, _plan(run), _revisions(_log(run)), read_log_series(run), _phases(run))
+    return replace(side, is_kept=True)
 
 
 def read_log_series(run: RunDir) -> tuple[Series, ...]:
@@ -156,7 +158,7 @@ def _inputs(record: RunRecord, plan: Plan | None, revisions: Mapping[str, str]) 
     inputs[DEVIATIONS] = {
         each.what: _own(each.here, record, plan)
         for each in deviations
-        if each.what not in _COVERED and not each.what.startswith("overlay ")
+        if each.what not in _COVERED and not each.what.startswith(("overlay ", "variable "))
     }
     return inputs
 

@@ -29,8 +29,8 @@ class RunSide:
     """One side. `inputs` has what was seen of each axis, by name; an axis that is missing was not seen. `series` are
     its metrics by step, `seconds` by phase, `memory` in MiB by GPU. `commit` and `image` are what `--rev` and `--image`
     take: a tree with uncommitted changes, `dirty`, is none, and has only the `head` that they are on top of.
-    `repository` is the directory that has the commits; `overlays` are by name. `label` is empty where it is not
-    known."""
+    `repository` is the directory that has the commits; `overlays` are by name. `label` is empty where it is not known.
+    `is_kept`: its run directory is here, so that commands take its id."""
 
     id: str
     label: str = ""
@@ -50,6 +50,7 @@ class RunSide:
     series: tuple[Series, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, float] = field(default_factory=dict)
+    is_kept: bool = False
 
     @property
     def commit(self) -> str:

@@ -35,7 +35,7 @@ from ci_tasks.errors import UsageError
 if TYPE_CHECKING:
     from ci_tasks.cli.commands.run import RunOptions
     from ci_tasks.config import Config
-    from ci_tasks.features.failures.bisection.bisect import BisectionResult
+    from ci_tasks.features.failures.bisection.bisection import BisectionResult
     from ci_tasks.features.failures.comparison.result import ComparisonResult
     from ci_tasks.features.failures.reproduction.verdicts import ReproductionResult
     from ci_tasks.records import BatchResult
@@ -218,6 +218,8 @@ _BISECT_IMAGES = (
     "`ci-tasks bisect LABEL --only ROW --axis image --images OLDEST,…,NEWEST`, or `--good NAME:TAG --bad NAME:TAG`"
 )
 
+_BISECT_ENV = "each a run of the row, or a file with lines NAME=VALUE: the one where it passes, and where it fails"
+
 
 @dataclass(frozen=True)
 class BisectOptions(OverlayOptions):
@@ -226,11 +228,14 @@ class BisectOptions(OverlayOptions):
         help="the row's name, or a part that no other row has", metavar="ROW", commas=False, required=True, hint=_BISECT
     )
     axis: str = text(
-        "what to search: commit; or, with one commit of the checkout, image, submodule:PATH, or overlay:NAME of --with",
+        "what to search: commit; or, with one commit of the checkout, image, submodule:PATH, overlay:NAME of --with, "
+        "or env, the variables of two environments",
         "AXIS",
         default="commit",
     ).field()
-    good: str | None = text("a revision where the row passes; with --axis image an image", "REV").field()
+    good: str | None = text(
+        "a revision where the row passes; with --axis image an image, with env a run or a file NAME=VALUE", "REV"
+    ).field()
     bad: str | None = text(
         "one where it fails, always or now and then (else HEAD, or the last of --images)", "REV"
     ).field()
@@ -270,10 +275,12 @@ def bisect(options: BisectOptions) -> int:
     ci-tasks bisect ckpt --only async-save --axis image --good team/slime:0101 --bad team/slime:0301 --host h100a
     ci-tasks bisect ckpt --only async-save --axis submodule:3rdparty/Megatron-LM --good v0.5 --host h100a
     ci-tasks bisect ckpt --only async-save --axis overlay:sglang --with sglang=~/sglang --good v0.5.3 --host h100a
+    ci-tasks bisect ckpt --only async-save --axis env --good GREEN_RUN --bad RED_RUN --host h100a
+    ci-tasks bisect ckpt --only async-save --axis env --good ci.env --bad mine.env     two files, as `env` prints them
     """
     is_tree = options.axis.startswith(("overlay:", "submodule:"))
-    if options.axis not in ("commit", "image") and not is_tree:
-        valid = "commit, image, submodule:PATH, overlay:NAME"
+    if options.axis not in ("commit", "image", "env") and not is_tree:
+        valid = "commit, image, env, submodule:PATH, overlay:NAME"
         raise UsageError(f"invalid value {options.axis!r} for --axis", hint=f"valid: {valid}")
     if is_tree:
         whose = "the overlay's tree" if options.axis.startswith("overlay:") else "the checkout"
@@ -282,6 +289,9 @@ def bisect(options: BisectOptions) -> int:
     elif options.axis == "commit":
         _require(options.good, "--good REV", _BISECT)
         _refuse("--axis commit", {"--images": options.images, "--rev": options.rev})
+    elif options.axis == "env":
+        _require(options.good and options.bad, "--good and --bad", _BISECT_ENV)
+        _refuse("--axis env", {"--images": options.images, "--first-parent": options.first_parent})
     else:
         _require(options.images or (options.good and options.bad), "--images LIST, or --good and --bad", _BISECT_IMAGES)
         _refuse("--axis image", {"--first-parent": options.first_parent})

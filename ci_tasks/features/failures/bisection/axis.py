@@ -1,30 +1,52 @@
-"""What a bisection searches along: commits of the checkout, or what one commit of it runs with: images, or commits of
-an overlay or a submodule. Points in order, the first one good, the last one bad."""
+"""What a bisection searches along: commits of the checkout, or what one commit of it runs with: images, commits of an
+overlay or a submodule, or what differs between two environments. Points in order, the first one good, the last one bad.
+
+Differences have no order of their own. Each point has those of the points before it and one more, so that the first
+point that fails names one that is needed. With that one everywhere, the same search in the ones before it names the
+next, until what was named is enough (QuickXplain's search for a minimal set): log2(n) runs for each that is needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ci_tasks.checkout.commits import Commit, CommitHistory
 from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 
-COMMIT, IMAGE = "commit", "image"
+COMMIT, IMAGE, ENV = "commit", "image", "env"
 OVERLAY, SUBMODULE = "overlay:", "submodule:"  # followed by the overlay's name, or the submodule's path
 _SHORT = 12
 _LIST = "`--images OLDEST,…,NEWEST`, or a file with one image in each line"
 
 
 @dataclass(frozen=True)
+class Change:
+    """What differs between two environments: a variable, with its values. None: not set."""
+
+    name: str
+    good: str | None
+    bad: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {_value(self.good)} -> {_value(self.bad)}"
+
+
+@dataclass(frozen=True)
 class Point:
     """A commit to run, in the row's own image or in `image`, of which `note` has the tag and the date if known. Where
-    `commit` is an overlay's or a submodule's, `checkout` is the commit of the checkout that runs with it."""
+    `commit` is an overlay's or a submodule's, `checkout` is the commit of the checkout that runs with it. Of `changes`
+    it has the bad side of those that are `applied`, by name, and the good side of the others."""
 
     commit: Commit
     image: str = ""
     note: str = ""
     checkout: str = ""
+    changes: tuple[Change, ...] = ()
+    applied: frozenset[str] = frozenset()
 
     @property
     def sha(self) -> str:
@@ -39,10 +61,24 @@ class Point:
     @property
     def key(self) -> str:
         """What tells it from the other points."""
+        if self.changes:
+            return hashlib.sha256(json.dumps(self.values, sort_keys=True).encode()).hexdigest()
         return self.image or self.commit.sha
 
     @property
+    def values(self) -> Mapping[str, str | None]:
+        """The side of each change that it has, by name."""
+        return {change.name: change.bad if change.name in self.applied else change.good for change in self.changes}
+
+    @property
+    def env(self) -> Mapping[str, str | None]:
+        """The variables that it runs with."""
+        return self.values
+
+    @property
     def short(self) -> str:
+        if self.changes:
+            return f"{len(self.applied)} of {len(self.changes)}"
         if not self.image:
             return self.commit.sha[:_SHORT]
         name, at, digest = printable(self.image).rpartition("/")[2].partition("@")
@@ -64,7 +100,7 @@ class SearchRange:
     @property
     def noun(self) -> str:
         """What one point is called."""
-        return IMAGE if self.axis == IMAGE else COMMIT
+        return {IMAGE: "image", ENV: "variable"}.get(self.axis, "commit")
 
 
 def along_commits(history: CommitHistory) -> SearchRange:
@@ -85,6 +121,18 @@ def along_tree(commit: Commit, axis: str, history: CommitHistory) -> SearchRange
     return SearchRange(axis, points, CommitGraph(history.positions()))
 
 
+def along_changes(
+    commit: Commit, axis: str, changes: Sequence[Change], needed: Sequence[Change], rest: Sequence[Change]
+) -> SearchRange:
+    """`commit` with what is `needed`, and then one more of `rest` at each point."""
+    points = []
+    for count in range(len(rest) + 1):
+        applied = frozenset(change.name for change in (*needed, *rest[:count]))
+        note = str(rest[count - 1]) if count else ""
+        points.append(Point(commit, note=note, changes=tuple(changes), applied=applied))
+    return SearchRange(axis, tuple(points), CommitGraph.linear(len(rest)))
+
+
 def images_of(text: str, good: str | None = None, bad: str | None = None) -> tuple[str, ...]:
     """The images that `text` names, divided by commas or lines, from `good` to `bad`. Raises UsageError."""
     names = [name.partition(" #")[0].strip() for name in text.replace(",", "\n").splitlines()]
@@ -98,6 +146,10 @@ def images_of(text: str, good: str | None = None, bad: str | None = None) -> tup
     if last <= first:
         raise UsageError(f"--good {images[first]} is not before --bad {images[last]} in --images", hint=_LIST)
     return tuple(images[first : last + 1])
+
+
+def _value(value: str | None) -> str:
+    return "not set" if value is None else value or "''"
 
 
 def _place(images: Sequence[str], option: str, name: str | None, default: int) -> int:

@@ -23,7 +23,8 @@ from ci_tasks.results import store
 
 @dataclass(frozen=True)
 class BisectionKey:
-    """What makes two bisections one: the ends, and what runs there. `commit` is the one that images are tried with."""
+    """What makes two bisections one: the ends, and what runs there. `commit` is the one that images are tried with,
+    `begun` the first run of the search that this one is a later stage of."""
 
     repo: str
     good: str
@@ -34,6 +35,7 @@ class BisectionKey:
     image: str = ""
     first_parent: bool = False
     commit: str = ""
+    begun: str = ""
 
     @property
     def name(self) -> str:

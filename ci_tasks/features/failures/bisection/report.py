@@ -40,11 +40,16 @@ def head(label: str, row: str, search: SearchRange, hosts: Sequence[str], earlie
     """What is going to happen. `earlier` is how many runs up to the good end are on record."""
     good, bad = search.points[0], search.points[-1]
     many = _count(len(search.points) - 1, search.noun)
+    where = f"row {printable(row)} of label {printable(label)}, on {', '.join(hosts)}"
     fixed = "" if search.axis == COMMIT else f", with commit {bad.sha[:_SHORT]}"
+    if bad.changes:
+        names = ", ".join(change.name for change in bad.changes[:_MANY])
+        more = f" and {len(bad.changes) - _MANY} more" if len(bad.changes) > _MANY else ""
+        return [f"bisect: {many} that differ{fixed}: {printable(names)}{more}", where]
     many += f" of {search.axis.replace(':', ' ')}" if search.axis.startswith((OVERLAY, SUBMODULE)) else ""
     return [
         f"bisect: {many} after {good.short} (good) up to {bad.short} (bad){fixed}",
-        f"row {printable(row)} of label {printable(label)}, on {', '.join(hosts)}",
+        where,
         *(
             [f"{runs(earlier)} of commits up to the good end on record tell how often it fails by chance"]
             if earlier
@@ -53,8 +58,12 @@ def head(label: str, row: str, search: SearchRange, hosts: Sequence[str], earlie
     ]
 
 
-def cost(steady_runs: int, seconds: float | None, hosts: int) -> str:
-    """What it may cost, before it begins. `seconds` is what a run of this row took lately, if one is known."""
+def cost(steady_runs: int, seconds: float | None, hosts: int, *, is_set: bool = False) -> str:
+    """What it may cost, before it begins. `seconds` is what a run of this row took lately, if one is known; `is_set`:
+    several changes may be needed together."""
+    if is_set:
+        several = f"; each further one that is needed with it takes up to {runs(steady_runs)} more"
+        return cost(steady_runs + 2, seconds, hosts) + several
     each = f", {duration(seconds)} each lately" if seconds is not None else ", no earlier run says how long each takes"
     total = f": {duration(seconds * steady_runs / hosts)} on {_count(hosts, 'host')}" if seconds is not None else ""
     return f"some {runs(steady_runs)} if it always fails, more if it is flaky{each}{total}"
@@ -105,6 +114,29 @@ def unclear(left: Sequence[tuple[Point, float]], distinguishable: bool, effort: 
     shown = [f"    {point.short}  {_share(p):>4}  {_line(point.subject)}" for point, p in left[:_MANY]]
     more = [f"    and {len(left) - _MANY} more"] if len(left) > _MANY else []
     return ["", why, *shown, *more, _effort(effort)]
+
+
+def needed(change: object, probability: float) -> str:
+    """One change that was found; others may be needed beside it."""
+    return f"     needed: {_line(str(change))} (probability {_share(probability)}); is it enough?"
+
+
+def changes_found(changes: Sequence[str], probability: float, many_runs: int) -> list[str]:
+    """What makes the row fail, all of it together, where nothing else of the bad side is there."""
+    only = "it alone" if len(changes) == 1 else "all of them, and no fewer of them,"
+    return [
+        "",
+        "the culprit:" if len(changes) == 1 else f"the culprits, together ({len(changes)}):",
+        *(f"    {_line(change)}" for change in changes),
+        f"probability {_share(probability)}: with {only} of what differs the row fails as the bad end does",
+        runs(many_runs),
+    ]
+
+
+def changes_unclear(left: Sequence[tuple[str, float]], many_runs: int) -> list[str]:
+    """Several sets that could be it."""
+    lines = [f"    {_share(probability):>4}  {_line(text)}" for text, probability in left[:_MANY]]
+    return ["", f"not clear after {runs(many_runs)}; the most probable are:", *lines]
 
 
 def _effort(effort: Effort) -> str:

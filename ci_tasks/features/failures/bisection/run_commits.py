@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -60,8 +60,8 @@ class RowUnderTest:
 
 @dataclass(frozen=True)
 class CommitRun:
-    """A commit to run on a host, in `image` if it names one, and with the overlay's commit `overlay`. `must`: a commit
-    without the row is no answer, but an error."""
+    """A commit to run on a host, in `image` if it names one, with the overlay's commit `overlay` and variables, `env`.
+    `must`: a commit without the row is no answer, but an error."""
 
     position: int
     sha: str
@@ -69,6 +69,7 @@ class CommitRun:
     must: bool = False
     image: str = ""
     overlay: str = ""
+    env: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class RunCancelled(Exception):
@@ -175,7 +176,9 @@ def run_commit(
             given = given.with_overlay_at(work.overlay, commit_run.overlay)
         source = open_source(work.repo, commit_run.sha, work.workflow, given)
         image = commit_run.image or work.image
-        request = RunRequest(work.label, None, commit_run.host, image=image, rows=(work.row,), probe=work.probe)
+        request = RunRequest(
+            work.label, None, commit_run.host, image=image, env=commit_run.env, rows=(work.row,), probe=work.probe
+        )
         done = execute_label(
             source,
             work.config,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
-from itertools import cycle
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from ci_tasks.config import read
 from ci_tasks.errors import Blocked, UsageError
-from ci_tasks.features.failures.bisection import bisect as bisecting
+from ci_tasks.features.failures.bisection import bisection
 from ci_tasks.features.failures.bisection.axis import images_of
 from ci_tasks.features.failures.bisection.bisect import bisect
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
@@ -30,6 +30,7 @@ jobs:
 """
 CONFIG = read("hosts: {one: {kind: local}, two: {kind: local}}", "hosts.yaml")
 COUNT, CULPRIT = 8, 5
+NUMBERS = count(1)
 Kind = tuple[str, str]  # kind and signature
 
 
@@ -54,9 +55,7 @@ class Runs:
             kind, word = self.says(commit_run.position, commit_run.host)
             signature, reason = (word, "") if kind == FAIL else ("", word)
             on_result(
-                Observation(
-                    commit_run.position, kind, signature, reason, f"run-{len(self.requests)}", commit_run.host, 60.0
-                )
+                Observation(commit_run.position, kind, signature, reason, f"run-{next(NUMBERS)}", commit_run.host, 60.0)
             )
 
 
@@ -96,7 +95,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def ask(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     def run_bisect(runs: Runs, hosts: tuple[str, ...] = ("one",), **more: object) -> int:
-        monkeypatch.setattr(bisecting, "run_commits", runs)
+        monkeypatch.setattr(bisection, "run_commits", runs)
         defaults: dict[str, object] = {"good": "c0", "bad": f"c{COUNT}", "label": "quick", "only": "a"}
         options = BisectOptions(**{**defaults, "repo": str(repo), **more})  # type: ignore[arg-type]
         return bisect(options, hosts, CONFIG).exit_code
@@ -309,3 +308,89 @@ def test_images_come_from_a_list_and_the_ends_are_two_of_them(
 def test_a_list_that_gives_no_two_ends_is_refused(text: str, good: str | None, bad: str | None, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         images_of(text, good, bad)
+
+
+class ChangeRuns(Runs):
+    """Runs of one commit, each with its variables; `fails` knows with which of them the row fails."""
+
+    def __init__(self, fails: Callable[[Mapping[str, str | None]], bool]) -> None:
+        super().__init__(lambda position, host: (PASS, ""))
+        self.fails = fails
+
+    def __call__(self, work: RowUnderTest, commit_runs: Sequence[CommitRun], *more: Any) -> None:
+        for commit_run in commit_runs:
+            self.says = lambda at, host, env=commit_run.env: (FAIL, "broken#1") if self.fails(env) else (PASS, "")  # type: ignore[misc]
+            super().__call__(work, [commit_run], *more)
+
+
+@pytest.fixture
+def environments(tmp_path: Path) -> dict[str, object]:
+    """Twelve variables that differ, two of which only one side has, and what is never searched."""
+    same = "LANG=C\nHF_TOKEN=hf_abc\nHOME=/root\n"
+    good, bad = tmp_path / "good.env", tmp_path / "bad.env"
+    good.write_text(same + "".join(f"V{number:02}=old\n" for number in range(1, 12)))
+    bad.write_text(same.replace("hf_abc", "hf_def") + "".join(f"V{number:02}=new\n" for number in range(11)))
+    return {"axis": "env", "good": str(good), "bad": str(bad)}
+
+
+CULPRITS = [
+    (("V03",), ["V03: old -> new"]),
+    (("V00",), ["V00: not set -> new"]),
+    (("V02", "V09"), ["V02: old -> new", "V09: old -> new"]),
+    (("V01", "V04", "V11"), ["V01: old -> new", "V04: old -> new", "V11: old -> not set"]),
+]
+
+
+@pytest.mark.parametrize(("names", "changes"), CULPRITS, ids=["one", "one side alone", "two", "three"])
+def test_variables_that_make_a_row_fail_alone_or_together_are_all_found(
+    ask: Callable[..., int],
+    environments: dict[str, object],
+    capsys: pytest.CaptureFixture[str],
+    names: tuple[str, ...],
+    changes: list[str],
+) -> None:
+    bad = dict.fromkeys((f"V{number:02}" for number in range(11)), "new") | {"V11": None}
+    runs = ChangeRuns(lambda env: all(env[name] == bad[name] for name in names))
+    assert ask(runs, **environments) == 0
+    out = capsys.readouterr().out
+    assert "bisect: 12 variables that differ, with commit " in out
+    end = out[out.index("\nthe culprit") :].splitlines()
+    assert end[2 : 2 + len(changes)] == [f"    {change}" for change in changes]
+    assert len(runs.requests) <= 6 + 10 * len(names)
+    assert "they may be secrets: HF_TOKEN" in out and "hf_" not in out
+    again = ChangeRuns(runs.fails)
+    assert ask(again, **environments) == 0 and not again.requests, "every stage is on record"
+
+
+def test_no_stored_state_holds_a_value_of_a_variable(
+    ask: Callable[..., int], environments: dict[str, object], tmp_path: Path
+) -> None:
+    ask(ChangeRuns(lambda env: env["V05"] == "new"), **environments)
+    stored = "".join(path.read_text() for path in (tmp_path / "home/bisections").glob("*.json"))
+    assert "hf_" not in stored and '"new"' not in stored
+
+
+def test_an_interrupted_search_of_changes_goes_on_where_it_was(
+    ask: Callable[..., int], environments: dict[str, object]
+) -> None:
+    whole, first, rest = (ChangeRuns(lambda env: env["V05"] == env["V08"] == "new") for _ in range(3))
+    assert ask(whole, fresh=True, **environments) == 0
+    first.stop_after = len(whole.requests) - 4
+    assert (ask(first, fresh=True, **environments), ask(rest, **environments)) == (130, 0)
+    assert first.requests + rest.requests == whole.requests
+
+
+def test_an_environment_that_fails_on_both_sides_is_no_range(
+    ask: Callable[..., int], environments: dict[str, object]
+) -> None:
+    with pytest.raises(UsageError, match="is not good"):
+        ask(ChangeRuns(lambda env: True), **environments)
+
+
+def test_environments_that_do_not_differ_have_nothing_to_search(
+    ask: Callable[..., int], environments: dict[str, object]
+) -> None:
+    with pytest.raises(UsageError, match="no variable differs"):
+        ask(ChangeRuns(lambda env: True), **{**environments, "bad": environments["good"]})
+    with pytest.raises(UsageError, match="is neither a file nor a run"):
+        ask(ChangeRuns(lambda env: True), **{**environments, "bad": "20200101-000000-nothing"})

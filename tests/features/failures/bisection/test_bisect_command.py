@@ -165,3 +165,24 @@ def test_a_part_of_a_name_has_to_match_one_row(person: Any) -> None:
     assert result.code == 2
     assert "--only 'tiny_ckpt' means 5" in result.err
     assert "tiny_ckpt[async-save]" in result.err
+
+
+def test_two_variables_that_break_a_row_only_together_are_found_between_two_environments(person: Any) -> None:
+    """The workflow's own value of one of them counts on neither side."""
+    person.write(
+        "tests/test_quick.py",
+        "import os\n\nif __name__ == '__main__':\n"
+        "    assert (os.environ.get('DEPTH'), os.environ.get('WIDTH')) != (None, '8'), 'the answer is wrong'\n"
+        "    print('step 1: ok')\n",
+    )
+    person.write(".github/workflows/pr-test.yml", WORKFLOW.replace("GPUS", "0") + "    env: {WIDTH: 4, DEPTH: 2}\n")
+    person.write("good.env", "DEPTH=2\nWIDTH=4\nSEED=1\nAPI_TOKEN=secret-1\n")
+    person.write("bad.env", "WIDTH=8\nSEED=2\nFLAG=on\nAPI_TOKEN=secret-2\n")
+    person.git("add", "--all")
+    person.git("-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "--quiet", "--message=row")
+    asked = ("bisect", "quick", "--only", "quick", "--axis", "env", "--good", "good.env", "--bad", "bad.env")
+    result = person.ci_tasks(*asked, "--host", "sim", "--json")
+    assert result.code == 0, result.err
+    (culprits,) = result.json["candidates"]
+    assert culprits["changes"] == ["DEPTH: 2 -> not set", "WIDTH: 4 -> 8"]
+    assert "secret-" not in result.out + result.err
