@@ -72,7 +72,7 @@ def with_imports(around: RunEnvironment, evidence: RunEvidence | None, test: str
     if evidence is None or not evidence.processes:
         return around
     around = replace(around, imported=imported_modules(evidence))
-    process = test_process(evidence, test)
+    process = test_process(evidence, test) or (_any_of_one_interpreter(evidence) if test is None else None)
     if process is None:
         return around
     around = replace(around, interpreter=process.executable)
@@ -103,6 +103,13 @@ def test_process(evidence: RunEvidence, test: str | None) -> ProcessEvidence | N
     else:
         candidates = [process for process in evidence.processes if process.imports]
     return max(candidates, key=lambda process: (len(_modules(process)), process.started_at), default=None)
+
+
+def _any_of_one_interpreter(evidence: RunEvidence) -> ProcessEvidence | None:
+    """The first process where all had the same packages: whichever did the work, it had those."""
+    listed = [process for process in evidence.processes if process.packages]
+    interpreters = {(process.executable, process.packages) for process in listed}
+    return min(listed, key=lambda process: process.started_at) if len(interpreters) == 1 else None
 
 
 def _script(process: ProcessEvidence) -> str:

@@ -96,6 +96,17 @@ def test_the_packages_are_those_of_the_interpreter_that_the_test_ran_in() -> Non
     assert found.imported == (TORCH,)
 
 
+def test_a_script_that_is_no_test_has_the_packages_of_the_only_interpreter() -> None:
+    lists = {"a": InstalledPackages("a", "3.12.3", {"torch": "2.11"}), "b": InstalledPackages("b")}
+    script, worker = (process(pid, "python", "train.py", packages="a", python="3.12.3") for pid in (1, 2))
+    other = process(3, "/usr/bin/python3", "tool.py", packages="b")
+    before = RunEnvironment()
+    found = with_imports(before, evidence(script, worker, process(4), **lists), None)
+    assert (found.python, found.packages) == ("3.12.3", {"torch": "2.11"})
+    assert with_imports(before, evidence(script, worker, other, **lists), None) == before
+    assert with_imports(before, evidence(script, worker, **lists), TEST) == before
+
+
 def test_a_fork_has_the_packages_of_its_parent_and_an_unseen_test_changes_nothing() -> None:
     installed = InstalledPackages("a", "3.12.3", {"torch": "2.11"})
     parent = process(1, "python", "x.py", packages="a")

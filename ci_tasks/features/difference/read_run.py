@@ -46,7 +46,8 @@ Inputs = dict[str, Mapping[str, str]]
 _REVISION = re.compile(rb"(models|datasets)--([\w.-]{1,200})/snapshots/([0-9a-f]{40})")
 _HASH = re.compile(r"[0-9a-f]{7,64}")
 _PIECE = 1 << 18
-_COVERED = ("code", "Python packages", "GPUs", "pull request")  # deviations that other axes tell better
+# Deviations that other axes tell better, and the container's name, which each run has its own of.
+_COVERED = ("code", "Python packages", "GPUs", "pull request", "image", "name")
 
 
 def of_file(path: str) -> RunSide:

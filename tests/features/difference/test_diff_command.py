@@ -72,7 +72,7 @@ def test_an_image_that_moved_is_named_and_the_command_runs_the_old_one(person: A
         person.ci_tasks("remote", "--host", "here", "far", "--image", f"{new}:latest")
         assert person.records()[0]["exit_code"] == 3
         difference = person.ci_tasks("diff", *_last_two(person), "--json").json
-        assert [difference["inputs"][0][key] for key in ("axis", "old")] == ["image", f"{old}@{digest}"]
+        assert [[each["axis"], each["old"]] for each in difference["inputs"]] == [["image", f"{old}@{digest}"]]
         proof = next(cause["proof"] for cause in difference["causes"] if cause["axis"] == "image")
         assert proof.endswith(f"--image {old}@{digest}")
         person.ci_tasks(*shlex.split(proof)[1:])
