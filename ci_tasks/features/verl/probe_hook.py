@@ -9,47 +9,44 @@ note never reaches the job. The records' meaning: `ci_tasks.features.verl.judge.
 import functools
 import os
 import sys
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 MAX_FILES = 500  # of a directory that are noted
 MAX_METRICS = 200  # of a step
 
 Emit = Callable[..., None]
-Note = Callable[[Tuple[Any, ...], Dict[str, Any], Any, Optional[BaseException]], None]  # of a call, its result or error
 
 
-# -- what is noted -----------------------------------------------------------------------------------------------------
+class Call(NamedTuple):
+    """A call of a function that was put behind a wrapper, and what came of it."""
+
+    arguments: Tuple[Any, ...]
+    keywords: Dict[str, Any]
+    result: Any
+    error: Optional[BaseException]
+
+    def argument(self, name: str, place: int, default: Any = None) -> Any:
+        return self.keywords.get(name, self.arguments[place] if len(self.arguments) > place else default)
 
 
-def note_config(emit: Emit, role: str) -> Note:
+# -- what is noted: of a call, with the word that _WANTED has for it ---------------------------------------------------
+
+
+def note_config(emit: Emit, role: str, call: Call) -> None:
     """Of the configuration that a constructor got."""
-
-    def note(
-        arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, _error: Optional[BaseException]
-    ) -> None:
-        owner = arguments[0]
-        config = keywords.get("config", arguments[1] if len(arguments) > 1 else None)
-        name = role or str(keywords.get("role", arguments[2] if len(arguments) > 2 else "worker"))
-        _emit_config(emit, name, owner, _as_mapping(config))
-
-    return note
+    name = role or str(call.argument("role", 2, "worker"))
+    _emit_config(emit, name, call.arguments[0], _as_mapping(call.argument("config", 1)))
 
 
-def note_training_worker(emit: Emit, _role: str) -> Note:
+def note_training_worker(emit: Emit, _role: str, call: Call) -> None:
     """Of the worker that has one engine: its configuration does not name the role that this is for."""
-
-    def note(
-        arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, _error: Optional[BaseException]
-    ) -> None:
-        config = keywords.get("config", arguments[1] if len(arguments) > 1 else None)
-        role = "critic" if getattr(config, "model_type", "") == "value_model" else "training_worker"
-        # Named as in the section of the whole configuration that verl made them from.
-        sections = {"model_config": "model", "optimizer_config": "optim"}
-        if getattr(getattr(config, "engine_config", None), "strategy", "") == "megatron":
-            sections["engine_config"] = "megatron"
-        _emit_config(emit, role, arguments[0], {sections.get(key, key): v for key, v in _as_mapping(config).items()})
-
-    return note
+    config = call.argument("config", 1)
+    role = "critic" if getattr(config, "model_type", "") == "value_model" else "training_worker"
+    # Named as in the section of the whole configuration that verl made them from.
+    sections = {"model_config": "model", "optimizer_config": "optim"}
+    if getattr(getattr(config, "engine_config", None), "strategy", "") == "megatron":
+        sections["engine_config"] = "megatron"
+    _emit_config(emit, role, call.arguments[0], {sections.get(key, key): v for key, v in _as_mapping(config).items()})
 
 
 def _emit_config(emit: Emit, role: str, owner: Any, config: Dict[str, Any]) -> None:
@@ -66,116 +63,81 @@ def _emit_config(emit: Emit, role: str, owner: Any, config: Dict[str, Any]) -> N
         emit("config", role=role, owner=type(owner).__name__, section="", settings=single)
 
 
-def note_models(emit: Emit, source: str) -> Note:
+def note_models(emit: Emit, source: str, call: Call) -> None:
     """Of the models that a function returned: a list of chunks, a tuple with them, or one."""
-
-    def note(
-        arguments: Tuple[Any, ...], _keywords: Dict[str, Any], result: Any, error: Optional[BaseException]
-    ) -> None:
-        if error is not None:
-            return
-        first = arguments[0] if arguments else None
-        provider = type(first).__name__ if hasattr(first, "provide") and hasattr(first, "finalize") else ""
-        if provider:
-            _emit_config(emit, "provider", first, {"provider": _fields(first)})
-        for model in _models(result):
-            emit("model", source=source, provider=provider, **_described(model))
-
-    return note
+    if call.error is not None:
+        return
+    first = call.arguments[0] if call.arguments else None
+    provider = type(first).__name__ if hasattr(first, "provide") and hasattr(first, "finalize") else ""
+    if provider:
+        _emit_config(emit, "provider", first, {"provider": _fields(first)})
+    for model in _models(call.result):
+        emit("model", source=source, provider=provider, **_described(model))
 
 
-def note_peft(emit: Emit, _name: str) -> Note:
-    def note(
-        arguments: Tuple[Any, ...], _keywords: Dict[str, Any], _result: Any, error: Optional[BaseException]
-    ) -> None:
-        if error is None:
-            method = arguments[0]
-            targets = [str(name) for name in getattr(method, "target_modules", ()) or ()][:50]
-            emit(
-                "peft",
-                method=type(method).__name__,
-                dim=_number(getattr(method, "dim", None)),
-                alpha=_number(getattr(method, "alpha", None)),
-                target_modules=targets,
-            )
-
-    return note
-
-
-def note_sizes(emit: Emit, _name: str) -> Note:
-    def note(
-        _arguments: Tuple[Any, ...], _keywords: Dict[str, Any], _result: Any, error: Optional[BaseException]
-    ) -> None:
-        state = sys.modules.get("megatron.core.parallel_state")
-        if error is not None or state is None:
-            return
-
-        def size(name: str) -> Optional[int]:
-            try:
-                return int(getattr(state, "get_" + name + "_world_size")())
-            except Exception:
-                return None
-
+def note_peft(emit: Emit, _name: str, call: Call) -> None:
+    if call.error is None:
+        method = call.arguments[0]
+        targets = [str(name) for name in getattr(method, "target_modules", ()) or ()][:50]
         emit(
-            "sizes",
-            rank=_of_group("get_rank", "RANK", 0),
-            world=_of_group("get_world_size", "WORLD_SIZE", 1),
-            tensor=size("tensor_model_parallel"),
-            pipeline=size("pipeline_model_parallel"),
-            context=size("context_parallel"),
-            expert=size("expert_model_parallel"),
-            expert_tensor=size("expert_tensor_parallel"),
-            data=size("data_parallel"),
+            "peft",
+            method=type(method).__name__,
+            dim=_number(getattr(method, "dim", None)),
+            alpha=_number(getattr(method, "alpha", None)),
+            target_modules=targets,
         )
 
-    return note
+
+def note_sizes(emit: Emit, _name: str, call: Call) -> None:
+    state = sys.modules.get("megatron.core.parallel_state")
+    if call.error is not None or state is None:
+        return
+
+    def size(name: str) -> Optional[int]:
+        try:
+            return int(getattr(state, "get_" + name + "_world_size")())
+        except Exception:
+            return None
+
+    emit(
+        "sizes",
+        rank=_of_group("get_rank", "RANK", 0),
+        world=_of_group("get_world_size", "WORLD_SIZE", 1),
+        tensor=size("tensor_model_parallel"),
+        pipeline=size("pipeline_model_parallel"),
+        context=size("context_parallel"),
+        expert=size("expert_model_parallel"),
+        expert_tensor=size("expert_tensor_parallel"),
+        data=size("data_parallel"),
+    )
 
 
-def note_metrics(emit: Emit, _name: str) -> Note:
+def note_metrics(emit: Emit, _name: str, call: Call) -> None:
     """Tracking.log(self, data, step, backend=None)."""
-
-    def note(
-        arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, _error: Optional[BaseException]
-    ) -> None:
-        data: Any = keywords.get("data", arguments[1] if len(arguments) > 1 else None)
-        step: Any = keywords.get("step", arguments[2] if len(arguments) > 2 else None)
-        values = {}
-        for name, value in list(data.items())[:MAX_METRICS]:
-            number = _metric(value)
-            if number is not None:
-                values[str(name)[:200]] = number
-        emit("metrics", step=int(step), values=values)
-
-    return note
+    values = {}
+    for name, value in list(call.argument("data", 1).items())[:MAX_METRICS]:
+        number = _metric(value)
+        if number is not None:
+            values[str(name)[:200]] = number
+    emit("metrics", step=int(call.argument("step", 2)), values=values)
 
 
-def note_saved(emit: Emit, what: str) -> Note:
+def note_saved(emit: Emit, what: str, call: Call) -> None:
     """Of a method that writes below a path: its second argument, whatever its name is there."""
-
-    def note(
-        arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, error: Optional[BaseException]
-    ) -> None:
-        path = _path(arguments, keywords)
-        step = keywords.get("global_step", keywords.get("global_steps", arguments[3] if len(arguments) > 3 else None))
-        step = step if what == "checkpoint" and type(step) is int else None
-        emit("saved", what=what, path=path, step=step, rank=_rank(), files=_files(path), error=_said(error))
-
-    return note
+    path = _path(call)
+    step = call.keywords.get("global_step", call.argument("global_steps", 3))
+    step = step if what == "checkpoint" and type(step) is int else None
+    emit("saved", what=what, path=path, step=step, rank=_rank(), files=_files(path), error=_said(call.error))
 
 
-def note_loaded(emit: Emit, _name: str) -> Note:
-    def note(
-        arguments: Tuple[Any, ...], keywords: Dict[str, Any], _result: Any, error: Optional[BaseException]
-    ) -> None:
-        path = _path(arguments, keywords)
-        if path:
-            emit("loaded", path=path, rank=_rank(), files=_files(path), error=_said(error))
-
-    return note
+def note_loaded(emit: Emit, _name: str, call: Call) -> None:
+    path = _path(call)
+    if path:
+        emit("loaded", path=path, rank=_rank(), files=_files(path), error=_said(call.error))
 
 
 # Module → (name in it, what to note, a word for it). A name with a dot is a method.
-_WANTED: Dict[str, List[Tuple[str, Callable[[Emit, str], Note], str]]] = {
+_WANTED: Dict[str, List[Tuple[str, Callable[[Emit, str, Call], None], str]]] = {
     "verl.trainer.ppo.ray_trainer": [("RayPPOTrainer.__init__", note_config, "trainer")],
     "verl.trainer.ppo.v1.trainer_base": [("PPOTrainer.__init__", note_config, "trainer")],
     "verl.trainer.sft_trainer": [("SFTTrainer.__init__", note_config, "sft")],
@@ -249,12 +211,12 @@ def after_import(module: Any, emit: Emit) -> None:
         if not callable(function):
             missing.append(name)
             continue
-        setattr(place, attribute, _behind(function, note(emit, word), emit))
+        setattr(place, attribute, _behind(function, functools.partial(note, emit, word), emit))
         found.append(name)
     emit("hooked", module=module.__name__, found=found, missing=missing)
 
 
-def _behind(function: Callable[..., Any], note: Note, emit: Emit) -> Callable[..., Any]:
+def _behind(function: Callable[..., Any], note: Callable[[Call], None], emit: Emit) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         result: Any = None
@@ -267,7 +229,7 @@ def _behind(function: Callable[..., Any], note: Note, emit: Emit) -> Callable[..
             raise
         finally:
             try:
-                note(arguments, keywords, result, error)
+                note(Call(arguments, keywords, result, error))
             except Exception as failure:
                 _emit_failure(emit, failure)
 
@@ -383,12 +345,12 @@ def _metric(value: Any) -> Any:
     return float(format(number, ".8g"))
 
 
-def _path(arguments: Tuple[Any, ...], keywords: Dict[str, Any]) -> str:
+def _path(call: Call) -> str:
     for name in ("local_path", "checkpoint_path", "path"):
-        if name in keywords:
-            return str(keywords[name] or "")
+        if name in call.keywords:
+            return str(call.keywords[name] or "")
     # AutoBridge's methods take the model first.
-    rest = [value for value in arguments[1:3] if isinstance(value, (str, os.PathLike))]
+    rest = [value for value in call.arguments[1:3] if isinstance(value, (str, os.PathLike))]
     return str(rest[0]) if rest else ""
 
 
