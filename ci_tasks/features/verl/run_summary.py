@@ -14,8 +14,8 @@ from ci_tasks.features.verl import report
 from ci_tasks.features.verl.judge.learning_signal import REWARD, series
 from ci_tasks.features.verl.judge.log_records import Metrics, RunFacts
 from ci_tasks.features.verl.judge.read_log import metrics_of, read_run
-from ci_tasks.features.verl.judge.verdict_of_run import LevelRun, judge
-from ci_tasks.features.verl.judge.verdict_of_training import RunEnd
+from ci_tasks.features.verl.judge.verdict_of_run import judge
+from ci_tasks.features.verl.judge.verdict_of_training import LevelRun, RunEnd
 from ci_tasks.features.verl.level_context import LevelContext, read_context
 from ci_tasks.features.verl.levels.job import LABEL
 from ci_tasks.features.verl.levels.levels import trainings

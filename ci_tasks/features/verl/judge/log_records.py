@@ -53,9 +53,9 @@ class LoggedFailure:
         return self.process or f"line {self.line_no}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainingFacts:
-    """One training, from its begin to its end or to the end of the log.
+    """One training, from its begin to its end or to the end of the log. Only `training_log` changes one, as it reads.
 
     `exit_code` is None where it did not end. `progress` is (done, total) when the progress bar was seen last.
     `construction` has the first line of each thing that Bridge-managed construction says, and `frame` the first of a
@@ -95,7 +95,6 @@ class TrainingFacts:
 
     @property
     def finished(self) -> bool:
-        """Whether its progress bar reached its end."""
         return self.progress is not None and 0 < self.progress[1] <= self.progress[0]
 
     def constructed(self, before: int | None = None) -> bool:

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.triage.log_triage import triage
@@ -23,6 +23,7 @@ _RAISED = re.compile(rb"(?:^|[)\]] )[A-Za-z_][\w.]*(?:Error|Exception)\b")
 _MOST_SKIPPED = 30  # lines of such a traceback, in which others may write
 _EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b")
 Log = Callable[[], Iterable[bytes]]
+N = TypeVar("N", int, float)
 _BEGIN, _COMMAND, _END, _CLOCK, _FILE = "begin", "command", "end", "clock", "file"
 
 
@@ -78,41 +79,40 @@ class _RunLogReader:
         """Each training and the number of its last line, None for the log's own last."""
         self._close(None, None)
         for parser, last in self._done.values():
-            yield parser.facts(), last
+            yield parser.facts, last
 
     def _mark(self, number: int, key: str, rest: str) -> None:
         if key == _BEGIN:
             self._close(None, number - 1)
             self._current = TrainingLogParser(rest, number, self._proofs)
         elif key == _COMMAND and self._current is not None:
-            self._current.command = rest
+            self._current.facts.command = rest
         elif key == _CLOCK and self._current is not None:
-            at = _seconds(rest)
-            if self._current.began_at is None:
-                self._current.began_at = at
+            at = _number(float, rest)
+            if self._current.facts.began_at is None:
+                self._current.facts.began_at = at
             else:  # what follows is our step's own
-                self._current.ended_at, self._current.last_line = at, number - 1
+                self._current.facts.ended_at, self._current.last_line = at, number - 1
         elif key == _FILE:
             name, _, text = rest.rpartition(": ")
             digest, _, path = text.partition(" ")
             if name in self._done and path:
                 self._done[name][0].files[path] = digest
         elif key == _END:
-            self._close(_exit_code(rest.rpartition(": ")[2]), number - 1)
+            self._close(_number(int, rest.rpartition(": ")[2]), number - 1)
         elif key in KEYS:
             status, _, text = rest.partition(": ")
             self.preflight[key] = PreflightCheck(key, status.strip(), visible(text.encode()), number)
 
     def _close(self, exit_code: int | None, last: int | None) -> None:
         if self._current is not None:
-            self._current.exit_code = exit_code
-            self._done[self._current.name] = (self._current, self._current.last_line or last)
+            self._current.facts.exit_code = exit_code
+            self._done[self._current.facts.name] = (self._current, self._current.last_line or last)
         self._current = None
 
 
 @functools.cache
 def _words() -> Any:
-    """Finds the lines that are worth a look."""
     import re2
 
     options = re2.Options()
@@ -134,16 +134,9 @@ def _compiled(pattern: str) -> Any:
         ) from error
 
 
-def _seconds(text: str) -> float | None:
+def _number(kind: type[N], text: str) -> N | None:
     try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _exit_code(text: str) -> int | None:
-    try:
-        return int(text)
+        return kind(text)
     except ValueError:
         return None
 

@@ -14,10 +14,8 @@ none of these                                                Pass
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 
-from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.features.verl.judge import summary_text
 from ci_tasks.features.verl.judge.bridge_imports import BridgeImports, check_imports
 from ci_tasks.features.verl.judge.failure_stages import (
@@ -28,9 +26,8 @@ from ci_tasks.features.verl.judge.failure_stages import (
     stage_of_check,
     stage_of_reason,
 )
-from ci_tasks.features.verl.judge.log_records import BRIDGE_CHECKS, DRIVER, WORKER, Metrics, PreflightCheck, RunFacts
-from ci_tasks.features.verl.judge.verdict_of_training import JudgedRun, RunEnd, TrainingVerdict, judge_training
-from ci_tasks.features.verl.levels.levels import LevelRequest, Training
+from ci_tasks.features.verl.judge.log_records import BRIDGE_CHECKS, DRIVER, WORKER, PreflightCheck
+from ci_tasks.features.verl.judge.verdict_of_training import LevelRun, TrainingVerdict, judge_training
 from ci_tasks.features.verl.levels.summary import (
     BACKEND,
     BLOCKED,
@@ -44,7 +41,6 @@ from ci_tasks.features.verl.levels.summary import (
     SKIPPED,
     VARIANTS,
     Deliverable,
-    Provenance,
     Summary,
     TrainingCriteria,
 )
@@ -54,23 +50,7 @@ _FAILED = ("fail", "blocked")
 _CHECKED = ("pass", "simulated")  # of the focused checks: what a simulated Bridge shows is nothing either way
 
 
-@dataclass(frozen=True)
-class LevelRun:
-    """A finished run of the levels. `trainings` are those of the request, in order; `baseline` are metrics to compare
-    level 5's with, `evidence` is what the probe saw, `scripts` are the texts of the trainings' wrappers, by path."""
-
-    request: LevelRequest
-    trainings: Sequence[Training]
-    facts: RunFacts
-    ended: RunEnd
-    provenance: Provenance
-    baseline: Metrics | None = None
-    evidence: RunEvidence | None = None
-    scripts: Mapping[str, str] = field(default_factory=dict)
-
-
 def judge(run: LevelRun) -> Summary:
-    """What a run showed."""
     run_verdict = _RunVerdict(run)
     request, facts = run.request, run.facts
     result, why = run_verdict.result()
@@ -95,24 +75,10 @@ def judge(run: LevelRun) -> Summary:
 
 
 class _RunVerdict:
-    """Everything that was found, by what it means."""
-
     def __init__(self, run: LevelRun) -> None:
         self.request, self.facts, self.ended, self.log = run.request, run.facts, run.ended, run.provenance.log
-        root = run.provenance.bridge_root
-        self.check_imports: BridgeImports = check_imports(run.facts, root, run.evidence)
-        smoke = run.facts.trainings.get(run.trainings[0].name)
-        judged = JudgedRun(
-            run.request,
-            run.ended,
-            root,
-            run.evidence,
-            run.scripts,
-            smoke.proofs if smoke else {},
-            run.baseline,
-            run.facts.trainings,
-        )
-        self.verdicts = self._verdicts(run.trainings, judged)
+        self.check_imports: BridgeImports = check_imports(run.facts, run.provenance.bridge_root, run.evidence)
+        self.verdicts = self._verdicts(run)
 
     @property
     def passed_level(self) -> int | None:
@@ -165,14 +131,14 @@ class _RunVerdict:
             elif not list(self._blocking()) and self.facts.error is not None:
                 yield locate_failure(self.facts.error, False).stage
 
-    def _verdicts(self, trainings: Sequence[Training], judged: JudgedRun) -> list[TrainingVerdict]:
+    def _verdicts(self, run: LevelRun) -> list[TrainingVerdict]:
         verdicts: list[TrainingVerdict] = []
-        for training in trainings:
+        for training in run.trainings:
             if self.check_imports.wrong:
                 text = "stopped: megatron.bridge is not the local checkout's, so nothing that ran is evidence"
                 verdicts.append(TrainingVerdict(training, SKIPPED, text, self.facts.trainings.get(training.name)))
                 continue
-            verdict = judge_training(training, self.facts.trainings.get(training.name), judged)
+            verdict = judge_training(training, self.facts.trainings.get(training.name), run)
             if verdict.facts is None:
                 verdict = TrainingVerdict(training, SKIPPED, f"not run: {self._why_not(verdicts)}")
             verdicts.append(verdict)

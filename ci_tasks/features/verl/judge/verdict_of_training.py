@@ -3,7 +3,7 @@ environment is the reason for that, Not proven otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ci_tasks.agent.probe.records import RunEvidence
@@ -12,7 +12,7 @@ from ci_tasks.features.verl.judge.checkpoint_criteria import SAME
 from ci_tasks.features.verl.judge.failure_stages import stage_of_reason
 from ci_tasks.features.verl.judge.hooked_training import hooked_training, with_hooks
 from ci_tasks.features.verl.judge.learning_signal import TREND
-from ci_tasks.features.verl.judge.log_records import Metrics, QuotedLine, TrainingFacts
+from ci_tasks.features.verl.judge.log_records import Metrics, QuotedLine, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.process_evidence import evidence_of, import_criteria, noted_failures
 from ci_tasks.features.verl.judge.training_criteria import EXIT, FEATURE, RESUME, STEPS, criteria_of
 from ci_tasks.features.verl.judge.training_run import TrainingRun, has_critic
@@ -25,7 +25,7 @@ from ci_tasks.features.verl.levels.criterion import (
     with_outcome,
 )
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
-from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS, SKIPPED
+from ci_tasks.features.verl.levels.summary import BLOCKED, FAIL, NOT_PROVEN, PASS, SKIPPED, Provenance
 
 LEARNING_LEVEL = 5
 _STOPPED = ("blocked", "lost", "cancelled")
@@ -49,19 +49,24 @@ class RunEnd:
 
 
 @dataclass(frozen=True)
-class JudgedRun:
-    """What all trainings of a run share. `bridge_root` is the Bridge checkout as the job sees it; `scripts` are the
-    texts of the trainings' wrappers, by their path; `plain` are the proofs that the run's level 0 has; `baseline` are
-    metrics to compare level 5's with; `trainings` are the facts of all of them."""
+class LevelRun:
+    """A finished run of the levels. `trainings` are those of the request, in order; `baseline` are metrics to compare
+    level 5's with, `evidence` is what the probe saw, `scripts` are the texts of the trainings' wrappers, by path."""
 
     request: LevelRequest
+    trainings: Sequence[Training]
+    facts: RunFacts
     ended: RunEnd
-    bridge_root: str = ""
+    provenance: Provenance
+    baseline: Metrics | None = None
     evidence: RunEvidence | None = None
     scripts: Mapping[str, str] = field(default_factory=dict)
-    plain: Mapping[str, QuotedLine] = field(default_factory=dict)
-    baseline: Metrics | None = None
-    trainings: Mapping[str, TrainingFacts] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> Mapping[str, QuotedLine]:
+        """The proofs that level 0, where the feature is not active, has as well."""
+        smoke = self.facts.trainings.get(self.trainings[0].name)
+        return smoke.proofs if smoke else {}
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class TrainingVerdict:
         return [criterion.follow_up for criterion in _deciding(self.status, self.criteria) if criterion.follow_up]
 
 
-def judge_training(training: Training, facts: TrainingFacts | None, run: JudgedRun) -> TrainingVerdict:
+def judge_training(training: Training, facts: TrainingFacts | None, run: LevelRun) -> TrainingVerdict:
     """The status of one training. One that did not begin is Skipped, for a reason that the caller knows better."""
     if facts is None:
         return TrainingVerdict(training, SKIPPED, "it did not begin")
@@ -105,9 +110,9 @@ def status_of(criteria: Iterable[Criterion]) -> str:
     return NOT_PROVEN if unseen or not criteria else PASS
 
 
-def _criteria(training: Training, facts: TrainingFacts, run: JudgedRun) -> tuple[Criterion, ...]:
+def _criteria(training: Training, facts: TrainingFacts, run: LevelRun) -> tuple[Criterion, ...]:
     evidence = evidence_of(run.evidence, facts)
-    resumed = run.trainings.get(training.same_as)
+    resumed = run.facts.trainings.get(training.same_as)
     context = TrainingRun(
         training,
         facts,
@@ -115,7 +120,7 @@ def _criteria(training: Training, facts: TrainingFacts, run: JudgedRun) -> tuple
         script=run.scripts.get(training.script, ""),
         plain=run.plain,
         failures=(*facts.failures, *noted_failures(evidence)),
-        imports=tuple(import_criteria(evidence, run.bridge_root)),
+        imports=tuple(import_criteria(evidence, run.provenance.bridge_root)),
         hooked=hooked_training(evidence),
         resumed=with_hooks(resumed, evidence_of(run.evidence, resumed)) if resumed else None,
     )

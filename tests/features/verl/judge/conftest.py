@@ -13,8 +13,8 @@ from ci_tasks.agent.probe.records import HookEvent, ImportedModule, ProcessEvide
 from ci_tasks.features.verl.judge.hook_records import HOOK
 from ci_tasks.features.verl.judge.read_log import read_run
 from ci_tasks.features.verl.judge.requested_settings import requested_settings
-from ci_tasks.features.verl.judge.verdict_of_run import LevelRun, judge
-from ci_tasks.features.verl.judge.verdict_of_training import RunEnd
+from ci_tasks.features.verl.judge.verdict_of_run import judge
+from ci_tasks.features.verl.judge.verdict_of_training import LevelRun, RunEnd
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 from ci_tasks.features.verl.levels.summary import Provenance, Summary
 
