@@ -277,42 +277,28 @@ class _HostsFileReader:
         self._check_name("host", name, line)
         body = self.mapping(value, f"host {name}", line)
         self.check_keys(body, tuple(_HOST_KEYS), f"host {name}: ")
+        self._check_secrets(name, body)  # first: no other message may repeat them
         for key in body:
             self._check_type(name, body, key)
             self._check_value(name, body, key)
         self._check_kind(name, body, line)
-        self._check_runtime(name, body)
-        self._check_slurm_names(name, body)
-        return HostSpec(
-            name=name,
-            kind=body.get("kind", "local"),
-            address=body.get("address"),
-            runtime=body.get("runtime", "docker"),
-            gpus=body.get("gpus"),
-            simulate=body.get("simulate", False),
-            pull=body.get("pull"),
-            mounts=self._text_mapping(name, body, "mounts"),
-            secrets=self._secrets(name, body),
-            env=self._text_mapping(name, body, "env"),
-            timeout_minutes=float(body.get("timeout_minutes", HostSpec.timeout_minutes)),
-            stall_minutes=float(body.get("stall_minutes", HostSpec.stall_minutes)),
-            workspace=self._workspace(name, body),
-            network=body.get("network"),
-            artifacts=self._artifacts(name, body),
-            partition=body.get("partition"),
-            gres=body.get("gres"),
-            account=body.get("account"),
-            qos=body.get("qos"),
-            sbatch=self._sbatch(name, body),
-        )
+        for check in (self._check_runtime, self._check_slurm_names, self._check_sbatch, self._check_paths):
+            check(name, body)
+        return HostSpec(name, **{key: self._value(name, key, body) for key in body})
+
+    def _value(self, host: str, key: str, body: Map) -> Any:
+        """As HostSpec has it, of a key whose type is right."""
+        value = body[key]
+        if isinstance(value, Map):
+            return self._texts(f"host {host}", key, value)
+        if isinstance(value, list):
+            return tuple(str(item) for item in value)
+        return float(value) if float in _HOST_KEYS[key] else value
 
     def _check_type(self, host: str, body: Map, key: str) -> None:
         types, value, line = _HOST_KEYS[key], body[key], body.lines[key]
         if isinstance(value, types) and not (isinstance(value, bool) and bool not in types):
             return
-        if key == "secrets":
-            message = f"host {host}: secrets must be a list of names of environment variables"
-            raise self.error(message, line, hint=_SECRETS_HINT)
         raise self.error(f"host {host}: {key} must be {_TYPE_NAMES[types[-1]]}, not {value!r}", line)
 
     def _check_value(self, host: str, body: Map, key: str) -> None:
@@ -355,9 +341,8 @@ class _HostsFileReader:
             hint = "a name and perhaps a type, such as gpu or gpu:h100; the count comes from each row"
             raise self.error(f"host {host}: invalid gres {body['gres']!r}", body.lines["gres"], hint=hint)
 
-    def _sbatch(self, host: str, body: Map) -> tuple[str, ...]:
-        options = body.get("sbatch") or []
-        for word in options:
+    def _check_sbatch(self, host: str, body: Map) -> None:
+        for word in body.get("sbatch", ()):
             option = _SBATCH_OPTION.fullmatch(word) if isinstance(word, str) else None
             line = getattr(word, "line", 0) or body.lines["sbatch"]
             if not option:
@@ -368,35 +353,23 @@ class _HostsFileReader:
             if name := next(reserved, None):
                 hint = f"use {_RESERVED_OPTIONS[name]} instead" if _RESERVED_OPTIONS[name] else ""
                 raise self.error(f"host {host}: sbatch option --{name} is set by ci-tasks", line, hint=hint)
-        return tuple(str(word) for word in options)
 
-    def _text_mapping(self, host: str, body: Map, key: str) -> dict[str, str]:
-        values: Map = body.get(key) or Map(body.line)
-        for name, value in values.items():
-            if isinstance(value, list | Map):
-                raise self.error(f"host {host}: {key}: {name} must be text, not {value!r}", values.lines[name])
-        return {name: _scalar(value) for name, value in values.items()}
-
-    def _workspace(self, host: str, body: Map) -> str:
-        path = str(body.get("workspace", HostSpec.workspace))
+    def _check_paths(self, host: str, body: Map) -> None:
+        path = body.get("workspace", HostSpec.workspace)
         if not path.startswith(("/", "~/")):
             message = f"host {host}: workspace must begin with / or ~/, not {path!r}"
             raise self.error(message, body.lines["workspace"])
-        return path
-
-    def _artifacts(self, host: str, body: Map) -> tuple[str, ...]:
-        paths = body.get("artifacts") or []
-        if not all(isinstance(path, str) and path.startswith("/") for path in paths):
+        if not all(isinstance(path, str) and path.startswith("/") for path in body.get("artifacts", ())):
             message = f"host {host}: artifacts must be a list of absolute paths, as the job sees them"
             raise self.error(message, body.lines["artifacts"])
-        return tuple(str(path) for path in paths)
 
-    def _secrets(self, host: str, body: Map) -> tuple[str, ...]:
-        names = body.get("secrets") or []
-        if not all(isinstance(name, str) and _VARIABLE.fullmatch(name) for name in names):
+    def _check_secrets(self, host: str, body: Map) -> None:
+        names = body.get("secrets", [])
+        if not isinstance(names, list) or not all(
+            isinstance(name, str) and _VARIABLE.fullmatch(name) for name in names
+        ):
             message = f"host {host}: secrets must be a list of names of environment variables"
             raise self.error(message, body.lines["secrets"], hint=_SECRETS_HINT)
-        return tuple(str(name) for name in names)
 
     def pool(self, name: str, value: Any, hosts: Mapping[str, HostSpec], line: int) -> tuple[str, ...]:
         self._check_name("pool", name, line)
@@ -442,7 +415,7 @@ class _HostsFileReader:
             skip=bool(body.get("skip")),
             with_=dict(body["with"]) if body.get("with") else None,
             pip_index=str(body["pip_index"]) if body.get("pip_index") else None,
-            replace=self._texts("replace", self.section(body, "replace")),
+            replace=self._texts("override", "replace", self.section(body, "replace")),
             source=_place(body.line),
         )
 
@@ -453,18 +426,20 @@ class _HostsFileReader:
     def given(self, body: Map) -> GivenValues:
         self.check_keys(body, _GIVEN_KEYS, "override: ")
         sections = {key: self.section(body, key) for key in _GIVEN_KEYS}
-        outputs = {job: self._texts(job, self.section(sections["outputs"], job)) for job in sections["outputs"]}
-        variables, inputs = (self._texts(key, sections[key]) for key in ("vars", "inputs"))
+        outputs = {
+            job: self._texts("override", job, self.section(sections["outputs"], job)) for job in sections["outputs"]
+        }
+        variables, inputs = (self._texts("override", key, sections[key]) for key in ("vars", "inputs"))
         names = [f"vars.{name}" for name in variables] + [f"inputs.{name}" for name in inputs]
         names += [f"needs.{job}.outputs.{name}" for job, values in outputs.items() for name in values]
         names += ["github.event"] if sections["event"] else []
         event = merged({}, sections["event"])
         return GivenValues(variables, inputs, outputs, event, dict.fromkeys(names, f"override in {_place(body.line)}"))
 
-    def _texts(self, key: str, values: Map) -> dict[str, str]:
+    def _texts(self, where: str, key: str, values: Map) -> dict[str, str]:
         for name, value in values.items():
             if isinstance(value, list | Map):
-                raise self.error(f"override: {key}: {name} must be text, not {value!r}", values.lines[name])
+                raise self.error(f"{where}: {key}: {name} must be text, not {value!r}", values.lines[name])
         return {name: _scalar(value) for name, value in values.items()}
 
     def _check_name(self, kind: str, name: str, line: int) -> None:
