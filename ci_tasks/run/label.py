@@ -35,7 +35,7 @@ from ci_tasks.records import (
 from ci_tasks.report import junit
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
-from ci_tasks.results.history import durations, proven_hosts
+from ci_tasks.results.history.queries import durations, proven_hosts
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.detach import start_detached

@@ -33,7 +33,8 @@ def machine_notes(records: Sequence[RunRecord]) -> dict[str, str]:
 def recent_machine_runs() -> list[MachineRun]:
     """What the history knows of the last weeks; nothing where there is no history."""
     try:
-        from ci_tasks.results.history import RunQuery, machine_runs
+        from ci_tasks.results.history.queries import machine_runs
+        from ci_tasks.results.history.run_row import RunQuery
     except Blocked:  # a Python that was built without SQLite
         return []
     return machine_runs(RunQuery(since=time.time() - SINCE_SECONDS))

@@ -17,7 +17,7 @@ from ci_tasks.planning.entry_point import has_entry_point
 from ci_tasks.planning.install_problems import entry, mending_override
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.records import Checkout
-from ci_tasks.results.history import silences
+from ci_tasks.results.history.queries import silences
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.host_sessions import HostRequirements, HostSession

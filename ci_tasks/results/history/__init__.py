@@ -13,37 +13,3 @@ except ImportError as error:
         "this Python was built without SQLite, so there is no history of runs",
         hint="build it again where SQLite's header files are (Debian: libsqlite3-dev), or take the system's Python",
     ) from error
-
-from ci_tasks.results.history.queries import (
-    LastRun,
-    RowDuration,
-    batches_without_rows,
-    durations,
-    flakes,
-    hosts,
-    labels,
-    latest,
-    machine_runs,
-    proven_hosts,
-    samples,
-    search,
-    silences,
-)
-from ci_tasks.results.history.run_row import RunQuery
-
-__all__ = [
-    "LastRun",
-    "RowDuration",
-    "RunQuery",
-    "batches_without_rows",
-    "durations",
-    "flakes",
-    "hosts",
-    "labels",
-    "latest",
-    "machine_runs",
-    "proven_hosts",
-    "samples",
-    "silences",
-    "search",
-]

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.results import history
-from ci_tasks.results.history import RunQuery, database
+from ci_tasks.results.history import database
+from ci_tasks.results.history import queries as history
+from ci_tasks.results.history.run_row import RunQuery
 from ci_tasks.results.record import load_record, record_not_started
 
 Make = Callable[..., RunDir]

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir, write_json
-from ci_tasks.results import history, store
-from ci_tasks.results.history import LastRun, RowDuration, RunQuery
+from ci_tasks.results import store
+from ci_tasks.results.history import queries as history
+from ci_tasks.results.history.queries import LastRun, RowDuration
+from ci_tasks.results.history.run_row import RunQuery
 
 Make = Callable[..., RunDir]
 DAY = 86400.0

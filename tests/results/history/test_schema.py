@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.results import history
-from ci_tasks.results.history import RunQuery, database, schema
+from ci_tasks.results.history import database, schema
+from ci_tasks.results.history import queries as history
+from ci_tasks.results.history.run_row import RunQuery
 
 Make = Callable[..., RunDir]
 

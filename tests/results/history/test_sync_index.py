@@ -12,8 +12,9 @@ import pytest
 
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.records import RunRecord, Timings
-from ci_tasks.results import history
-from ci_tasks.results.history import RunQuery, sync_index
+from ci_tasks.results.history import queries as history
+from ci_tasks.results.history import sync_index
+from ci_tasks.results.history.run_row import RunQuery
 from ci_tasks.results.record import judge_run, load_record, record_not_started
 
 Make = Callable[..., RunDir]

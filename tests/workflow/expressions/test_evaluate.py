@@ -13,14 +13,14 @@ from ci_tasks.workflow.expressions import (
     JobStatus,
     Value,
     condition,
-    evaluate,
     interpolate,
     label_tests,
     references,
     to_string,
-    truthy,
     uses_status,
 )
+from ci_tasks.workflow.expressions.evaluate import evaluate
+from ci_tasks.workflow.expressions.values import truthy
 
 FAILED = JobStatus(success=False, failure=True)
 CANCELLED = JobStatus(success=False, cancelled=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.workflow.expressions import ExpressionError, JobStatus, Value, evaluate
+from ci_tasks.workflow.expressions import ExpressionError, JobStatus, Value
+from ci_tasks.workflow.expressions.evaluate import evaluate
 from ci_tasks.workflow.expressions.functions import FUNCTIONS, STATUS_FUNCTIONS
 
 CONTEXTS: dict[str, Value] = {

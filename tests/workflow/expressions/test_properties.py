@@ -8,18 +8,11 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ci_tasks.workflow.expressions import (
-    ExpressionError,
-    Value,
-    condition,
-    evaluate,
-    interpolate,
-    parse,
-    references,
-    to_string,
-    truthy,
-    walk,
-)
+from ci_tasks.workflow.expressions import ExpressionError, Value, condition, interpolate, references, to_string
+from ci_tasks.workflow.expressions.evaluate import evaluate
+from ci_tasks.workflow.expressions.nodes import walk
+from ci_tasks.workflow.expressions.syntax import parse
+from ci_tasks.workflow.expressions.values import truthy
 
 # Text near the grammar finds more than text at large.
 WORDS = (

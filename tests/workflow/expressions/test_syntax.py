@@ -6,21 +6,20 @@ import math
 
 import pytest
 
-from ci_tasks.workflow.expressions import (
-    CONTEXTS,
+from ci_tasks.workflow.expressions import ExpressionError
+from ci_tasks.workflow.expressions.nodes import (
     Binary,
     Call,
     Context,
-    ExpressionError,
     Index,
     Literal,
     Node,
     Property,
     Unary,
     Wildcard,
-    parse,
     walk,
 )
+from ci_tasks.workflow.expressions.syntax import CONTEXTS, parse
 
 A, B, C = Context("github"), Context("env"), Context("job")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.workflow.expressions import JobStatus, OpenObject, Unknown, Value, condition, evaluate, interpolate
+from ci_tasks.workflow.expressions import JobStatus, OpenObject, Unknown, Value, condition, interpolate
+from ci_tasks.workflow.expressions.evaluate import evaluate
 
 CONTEXTS: dict[str, Value] = {
     "vars": OpenObject("vars", {"KNOWN": "k"}),
