@@ -72,7 +72,7 @@ RIM = [
     *(
         f"features.failures.bisection.{name}"
         for name in (
-            *("bisect", "bisection", "change_search", "environments"),
+            *("bisect", "bisection", "change_search", "environments", "packages"),
             *("run_commits", "bisection_state", "earlier_runs", "registry"),
         )
     ),

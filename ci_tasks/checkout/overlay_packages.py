@@ -13,6 +13,7 @@ from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import OverlaySource
 from ci_tasks.records import Checkout
 
+_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _LAYOUTS = ("", "src/", "python/")
 # Distributions of which no part of the name is that of the import.
 _IMPORTED_AS = {"megatron-core": "megatron.core", "megatron-lm": "megatron.core", "megatron-bridge": "megatron.bridge"}
@@ -21,8 +22,10 @@ _IMPORTED_AS = {"megatron-core": "megatron.core", "megatron-lm": "megatron.core"
 def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: Path) -> Overlay:
     """What is laid over; `tree` is in `git_dir`, and at `path` of the workspace. Raises CheckoutError."""
     listed = Git(git_dir, neutral=True).run("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree.tree)
-    names = [os.fsdecode(name) for name in listed.split(b"\0") if name.endswith(b".py")]
-    layout, modules = find_modules(source, names)
+    files = [os.fsdecode(name) for name in listed.split(b"\0")]
+    modules, layout = installed_modules(files), ""
+    if not modules:
+        layout, modules = find_modules(source, [name for name in files if name.endswith(".py")])
     return Overlay(
         path=source.path,
         commit=tree.commit,
@@ -35,6 +38,21 @@ def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: 
         modules=modules,
         build=source.build,
     )
+
+
+def installed_modules(files: Sequence[str]) -> tuple[str, ...]:
+    """All packages and modules of a directory into which `pip install --target` has put a distribution; none of another
+    directory. Of a namespace package its parts."""
+    if not any(_METADATA.fullmatch(file) for file in files):
+        return ()
+    names = {file for file in files if file.endswith((".py", ".so"))}
+    modules = set()
+    for file in names:
+        parts = [*file.split("/")[:-1], file.rpartition("/")[2].partition(".")[0]]
+        depth = next((at for at in range(1, len(parts)) if "/".join([*parts[:at], "__init__.py"]) in names), len(parts))
+        if all(part.isidentifier() for part in parts[:depth]) and parts[0] != "bin":
+            modules.add(".".join(parts[:depth]))
+    return tuple(sorted(modules))
 
 
 def check_distinct(overlays: Sequence[Overlay]) -> None:

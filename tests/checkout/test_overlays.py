@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.agent.records import Overlay
 from ci_tasks.checkout.commits import pinned_commit
-from ci_tasks.checkout.overlay_packages import check_distinct, find_modules
+from ci_tasks.checkout.overlay_packages import check_distinct, find_modules, installed_modules
 from ci_tasks.checkout.snapshot import materialize, take_snapshot
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
@@ -32,6 +32,21 @@ def test_a_name_is_that_of_the_import_or_of_the_distribution(
     name: str, files: list[str], layout: str, modules: tuple[str, ...]
 ) -> None:
     assert find_modules(OverlaySource(name, "/tree"), files) == (layout, modules)
+
+
+LAYERS = [
+    ("a package", ["foo/__init__.py", "foo/sub/a.py", "foo/tests/__init__.py"], ("foo",)),
+    ("several, and a module", ["attr/__init__.py", "attrs/__init__.py", "six.py"], ("attr", "attrs", "six")),
+    ("compiled", ["_cffi.cpython-310-x86_64-linux-gnu.so", "cffi/__init__.py"], ("_cffi", "cffi")),
+    ("parts of a namespace", ["nvidia/cublas/__init__.py", "nvidia/cublas/lib/x.so"], ("nvidia.cublas",)),
+    ("scripts and data are none", ["bin/foo.py", "share/man.1", "a-b/x.py"], ()),
+]
+
+
+@pytest.mark.parametrize(("files", "modules"), [case[1:] for case in LAYERS], ids=[case[0] for case in LAYERS])
+def test_an_installed_distribution_has_all_its_modules(files: list[str], modules: tuple[str, ...]) -> None:
+    assert installed_modules([*files, "foo-1.0.dist-info/METADATA"]) == modules
+    assert installed_modules(files) == ()
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
         return f"ci-tasks bisect {row} --axis {shlex.quote(axis)} --good {old.commit} --bad {new.commit}{here}"
     if axis.startswith(OVERLAY):
         return _overlay_proof(axis.removeprefix(OVERLAY), old, new, row, f"{here}{rev}")
-    if axis == ENV and old.is_kept and new.is_kept:
+    if axis in (ENV, PACKAGES) and old.is_kept and new.is_kept:
         return f"ci-tasks bisect {row} --axis {axis} --good {old.id} --bad {new.id}{here}{rev}"
     if axis == IMAGE and old.image:
         return f"ci-tasks remote{here} {row}{rev} --image {shlex.quote(old.image)}"

@@ -218,7 +218,9 @@ _BISECT_IMAGES = (
     "`ci-tasks bisect LABEL --only ROW --axis image --images OLDEST,…,NEWEST`, or `--good NAME:TAG --bad NAME:TAG`"
 )
 
-_BISECT_ENV = "each a run of the row, or a file with lines NAME=VALUE: the one where it passes, and where it fails"
+_BISECT_ENV = (
+    "each a run of the row, or a file as `env` or `pip freeze` prints it: of where it passes, and of where it fails"
+)
 
 
 @dataclass(frozen=True)
@@ -229,12 +231,12 @@ class BisectOptions(OverlayOptions):
     )
     axis: str = text(
         "what to search: commit; or, with one commit of the checkout, image, submodule:PATH, overlay:NAME of --with, "
-        "or env, the variables of two environments",
+        "or env or packages, the variables or packages of two environments",
         "AXIS",
         default="commit",
     ).field()
     good: str | None = text(
-        "a revision where the row passes; with --axis image an image, with env a run or a file NAME=VALUE", "REV"
+        "a revision where the row passes; with --axis image an image, with env and packages a run or a file", "REV"
     ).field()
     bad: str | None = text(
         "one where it fails, always or now and then (else HEAD, or the last of --images)", "REV"
@@ -277,10 +279,11 @@ def bisect(options: BisectOptions) -> int:
     ci-tasks bisect ckpt --only async-save --axis overlay:sglang --with sglang=~/sglang --good v0.5.3 --host h100a
     ci-tasks bisect ckpt --only async-save --axis env --good GREEN_RUN --bad RED_RUN --host h100a
     ci-tasks bisect ckpt --only async-save --axis env --good ci.env --bad mine.env     two files, as `env` prints them
+    ci-tasks bisect ckpt --only async-save --axis packages --good ci.txt --bad mine.txt     as `pip freeze` prints them
     """
     is_tree = options.axis.startswith(("overlay:", "submodule:"))
-    if options.axis not in ("commit", "image", "env") and not is_tree:
-        valid = "commit, image, env, submodule:PATH, overlay:NAME"
+    if options.axis not in ("commit", "image", "env", "packages") and not is_tree:
+        valid = "commit, image, env, packages, submodule:PATH, overlay:NAME"
         raise UsageError(f"invalid value {options.axis!r} for --axis", hint=f"valid: {valid}")
     if is_tree:
         whose = "the overlay's tree" if options.axis.startswith("overlay:") else "the checkout"
@@ -289,9 +292,11 @@ def bisect(options: BisectOptions) -> int:
     elif options.axis == "commit":
         _require(options.good, "--good REV", _BISECT)
         _refuse("--axis commit", {"--images": options.images, "--rev": options.rev})
-    elif options.axis == "env":
+    elif options.axis in ("env", "packages"):
         _require(options.good and options.bad, "--good and --bad", _BISECT_ENV)
-        _refuse("--axis env", {"--images": options.images, "--first-parent": options.first_parent})
+        _refuse(f"--axis {options.axis}", {"--images": options.images, "--first-parent": options.first_parent})
+        if options.axis == "packages":
+            _refuse("--axis packages", {"--no-probe": options.no_probe})
     else:
         _require(options.images or (options.good and options.bad), "--images LIST, or --good and --bad", _BISECT_IMAGES)
         _refuse("--axis image", {"--first-parent": options.first_parent})

@@ -226,6 +226,15 @@ def test_the_commits_of_a_submodule_are_searched_between_the_pins_of_both_commit
     assert cause.proof == f"ci-tasks bisect ckpt --only row --axis {path} {ends}"
 
 
+@pytest.mark.parametrize("axis", ["env", "packages"])
+def test_environments_are_searched_between_two_runs_that_are_kept(axis: str) -> None:
+    old, new = (replace(side, inputs=changed(**{axis: {"X": side.id}}), is_kept=True) for side in (OLD, NEW))
+    (cause,) = compare_runs(old, new).causes
+    rev = f"--rev {'1' * 40}"
+    assert cause.proof == f"ci-tasks bisect ckpt --only row --axis {axis} --good old --bad new --host h100a {rev}"
+    assert [each.proof for each in compare_runs(replace(old, is_kept=False), new).causes] == [""]
+
+
 @pytest.mark.parametrize(("axis", "new", "command"), PROOFS)
 def test_a_command_runs_the_new_side_with_one_input_of_the_old(axis: str, new: dict[str, object], command: str) -> None:
     side = replace(NEW, inputs=EVERY, head="2" * 40, host="h100b", **new)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import os
 import sys
 
 from .limits import MAX_COMPILED, MAX_MODULES, OVERLAID
-from .modules import module_facts
+from .modules import layers, module_facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +38,18 @@ class OverlayFinder:
             return None
         # A regular package of this name that is installed makes the namespace, as it does without the overlay.
         return _installed(name, self) or _find(name, [directory, *sys.path])
+
+    def find_distributions(self, context: "Any" = None) -> "Any":
+        """The metadata of installed distributions, which lies beside their packages; that of a work tree says nothing
+        of what is imported."""
+        try:
+            from importlib.metadata import DistributionFinder, MetadataPathFinder
+
+            directories = [each for each in layers if any(name.endswith(".dist-info") for name in os.listdir(each))]
+            wanted = DistributionFinder.Context(name=getattr(context, "name", None), path=directories)
+            return MetadataPathFinder.find_distributions(wanted)
+        except Exception:
+            return iter(())
 
     def note_once(self, name: str) -> None:
         if self.note is not None and name not in self.noted:
@@ -125,6 +137,7 @@ def add_overlays(text: str) -> "OverlayFinder | None":
     if not modules:
         return None
     finder = OverlayFinder(modules)
+    layers[:] = sorted(set(modules.values()))
     sys.meta_path.insert(0, finder)
     sys.meta_path.append(CompiledFinder(finder))
     return finder

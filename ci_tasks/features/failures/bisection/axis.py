@@ -17,7 +17,7 @@ from ci_tasks.checkout.commits import Commit, CommitHistory
 from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 
-COMMIT, IMAGE, ENV = "commit", "image", "env"
+COMMIT, IMAGE, ENV, PACKAGES = "commit", "image", "env", "packages"
 OVERLAY, SUBMODULE = "overlay:", "submodule:"  # followed by the overlay's name, or the submodule's path
 _SHORT = 12
 _LIST = "`--images OLDEST,…,NEWEST`, or a file with one image in each line"
@@ -25,7 +25,8 @@ _LIST = "`--images OLDEST,…,NEWEST`, or a file with one image in each line"
 
 @dataclass(frozen=True)
 class Change:
-    """What differs between two environments: a variable, with its values. None: not set."""
+    """What differs between two environments: a variable with its values, or a package with its versions. None: the side
+    has none."""
 
     name: str
     good: str | None
@@ -71,11 +72,6 @@ class Point:
         return {change.name: change.bad if change.name in self.applied else change.good for change in self.changes}
 
     @property
-    def env(self) -> Mapping[str, str | None]:
-        """The variables that it runs with."""
-        return self.values
-
-    @property
     def short(self) -> str:
         if self.changes:
             return f"{len(self.applied)} of {len(self.changes)}"
@@ -100,7 +96,7 @@ class SearchRange:
     @property
     def noun(self) -> str:
         """What one point is called."""
-        return {IMAGE: "image", ENV: "variable"}.get(self.axis, "commit")
+        return {IMAGE: "image", ENV: "variable", PACKAGES: "package"}.get(self.axis, "commit")
 
 
 def along_commits(history: CommitHistory) -> SearchRange:
@@ -149,7 +145,7 @@ def images_of(text: str, good: str | None = None, bad: str | None = None) -> tup
 
 
 def _value(value: str | None) -> str:
-    return "not set" if value is None else value or "''"
+    return "absent" if value is None else value or "''"
 
 
 def _place(images: Sequence[str], option: str, name: str | None, default: int) -> int:

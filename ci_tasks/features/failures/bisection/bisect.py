@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.checkout.commits import commit_at, commits_between, pinned_commit
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError
+from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.failures.bisection import report, strategy
 from ci_tasks.features.failures.bisection.axis import (
     COMMIT,
     ENV,
     OVERLAY,
+    PACKAGES,
     SUBMODULE,
+    Change,
     SearchRange,
     along_changes,
     along_commits,
@@ -27,6 +30,7 @@ from ci_tasks.features.failures.bisection.bisection_state import BisectionKey, o
 from ci_tasks.features.failures.bisection.change_search import ChangeSearch
 from ci_tasks.features.failures.bisection.earlier_runs import earlier_runs
 from ci_tasks.features.failures.bisection.environments import changed_variables
+from ci_tasks.features.failures.bisection.packages import changed_packages
 from ci_tasks.features.failures.bisection.run_commits import RowUnderTest
 from ci_tasks.features.failures.bisection.strategy import (
     BisectionGoal,
@@ -61,7 +65,12 @@ def bisect(
         path = options.axis.removeprefix(SUBMODULE)
         searched = OverlaySource(path, str(source.path / path), submodule=path)
         config = replace(config, given=config.given.under(GivenValues(overlays=(searched,))))
-    search = _search_range(source, options, revision, row)
+    layers: Mapping[tuple[str, str], str] = {}
+    if options.axis in (ENV, PACKAGES):
+        found, layers = _changes(options, row)
+        search = along_changes(commit_at(source.path, revision), options.axis, found, (), found)
+    else:
+        search = _search_range(source, options, revision, row)
     good, bad = search.points[0], search.points[-1]
     subject = BisectionKey(
         repo=str(source.path),
@@ -85,6 +94,7 @@ def bisect(
         events=events,
         probe=not options.no_probe,
         overlay=search.axis.removeprefix(OVERLAY).removeprefix(SUBMODULE),
+        layers=layers,
     )
     with open_state(subject, [point.key for point in search.points], fresh=options.fresh) as state:
         if options.resume and not state.observations:
@@ -122,12 +132,6 @@ def _search_range(source: CheckoutSource, options: BisectOptions, revision: str,
         good, bad = (pinned_commit(source.path, rev, path) for rev in (options.good or "", options.bad or "HEAD"))
         history = commits_between(source.path / path, good, bad, first_parent=options.first_parent)
         return along_tree(commit_at(source.path, revision), options.axis, history)
-    if options.axis == ENV:
-        found = changed_variables(options.good or "", options.bad or "", options.label, row.row)
-        for names, why in ((found.secret, "they may be secrets"), (found.own, "a machine or a run has its own")):
-            if names:
-                print(f"differ and are not searched, since {why}: {', '.join(names)}")
-        return along_changes(commit_at(source.path, revision), ENV, found.changes, (), found.changes)
     if not row.image:
         raise UsageError(
             f"row {row.row} runs in no container, so that no image can be its culprit",
@@ -142,6 +146,21 @@ def _search_range(source: CheckoutSource, options: BisectOptions, revision: str,
 
     dated = images_between(options.good or "", options.bad or "")
     return along_images(commit, [(image.image, image.note) for image in dated])
+
+
+def _changes(options: BisectOptions, row: Row) -> tuple[tuple[Change, ...], Mapping[tuple[str, str], str]]:
+    """What differs between the two environments, and the directories of packages. Says what is not searched."""
+    ends = (options.good or "", options.bad or "", options.label, row.row)
+    layers: Mapping[tuple[str, str], str] = {}
+    if options.axis == ENV:
+        found = changed_variables(*ends)
+    else:
+        packages = changed_packages(*ends)
+        found, layers = packages.found, packages.directories
+    for why, names in found.left_out.items():
+        if names:
+            print(printable(f"not searched, since {why}: {', '.join(names)}"))
+    return found.changes, layers
 
 
 def _overlay(source: CheckoutSource, axis: str) -> OverlaySource:

@@ -118,7 +118,7 @@ class Bisection:
             in_doubt = len(self.blocked_streaks.get(host, ())) >= _BLOCKED_ELSEWHERE
             chosen = self.goal.graph.bad if in_doubt else position
             point, must = self.search.points[chosen], chosen == self.goal.graph.bad
-            commit_runs.append(CommitRun(chosen, point.sha, host, must, point.image, point.overlay, point.env))
+            commit_runs.append(CommitRun(chosen, point.sha, host, must, point.image, point.overlay, point.values))
         run_commits(self.work, commit_runs, self.print_line, self._record)
 
     def _record(self, observation: Observation) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ci_tasks.checkout.commits import Commit
 from ci_tasks.features.failures.bisection import report
-from ci_tasks.features.failures.bisection.axis import Change, SearchRange, along_changes
+from ci_tasks.features.failures.bisection.axis import PACKAGES, Change, SearchRange, along_changes
 from ci_tasks.features.failures.bisection.bisection import (
     EXIT_CODES,
     FOUND,
@@ -18,7 +18,8 @@ from ci_tasks.features.failures.bisection.bisection import (
     CulpritCandidate,
 )
 from ci_tasks.features.failures.bisection.bisection_state import BisectionKey, open_state
-from ci_tasks.features.failures.bisection.observations import BEFORE_GOOD, Observation
+from ci_tasks.features.failures.bisection.observations import BEFORE_GOOD, FAIL, Observation
+from ci_tasks.features.failures.bisection.packages import shown_use
 from ci_tasks.features.failures.bisection.run_commits import RowUnderTest
 from ci_tasks.features.failures.bisection.strategy import (
     FAILS_AT_GOOD,
@@ -114,9 +115,17 @@ class ChangeSearch:
             return self._unclear(bisection, stage, decision)
 
     def _found(self, bisection: Bisection, stage: Stage, probability: float) -> BisectionResult:
-        changes = [str(change) for change in stage.needed]
+        changes = [self._described(change, bisection) for change in stage.needed]
         bisection.print_line("\n".join(report.changes_found(changes, probability, self.runs)))
         return self._result(FOUND, (self._candidate(stage.needed, probability),))
+
+    def _described(self, change: Change, bisection: Bisection) -> str:
+        """A package with what the probe saw of it in the last run that failed with it."""
+        if self.axis != PACKAGES:
+            return str(change)
+        failed = [each.run for each in bisection.observations if each.kind == FAIL and each.run]
+        seen = shown_use(failed[-1], [change.name])[change.name] if failed and change.bad else ""
+        return f"{change}{f' ({seen})' if seen else ''}"
 
     def _unclear(self, bisection: Bisection, stage: Stage, decision: Undecided | InvalidRange) -> BisectionResult:
         """Each candidate with what is needed beside it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci_tasks.agent.run_directory import RunDir, read_plan
@@ -25,25 +25,31 @@ _UNUSABLE = re.compile(r"[\x00-\x08\x0e-\x1f]|\$\{\{")  # nothing that a workflo
 
 
 @dataclass(frozen=True)
-class ChangedVariables:
-    """`secret` and `own` are the names of those that differ and are not searched."""
+class ChangedEnvironment:
+    """`left_out` are names that differ and are not searched, by the reason."""
 
     changes: tuple[Change, ...]
-    secret: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def changed_variables(good: str, bad: str, label: str, row: str) -> ChangedVariables:
+def changed_variables(good: str, bad: str, label: str, row: str) -> ChangedEnvironment:
     """Those of which a value differs. `good` and `bad` are runs of the row, or files. Raises UsageError."""
     old, new = (_variables(name, option, label, row) for option, name in (("--good", good), ("--bad", bad)))
     names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     secret = tuple(name for name in names if any(_is_secret(name, side.get(name) or "") for side in (old, new)))
     own = tuple(name for name in names if name not in secret and _is_own(name, old, new))
-    chosen = [name for name in names if name not in secret and name not in own]
-    if not chosen:
-        why = f"; not searched: {', '.join((*secret, *own))}" if names else ""
-        raise UsageError(f"no variable differs between {good} and {bad}{why}", hint="`ci-tasks diff` shows what does")
-    return ChangedVariables(tuple(Change(name, old.get(name), new.get(name)) for name in chosen), secret, own)
+    changes = [Change(name, old.get(name), new.get(name)) for name in names if name not in secret and name not in own]
+    left_out = {"they may be secrets": secret, "a machine or a run has its own": own}
+    return checked(ChangedEnvironment(tuple(changes), left_out), "variable", good, bad)
+
+
+def checked(found: ChangedEnvironment, what: str, good: str, bad: str) -> ChangedEnvironment:
+    """Raises UsageError where there is nothing to search."""
+    if found.changes:
+        return found
+    names = [name for names in found.left_out.values() for name in names]
+    why = f"; not searched: {', '.join(names)}" if names else ""
+    raise UsageError(f"no {what} differs between {good} and {bad}{why}", hint="`ci-tasks diff` shows what does")
 
 
 def run_named(name: str, option: str, label: str, row: str) -> RunDir:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
+from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.records import BLOCKED as WAS_BLOCKED
 from ci_tasks.records import CANCELLED, LOST, PASSED, VACUOUS, RunRecord
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
@@ -44,7 +45,8 @@ class InterruptCount:
 @dataclass(frozen=True)
 class RowUnderTest:
     """What runs on every commit. `row` is the row's whole name; `signature` the failure that is looked for, if a person
-    named it; `overlay` the name of the overlay whose commits are searched."""
+    named it; `overlay` the name of the overlay whose commits are searched; `layers` are the directories of the packages
+    that are searched, by name and version."""
 
     repo: str
     workflow: str | None
@@ -56,12 +58,18 @@ class RowUnderTest:
     events: EventStream | None = None
     probe: bool = True
     overlay: str = ""
+    layers: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def layers_of(self, versions: Mapping[str, str | None]) -> tuple[OverlaySource, ...]:
+        """Those versions, laid over what is installed."""
+        found = {name: self.layers.get((name, version)) for name, version in versions.items() if version}
+        return tuple(OverlaySource(name, path) for name, path in found.items() if path)
 
 
 @dataclass(frozen=True)
 class CommitRun:
-    """A commit to run on a host, in `image` if it names one, with the overlay's commit `overlay` and variables, `env`.
-    `must`: a commit without the row is no answer, but an error."""
+    """A commit to run on a host, in `image` if it names one, with the overlay's commit `overlay`, and with `values`: of
+    variables, or versions of packages. `must`: a commit without the row is no answer, but an error."""
 
     position: int
     sha: str
@@ -69,7 +77,7 @@ class CommitRun:
     must: bool = False
     image: str = ""
     overlay: str = ""
-    env: Mapping[str, str | None] = field(default_factory=dict)
+    values: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class RunCancelled(Exception):
@@ -174,10 +182,12 @@ def run_commit(
     try:
         if commit_run.overlay:
             given = given.with_overlay_at(work.overlay, commit_run.overlay)
+        given = given.under(GivenValues(overlays=work.layers_of(commit_run.values)))
+        env = {} if work.layers else commit_run.values
         source = open_source(work.repo, commit_run.sha, work.workflow, given)
         image = commit_run.image or work.image
         request = RunRequest(
-            work.label, None, commit_run.host, image=image, env=commit_run.env, rows=(work.row,), probe=work.probe
+            work.label, None, commit_run.host, image=image, env=env, rows=(work.row,), probe=work.probe
         )
         done = execute_label(
             source,

@@ -319,7 +319,7 @@ class ChangeRuns(Runs):
 
     def __call__(self, work: RowUnderTest, commit_runs: Sequence[CommitRun], *more: Any) -> None:
         for commit_run in commit_runs:
-            self.says = lambda at, host, env=commit_run.env: (FAIL, "broken#1") if self.fails(env) else (PASS, "")  # type: ignore[misc]
+            self.says = lambda at, host, env=commit_run.values: (FAIL, "broken#1") if self.fails(env) else (PASS, "")  # type: ignore[misc]
             super().__call__(work, [commit_run], *more)
 
 
@@ -335,9 +335,9 @@ def environments(tmp_path: Path) -> dict[str, object]:
 
 CULPRITS = [
     (("V03",), ["V03: old -> new"]),
-    (("V00",), ["V00: not set -> new"]),
+    (("V00",), ["V00: absent -> new"]),
     (("V02", "V09"), ["V02: old -> new", "V09: old -> new"]),
-    (("V01", "V04", "V11"), ["V01: old -> new", "V04: old -> new", "V11: old -> not set"]),
+    (("V01", "V04", "V11"), ["V01: old -> new", "V04: old -> new", "V11: old -> absent"]),
 ]
 
 
