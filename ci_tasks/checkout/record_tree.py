@@ -82,6 +82,10 @@ def _with_overlays(
                 made.append(describe_overlay(overlay, path, trees[-1].checkout, trees[-1].target.git_dir))
             git.run("update-index", "--add", "--cacheinfo", f"160000,{trees[-1].checkout.commit},{path}")
         check_distinct(made)
+        if builds := "".join(f"{overlay.name}={overlay.build}\n" for overlay in made if overlay.build):
+            # Runs of one tree count as runs of one state, and what was built is another one.
+            blob = git.run("hash-object", "-w", "--stdin", input=os.fsencode(builds)).decode().strip()
+            git.run("update-index", "--add", "--cacheinfo", f"100644,{blob},{OVERLAYS}/.builds")
         tree = git.text("write-tree")
         commit = git.text("commit-tree", "-p", top.checkout.commit, "-m", _WITH_OVERLAYS, tree)
     checkout = replace(top.checkout, commit=commit, tree=tree, overlays=tuple(made), own_tree=top.checkout.tree)
