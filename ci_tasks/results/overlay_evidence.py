@@ -101,7 +101,7 @@ def with_overlay_uses(
         return record
     *earlier, last = record.attempts
     attempts = (*earlier, replace(last, status=BLOCKED, reason=problem))
-    return replace(record, status=BLOCKED, reason=problem, attempts=attempts)
+    return replace(record, status=BLOCKED, reason=problem, attempts=attempts, triage=None)
 
 
 def _built_files(text: str) -> str:

@@ -151,8 +151,10 @@ def compiled_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_compiled_modules_that_the_tree_lacks_are_the_installed_ones(trees: Path, compiled_module: Path) -> None:
-    """Also with an editable install's finder; what the tree has itself is its own, for whatever Python it was built."""
+    """Also with its source in the working directory. What the tree has is its own, whatever Python it was built for."""
     name = compiled_module.name
+    (trees / "source/spam").mkdir(parents=True)
+    (trees / "source/spam/__init__.py").write_text("")
     for place in ("installed/spam/sub", "installed/ns/core", "installed/spam", "overlay/spam/sub"):
         (trees / place / name).write_bytes(compiled_module.read_bytes())
     (trees / "installed/spam/libspam.so.1").write_text("opened by its path")
@@ -163,6 +165,7 @@ def test_compiled_modules_that_the_tree_lacks_are_the_installed_ones(trees: Path
     dist.mkdir()
     (dist / "RECORD").write_text("spam/__init__.py,,\nspam_ops.abi3.so,sha256=x,9\n")
     code = """
+import sys; sys.path.insert(0, sys.argv[1] + "/source")
 PROBE
 import spam._c, spam.sub._c, ns.core._c, importlib.util
 print(*(name.__file__.split("/")[-4 if name is not spam._c else -3] for name in (spam._c, spam.sub._c, ns.core._c)))

@@ -68,8 +68,9 @@ class OverlayFinder:
     def own_file(self, name: str, path: str) -> bool:
         return path.startswith(os.path.join(self.modules[name], ""))
 
-    def installed(self, name: str) -> str:
-        """The directory of a package as it is without the overlay; empty where there is none."""
+    def installed(self, name: str) -> "list[str]":
+        """The directories of other copies of the package, regular packages first: in a job's working directory there
+        may be one without what was compiled."""
         parts = name.split(".")
         places = [os.path.join(entry or ".", *parts) for entry in sys.path if isinstance(entry, str)]
         for finder in sys.meta_path:  # editable installs have one; PathFinder's places are those above
@@ -77,8 +78,7 @@ class OverlayFinder:
                 spec = _ask(finder, name)
                 places += getattr(spec, "submodule_search_locations", None) or ()
         places = [place for place in places if os.path.isdir(place) and not self.own_file(name, place)]
-        regular = (place for place in places if os.path.exists(os.path.join(place, "__init__.py")))
-        return next(regular, places[0] if places else "")
+        return sorted(places, key=lambda place: not os.path.exists(os.path.join(place, "__init__.py")))
 
     def foreign_modules(self) -> "list[dict[str, Any]]":
         """Loaded modules of the overlays' packages that are not from there, but from another copy of the package: what
@@ -97,16 +97,15 @@ class OverlayFinder:
     def compiled_parts(self, name: str, directory: str) -> "dict[str, Any] | None":
         """The installed package, and its compiled files that the tree lacks; None where another process has noted
         them."""
-        installed = self.installed(name)
-        key = "%s%032x" % (OVERLAID, int.from_bytes(os.fsencode(name + "\0" + installed), "big") % ((1 << 127) - 1))
+        places = self.installed(name)
+        text = os.fsencode("\0".join([name, *places]))
+        key = "%s%032x" % (OVERLAID, int.from_bytes(text, "big") % ((1 << 127) - 1))
         try:
             os.close(os.open(os.path.join(directory, key), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
         except OSError:
             return None
-        top = installed
-        for _ in name.split("."):
-            top = os.path.dirname(top)
-        files = {*_compiled_below(installed, top), *_compiled_of_record(name, top)} if installed else set()
+        found = [(place, _compiled_files(name, place)) for place in places]
+        installed, files = next((pair for pair in found if pair[1]), found[0] if found else ("", set()))
         missing = sorted(file for file in files if not _has_compiled(self.modules[name], file))
         return {"name": name, "installed": installed, "compiled": missing[:MAX_COMPILED], "count": len(missing)}
 
@@ -120,12 +119,13 @@ class CompiledFinder:
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         try:
             owner = self.overlays.owner(name)
-            installed = self.overlays.installed(owner) if owner and owner != name else ""
-            if installed:
+            for installed in self.overlays.installed(owner) if owner and owner != name else ():
                 from _frozen_importlib_external import ExtensionFileLoader, FileFinder
 
                 directory = os.path.join(installed, *name[len(owner) + 1 :].split(".")[:-1])
-                return FileFinder(directory, (ExtensionFileLoader, _suffixes())).find_spec(name)
+                spec = FileFinder(directory, (ExtensionFileLoader, _suffixes())).find_spec(name)
+                if spec is not None:
+                    return spec
         except Exception:
             pass
         return None
@@ -170,6 +170,13 @@ def _installed(name: str, own: "Any") -> "Any":
         if spec is not None:
             return spec if spec.loader is not None and spec.origin is not None else None
     return None
+
+
+def _compiled_files(name: str, installed: str) -> "set[str]":
+    top = installed
+    for _ in name.split("."):
+        top = os.path.dirname(top)
+    return {*_compiled_below(installed, top), *_compiled_of_record(name, top)}
 
 
 def _is_compiled(file: str) -> bool:
