@@ -244,7 +244,8 @@ class _TreeComparison:
         )
 
     def _base_title(self) -> str:
-        commit = self.base.tree.checkout.commit[:12]
+        base = self.base.tree.checkout
+        commit = (base.head or base.commit)[:12]  # `commit` has the overlays too
         parted = self.request.parted_from
         return f"{commit} ({f'where HEAD and {parted} part' if parted else self.request.base})"
 

@@ -36,7 +36,7 @@ def comparison(job: RecoveredJob, record: RunRecord, width: int | None = None) -
     environment = record.environment
     container = next(iter(environment.containers), ContainerState(""))
     ours = record.checkout
-    commit = "" if ours is None else ours.title if ours.dirty else ours.commit[:12]
+    commit = "" if ours is None else ours.title if ours.dirty else (ours.head or ours.commit)[:12]
     gpus = [gpu.name for gpu in environment.gpus]
     body = [
         ("commit", job.commit[:12], commit),

@@ -158,7 +158,7 @@ def _conclude(
 
 def _with_statement(record: RunRecord, source: CheckoutSource) -> RunRecord:
     """The record with the statement that failed, of a tree that is a commit of the checkout."""
-    commit = record.checkout.commit if record.checkout is not None and not record.checkout.dirty else ""
+    commit = record.checkout.head if record.checkout is not None and not record.checkout.dirty else ""
     if record.triage is None or not commit:
         return record
     return replace(record, triage=with_statement(record.triage, source.path, commit))
@@ -167,7 +167,7 @@ def _with_statement(record: RunRecord, source: CheckoutSource) -> RunRecord:
 def _without_code_deviation(record: RunRecord, recovered: RecoveredJob) -> RunRecord:
     """The record, without the difference in code where there is none: CI's own commit ran."""
     checkout = record.checkout
-    if checkout is None or not recovered.commit or checkout.commit != recovered.commit or checkout.dirty:
+    if checkout is None or not recovered.commit or checkout.head != recovered.commit or checkout.dirty:
         return record
     return replace(record, deviations=tuple(item for item in record.deviations if item.what != "code"))
 
