@@ -76,7 +76,9 @@ def likely_causes(
 
 def proof(axis: str, old: RunSide, new: RunSide) -> str:
     """The command that runs the new side with this input of the old one; "" where no option sets it alone."""
-    if not new.label or not new.row:
+    if not new.label or not new.row or new.label.startswith("-"):
+        return ""
+    if not all(overlay.path for overlay in new.overlays.values()):
         return ""
     others = {name: overlay for name, overlay in new.overlays.items() if f"{OVERLAY}{name}" != axis}
     row = f"{shlex.quote(new.label)} --only {shlex.quote(new.row)}{_with(others)}"

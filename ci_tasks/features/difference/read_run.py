@@ -97,7 +97,11 @@ def _of_record(
         image=record.environment.digest or "",
         repository=checkout.path if checkout else "",
         overlays={
-            each.name: OverlaySide(each.path, "" if each.dirty else _commit(each.head), each.build) for each in overlays
+            # Of a run that was not begun here the directory is another machine's, and its build is nobody's command.
+            each.name: OverlaySide(each.path, "" if each.dirty else _commit(each.head), each.build)
+            if plan is not None
+            else OverlaySide()
+            for each in overlays
         },
         inputs=_inputs(record, plan, revisions),
         triage=record.triage,

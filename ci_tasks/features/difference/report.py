@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -36,13 +37,13 @@ def text(compared: SideBySide, width: int | None = None) -> list[str]:
     if result.causes:
         lines += [*paragraph(f"Likely causes, in this order: {RULE}.", width)]
         for number, cause in enumerate(result.causes, 1):
-            lines += paragraph(f"{number}. {cause.axis}: {cause.why}", width, "   ")
+            lines += paragraph(_one_line(f"{number}. {cause.axis}: {cause.why}"), width, "   ")
             lines += [f"   to prove it: {_one_line(cause.proof)}"] if cause.proof else []
         lines.append("")
     elif result.outputs:
         lines += ["No input that was seen on both sides differs: what is not seen may, or the row is flaky.", ""]
-    lines += paragraph(f"The same: {', '.join(result.same) or 'nothing that was seen'}", width)
-    lines += paragraph(f"Not seen: {'; '.join(result.not_seen)}", width) if result.not_seen else []
+    lines += paragraph(_one_line(f"The same: {', '.join(result.same) or 'nothing that was seen'}"), width)
+    lines += paragraph(_one_line(f"Not seen: {'; '.join(result.not_seen)}"), width) if result.not_seen else []
     return lines
 
 
@@ -62,8 +63,7 @@ def markdown(compared: SideBySide) -> list[str]:
             lines += [f"**{title}**", "", _row(head), _row(("---",) * 4), *map(_row, rows), ""]
     for number, cause in enumerate(result.causes, 1):
         lines.append(
-            f"{number}. **{_cell(cause.axis)}**: {_cell(cause.why)}"
-            + (f" `{_one_line(cause.proof)}`" if cause.proof else "")
+            f"{number}. **{_cell(cause.axis)}**: {_cell(cause.why)}" + (f" {_code(cause.proof)}" if cause.proof else "")
         )
     lines += ["", f"The same: {_cell(', '.join(result.same) or 'nothing that was seen')}."]
     lines += [f"Not seen: {_cell('; '.join(result.not_seen))}."] if result.not_seen else []
@@ -163,6 +163,13 @@ def _name(each: OutputDifference) -> str:
 def _one_line(text: str) -> str:
     """What a job, a log or a record from elsewhere says must break no table and move no cursor."""
     return printable(" ".join(text.split()))
+
+
+def _code(command: str) -> str:
+    """Between more backticks than it has itself, or it would end there."""
+    line = _one_line(command)
+    ticks = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    return f"{ticks}{line}{ticks}" if len(ticks) == 1 else f"{ticks} {line} {ticks}"
 
 
 def _row(cells: Sequence[str]) -> str:

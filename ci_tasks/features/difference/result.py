@@ -17,9 +17,10 @@ NO_VALUE = "–"  # a name that one side does not have
 
 @dataclass(frozen=True)
 class OverlaySide:
-    """Where a side's overlay was, at which commit, "" with uncommitted changes, and the command of its build."""
+    """Where a side's overlay was, "" where that is not known here; its commit, "" with uncommitted changes; and the
+    command of its build."""
 
-    path: str
+    path: str = ""
     commit: str = ""
     build: str = ""
 

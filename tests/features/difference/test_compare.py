@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 
 from ci_tasks.features.difference.compare import compare_runs
+from ci_tasks.features.difference.diff_runs import SideBySide
+from ci_tasks.features.difference.report import markdown, text
 from ci_tasks.features.difference.result import InputDifference, OutputDifference, OverlaySide, RunSide
 from ci_tasks.records import FailureEvidence, Triage
 from ci_tasks.results.metrics import Series
@@ -233,6 +235,31 @@ def test_environments_are_searched_between_two_runs_that_are_kept(axis: str) -> 
     rev = f"--rev {'1' * 40}"
     assert cause.proof == f"ci-tasks bisect ckpt --only row --axis {axis} --good old --bad new --host h100a {rev}"
     assert [each.proof for each in compare_runs(replace(old, is_kept=False), new).causes] == [""]
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        replace(NEW, overlays={"sglang": OverlaySide()}),
+        replace(NEW, label="--build=sglang=true", overlays={"sglang": OverlaySide("/sglang")}),
+    ],
+    ids=["an overlay of another machine", "a label that would be an option"],
+)
+def test_what_another_side_claims_is_no_command(new: RunSide) -> None:
+    causes = compare_runs(OLD, replace(new, inputs=EVERY, head="2" * 40)).causes
+    assert causes and not any(cause.proof for cause in causes)
+
+
+def test_what_a_record_says_breaks_no_line() -> None:
+    evil = "x\x1b[2J\r\n## `$(id)`"
+    new = replace(
+        NEW, id=evil, overlays={"a": OverlaySide("/a")}, inputs={**EVERY, f"overlay:{evil}": {"commit": evil}}
+    )
+    compared = SideBySide(replace(OLD, host=evil), new, compare_runs(replace(OLD, host=evil), new))
+    lines = [*text(compared), *markdown(compared)]
+    assert all(line.isprintable() for line in lines) and not any(line.startswith("## ") for line in lines)
+    [command] = [line for line in markdown(compared) if line.startswith("1. **host**") or "--host 'x" in line][:1]
+    assert command.count("``") == 2, "the command's own backtick does not end it"
 
 
 @pytest.mark.parametrize(("axis", "new", "command"), PROOFS)
