@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.cli.options import (
+    BUILD,
     DETACH,
     EVENTS,
     HOST,
@@ -18,6 +19,7 @@ from ci_tasks.cli.options import (
     NODES,
     REPEAT,
     TIMEOUT,
+    WITH,
     Option,
     flag_of,
     number,
@@ -114,6 +116,12 @@ class VerlOptions:
     env: tuple[str, ...] = repeatable("a variable for the wrapper; may be repeated", "NAME=VALUE").field()
     override: tuple[str, ...] = repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()
     test: tuple[str, ...] = repeatable("a test of Bridge, from its root; may be repeated", "FILE").field()
+    with_: tuple[str, ...] = WITH.field(
+        nox=False,
+        last=False,
+        excludes=(("base", "an overlay may change between the trainings that are compared", "leave one of them out"),),
+    )
+    build: tuple[str, ...] = BUILD.field(nox=False, last=False)
     plan: bool = switch("write what would run, print every training, and stop").field()
     detach: bool = DETACH.field(
         help="start the run and return at once; `attach` ends with the summary",
@@ -133,6 +141,7 @@ def verl(options: VerlOptions) -> int:
     ci-tasks verl --level 1 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a,h100b --image IMAGE --timeout 60
     ci-tasks verl --level 5 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --detach
     ci-tasks verl --level 5 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --base main --repeat 5
+    ci-tasks verl --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --with megatron-core=~/Megatron-LM
     ci-tasks verl --level 5 --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim --no-reward-model
 
     Prints the summary for the pull request. Exit code 0 if the level passed, 1 if it failed, 4 if it is not proven,
@@ -177,21 +186,25 @@ def _compare(options: VerlOptions, request: VerlRequest, config: Config) -> int:
 
 def _request_of(options: VerlOptions) -> VerlRequest:
     """What the flow takes. Raises UsageError."""
+    from ci_tasks.cli.given_options import overlay_sources
     from ci_tasks.features.verl.run_levels import VerlRequest
 
+    overlays = overlay_sources(options.with_, options.build)
+    with_ = tuple(f"{overlay.name}={overlay.path}" for overlay in overlays)
     bridge, verl = (Path(tree).expanduser().absolute() for tree in (options.bridge, options.verl))
     return VerlRequest(
         request=_level_request(options),
         bridge=bridge,
         verl=verl,
         host=options.host,
-        command=command_line(replace(options, bridge=str(bridge), verl=str(verl))),
+        command=command_line(replace(options, bridge=str(bridge), verl=str(verl), with_=with_)),
         image=options.image,
         data=options.data,
         baseline=Path(options.baseline).expanduser() if options.baseline else None,
         keep=options.keep,
         detach=options.detach,
         minutes=options.timeout,
+        overlays=overlays,
     )
 
 

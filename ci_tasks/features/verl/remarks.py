@@ -10,9 +10,10 @@ from pathlib import Path
 
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.features.verl.levels.script import command
+from ci_tasks.given_values import OverlaySource
 from ci_tasks.records import PlanEntry, PlannedRun
 
-_MEGATRON = "3rdparty/Megatron-LM"
+_MEGATRON, _CORE = "3rdparty/Megatron-LM", "megatron/core"
 _DATA_SCRIPT = "examples/data_preprocess/gsm8k.py"
 _DUMMY_SCRIPT = "scripts/init_random_model.py"
 _ENGINES = {"sglang": r"sglang|sgl(?![a-z])", "trtllm": r"trt-?llm|tensorrt", "vllm": r"vllm"}
@@ -33,9 +34,9 @@ def of_image(image: str, engine: str) -> Iterator[str]:
         )
 
 
-def of_trees(bridge: Path, verl: Path, request: LevelRequest) -> Iterator[str]:
+def of_trees(bridge: Path, verl: Path, request: LevelRequest, overlays: Sequence[OverlaySource] = ()) -> Iterator[str]:
     """What the trees lack of what the level uses."""
-    if not _has_content(bridge / _MEGATRON):
+    if not _has_content(bridge / _MEGATRON) and not any((Path(each.path) / _CORE).is_dir() for each in overlays):
         yield (
             f"{bridge} has an empty {_MEGATRON}: megatron.core will be that of the image, not the one that Bridge pins;"
             f" `git -C {bridge} submodule update --init {_MEGATRON}`"

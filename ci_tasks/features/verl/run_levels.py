@@ -21,6 +21,7 @@ from ci_tasks.features.verl.levels.script import BRIDGE, VERL
 from ci_tasks.features.verl.levels.summary import Summary
 from ci_tasks.features.verl.remarks import LevelPlanEntry
 from ci_tasks.features.verl.run_summary import RESULT_CODES, conclude, read_baseline
+from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.records import CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, PlannedRun
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource
@@ -37,7 +38,7 @@ class VerlRequest:
     """Where the levels run. `data` is a directory of the host with data and models, which the container sees
     under the same path; `baseline` is the log of another run of level 5; `command` repeats this one. `minutes` is the
     longest that the run may take, None for what the host or the level says. `bridge_revision` is taken instead of
-    Bridge's working tree."""
+    Bridge's working tree. `overlays` are laid over other packages of the image."""
 
     request: LevelRequest
     bridge: Path
@@ -51,6 +52,7 @@ class VerlRequest:
     keep: bool = False
     detach: bool = False
     minutes: float | None = None
+    overlays: tuple[OverlaySource, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,10 @@ def trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnde
             contained=contained,
         )
         job = workflow(options.request, planned, environment)
-        source = CheckoutSource(trees, f"{options.bridge} and {options.verl}", job, unlike_disk=unlike_disk(made))
+        given = GivenValues(overlays=options.overlays)
+        source = CheckoutSource(
+            trees, f"{options.bridge} and {options.verl}", job, given=given, unlike_disk=unlike_disk(made)
+        )
         yield TreesUnderTest(source, _context(options, made, planned, scripts), planned, environment)
 
 
@@ -184,7 +189,7 @@ def _context(
 ) -> LevelContext:
     known = [
         *remarks.of_image(options.image or "", planned[0].env["ENGINE"]),
-        *remarks.of_trees(options.bridge, options.verl, options.request),
+        *remarks.of_trees(options.bridge, options.verl, options.request, options.overlays),
     ]
     return LevelContext(
         request=options.request,
@@ -202,6 +207,12 @@ def _context(
 def _check_trees(options: VerlRequest, planned: Sequence[Training]) -> dict[str, str]:
     """Both checkouts are what they are said to be. Returns the texts of verl's scripts by their path."""
     texts: dict[str, str] = {}
+    for overlay in options.overlays:
+        if (Path(overlay.path) / BRIDGE_HAS).is_dir() or (Path(overlay.path) / VERL).is_dir():
+            raise UsageError(
+                f"--with {overlay.name}: {overlay.path} is a tree of Bridge or of verl, which the level has already",
+                hint="--bridge DIR and --verl DIR name these; --with is for what they use, such as megatron-core",
+            )
     if not (options.bridge / BRIDGE_HAS).is_dir():
         raise CheckoutError(
             f"{options.bridge} is no Megatron-Bridge: it has no {BRIDGE_HAS}", hint="--bridge DIR names it"

@@ -87,7 +87,10 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
             context.scripts,
         )
     )
-    summary = replace(judged, limitations=(*judged.limitations, *context.remarks))
+    overlays = (
+        f"{item.what}: {item.here}; {item.why}" for item in record.deviations if item.what.startswith("overlay ")
+    )
+    summary = replace(judged, limitations=(*judged.limitations, *context.remarks, *overlays))
     for name, text in (
         ("summary.txt", "\n".join(report.text(summary)) + "\n"),
         ("summary.md", report.markdown(summary)),

@@ -176,6 +176,8 @@ REFUSED = [
     (["--env", "novalue"], "--env takes NAME=VALUE"),
     (["--level", "4"], "level 4 needs what activates the feature"),
     (["--bridge", "tiny-verl"], "is no Megatron-Bridge"),
+    (["--with", "verl=tiny-verl"], "is a tree of Bridge or of verl, which the level has already"),
+    (["--with", "megatron-core=.", "--base", "HEAD"], "--with and --base cannot be combined"),
     (["--verl", "tiny-bridge"], "has no tests/special_e2e/run_ppo_trainer_megatron.sh"),
     (["--host", "nowhere"], "unknown host 'nowhere'"),
     (["--host", "box,local"], "do not run one and the same level"),
@@ -190,6 +192,20 @@ REFUSED = [
     (["--baseline", "gone.log"], "which is no file"),
     (["--baseline", str(support.ROOT / "README.md")], "has no critic/rewards/mean of any step"),
 ]
+
+
+def test_megatron_core_may_be_a_tree_of_its_own(pair: Any) -> None:
+    """Whatever PYTHONPATH says, in the driver and in the workers."""
+    shutil.copytree(pair.checkout / "tiny-bridge/3rdparty/Megatron-LM", pair.checkout / "lm")
+    result = pair.verl(
+        "--level", "0", "--with", f"megatron-core={pair.checkout}/lm", "--build", "megatron-core=touch made"
+    )
+    assert result.code == 0, result.out + result.err
+    [core] = [line for line in result.out.splitlines() if line.startswith("- shown: one Megatron-LM in every process")]
+    assert "/.ci-tasks-overlays/megatron-core/megatron/core/__init__.py" in core
+    limitations = result.out[result.out.index("\nLimitations:") :]
+    assert re.search(r"- overlay megatron-core: .* shown: all \d processes that were seen to import it", limitations)
+    assert re.search(r"- overlay megatron-core: build: touch made; it wrote made \(sha256 ", limitations)
 
 
 def test_bad_input_is_a_clear_error_and_nothing_runs(pair: Any) -> None:
