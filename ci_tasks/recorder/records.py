@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -53,11 +53,6 @@ class LaunchCall:
         return self.target.rpartition(".")[2]
 
     @property
-    def unknown(self) -> tuple[str, ...]:
-        """The parts of the arguments that are not known."""
-        return tuple(dict.fromkeys(unknown_parts([*self.args, *self.kwargs.values()])))
-
-    @property
     def commands(self) -> list[list[str]]:
         """The words of each command that the standard library was asked to start; [] for other calls."""
         command = self.args[0] if self.args else self.kwargs.get("args", self.kwargs.get("cmd"))
@@ -101,18 +96,6 @@ class Recording:
     doc: str = ""
     origin: str = READ
     problem: str = ""
-
-
-def unknown_parts(value: Value) -> Iterator[str]:
-    """Every ⟨part⟩ of a value, however deep."""
-    if isinstance(value, str):
-        yield from UNKNOWN.findall(value)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from unknown_parts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from unknown_parts(item)
 
 
 def shell_split(text: str) -> list[str]:

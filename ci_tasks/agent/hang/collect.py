@@ -21,7 +21,6 @@ from ..codec import RecordError, from_json, to_json
 from ..containers.run_containers import RunContainer, RunContainers
 from ..exit_gate import masked_record
 from ..files import replace_file
-from ..host_queries import ask
 from ..job_environment import secret_values
 from ..probe.evidence import read_evidence
 from ..probe.records import ProcessEvidence
@@ -33,7 +32,6 @@ from .programs import PySpy, find_py_spy
 SECONDS = 55.0  # for everything
 INSPECT_SECONDS = 38.0  # for the processes of the host, or of one container
 DUMP_SECONDS = 8.0  # for torch to write its flight recorder
-QUERY_SECONDS = 10.0
 MAX_OUTPUT = 12 << 20  # bytes from one container
 MAX_DEAD = 64
 # Reads the text of these modules, options and a program from standard input: nothing is written into the container.
@@ -50,8 +48,6 @@ for name, size in header["modules"]:
     exec(compile(source.read(size), name + ".py", "exec"), module.__dict__)
 module.main(header["options"], source.read())
 """
-_GPUS = "--query-gpu=index,utilization.gpu,memory.used,power.draw"
-_PROCESSES = "--query-compute-apps=gpu_uuid,pid,used_memory"
 
 T = TypeVar("T")
 
@@ -68,7 +64,6 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     looks = [threads.call(_look_at_host, pids, py_spy)]
     containers, problems = _containers(run_dir)
     looks += [threads.call(_look_into, container, py_spy) for container in containers]
-    asked = threads.call(_ask_host)
     threads.join(began + SECONDS - DUMP_SECONDS - time.monotonic())
     facts = HangFacts(taken_at=round(time.time(), 3), reason=reason, request=request)
     for place, look in zip(["", *(container.name for container in containers)], looks):  # noqa: B905  # Python 3.8
@@ -76,15 +71,11 @@ def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
     facts = _since(_without_copies(facts), before)
     is_first = reason == "stall" and before is None  # of a job that may well go on; torch writes a line into its log
     dead, collectives, why = _evidence(paths, facts, 0.0 if is_first else DUMP_SECONDS)
-    gpus, gpu_processes, pressure = asked[0] if asked else ("", "", "")
     facts = replace(
         facts,
         seconds=round(time.monotonic() - began, 3),
         dead=dead,
         collectives=collectives,
-        gpus=gpus,
-        gpu_processes=gpu_processes,
-        memory_pressure=pressure,
         could_not=(*facts.could_not, *problems, *why),
     )
     _write(paths, masked_record(facts, secret_values(run_directory.read_plan(paths))))
@@ -161,22 +152,6 @@ def _containers(run_dir: str) -> Tuple[List[RunContainer], List[str]]:
     own = RunContainers(run_dir)
     found = [container for container in own.find() if container.running]
     return found, list(own.problems)
-
-
-def _ask_host() -> Tuple[str, str, str]:
-    """(GPUs, their processes, memory pressure); empty where there is no such thing."""
-    queries = {
-        "gpus": ["nvidia-smi", _GPUS, "--format=csv,noheader"],
-        "processes": ["nvidia-smi", _PROCESSES, "--format=csv,noheader"],
-    }
-    answers = ask(queries, QUERY_SECONDS)
-    gpus, users = (answers[name].out if answers[name].code == 0 else "" for name in ("gpus", "processes"))
-    try:
-        with open("/proc/pressure/memory", encoding="ascii") as source:
-            pressure = source.read(1000)
-    except (OSError, ValueError):
-        pressure = ""
-    return gpus[: 1 << 14], users[: 1 << 14], pressure
 
 
 def _with_look(facts: HangFacts, place: str, look: List[Inspection]) -> HangFacts:

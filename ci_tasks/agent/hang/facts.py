@@ -119,7 +119,6 @@ class RecordedCollective:
     operation: str
     number: int
     state: str = ""
-    last_completed: int = -1
     group: str = ""
     sizes: str = ""
     members: Tuple[int, ...] = ()
@@ -147,9 +146,6 @@ class HangFacts:
     sources: Mapping[str, str] = field(default_factory=dict)
     ras: Mapping[str, str] = field(default_factory=dict)
     collectives: Tuple[RecordedCollective, ...] = ()
-    gpus: str = ""
-    gpu_processes: str = ""
-    memory_pressure: str = ""
     could_not: Tuple[str, ...] = ()
 
 

@@ -64,8 +64,6 @@ def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]
     if not collectives:
         return None
     newest = max(collectives, key=lambda entry: (_int(entry, "record_id"), _number(entry)))
-    group = _group(newest)
-    done = [_number(entry) for entry in collectives if entry.get("state") == "completed" and _group(entry) == group]
     operation, peer = _operation(newest)
     members = _members(data, newest)
     return RecordedCollective(
@@ -73,8 +71,7 @@ def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]
         operation=operation,
         number=_number(newest),
         state=str(newest.get("state") or "")[:50],
-        last_completed=max(done, default=-1),
-        group=group,
+        group=_group(newest),
         sizes=_sizes(newest),
         members=members,
         peer=members[peer] if 0 <= peer < len(members) else peer,

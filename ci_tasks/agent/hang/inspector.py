@@ -303,7 +303,7 @@ def compact(text: str) -> str:
 
 
 def _compact_thread(thread: Any) -> _Json:
-    values = {key: thread.get(key) for key in ("thread_id", "thread_name", "os_thread_id", "owns_gil")}
+    values = {key: thread.get(key) for key in ("thread_id", "thread_name", "os_thread_id")}
     frames = thread.get("frames") or []
     if len(frames) > 120:
         frames = frames[:100] + frames[-20:]

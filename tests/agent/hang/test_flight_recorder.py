@@ -27,7 +27,7 @@ def entry(number: int, state: str) -> dict[str, object]:
 
 def test_the_last_collective_that_was_begun() -> None:
     content = pickle.dumps({"version": "2.5", "entries": [entry(5, "completed"), entry(6, "scheduled")]}, protocol=2)
-    assert newest_collective(content, 3) == RecordedCollective(3, "all_reduce", 6, "scheduled", 5, "0 default_pg")
+    assert newest_collective(content, 3) == RecordedCollective(3, "all_reduce", 6, "scheduled", "0 default_pg")
 
 
 @pytest.mark.parametrize(
@@ -35,15 +35,15 @@ def test_the_last_collective_that_was_begun() -> None:
     [
         (
             {"input_sizes": [[1024, 4], [8]], "input_dtypes": ["Float", "Int"]},
-            RecordedCollective(3, "all_reduce", 6, "scheduled", -1, "0 default_pg", "1024x4 Float, 8 Int", (2, 3)),
+            RecordedCollective(3, "all_reduce", 6, "scheduled", "0 default_pg", "1024x4 Float, 8 Int", (2, 3)),
         ),
         (
             {"profiling_name": "nccl:recv 1<-0", "is_p2p": True, "p2p_seq_id": 9},
-            RecordedCollective(3, "recv", 9, "scheduled", -1, "0 default_pg", "", (2, 3), peer=2),
+            RecordedCollective(3, "recv", 9, "scheduled", "0 default_pg", "", (2, 3), peer=2),
         ),
         (
             {"input_sizes": [["x"]], "input_dtypes": ["Float"], "process_group": ("7", "tp")},
-            RecordedCollective(3, "all_reduce", 6, "scheduled", -1, "7 tp"),
+            RecordedCollective(3, "all_reduce", 6, "scheduled", "7 tp"),
         ),
     ],
     ids=["sizes", "a message", "what is no data of torch's"],

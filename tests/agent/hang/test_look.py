@@ -148,13 +148,13 @@ def test_the_answer_to_a_request_is_waited_for(run: RunDir) -> None:
         while not Path(run.hang_request).exists():
             time.sleep(0.01)
         Path(run.hang).parent.mkdir()
-        Path(run.hang).write_text(to_json(HangFacts(request="abc", gpus="x")))
+        Path(run.hang).write_text(to_json(HangFacts(request="abc", machine="x")))
 
     thread = threading.Thread(target=agent, daemon=True)
     thread.start()
-    assert wait_for_look(run.path, "abc").gpus == "x"
+    assert wait_for_look(run.path, "abc").machine == "x"
     thread.join(10)
-    assert wait_for_look(run.path, "abc").gpus == "x", "a request that is repeated gets the same answer"
+    assert wait_for_look(run.path, "abc").machine == "x", "a request that is repeated gets the same answer"
 
 
 def test_a_link_in_the_place_of_the_directory_leads_nowhere(run: RunDir, tmp_path: Path) -> None:

@@ -62,11 +62,6 @@ class Process:
         return (words[0].rpartition("/")[2] if words else "") or self.facts.name
 
     @property
-    def cpu(self) -> float:
-        """Seconds of processor time per second."""
-        return sum(thread.cpu for thread in self.facts.threads) / max(self.seconds, 0.1)
-
-    @property
     def stays(self) -> bool:
         """Whether its main thread was in the same functions in both looks; lines of a loop may differ."""
         return self._functions is None or len(self._functions) < 2 or self._functions[0] == self._functions[1]

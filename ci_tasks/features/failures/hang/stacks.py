@@ -43,7 +43,6 @@ class Stack:
     name: str = ""
     tid: int | None = None
     main: bool = False
-    owns_gil: bool = False
 
     @property
     def python(self) -> tuple[StackFrame, ...]:
@@ -90,7 +89,7 @@ def _threads(threads: list[Any], pid: int) -> Iterable[Stack]:
         name, tid = str(thread.get("thread_name") or "")[:100], thread.get("os_thread_id")
         tid = tid if type(tid) is int else None
         main = name == "MainThread" if tid is None else tid == pid
-        yield Stack(read, name, tid, main, thread.get("owns_gil") is True)
+        yield Stack(read, name, tid, main)
 
 
 def _frame(value: Any) -> StackFrame | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -92,11 +91,6 @@ class Summary:
     preflight: tuple[Deliverable, ...] = ()
     curve: MetricCurve | None = None
     criteria: tuple[TrainingCriteria, ...] = ()
-
-    def deliverable(self, name: str) -> Deliverable:
-        """Raises KeyError for a name that is none of the five."""
-        by_name: Mapping[str, Deliverable] = {deliverable.name: deliverable for deliverable in self.deliverables}
-        return by_name[name]
 
     def public(self) -> dict[str, Any]:
         """The content of the summary as JSON."""
