@@ -363,6 +363,12 @@ class _HostsFileReader:
             message = f"host {host}: artifacts must be a list of absolute paths, as the job sees them"
             raise self.error(message, body.lines["artifacts"])
 
+        for ci, here in body.get("mounts", {}).items():
+            for path in (ci, here):
+                if not isinstance(path, str) or not path.startswith("/") or ":" in path:
+                    message = f"host {host}: mounts: {path!r} is not an absolute path without a colon"
+                    raise self.error(message, body["mounts"].lines[ci])
+
     def _check_secrets(self, host: str, body: Map) -> None:
         names = body.get("secrets", [])
         if not isinstance(names, list) or not all(

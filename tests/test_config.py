@@ -172,7 +172,14 @@ ERRORS = [
     ("hosts:\n  a:\n    stall_minutes: .nan\n", 3, "host a: stall_minutes must not be negative"),
     ("hosts:\n  a:\n    stall_minutes: soon\n", 3, "host a: stall_minutes must be a number, not 'soon'"),
     ("hosts:\n  a:\n    mounts: [/a, /b]\n", 3, "host a: mounts must be a mapping"),
-    ("hosts:\n  a:\n    mounts:\n      /a: [/b]\n", 4, "host a: mounts: /a must be text"),
+    ("hosts:\n  a:\n    mounts:\n      /a: [/b]\n", 4, "host a: mounts: ['/b'] is not an absolute path"),
+    ("hosts:\n  a:\n    mounts:\n      rel: /b\n", 4, "host a: mounts: 'rel' is not an absolute path"),
+    ("hosts:\n  a:\n    mounts:\n      /a: ~/b\n", 4, "host a: mounts: '~/b' is not an absolute path"),
+    (
+        "hosts:\n  a:\n    mounts:\n      /a: /b:c\n",
+        4,
+        "host a: mounts: '/b:c' is not an absolute path without a colon",
+    ),
     ("hosts:\n  a:\n    env:\n      A: 1\n      B: {C: 1}\n", 5, "host a: env: B must be text"),
     # Pools.
     ("pools:\n  p: [a]\n", 2, "pool p: unknown host 'a'"),

@@ -36,6 +36,8 @@ BAD = [
     "hosts: {a: {gpus: -1}}",
     "hosts: {a: {simulate: 1}}",
     "hosts: {a: {pull: sometimes}}",
+    "hosts: {a: {mounts: {data: /data}}}",
+    "hosts: {a: {mounts: {/data: ~/data}}}",
     "hosts: {a: {timeout_minutes: 0}}",
     "hosts: {a: {kind: local, address: box}}",
     "hosts: {a: {kind: local, partition: h100}}",
