@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ci_tasks.records import MachineTally
+from ci_tasks.results.rates import wilson
 
 SUSPECT = 0.01  # the corrected probability from which on a machine is named
 _NEWEST = 400  # counted runs of a row on which it is compared
-_INTERVAL = 0.95
-_HALVINGS = 40
 
 Unit = tuple[str, str]  # a machine, and the UUID of one of its GPUs; "" for the machine as a whole
 RowName = tuple[str, str]  # label and row
@@ -124,7 +123,7 @@ def tallies(runs: Sequence[MachineRun]) -> list[MachineTally]:
     result = []
     for (machine, uuid), test in tests.items():
         own = [run for run in runs if _has(run, (machine, uuid))]
-        low, high = interval(test.failed, test.runs)
+        low, high = wilson(test.failed, test.runs)
         index = newest[uuid][1] if uuid else None
         result.append(
             MachineTally(
@@ -162,14 +161,6 @@ def explain(suspect: Suspect, row: RowName, runs: Sequence[MachineRun]) -> str:
         f"{suspect.name} failed {words} {share} times, {others} {sum(run.failed for run in peers)} of {len(peers)}"
         f" (by chance: p = {chance})"
     )
-
-
-def interval(failed: int, runs: int) -> tuple[float, float]:
-    """The share of failures that is consistent with what was seen (Clopper and Pearson, 95 %)."""
-    tail = (1 - _INTERVAL) / 2
-    low = 0.0 if not failed else _root(lambda rate: 1 - _at_most(failed - 1, runs, rate), tail)
-    high = 1.0 if failed == runs else _root(lambda rate: -_at_most(failed, runs, rate), -tail)
-    return low, high
 
 
 def _worst(left: Sequence[CountedRun]) -> Suspect | None:
@@ -267,27 +258,3 @@ def _added(one: Sequence[float], other: Sequence[float]) -> list[float]:
 
 def _has(run: MachineRun, unit: Unit) -> bool:
     return run.machine == unit[0] and (not unit[1] or unit[1] in run.gpus)
-
-
-def _at_most(failed: int, runs: int, rate: float) -> float:
-    """The probability of at most so many failures."""
-    if rate <= 0.0 or rate >= 1.0:
-        return 1.0 if rate <= 0.0 or failed >= runs else 0.0
-    logs = (
-        math.lgamma(runs + 1)
-        - math.lgamma(x + 1)
-        - math.lgamma(runs - x + 1)
-        + x * math.log(rate)
-        + (runs - x) * math.log1p(-rate)
-        for x in range(failed + 1)
-    )
-    return math.fsum(map(math.exp, logs))
-
-
-def _root(rising: Callable[[float], float], value: float) -> float:
-    """Where a rising function of a rate has a value."""
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < value else (low, middle)
-    return (low + high) / 2

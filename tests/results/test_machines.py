@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ci_tasks.results.machines import MachineRun, Suspect, counted, explain, interval, suspects, tallies
+from ci_tasks.results.machines import MachineRun, Suspect, counted, explain, suspects, tallies
 
 ROW = ("ckpt", "async")
 
@@ -110,14 +110,6 @@ def test_the_probability_is_exact() -> None:
     gpus = {tally.gpu: tally.p for tally in tallies(runs)}
     assert gpus[0] == pytest.approx(2 * math.comb(4, 2) / math.comb(8, 2))
     assert gpus[1] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("failed", "runs", "low", "high"),
-    [(0, 10, 0.0, 0.3085), (4, 5, 0.2836, 0.9949), (10, 10, 0.6915, 1.0), (0, 0, 0.0, 1.0), (50, 1000, 0.0373, 0.0654)],
-)
-def test_the_interval_is_that_of_clopper_and_pearson(failed: int, runs: int, low: float, high: float) -> None:
-    assert list(interval(failed, runs)) == pytest.approx([low, high], abs=1e-4)
 
 
 def test_of_a_row_that_never_failed_there_before_all_rows_are_told() -> None:
