@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from ci_tasks.features.prefetch.download_command import UnresolvedArgument, is_download, repository
@@ -13,11 +13,9 @@ from ci_tasks.features.prefetch.library_calls import is_library, of_library
 from ci_tasks.features.prefetch.repositories import (
     DATASET,
     FILES,
-    ExpectedPath,
     HubRepository,
     HubRequirements,
     SourceLocation,
-    UnresolvedDownload,
 )
 from ci_tasks.features.suites.slime_helpers import CONVERTED, DATASETS, HELPERS, MODELS, commands_of
 from ci_tasks.recorder.records import UNKNOWN, Frame, LaunchCall, Recording, Value, commands_in, shell_split
@@ -30,35 +28,15 @@ _SHELL = re.compile(r"-[a-z]*c")
 _SLICE = re.compile(r"@?\[[^]]*\]$")  # `data.jsonl@[0:100]` reads a part of the file
 
 
-@dataclass
-class _RequirementCollector:
-    """What was found so far. `made` are paths that the test itself makes, `asked` those that it needs."""
-
-    repositories: dict[HubRepository, SourceLocation] = field(default_factory=dict)
-    unknown: dict[UnresolvedDownload, SourceLocation] = field(default_factory=dict)
-    needed: dict[str, SourceLocation] = field(default_factory=dict)
-    made: list[str] = field(default_factory=list)
-
-
 def hub_requirements(recording: Recording, env: Mapping[str, str], test: str) -> HubRequirements:
     """What the test downloads when it runs with `env`."""
-    collector = _RequirementCollector()
+    detection = _Detection(env)
     for why in _incomplete_reasons(recording):
-        _add_unresolved(collector, UnresolvedDownload(test, why), SourceLocation(test, 1, test, recording.origin))
+        detection.found.unknown[test, why] = SourceLocation(test, 1, test, recording.origin)
     for call in recording.calls:
         place = call.stack[-1] if call.stack else Frame(test, "", 1)
-        source = SourceLocation(place.file, place.line, call.function, call.origin)
-        _read_helper(collector, call, source)
-        _read_commands(collector, call, source, {**env, **call.env})
-        if is_library(call):
-            _add_repository(collector, source, lambda call=call: of_library(call, {**env, **call.env}))
-    return HubRequirements(
-        repositories=tuple(collector.repositories.items()),
-        expected=tuple(
-            (ExpectedPath(path), source) for path, source in collector.needed.items() if not _is_there(path, collector)
-        ),
-        unknown=tuple(collector.unknown.items()),
-    )
+        detection.read_call(call, SourceLocation(place.file, place.line, call.function, call.origin))
+    return detection.requirements()
 
 
 def _incomplete_reasons(recording: Recording) -> list[str]:
@@ -68,21 +46,78 @@ def _incomplete_reasons(recording: Recording) -> list[str]:
     return [f"not seen from there on: {why}" for why in stops] + ([recording.problem] if recording.problem else [])
 
 
-def _read_helper(collector: _RequirementCollector, call: LaunchCall, source: SourceLocation) -> None:
-    """slime's own helpers: what each downloads, needs and makes."""
-    helper, kwargs = call.function, call.kwargs
-    if helper == "hf_download_dataset":
-        _add_repository(collector, source, lambda: _dataset(kwargs.get("full_name")))
-    elif helper == "convert_checkpoint":
-        name = kwargs.get("model_name")
-        _add_needed_path(collector, source, kwargs.get("hf_checkpoint") or _below(MODELS, name))
-        _add_made_path(collector, _below(kwargs.get("dir_dst", CONVERTED), name, "_torch_dist"))
-    elif helper in ("rsync_simple", "fp8_cast_bf16"):
-        _add_needed_path(collector, source, kwargs.get("path_src"))
-        _add_made_path(collector, kwargs.get("path_dst"))
-    elif helper == "execute_train":
-        for path in _training_inputs(kwargs.get("train_args")):
-            _add_needed_path(collector, source, path)
+class _Detection:
+    """What was found so far. `made` are paths that the test itself makes."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env, self.found = env, HubRequirements()
+        self.made = ["/tmp", ROOT]
+
+    def requirements(self) -> HubRequirements:
+        places = [
+            posixpath.normpath(repository.directory)
+            for repository in self.found.repositories
+            if repository.layout == FILES
+        ] + self.made
+        expected = {
+            path: source
+            for path, source in self.found.expected.items()
+            if not any(path == place or path.startswith(place + "/") for place in places)
+        }
+        return replace(self.found, expected=expected)
+
+    def read_call(self, call: LaunchCall, source: SourceLocation) -> None:
+        env = {**self.env, **call.env}
+        self._read_helper(call, source)
+        self._read_commands(call, source, env)
+        if is_library(call):
+            self._add(source, lambda: of_library(call, env))
+
+    def _read_helper(self, call: LaunchCall, source: SourceLocation) -> None:
+        """slime's own helpers: what each downloads, needs and makes."""
+        helper, kwargs = call.function, call.kwargs
+        if helper == "hf_download_dataset":
+            self._add(source, lambda: _dataset(kwargs.get("full_name")))
+        elif helper == "convert_checkpoint":
+            name = kwargs.get("model_name")
+            self._need(source, kwargs.get("hf_checkpoint") or _below(MODELS, name))
+            self._make(_below(kwargs.get("dir_dst", CONVERTED), name, "_torch_dist"))
+        elif helper in ("rsync_simple", "fp8_cast_bf16"):
+            self._need(source, kwargs.get("path_src"))
+            self._make(kwargs.get("path_dst"))
+        elif helper == "execute_train":
+            for path in _training_inputs(kwargs.get("train_args")):
+                self._need(source, path)
+
+    def _read_commands(self, call: LaunchCall, source: SourceLocation, env: Mapping[str, str]) -> None:
+        for argv in [inner for outer in commands_of(call) for inner in _inner_commands(outer)]:
+            text = " ".join(argv)
+            location = replace(source, text=text)
+            if is_download(argv):
+                self._add(location, lambda argv=argv: repository(argv, env))
+            elif _HIDDEN.search(text):
+                why = "it is started by another program, whose words are not read"
+                self.found.unknown.setdefault((text, why), location)
+            elif argv and argv[0].startswith("⟨"):
+                why = f"it is not known which program this is: {argv[0]}"
+                self.found.unknown.setdefault((text, why), location)
+
+    def _add(self, source: SourceLocation, make: Any) -> None:
+        try:
+            found: HubRepository | None = make()
+        except UnresolvedArgument as problem:
+            self.found.unknown.setdefault((source.text, str(problem)), source)
+            return
+        if found is not None:
+            self.found.repositories.setdefault(found, source)
+
+    def _need(self, source: SourceLocation, path: Value) -> None:
+        if isinstance(path, str) and path.startswith("/") and not UNKNOWN.search(path):
+            self.found.expected.setdefault(posixpath.normpath(_SLICE.sub("", path)), source)
+
+    def _make(self, path: Value) -> None:
+        if isinstance(path, str) and path.startswith("/"):
+            self.made.append(posixpath.normpath(path))
 
 
 def _dataset(name: Value) -> HubRepository:
@@ -92,26 +127,6 @@ def _dataset(name: Value) -> HubRepository:
     return HubRepository(DATASET, name, directory, FILES)
 
 
-def _read_commands(
-    collector: _RequirementCollector, call: LaunchCall, source: SourceLocation, env: Mapping[str, str]
-) -> None:
-    for argv in [inner for outer in commands_of(call) for inner in _inner_commands(outer)]:
-        text = " ".join(argv)
-        location = replace(source, text=text)
-        if is_download(argv):
-            _add_repository(collector, location, lambda argv=argv: repository(argv, env))
-        elif _HIDDEN.search(text):
-            _add_unresolved(
-                collector,
-                UnresolvedDownload(text, "it is started by another program, whose words are not read"),
-                location,
-            )
-        elif argv and argv[0].startswith("⟨"):
-            _add_unresolved(
-                collector, UnresolvedDownload(text, f"it is not known which program this is: {argv[0]}"), location
-            )
-
-
 def _inner_commands(argv: Sequence[str]) -> list[list[str]]:
     """The commands of a `bash -c TEXT`; of another program its own words."""
     if argv and argv[0].rpartition("/")[2] in ("bash", "sh"):
@@ -119,39 +134,6 @@ def _inner_commands(argv: Sequence[str]) -> list[list[str]]:
             if _SHELL.fullmatch(word):
                 return commands_in(argv[at + 1])
     return [list(argv)]
-
-
-def _add_repository(collector: _RequirementCollector, source: SourceLocation, make: Any) -> None:
-    try:
-        repository: HubRepository | None = make()
-    except UnresolvedArgument as problem:
-        _add_unresolved(collector, UnresolvedDownload(source.text, str(problem)), source)
-        return
-    if repository is not None:
-        collector.repositories.setdefault(repository, source)
-
-
-def _add_unresolved(collector: _RequirementCollector, download: UnresolvedDownload, source: SourceLocation) -> None:
-    collector.unknown.setdefault(download, source)
-
-
-def _add_needed_path(collector: _RequirementCollector, source: SourceLocation, path: Value) -> None:
-    if isinstance(path, str) and path.startswith("/") and not UNKNOWN.search(path):
-        collector.needed.setdefault(posixpath.normpath(_SLICE.sub("", path)), source)
-
-
-def _add_made_path(collector: _RequirementCollector, path: Value) -> None:
-    if isinstance(path, str) and path.startswith("/"):
-        collector.made.append(posixpath.normpath(path))
-
-
-def _is_there(path: str, collector: _RequirementCollector) -> bool:
-    """Downloaded or made by the test, in its temporary directory, or of the checkout itself."""
-    places = [
-        posixpath.normpath(repository.directory) for repository in collector.repositories if repository.layout == FILES
-    ]
-    places += [*collector.made, "/tmp", ROOT]
-    return any(path == place or path.startswith(place + "/") for place in places)
 
 
 def _training_inputs(train_args: Value) -> Iterator[str]:

@@ -137,7 +137,7 @@ def _docker(item: Download, env_names: Sequence[str]) -> str:
 def _arguments(item: Download) -> str:
     """The arguments of `download`. Files are named where the test wants a part: patterns were read differently by
     each generation of the program."""
-    repository = item.item.repository
+    repository = item.item.what
     path = repository.directory if item.container else item.item.place.path or ""
     if item.container and path.split("/")[0] == "~":
         path = HOME + path[1:]

@@ -81,7 +81,7 @@ class FolderState:
 
 def files_query(item: RequiredRepository, snapshot: RepoSnapshot) -> list[str]:
     """Asks for the state of the repository's files."""
-    repository, directory = item.repository, item.place.path or ""
+    repository, directory = item.what, item.place.path or ""
     cached = repository.layout == CACHE
     query = {
         "top": posixpath.join(directory, cache_name(repository)) if cached else directory,
@@ -131,7 +131,7 @@ def repository_status(
     item: RequiredRepository, answer: RepoSnapshot | HubRefusal, state: FolderState | HubError | None, hub: Hub
 ) -> RepositoryStatus:
     """`state` is None where there is no directory that outlives a run, or nothing to compare it with."""
-    repository = item.repository
+    repository = item.what
     line = RepositoryStatus(
         kind=repository.kind,
         id=repository.id,
@@ -145,8 +145,8 @@ def repository_status(
         gated="",
         private=False,
         mount=None,
-        rows=item.rows,
-        where=item.where,
+        rows=tuple(item.rows),
+        where=tuple(item.where),
         message=item.place.why,
     )
     if isinstance(answer, HubRefusal):
@@ -194,4 +194,4 @@ def with_space_check(
     if mount is None or not line.missing or line.problem:
         return line
     message = f"{mount.mount} has {human(mount.free)} free, and {human(mount.needed)} are to come to it"
-    return refused(line, hub.refusal(HubError(FULL, message), item.repository))
+    return refused(line, hub.refusal(HubError(FULL, message), item.what))

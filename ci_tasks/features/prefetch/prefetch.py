@@ -184,9 +184,9 @@ class Prefetch:
     def _answers(self, hub: Hub, items: Sequence[RequiredRepository]) -> Answers:
         if self.spec.env.get("HF_HUB_OFFLINE", "").lower() in _TRUE:
             message = f"HF_HUB_OFFLINE is set for {self.spec.name} in hosts.yaml"
-            return [hub.offline(message, item.repository) for item in items]
+            return [hub.offline(message, item.what) for item in items]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(lambda item: hub.find(item.repository), items))
+            return list(pool.map(lambda item: hub.find(item.what), items))
 
     def _inventory(self, needs: LabelRequirements, answers: Answers, hub: Hub) -> tuple[PrefetchReport, States]:
         states, there = self._states(needs, answers)
@@ -198,7 +198,11 @@ class Prefetch:
         full = [mount for mount in mounts if not mount.fits]
         expected = (
             PathStatus(
-                required.path, required.place.path, there.get(required.place.path or ""), required.rows, required.where
+                required.what,
+                required.place.path,
+                there.get(required.place.path or ""),
+                tuple(required.rows),
+                tuple(required.where),
             )
             for required in needs.paths
         )
@@ -326,20 +330,24 @@ class Prefetch:
 
 
 def _after(
-    line: RepositoryStatus, outcome: Outcome, state: FolderState | HubError | None, hub: Hub, item: RequiredRepository
+    line: RepositoryStatus,
+    outcome: Outcome,
+    state: FolderState | HubError | None,
+    hub: Hub,
+    item: RequiredRepository,
 ) -> RepositoryStatus:
     """A repository whose download has ended. That it is there must be seen too."""
     if outcome.code != 0:
         error = of_output(outcome.output, line.name)
         if outcome.code is None and error.code == TROUBLE:
             error = HubError(TROUBLE, f"{line.name}: the download did not end by itself")
-        return refused(line, hub.refusal(error, item.repository))
+        return refused(line, hub.refusal(error, item.what))
     if isinstance(state, FolderState) and state.absent:
         error = of_output(outcome.output, line.name)
         if error.code == TROUBLE:
             message = f"{line.name}: `hf download` succeeded, but {state.absent} files are not as the hub listed them"
             error = HubError(CHECKSUM, message)
-        return refused(line, hub.refusal(error, item.repository))
+        return refused(line, hub.refusal(error, item.what))
     return replace(line, state=FETCHED, missing=0)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from ci_tasks.recorder.records import RECORDED
+from ci_tasks.recorder.records import READ, RECORDED
 
 MODEL, DATASET = "model", "dataset"
 KINDS = (MODEL, DATASET)
@@ -23,6 +23,9 @@ class SourceLocation:
     line: int
     text: str
     origin: str = RECORDED
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}{' (read, not executed)' if self.origin == READ else ''}"
 
 
 @dataclass(frozen=True)
@@ -51,28 +54,14 @@ class HubRepository:
         return included and not any(fnmatchcase(path, _pattern(pattern)) for pattern in self.exclude)
 
 
-@dataclass(frozen=True)
-class ExpectedPath:
-    """A path that the test takes to be there, and that nothing in it makes or downloads."""
-
-    path: str
-
-
-@dataclass(frozen=True)
-class UnresolvedDownload:
-    """A download of which the source alone does not say everything, and why."""
-
-    text: str
-    why: str
-
-
-@dataclass(frozen=True)
+@dataclass
 class HubRequirements:
-    """All of a test's, in its order, each with where it says so."""
+    """All of a test's, in its order, each with the first place that says so. `expected` are paths that it takes to be
+    there, and that nothing in it makes or downloads; `unknown` has (text, why) of downloads that it does not settle."""
 
-    repositories: tuple[tuple[HubRepository, SourceLocation], ...] = ()
-    expected: tuple[tuple[ExpectedPath, SourceLocation], ...] = ()
-    unknown: tuple[tuple[UnresolvedDownload, SourceLocation], ...] = ()
+    repositories: dict[HubRepository, SourceLocation] = field(default_factory=dict)
+    expected: dict[str, SourceLocation] = field(default_factory=dict)
+    unknown: dict[tuple[str, str], SourceLocation] = field(default_factory=dict)
 
 
 def _pattern(text: str) -> str:

@@ -30,7 +30,7 @@ def read(record: Callable[..., Recording]) -> Read:
 
 
 def requested(requirements: HubRequirements) -> list[tuple[str, str, str]]:
-    return [(repository.kind, repository.id, repository.directory) for repository, _ in requirements.repositories]
+    return [(repository.kind, repository.id, repository.directory) for repository in requirements.repositories]
 
 
 @pytest.mark.parametrize(
@@ -78,20 +78,18 @@ def test_the_rows_environment_decides(read: Read) -> None:
 
 
 def test_each_is_named_with_its_line(read: Read) -> None:
-    ((_, source),) = read("\nU.hf_download_dataset('o/d')").repositories
+    ((_, source),) = read("\nU.hf_download_dataset('o/d')").repositories.items()
     assert (source.file, source.line) == ("tests/test_x.py", 5)
 
 
 def test_what_is_only_read_says_so(record: Callable[..., Recording]) -> None:
     recording = record(f"{HEAD}U.hf_download_dataset('o/d')\n", static=True)
-    ((repository, source),) = hub_requirements(recording, {}, "tests/test_x.py").repositories
+    ((repository, source),) = hub_requirements(recording, {}, "tests/test_x.py").repositories.items()
     assert (repository.id, source.origin) == ("o/d", READ)
 
 
 def test_a_tokenizer_wants_no_weights(read: Read) -> None:
-    ((repository, _),) = read(
-        "from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('o/a')"
-    ).repositories
+    (repository,) = read("from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('o/a')").repositories
     assert repository.takes("tokenizer.json") and not repository.takes("model.safetensors")
 
 
@@ -105,8 +103,8 @@ def test_a_tokenizer_wants_no_weights(read: Read) -> None:
     ],
 )
 def test_what_is_not_known_is_listed_with_its_line(read: Read, body: str, why: str) -> None:
-    ((unknown, source),) = read(body).unknown
-    assert why in f"{unknown.text} {unknown.why}"
+    ((unknown, source),) = read(body).unknown.items()
+    assert why in " ".join(unknown)
     assert source.line in (4, 5)
 
 
@@ -118,8 +116,8 @@ def test_an_unreadable_source_is_reported(record: Callable[..., Recording]) -> N
 def test_the_part_after_a_stop_is_reported_as_not_seen(read: Read) -> None:
     requirements = read("import os\nU.hf_download_dataset('o/d')\nos.environ['GONE']\nU.hf_download_dataset('o/e')")
     assert [id for _, id, _ in requested(requirements)] == ["o/d"]
-    ((unknown, _),) = requirements.unknown
-    assert unknown.why == "not seen from there on: tests/test_x.py:6: KeyError: 'GONE'"
+    ((_, why),) = requirements.unknown
+    assert why == "not seen from there on: tests/test_x.py:6: KeyError: 'GONE'"
 
 
 CONVERT = "U.convert_checkpoint(model_name=MODEL_NAME, megatron_model_type='t', num_gpus_per_node=8)"
@@ -144,4 +142,4 @@ TRAIN = "U.execute_train(train_args='{}', num_gpus_per_node=8, megatron_model_ty
 def test_a_path_that_nothing_in_the_test_makes_is_expected_to_be_there(
     read: Read, body: str, expected: list[str]
 ) -> None:
-    assert [path.path for path, _ in read(body).expected] == expected
+    assert list(read(body).expected) == expected

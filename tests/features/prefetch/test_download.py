@@ -45,7 +45,7 @@ def download(repo: Repo, directory: str, number: int = 0, container: str = "", *
     run = parse_run(container.split()) if container else None
     return Download(
         number,
-        RequiredRepository(repository, HostPath(directory), ("row",), ("t.py:1",)),
+        RequiredRepository(repository, HostPath(directory), ["row"], ["t.py:1"]),
         RepoSnapshot(repo.sha, files),
         run,
         {},
@@ -237,7 +237,7 @@ def test_a_log_says_how_each_download_ended(log: str, expected: dict[int, Outcom
 
 def test_a_repository_of_many_files_is_queried_in_arguments_that_linux_takes() -> None:
     files = tuple(HubFile(f"{os.urandom(16).hex()}", 1, "a" * 40) for _ in range(20_000))
-    required = RequiredRepository(HubRepository("model", "org/m", "/nowhere"), HostPath("/nowhere"), (), ())
+    required = RequiredRepository(HubRepository("model", "org/m", "/nowhere"), HostPath("/nowhere"), [], [])
     snapshot = RepoSnapshot("a" * 40, files)
     question = files_query(required, snapshot)
     assert max(map(len, question)) < 1 << 17 and len(question) > 5

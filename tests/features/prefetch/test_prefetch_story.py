@@ -311,7 +311,7 @@ def test_without_the_feature_a_run_cannot_prefetch(world: World, monkeypatch: py
 def test_an_exit_code_alone_does_not_show_that_a_repository_is_there(
     printed: str, code: int | None, problem: str
 ) -> None:
-    item = RequiredRepository(HubRepository("model", "org/m", "/m"), HostPath("/m"), ("row",), ("t.py:1",))
+    item = RequiredRepository(HubRepository("model", "org/m", "/m"), HostPath("/m"), ["row"], ["t.py:1"])
     hub = hub_module.Hub("https://huggingface.co", None, print, Path("/nowhere"))
     line = inventory.repository_status(item, RepoSnapshot("a" * 40, (HubFile("a", 1, "b" * 40),)), None, hub)
     state = FolderState("/", 1, there=0, unsure=0, absent=1, missing=1)
