@@ -26,11 +26,9 @@ from ci_tasks.features.prefetch.inventory import FolderState, mount_space, refus
 from ci_tasks.features.prefetch.report import (
     FETCHED,
     THERE,
-    MountSpace,
     PathStatus,
     PrefetchReport,
     RepositoryStatus,
-    UnresolvedInRows,
     human,
 )
 from ci_tasks.features.prefetch.requirements import LabelRequirements, RequiredRepository, label_requirements
@@ -65,17 +63,10 @@ Answers = Sequence[RepoSnapshot | HubRefusal]
 States = Sequence[FolderState | HubError | None]
 
 
-@dataclass(frozen=True)
-class PrefetchResult:
+@dataclass(frozen=True, kw_only=True)
+class PrefetchResult(PrefetchReport):
     """As `prefetch --json` prints it. `blocked`: a run would lack something that prefetching cannot bring."""
 
-    host: str
-    endpoint: str
-    repositories: tuple[RepositoryStatus, ...]
-    mounts: tuple[MountSpace, ...]
-    expected: tuple[PathStatus, ...]
-    unresolved: tuple[UnresolvedInRows, ...]
-    notes: tuple[str, ...]
     checkout: str
     label: str
     blocked: bool
@@ -105,18 +96,18 @@ def prefetch_label(
             result = Prefetch(
                 source, config, job_rows, rows, executor, code, batch, say, progress, static=options.static
             ).run(options.dry_run)
-            failed = result.blocked
+            failed = result.is_blocked
         finally:
             if not failed or not list(batch.path.glob("*/log")):
                 shutil.rmtree(batch.path, ignore_errors=True)
     finally:
         executor.close()
     if options.json:
-        public = PrefetchResult(**vars(result), checkout=str(source.path), label=options.label, blocked=result.blocked)
+        public = PrefetchResult(**vars(result), checkout=str(source.path), label=options.label, blocked=result.is_blocked)
         print_json(encode(public, versioned=False))
     else:
         print("\n".join([*report.text(result, terminal_width()), "", report.summary(result)]))
-    return EXIT_BLOCKED if result.blocked else 0
+    return EXIT_BLOCKED if result.is_blocked else 0
 
 
 def before_rows(

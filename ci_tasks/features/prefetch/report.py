@@ -98,7 +98,7 @@ class PrefetchReport:
     notes: tuple[str, ...] = field(default=())
 
     @property
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether a run would lack something that prefetching cannot bring."""
         return (
             any(line.problem for line in self.repositories)

@@ -46,7 +46,7 @@ def test_each_repository_with_its_size_and_place() -> None:
         "/data: 100.0 GB free, 1.2 GB to come",
     ]
     assert summary(REPORT) == "1 repository: 1 partly"
-    assert not REPORT.blocked
+    assert not REPORT.is_blocked
 
 
 def test_a_problem_stands_with_its_next_step_and_who_asks() -> None:
@@ -58,7 +58,7 @@ def test_a_problem_stands_with_its_next_step_and_who_asks() -> None:
         "  asked for by tests/test_a.py:4 and 1 more",
     ]
     assert summary(report) == "1 repository: 1 gated"
-    assert report.blocked
+    assert report.is_blocked
 
 
 def test_one_problem_of_several_repositories_stands_once() -> None:
@@ -74,7 +74,7 @@ def test_one_problem_of_several_repositories_stands_once() -> None:
 
 def test_a_mount_that_is_too_small_blocks() -> None:
     report = replace(REPORT, mounts=(MountSpace("/data", 10**9, 1_200_000_000, 1 << 28),))
-    assert report.blocked
+    assert report.is_blocked
     assert "too little" in "\n".join(text(report))
 
 
@@ -84,7 +84,7 @@ def test_a_path_that_no_download_makes(there: bool, message: str, blocked: bool)
         "box", "", expected=(PathStatus("/root/models/x", "/data/models/x", there, ("a",), ("tests/a.py:1",)),)
     )
     assert f"/root/models/x (/data/models/x) is {message}" in text(report)
-    assert report.blocked == blocked
+    assert report.is_blocked == blocked
 
 
 def test_what_is_not_kept_and_what_is_not_known() -> None:
