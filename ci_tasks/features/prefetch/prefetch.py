@@ -103,7 +103,8 @@ def prefetch_label(
     finally:
         executor.close()
     if options.json:
-        public = PrefetchResult(**vars(result), checkout=str(source.path), label=options.label, blocked=result.is_blocked)
+        more = {"checkout": str(source.path), "label": options.label, "blocked": result.is_blocked}
+        public = PrefetchResult(**vars(result), **more)
         print_json(encode(public, versioned=False))
     else:
         print("\n".join([*report.text(result, terminal_width()), "", report.summary(result)]))
