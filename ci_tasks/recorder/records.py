@@ -25,8 +25,6 @@ _OPERATORS = frozenset(";&|\n")
 
 @dataclass(frozen=True)
 class Frame:
-    """A function of the checkout that was running, and the 1-based line it had come to."""
-
     file: str
     function: str
     line: int

@@ -374,7 +374,6 @@ def replace_programs_and_time() -> None:
 
 
 def run_tests(module: types.ModuleType) -> int:
-    """What pytest would call, each with stubs for its fixtures."""
     recorder.write("pytest")
     for name, test in list(vars(module).items()):
         cases: list[Any] = (

@@ -9,6 +9,5 @@ MOST_GROUPS = 20
 
 
 def hang_groups(hang: Hang, width: int | None = None) -> list[str]:
-    """A line for each group of processes."""
     rows = [(group.who, group.where) for group in hang.groups[:MOST_GROUPS]]
     return columns(rows, width, head=("PROCESSES", "WHERE"), names=[1]) if rows else []

@@ -119,7 +119,6 @@ def _deviations(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _cut(lines: Sequence[str]) -> str:
-    """As many lines as there is room for, and how many are missing."""
     kept: list[str] = []
     bytes_left = MOST - 200
     for line in lines:

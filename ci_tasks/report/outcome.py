@@ -77,8 +77,6 @@ class Cause:
 
 @dataclass(frozen=True)
 class NextStep:
-    """A command to type, and what it does."""
-
     command: str
     purpose: str
 

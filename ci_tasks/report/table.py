@@ -25,8 +25,6 @@ _SCHEDULING = ("concurrency", "strategy.", "on.")
 
 
 class Deviating(Protocol):
-    """A record, or a plan."""
-
     @property
     def row(self) -> str: ...
 
@@ -124,7 +122,6 @@ def _ended(attempt: Attempt) -> str:
 
 
 def reason_with_attempts(record: RunRecord) -> str:
-    """The reason, and what went before."""
     reason, before = shortened(cause_and_reason(record), _MAX_REASON), shortened(attempts(record), _MAX_REASON)
     return f"{reason} ({before})" if reason and before else reason or before
 
@@ -235,7 +232,6 @@ def _gpus(row: Row) -> str:
 
 
 def evidence(counts: Evidence) -> str:
-    """What shows that something ran, in a few words."""
     parts = []
     if counts.kind in ("junit", "pytest", "unittest"):
         parts.append(f"{counts.tests} test{'' if counts.tests == 1 else 's'}")
@@ -275,5 +271,4 @@ def _of(rows: Sequence[str], all_rows: int) -> str:
 
 
 def some(names: Sequence[str]) -> str:
-    """A list of names that stays short."""
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")

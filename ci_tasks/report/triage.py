@@ -53,7 +53,6 @@ def exceptions_of(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def verdict_sentence(triage: Triage) -> str:
-    """The verdict in words."""
     return VERDICTS[_OF_OLD_RECORDS.get(triage.verdict, triage.verdict)]
 
 

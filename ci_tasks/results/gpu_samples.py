@@ -88,7 +88,6 @@ def own_samples(
 
 
 def by_clock(samples: Iterable[GpuSample], ahead: float) -> list[GpuSample]:
-    """The samples of a host whose clock is ahead, with times by ours."""
     return [replace(sample, t=max(0.0, sample.t - ahead)) if ahead else sample for sample in samples]
 
 

@@ -110,7 +110,6 @@ def _next_line(text: bytes, hits: Iterator[Any], at: int) -> int:
 
 
 def _before(earlier: bytes, text: bytes, start: int) -> bytes:
-    """What stands before `start`, which may be in an earlier block."""
     if start >= _BEFORE:
         return text[start - _BEFORE : start]
     return (earlier + text[:start])[-_BEFORE:]

@@ -112,7 +112,6 @@ def suspects(runs: Iterable[MachineRun]) -> list[Suspect]:
 
 
 def tallies(runs: Sequence[MachineRun]) -> list[MachineTally]:
-    """Each machine and each of its GPUs, by name."""
     tests = {unit: _NO_TEST for run in runs for unit in ((run.machine, uuid) for uuid in ("", *run.gpus))}
     tests.update(_tests(counted(runs)))
     many = sum(test.p is not None for test in tests.values())
@@ -248,7 +247,6 @@ def _hypergeometric(runs: int, failed: int, drawn: int) -> list[float]:
 
 
 def _added(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    """The distribution of the sum."""
     total = [0.0] * (len(one) + len(other) - 1)
     for at, p in enumerate(one):
         for more, q in enumerate(other):

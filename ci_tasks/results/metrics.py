@@ -112,7 +112,6 @@ def _add(builders: dict[str, _SeriesBuilder], step: int, name: str, value: float
 
 
 def _values(raw: bytes, formats: tuple[MetricFormat, ...]) -> Iterator[tuple[int, str, float]]:
-    """(step, metric, value) of everything that a line logs."""
     for segment in segments(raw):
         if parsed := next((parsed for metric_format in formats if (parsed := metric_format.read(segment))), None):
             yield from ((parsed[0], name, value) for name, value in parsed[1].items())
@@ -125,7 +124,6 @@ def _values(raw: bytes, formats: tuple[MetricFormat, ...]) -> Iterator[tuple[int
 
 @functools.cache
 def _words(formats: tuple[MetricFormat, ...]) -> Any:
-    """Finds the lines that are worth a look."""
     import re2
 
     options = re2.Options()

@@ -115,7 +115,6 @@ def judge_run(run: RunDir) -> RunRecord:
 
 
 def _with_marks(record: RunRecord, run: RunDir) -> RunRecord:
-    """A run that passed, with what does not fit in it."""
     marks = passed_marks(run, record)
     if not marks:
         return record
@@ -141,7 +140,6 @@ def _with_hang(record: RunRecord, hang: Hang | None) -> RunRecord:
 def _with_evidence(
     record: RunRecord, run: RunDir, plan: RunDescription, calls: Sequence[DockerInvocation]
 ) -> RunRecord:
-    """With what its processes noted."""
     evidence = read_run_evidence(run)
     environment = with_imports(record.environment, evidence, plan.test)
     record = replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
@@ -246,7 +244,6 @@ def with_status(run: RunDir, record: RunRecord, status: str, reason: str) -> Run
 
 
 def with_attempts(run: RunDir, record: RunRecord, earlier: Sequence[Attempt], *, stopped: bool) -> RunRecord:
-    """The record with the attempts that went before, on disk too."""
     if not earlier and not stopped:
         return record
     return _write_record(run, replace(record, attempts=(*earlier, *record.attempts[-1:]), stopped=stopped))
@@ -349,7 +346,6 @@ def _slurm_exit_code(status: Status) -> list[Deviation]:
 
 
 def _packages_used_again(events: Sequence[Event]) -> list[Deviation]:
-    """Packages that an earlier run of the same install steps has installed."""
     names = dict.fromkeys(event.name for event in events if event.event == "packages" and event.name)
     why = "shared by runs with the same install steps; --fresh-env installs them anew"
     return [Deviation("packages", "resolved anew in each run", name, why) for name in names]

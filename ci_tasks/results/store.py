@@ -45,8 +45,6 @@ class BatchHasNoRows(UsageError):
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one command, in `path`."""
-
     id: str
     path: Path
 
@@ -127,7 +125,6 @@ def _usable_home() -> Path:
 
 
 def today() -> str:
-    """What the names of today's batches begin with."""
     return time.strftime(_STAMP.partition("-")[0])
 
 
@@ -143,7 +140,6 @@ def run_dirs() -> Iterator[tuple[str, RunDir]]:
 
 
 def batches() -> list[str]:
-    """The names of all batches kept here, in no order."""
     return directories(home() / "runs")
 
 
@@ -242,14 +238,12 @@ def _is_row(name: str) -> bool:
 
 
 def setup_dirs(batch: str) -> list[RunDir]:
-    """The run directories of a batch's install steps, or of their copies where they run on another host."""
     path = home() / "runs" / batch / "environments"
     found = [RunDir(str(path / name)) for name in sorted(directories(path))]
     return [run for run in found if os.path.exists(run.plan)]
 
 
 def runs_of(batch: str) -> list[str]:
-    """The run directories of its rows and of its install steps."""
     return [run.path for run in (*(run for _, run in rows_of(batch)), *setup_dirs(batch))]
 
 

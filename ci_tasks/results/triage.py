@@ -32,5 +32,4 @@ NOT_ANALYSED = Triage(UNKNOWN, FAILED, None, "", "", 0.0)
 
 
 def group_of(cause: str) -> str:
-    """The group that a cause belongs to: who has to look at it."""
     return _GROUP_OF.get(cause, UNKNOWN)

@@ -30,7 +30,6 @@ class ChangedJob:
 
     @property
     def name(self) -> str:
-        """What starts it."""
         return self.trigger or self.job
 
 
@@ -44,7 +43,6 @@ def changed_jobs(workflow: Workflow) -> Iterator[ChangedJob]:
 
 
 def is_test(path: str) -> bool:
-    """Whether a path of a checkout is a test by its name."""
     return _TEST.fullmatch(path) is not None
 
 

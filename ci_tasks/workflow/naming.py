@@ -79,7 +79,6 @@ def plain_names(label: str, matrix: Any, describe: Describe) -> list[str] | None
 
 
 def leaves(value: Any) -> list[Any]:
-    """The plain values inside of mappings and lists, in order."""
     inside = list(value.values()) if isinstance(value, Mapping) else value
     return [leaf for item in inside for leaf in leaves(item)] if isinstance(inside, list) else [value]
 

@@ -45,8 +45,6 @@ def read_steps(body: Map, text: str, file: str) -> tuple[Step, ...]:
 
 
 class _WorkflowReader:
-    """Knows the file, so that the functions below need not hand it on."""
-
     def __init__(self, file: str, place: str, rendered: bool, lines: list[str]) -> None:
         self.file, self.place, self.rendered, self.lines = file, place, rendered, lines
 
@@ -239,7 +237,6 @@ class _WorkflowReader:
 
 
 def _unsupported(keys: list[FoundKey], treatment: Treatment) -> tuple[UnsupportedKey, ...]:
-    """Those of the keys that are treated so."""
     return tuple(
         UnsupportedKey(key.path.removeprefix(f"{_STEP}.").removeprefix(f"{_JOB}."), key.spec.why, key.line)
         for key in keys
@@ -255,7 +252,6 @@ def _branches(on: Any) -> tuple[str, ...]:
 
 
 def _inputs(on: Any) -> dict[str, WorkflowInput]:
-    """What a called or dispatched workflow takes."""
     inputs: dict[str, WorkflowInput] = {}
     for event in _CALLS:
         declared = on[event].get("inputs") if isinstance(on, Mapping) and isinstance(on.get(event), Mapping) else None

@@ -26,11 +26,9 @@ class Resolver:
         self.contexts = dict(contexts)
 
     def with_env(self, env: Mapping[str, Any]) -> Resolver:
-        """The same contexts with `env` as the env context."""
         return self.with_contexts(env=dict(env))
 
     def with_contexts(self, **contexts: Any) -> Resolver:
-        """The same contexts but for these."""
         return Resolver(self.file, self.job, self.line, {**self.contexts, **contexts})
 
     def of_action(self, step: Step) -> Resolver:
@@ -86,7 +84,6 @@ class Resolver:
         }
 
     def number(self, raw: Any, what: str) -> float | None:
-        """A number, or None where there is none."""
         value = self._known(self.value(raw), raw, None)
         if value is None or value == "":
             return None

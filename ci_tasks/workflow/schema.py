@@ -22,8 +22,6 @@ class Treatment(Enum):
 
 
 class KeySpec(NamedTuple):
-    """What becomes of a key, and why."""
-
     treatment: Treatment
     why: str = ""
 

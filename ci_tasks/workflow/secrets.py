@@ -47,7 +47,6 @@ def names(text: str) -> list[str]:
 
 
 def shown(text: str) -> str:
-    """`text` for a person: each secret by its name."""
     return _MARK.sub(lambda match: f"<secret {match[1]}>", text)
 
 

@@ -65,7 +65,6 @@ def container_environment(
 
 
 def bare_deviations(run: DockerRun, rules: ContainerRules, exists: Callable[[str], bool]) -> list[Deviation]:
-    """What is lost without a container."""
     why = "hosts.yaml runtime: none; files, user and packages are this machine's own"
     deviations = [Deviation("container", run.image, NONE, why)]
     for item in run.options:

@@ -20,7 +20,6 @@ _NO_IMAGE = re.compile("no such image|image not known", re.IGNORECASE)
 
 
 def image_of(container: RunContainer) -> str:
-    """The name of the image with the container's files."""
     return "%s:%s" % (_REPOSITORY, container.id[:12])
 
 

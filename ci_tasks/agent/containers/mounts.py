@@ -63,7 +63,6 @@ def mount_destination(fields: Mapping[str, str]) -> str:
 
 
 def with_source(item: DockerOption, source: str) -> DockerOption:
-    """The same mount with another source."""
     if item.name == "volume":
         return item.with_value(source + ":" + (item.value or "").partition(":")[2])
     fields = [

@@ -85,7 +85,6 @@ def _why_left_out(item: DockerOption, run: DockerRun) -> str:
 
 
 def _gpu_devices(text: str) -> list[DockerOption]:
-    """The CDI devices of a `--gpus` value."""
     return [option("device", f"nvidia.com/gpu={gpu}") for gpu in _gpu_ids(text)]
 
 

@@ -53,7 +53,6 @@ def with_token(environment: dict[str, str]) -> None:
 
 
 def joining_run(run: DockerRun) -> DockerRun:
-    """CI's run, with a command that joins Ray."""
     options = tuple(item for item in run.options if item.name not in ("entrypoint", "interactive", "tty"))
     return dataclasses.replace(run, options=(*options, option("entrypoint", "bash")), command=("-c", _JOIN))
 

@@ -128,7 +128,6 @@ class RunContainers:
         return list(self._find())
 
     def find_of_any_run(self) -> List[RunContainer]:
-        """Every container that any run started through the plan's runtime."""
         self._set_deadline()
         runtime = self.plan.container_runtime
         if runtime not in RUNTIMES:
@@ -258,7 +257,6 @@ def names_by_runtime(invocations: Sequence[DockerInvocation]) -> Dict[str, List[
 
 
 def _parse_inspect(client: DockerClient, text: str) -> Iterator[RunContainer]:
-    """The containers in the output of `docker inspect`."""
     try:
         items = json.loads(text)
     except ValueError:
@@ -294,7 +292,6 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _by_client(containers: Iterable[RunContainer]) -> List[Tuple[DockerClient, List[str]]]:
-    """The ids of the containers of each client."""
     groups: Dict[str, Tuple[DockerClient, List[str]]] = {}
     for container in containers:
         groups.setdefault(container.client.runtime, (container.client, []))[1].append(container.id)

@@ -155,7 +155,6 @@ def _containers(run_dir: str) -> Tuple[List[RunContainer], List[str]]:
 
 
 def _with_look(facts: HangFacts, place: str, look: List[Inspection]) -> HangFacts:
-    """The facts with those of one place."""
     name = "container %s" % place if place else "the host"
     found = look[0] if look else Inspection(could_not=("%s: no answer in time" % name,))
     return replace(
@@ -243,7 +242,6 @@ def _write(paths: run_directory.RunDir, facts: HangFacts) -> None:
 
 
 def _readable(facts: HangFacts) -> Iterator[str]:
-    """The stacks as a person reads them."""
     for process in facts.processes:
         yield "=== %s" % _title(process)
         for thread in process.threads:

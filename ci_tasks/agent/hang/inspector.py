@@ -261,7 +261,6 @@ class Inspector:
 
 
 def run(argv: List[str], seconds: float) -> Tuple[str, str]:
-    """(output, why there is none)."""
     try:
         process = subprocess.Popen(
             argv,
@@ -294,7 +293,6 @@ def run(argv: List[str], seconds: float) -> Tuple[str, str]:
 
 
 def compact(text: str) -> str:
-    """py-spy's JSON without what nobody reads."""
     try:
         threads = [_compact_thread(thread) for thread in json.loads(text)]
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -314,7 +312,6 @@ def _compact_thread(thread: Any) -> _Json:
 
 
 def _frames(by: str, text: str) -> str:
-    """What two looks are compared by."""
     if by == "probe":
         lines = (line for line in text.split("\n") if line.startswith(("  File", "Thread", "Current")))
         return "\n".join(line.replace("Current thread", "Thread") for line in lines)
@@ -379,7 +376,6 @@ def program_in_memory(content: bytes) -> Tuple[str, str]:
 
 
 def main(options: _Json, py_spy: bytes) -> None:
-    """Print what is seen here."""
     path, why_not = program_in_memory(py_spy)
     inspector = Inspector(
         options.get("pids"),

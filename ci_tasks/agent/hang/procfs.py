@@ -147,7 +147,6 @@ def lock_waits(pids: Any) -> List[_Json]:
 
 
 def connections(processes: List[_Json]) -> List[_Json]:
-    """The connections of processes, from the table of each network namespace."""
     inodes = {file["inode"] for process in processes for file in process["files"] if file["target"][:6] == "socket"}
     found: Dict[Tuple[str, int], _Json] = {}
     seen = set()
@@ -227,7 +226,6 @@ def _threads(pid: int) -> List[_Json]:
 
 
 def _files(pid: int) -> List[_Json]:
-    """Its pipes and sockets."""
     top = "%s/%d/fd" % (_PROC, pid)
     found = []
     for name in _names(top)[:MAX_FILES]:

@@ -34,7 +34,6 @@ class CheckSummary:
 
     @property
     def description(self) -> str:
-        """For a table's cell."""
         if self.level in (UNIT, NOTHING):
             return self.level
         parts = []

@@ -21,8 +21,6 @@ TestStart = tuple[str, str, tuple[tuple[str, str], ...]]  # test, arguments, env
 
 @dataclass(frozen=True)
 class RowCoverage:
-    """A row, with its facts."""
-
     row: str
     args: str
     gpus: int | None
@@ -105,7 +103,6 @@ class CheckoutCoverage:
         return trained_facts(self.labels)
 
     def public(self) -> dict[str, Any]:
-        """The content of `--format json`."""
         labels = tuple(_public_label(label) for label in self.labels)
         return encode(PublicCoverage(self.checkout, self.workflow, labels, summary(self), self.gaps), versioned=False)
 
@@ -159,13 +156,11 @@ def labels(rows: Sequence[Row], read: Read, record: Record) -> tuple[LabelCovera
 
 
 def trained_facts(labels: Sequence[LabelCoverage]) -> list[RowFacts]:
-    """The facts of every row that trains."""
     rows = [row for label in labels for test in label.tests for row in test.rows]
     return [row.facts for row in rows if row.facts.kind == E2E]
 
 
 def summary(coverage: CheckoutCoverage) -> dict[str, BackendCoverage]:
-    """By training backend."""
     trained = coverage.trained()
     return {
         name: _backend([facts for facts in trained if name in facts.backends])

@@ -161,7 +161,6 @@ def _worker_types(configs: WrittenConfigs) -> set[str]:
 
 
 def _named(value: str) -> str:
-    """A value as its makers write it."""
     return {"mooncake": "Mooncake", "nixl": "NIXL"}.get(value, value)
 
 

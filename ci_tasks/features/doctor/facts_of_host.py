@@ -34,7 +34,6 @@ def first_round(host: HostSpec, workspace: str, images: Sequence[str] = ()) -> l
 
 
 def second_round(host: HostSpec, images: Sequence[str], answers: QueryAnswers) -> list[HostFact]:
-    """Facts whose queries depend on the answers to those of `first_round`."""
     if host.kind == "slurm":
         return []
     on_gpus = gpu_usage.facts(answers) if gpus.visible_gpus(answers) else []

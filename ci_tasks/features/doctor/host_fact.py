@@ -38,7 +38,6 @@ def gb(size: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """A duration in its largest unit."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"

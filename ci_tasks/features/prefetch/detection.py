@@ -29,7 +29,6 @@ _SLICE = re.compile(r"@?\[[^]]*\]$")  # `data.jsonl@[0:100]` reads a part of the
 
 
 def hub_requirements(recording: Recording, env: Mapping[str, str], test: str) -> HubRequirements:
-    """What the test downloads when it runs with `env`."""
     detection = _Detection(env)
     for why in _incomplete_reasons(recording):
         detection.found.unknown[test, why] = SourceLocation(test, 1, test, recording.origin)
@@ -137,7 +136,6 @@ def _inner_commands(argv: Sequence[str]) -> list[list[str]]:
 
 
 def _training_inputs(train_args: Value) -> Iterator[str]:
-    """The paths and ids that a training is given to read."""
     if not isinstance(train_args, str):
         return
     flag = ""

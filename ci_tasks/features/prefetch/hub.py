@@ -66,7 +66,6 @@ class Hub:
         self._said: set[str] = set()
 
     def find(self, repository: HubRepository) -> RepoSnapshot | HubRefusal:
-        """What the hub has of it."""
         try:
             snapshot = self._find(repository)
         except HubError as error:
@@ -120,7 +119,6 @@ class Hub:
         return RepoSnapshot(str(info.sha), files, gated, bool(getattr(info, "private", False)), closed)
 
     def _closed(self, repository: HubRepository) -> HubRefusal | None:
-        """Why we are not let in, if we are not."""
         try:
             self._ask(repository.name, lambda: self._api.auth_check(repository.id, repo_type=repository.kind))
         except HubError as refused:

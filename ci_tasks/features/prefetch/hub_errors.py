@@ -113,7 +113,6 @@ def of_output(output: str, what: str) -> HubError:
 
 
 def refusal(error: HubError, endpoint: str, id: str, kind: str, has_token: bool) -> HubRefusal:
-    """With the next step that belongs to the code."""
     page = f"{endpoint}/{'datasets/' if kind == 'dataset' else ''}{id}"
     token = "use another HF_TOKEN" if has_token else "set HF_TOKEN, or run `hf auth login`"
     hints = {

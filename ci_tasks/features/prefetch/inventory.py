@@ -80,7 +80,6 @@ class FolderState:
 
 
 def files_query(item: RequiredRepository, snapshot: RepoSnapshot) -> list[str]:
-    """Asks for the state of the repository's files."""
     repository, directory = item.what, item.place.path or ""
     cached = repository.layout == CACHE
     query = {
@@ -94,7 +93,6 @@ def files_query(item: RequiredRepository, snapshot: RepoSnapshot) -> list[str]:
 
 
 def paths_query(paths: Sequence[str]) -> list[str]:
-    """Asks which of the paths exist."""
     return python_query(_PATHS, *paths)
 
 

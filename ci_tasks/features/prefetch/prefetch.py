@@ -103,8 +103,8 @@ def prefetch_label(
     finally:
         executor.close()
     if options.json:
-        more = {"checkout": str(source.path), "label": options.label, "blocked": result.is_blocked}
-        public = PrefetchResult(**vars(result), **more)
+        checkout, is_blocked = str(source.path), result.is_blocked
+        public = PrefetchResult(**vars(result), checkout=checkout, label=options.label, blocked=is_blocked)
         print_json(encode(public, versioned=False))
     else:
         print("\n".join([*report.text(result, terminal_width()), "", report.summary(result)]))

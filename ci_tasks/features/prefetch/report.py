@@ -87,8 +87,6 @@ class UnresolvedInRows:
 
 @dataclass(frozen=True)
 class PrefetchReport:
-    """Everything of one label on one host."""
-
     host: str
     endpoint: str
     repositories: tuple[RepositoryStatus, ...] = ()
@@ -99,7 +97,6 @@ class PrefetchReport:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a run would lack something that prefetching cannot bring."""
         return (
             any(line.problem for line in self.repositories)
             or any(not mount.fits for mount in self.mounts)
@@ -129,7 +126,6 @@ def text(report: PrefetchReport, width: int | None = None) -> list[str]:
 
 
 def _problems(report: PrefetchReport, width: int | None) -> list[str]:
-    """Each problem once, with all that it stands in the way of."""
     askers: dict[tuple[str, str], list[str]] = {}
     for line in report.repositories:
         if line.problem:

@@ -185,7 +185,6 @@ def _compare(options: VerlOptions, request: VerlRequest, config: Config) -> int:
 
 
 def _request_of(options: VerlOptions) -> VerlRequest:
-    """What the flow takes. Raises UsageError."""
     from ci_tasks.cli.given_options import overlay_sources
     from ci_tasks.features.verl.run_levels import VerlRequest
 

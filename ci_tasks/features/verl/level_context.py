@@ -29,7 +29,6 @@ class LevelContext:
     scripts: Mapping[str, str] = field(default_factory=dict)
 
     def files(self) -> dict[str, str]:
-        """For RunRequest.files."""
         return {FILE: to_json(self, indent=1) + "\n"}
 
 

@@ -70,7 +70,6 @@ def of_trainings(trainings: Sequence[Training]) -> tuple[PlannedTraining, ...]:
 
 
 def entry(planned: PlannedRun, trainings: Sequence[Training], remarks: tuple[str, ...]) -> LevelPlanEntry:
-    """For JSON."""
     return LevelPlanEntry(
         **vars(planned.plan),
         run_dir=planned.run_dir,
@@ -81,7 +80,6 @@ def entry(planned: PlannedRun, trainings: Sequence[Training], remarks: tuple[str
 
 
 def describe(trainings: Sequence[Training]) -> list[str]:
-    """Every training, as `--plan` prints it."""
     lines = ["Trainings, in this order; the first that does not pass ends the run:"]
     for number, planned in enumerate(of_trainings(trainings), 1):
         lines += [f"{number}. {planned.name}, to step {planned.steps}", f"   {planned.command}"]

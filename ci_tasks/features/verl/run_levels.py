@@ -65,7 +65,6 @@ class TreesUnderTest:
     job: LevelJobOptions
 
     def with_overrides(self, overrides: Sequence[str]) -> TreesUnderTest:
-        """The same trees, for trainings with more overrides."""
         request = replace(self.context.request, overrides=(*self.context.request.overrides, *overrides))
         planned = wrapper.trainings_as_read(trainings(request), self.context.scripts)
         source = replace(self.source, workflow=workflow(request, planned, self.job))

@@ -46,8 +46,6 @@ class GpuChart:
 
 @dataclass(frozen=True)
 class GpuFigure:
-    """A row's charts. `legend` has (style, GPU)."""
-
     row: str
     seconds: str
     legend: list[tuple[str, str]]
@@ -76,7 +74,6 @@ _QUANTITIES = (
 
 
 def gpu_charts(rows: Sequence[RowGpus]) -> str:
-    """The charts of rows whose GPUs were sampled."""
     return template("gpus.html.j2").render(
         figures=[_figure(row, f"gpus{at}") for at, row in enumerate(rows)],
         width=_WIDTH,

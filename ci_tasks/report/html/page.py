@@ -107,7 +107,6 @@ def page(
 
 
 def _log_numbers(runs: Sequence[Run]) -> list[int | None]:
-    """The number of each run's log in the page."""
     numbers = iter(range(len(runs)))
     return [None if run.log is None else next(numbers) for run in runs]
 

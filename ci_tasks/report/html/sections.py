@@ -18,8 +18,6 @@ from ci_tasks.report.triage import describe, exceptions_of, numbered_context
 
 @dataclass(frozen=True)
 class PageRow:
-    """A row's run, the number of its log in the page, and that of its failure."""
-
     record: RunRecord
     log: int | None
     failure: int | None = None
@@ -99,13 +97,11 @@ def page_causes(records: Sequence[RunRecord], logs: Sequence[int | None]) -> lis
 
 
 def page_rows(records: Sequence[RunRecord], logs: Sequence[int | None], causes: Sequence[PageCause]) -> list[PageRow]:
-    """Every row in the order of `records`."""
     failed = {id(row.record): row for cause in causes for row in cause.rows}
     return [failed.get(id(record), PageRow(record, log)) for record, log in zip(records, logs, strict=True)]
 
 
 def names(values: Sequence[str]) -> list[tuple[str, int]]:
-    """Each of `values` once, and how often it is there."""
     return [*Counter(values).items()]
 
 

@@ -10,7 +10,6 @@ _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 
 
 
 def number(value: float) -> str:
-    """A metric's value, short."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

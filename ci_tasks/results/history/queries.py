@@ -150,13 +150,11 @@ def batches_without_rows() -> list[str]:
 
 
 def labels() -> list[str]:
-    """The labels of which there are runs, by name."""
     rows = _answer(lambda connection: connection.execute("SELECT DISTINCT label FROM runs").fetchall())
     return sorted(restored(label) for (label,) in rows if label)
 
 
 def hosts() -> list[str]:
-    """The hosts on which there are runs, by name."""
     rows = _answer(lambda connection: connection.execute("SELECT DISTINCT host FROM runs").fetchall())
     return sorted(restored(host) for (host,) in rows if host)
 
@@ -227,7 +225,6 @@ def _tallied(connection: sqlite3.Connection, query: RunQuery) -> list[tuple[Any,
 
 
 def _with_hardware(connection: sqlite3.Connection, query: RunQuery) -> list[str]:
-    """The newest records."""
     where, values = _where(query)
     lines = connection.execute(
         f"SELECT record_json FROM runs WHERE final AND NOT retry AND NOT simulated AND {where} {_NEWEST_FIRST} "

@@ -65,7 +65,6 @@ class RunRow:
     record_json: str
 
     def record(self) -> RunRecord:
-        """What is known of the run without its files."""
         return from_json(RunRecord, self.record_json, where="history")
 
 
@@ -102,7 +101,6 @@ def run_row(
 
 
 def _abridged(record: RunRecord, id: str) -> RunRecord:
-    """The record without what may be long."""
     return replace(
         record,
         id=record.id or id,
@@ -133,7 +131,6 @@ def restored(value: Any) -> Any:
 
 
 def to_line(row: RunRow) -> tuple[Any, ...]:
-    """The values of its columns."""
     return tuple(stored(value) if isinstance(value, str) else value for value in astuple(row))
 
 

@@ -51,7 +51,6 @@ def location_of(run: RunDir) -> tuple[str, int] | None:
 
 
 def is_number(name: str) -> bool:
-    """Whether a directory's name is that of a row."""
     return bool(_NUMBER.fullmatch(name)) and f"{int(name):02d}" == name
 
 

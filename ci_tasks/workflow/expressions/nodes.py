@@ -45,24 +45,18 @@ class Context:
 
 @dataclass(frozen=True)
 class Property:
-    """`of.name`."""
-
     of: Node
     name: str
 
 
 @dataclass(frozen=True)
 class Index:
-    """`of[key]`."""
-
     of: Node
     key: Node
 
 
 @dataclass(frozen=True)
 class Wildcard:
-    """`of.*` or `of[*]`."""
-
     of: Node
 
 
@@ -77,8 +71,6 @@ class Call:
 
 @dataclass(frozen=True)
 class Unary:
-    """`!operand`."""
-
     op: str
     operand: Node
 

@@ -31,7 +31,6 @@ class RowIdentity:
 
 
 def identify_row(recovered: RecoveredJob, candidates: Sequence[RowCandidate]) -> RowIdentity:
-    """The row that the log is of. Raises nothing."""
     name = recovered.job_name
     named = [candidate for candidate in candidates if any(_same_name(name, own) for own in candidate.names)]
     of_same_job = named or _of_same_job(name, candidates)
@@ -186,7 +185,6 @@ def _same_name(shown: str, own: str) -> bool:
 
 
 def _of_same_job(name: str, candidates: Sequence[RowCandidate]) -> list[RowCandidate]:
-    """The rows of the job that a name begins with."""
     job = name.rpartition(" / ")[2].split(" (")[0]
     return [candidate for candidate in candidates if job in (candidate.row.job, *_bare(candidate.names))]
 

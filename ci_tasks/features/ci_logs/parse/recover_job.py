@@ -41,7 +41,6 @@ class JobState:
 
 
 def recover_job(state: JobState) -> RecoveredJob:
-    """Everything that is known of the job, and what is not."""
     _fail_last_action(state)
     steps = tuple(step.record() for step in state.steps)
     failed = [step for step in steps if step.outcome]

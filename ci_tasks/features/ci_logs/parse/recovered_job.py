@@ -79,5 +79,4 @@ class RecoveredJob:
 
     @property
     def scripts(self) -> tuple[RecoveredStep, ...]:
-        """The steps that ran a script, in order."""
         return tuple(step for step in self.steps if not step.uses)

@@ -67,7 +67,6 @@ class OpenLog:
     cut: str = ""
 
     def job(self, name: str) -> JobLog:
-        """Raises UnknownName."""
         for job in self.jobs:
             if job.name == name:
                 return job

@@ -43,7 +43,6 @@ Rule = Callable[[RunProcesses], "Finding | None"]
 
 
 def analyse_hang(facts: HangFacts) -> Hang:
-    """Why the run hangs."""
     run = processes_of(facts)
     found = next((finding for finding in (rule(run) for rule in _RULES) if finding), None)
     groups = tuple(_groups(run))
@@ -250,7 +249,6 @@ def _ending(last: Process, kind: str, why: str) -> Finding | None:
 
 
 def _single(run: RunProcesses) -> Finding | None:
-    """One process, and what it waits for or computes."""
     pythons = [process for process in run.by_id.values() if process.facts.python and process.main.stack]
     if len(pythons) != 1:
         return None

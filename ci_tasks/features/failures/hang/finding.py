@@ -31,5 +31,4 @@ def odd_of_two(groups: Sequence[Sequence[Process]], why: str) -> Finding | None:
 
 
 def mains_of(processes: Sequence[Process]) -> list[tuple[Process, ThreadState]]:
-    """Each process with its main thread."""
     return [(process, process.main) for process in processes]

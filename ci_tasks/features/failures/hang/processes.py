@@ -23,8 +23,6 @@ Id = tuple[str, int]  # container and pid
 
 @dataclass(frozen=True)
 class ThreadState:
-    """A thread with the stack that is known of it, if any."""
-
     stack: Stack | None
     kernel: ThreadFacts | None
     wait: Wait

@@ -21,7 +21,6 @@ class RasAnswer:
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """The pids with fewer than the most."""
         most = max(self.counts.values(), default=0)
         return tuple(sorted(pid for pid, count in self.counts.items() if count < most))
 

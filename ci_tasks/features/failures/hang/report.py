@@ -20,7 +20,6 @@ _TRIGGERS = {
 
 
 def ended_hang(ended: LookOfEnded) -> Hang:
-    """What the last look at a run that has ended says."""
     if ended.facts is not None:
         return analyse_hang(ended.facts)
     silence = f"; its log was silent for at most {ended.longest_silence:.0f} s" if ended.longest_silence else ""

@@ -50,7 +50,6 @@ class Stack:
 
     @property
     def natives(self) -> frozenset[str]:
-        """The names of the native functions that it is in."""
         return frozenset(frame.function for frame in self.frames if frame.native)
 
 

@@ -100,6 +100,5 @@ def thread_at_end(process: Process) -> ThreadState | None:
 
 
 def holder_of(process: Process, thread: ThreadState) -> ThreadState | None:
-    """Who has the lock that a thread waits for, where exactly one does."""
     holders = [other for other in process.threads if thread.locks.wants in other.locks.holds]
     return holders[0] if len(holders) == 1 else None

@@ -14,7 +14,6 @@ def place_of(process: Process) -> tuple[str, str]:
 
 
 def describe(process: Process, thread: ThreadState) -> str:
-    """What a thread does: `waits in queue.get at loader.py:88`."""
     wait = thread.wait
     if wait.frame is None:
         return wait.text or _state(process)
@@ -90,7 +89,6 @@ def with_where(why: str, processes: Sequence[Process]) -> str:
 
 
 def waiting_in(processes: Sequence[Process]) -> str:
-    """`ranks 0-2 wait in all_reduce at train.py:88`."""
     return f"{names(processes)} {wait_or_waits(processes)} in {where(processes[0])}"
 
 

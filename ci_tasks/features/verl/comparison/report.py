@@ -24,7 +24,6 @@ def progress(run: ObservedRun, planned: int) -> str:
 
 
 def text(result: LevelComparison, width: int | None = None) -> list[str]:
-    """What is printed at the end."""
     lines = [*paragraph(f"Result: {result.result} - {result.sentence}", width)]
     lines += [f"Base:      {result.base}", f"Candidate: {result.candidate}", f"verl:      {result.verl}"]
     lines += [f"Pairs:     {result.pairs} of at most {result.planned}, on {result.host}", ""]

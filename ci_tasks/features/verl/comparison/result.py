@@ -163,7 +163,6 @@ def difference_text(decision: SequentialDecision) -> str:
 
 
 def quantities(pairs: Sequence[Pair]) -> tuple[Quantity, ...]:
-    """Reward, time a step, and memory of every rank."""
     sides = [base for base, _ in pairs], [candidate for _, candidate in pairs]
     ranks = sorted({rank for side in sides for run in side for rank in run.memory})
     return (

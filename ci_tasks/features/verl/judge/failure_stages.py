@@ -263,7 +263,6 @@ def locate_logged(failure: LoggedFailure, constructed: bool) -> FailureLocation:
 
 
 def stage_of_check(key: str, text: str) -> Stage:
-    """The stage of a check of the preflight that did not pass."""
     special = next((stage for stage in STAGES if stage.name in _SPECIAL and stage.matches(text)), None)
     if key in (DRIVER, WORKER):
         return OWN_IMPORT if is_own_import(text) else special or WRONG_PATH

@@ -267,7 +267,6 @@ def _validation_means(metrics: Metrics) -> dict[int, float]:
 
 
 def _validation(means: Mapping[int, float]) -> str:
-    """What validation did since the first one."""
     if not means:
         return ""
     first, last = min(means), max(means)

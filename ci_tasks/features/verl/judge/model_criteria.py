@@ -49,7 +49,6 @@ def lora(run: TrainingRun) -> Iterator[Criterion]:
 
 
 def _adapted(run: TrainingRun) -> Criterion:
-    """By the models that train."""
     models, methods = run.hooked.models, run.hooked.methods
     place = models[0].process
     wanted = str(run.facts.settings.get("actor_rollout_ref.model.lora.type")).replace("_", "").lower()
@@ -75,7 +74,6 @@ def _adapted(run: TrainingRun) -> Criterion:
 
 
 def wrapper(run: TrainingRun) -> Criterion:
-    """DDP or Megatron-FSDP."""
     asked = run.training.env.get("USE_MEGATRON_FSDP", "False")
     wanted, other = (FSDP, DDP) if asked == "True" else (DDP, FSDP)
     places: dict[str, str] = {}
@@ -92,7 +90,6 @@ def wrapper(run: TrainingRun) -> Criterion:
 
 
 def parallel_sizes(run: TrainingRun) -> Iterator[Criterion]:
-    """Of the built models."""
     asked = {name: int(run.training.env[name]) for name in _WIDE if run.training.env.get(name, "").isdecimal()}
     if run.training.level == 2 and all(size == 1 for size in asked.values()):
         yield not_seen(SIZES, "all parallel sizes are 1: no evidence for distributed behavior", "ask for larger sizes")

@@ -175,7 +175,6 @@ def _without_optional_imports(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _shifted(triaged: Triage, by: int) -> Triage:
-    """`triaged` in the lines of the whole log."""
     candidates = tuple(replace(candidate, line_no=candidate.line_no + by) for candidate in triaged.candidates)
     line_no = triaged.line_no + by if triaged.line_no is not None else None
     return replace(triaged, line_no=line_no, candidates=candidates)

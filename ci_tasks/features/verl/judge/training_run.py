@@ -58,12 +58,10 @@ class TrainingRun:
 
 
 def has_critic(settings: Settings) -> bool:
-    """Whether the algorithm has a critic."""
     return bool(settings.get("algorithm.adv_estimator") == "gae")
 
 
 def uses_peft(run: TrainingRun) -> bool:
-    """Whether adapters were asked for."""
     rank = run.facts.settings.get(SETTINGS["LORA_RANK"])
     return not equals_requested("0", run.training.env.get("LORA_RANK", "0") if rank is MISSING else rank)
 

@@ -81,7 +81,6 @@ class TrainingVerdict:
 
     @property
     def follow_ups(self) -> list[str]:
-        """What to do about the criteria that decided."""
         return [criterion.follow_up for criterion in _deciding(self.status, self.criteria) if criterion.follow_up]
 
 

@@ -27,7 +27,6 @@ class LevelJobOptions:
 
 
 def workflow(request: LevelRequest, trainings: Sequence[Training], options: LevelJobOptions) -> Workflow:
-    """The workflow of one job that runs the trainings of a level."""
     container = Container(options.image, _OPTIONS, volumes=options.volumes) if options.image else None
     script = render(request, trainings, simulated=options.simulated, contained=options.contained)
     job = Job(

@@ -33,8 +33,6 @@ class Deliverable:
 
 @dataclass(frozen=True)
 class TrainingCriteria:
-    """The criteria of one training, and the status that follows from them."""
-
     training: str
     status: str
     criteria: tuple[Criterion, ...]
@@ -93,5 +91,4 @@ class Summary:
     criteria: tuple[TrainingCriteria, ...] = ()
 
     def public(self) -> dict[str, Any]:
-        """The content of the summary as JSON."""
         return asdict(self)
