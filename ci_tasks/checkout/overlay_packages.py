@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.records import Overlay
@@ -24,7 +25,8 @@ def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: 
     listed = Git(git_dir, neutral=True).run("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree.tree)
     files = [os.fsdecode(name) for name in listed.split(b"\0")]
     modules, layout = installed_modules(files), ""
-    if not modules:
+    installed = bool(modules)
+    if not installed:
         layout, modules = find_modules(source, [name for name in files if name.endswith(".py")])
     return Overlay(
         path=source.path,
@@ -37,6 +39,7 @@ def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: 
         directory=f"{path}/{layout}".rstrip("/"),
         modules=modules,
         build=source.build,
+        installed=installed,
     )
 
 
@@ -55,17 +58,22 @@ def installed_modules(files: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(modules))
 
 
-def check_distinct(overlays: Sequence[Overlay]) -> None:
-    """Raises CheckoutError for a package that two of them have: only one could be imported."""
+def distinct(overlays: Sequence[Overlay]) -> tuple[Overlay, ...]:
+    """The overlays, of which only one has a package. What several distributions install, such as `tests`, is that of
+    the first of them. Raises CheckoutError for a package that a working tree and another overlay have."""
     owners: dict[str, Overlay] = {}
     for overlay in overlays:
         for module in overlay.modules:
             other = owners.setdefault(module, overlay)
-            if other is not overlay:
+            if other is not overlay and not (other.installed and overlay.installed):
                 raise CheckoutError(
                     f"--with {other.name} and --with {overlay.name} both have the package {module}",
                     hint=f"leave one out: {other.path} or {overlay.path}",
                 )
+    return tuple(
+        replace(overlay, modules=tuple(module for module in overlay.modules if owners[module] is overlay))
+        for overlay in overlays
+    )
 
 
 def find_modules(source: OverlaySource, names: list[str]) -> tuple[str, tuple[str, ...]]:

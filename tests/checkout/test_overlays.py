@@ -9,7 +9,7 @@ import pytest
 
 from ci_tasks.agent.records import Overlay
 from ci_tasks.checkout.commits import pinned_commit
-from ci_tasks.checkout.overlay_packages import check_distinct, find_modules, installed_modules
+from ci_tasks.checkout.overlay_packages import distinct, find_modules, installed_modules
 from ci_tasks.checkout.snapshot import materialize, take_snapshot
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
@@ -69,9 +69,12 @@ def test_two_overlays_have_no_package_in_common() -> None:
         Overlay(name=name, path=f"/{name}", modules=modules)
         for name, modules in (("megatron-core", ("megatron.core",)), ("megatron", ("megatron.core", "megatron.rl")))
     )
-    check_distinct([lm, Overlay(name="sglang", modules=("sglang",))])
+    others = (lm, Overlay(name="sglang", modules=("sglang",)))
+    assert distinct(others) == others
     with pytest.raises(CheckoutError, match=r"--with megatron-core and --with megatron both have .* megatron\.core"):
-        check_distinct([lm, fork])
+        distinct([lm, fork])
+    pip = [Overlay(name=name, modules=(name, "tests"), installed=True) for name in ("a", "b")]
+    assert [overlay.modules for overlay in distinct(pip)] == [("a", "tests"), ("b",)]
 
 
 def test_a_workspace_has_the_overlays_as_they_are_now(tmp_path: Path) -> None:

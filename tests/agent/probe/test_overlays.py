@@ -180,3 +180,6 @@ print(importlib.util.find_spec("spam.deleted"), importlib.util.find_spec("spam.s
     )
     taken = {module.name for module in process.modules if module.origin.startswith(str(trees / "installed"))}
     assert {"spam._c", "ns.core._c"} <= taken and "spam.sub._c" not in taken
+    # Another version that pip has installed lacks nothing.
+    (trees / "overlay/spam-2.0.dist-info").mkdir()
+    assert _run(trees, "PROBE\nimport spam, importlib.util; print(importlib.util.find_spec('spam._c'))") == ("None", "")

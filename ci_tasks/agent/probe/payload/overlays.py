@@ -45,7 +45,7 @@ class OverlayFinder:
         try:
             from importlib.metadata import DistributionFinder, MetadataPathFinder
 
-            directories = [each for each in layers if any(name.endswith(".dist-info") for name in os.listdir(each))]
+            directories = [each for each in layers if _has_metadata(each)]
             wanted = DistributionFinder.Context(name=getattr(context, "name", None), path=directories)
             return MetadataPathFinder.find_distributions(wanted)
         except Exception:
@@ -70,7 +70,9 @@ class OverlayFinder:
 
     def installed(self, name: str) -> "list[str]":
         """The directories of other copies of the package, regular packages first: in a job's working directory there
-        may be one without what was compiled."""
+        may be one without what was compiled. None for an overlay that was installed itself: it lacks nothing."""
+        if _has_metadata(self.modules[name]):
+            return []
         parts = name.split(".")
         places = [os.path.join(entry or ".", *parts) for entry in sys.path if isinstance(entry, str)]
         for finder in sys.meta_path:  # editable installs have one; PathFinder's places are those above
@@ -141,6 +143,10 @@ def add_overlays(text: str) -> "OverlayFinder | None":
     sys.meta_path.insert(0, finder)
     sys.meta_path.append(CompiledFinder(finder))
     return finder
+
+
+def _has_metadata(directory: str) -> bool:
+    return any(name.endswith(".dist-info") for name in os.listdir(directory))
 
 
 def _find(name: str, path: "list[str]") -> "Any":
