@@ -1,21 +1,18 @@
-"""The summary of verl's levels in the guide's format: as text, as markdown for a pull request, and as JSON; and a
-metric over steps as a plot of plain characters."""
+"""The summary of verl's levels in the guide's format: as text, as markdown for a pull request, and as JSON."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ci_tasks.errors import printable
-from ci_tasks.features.verl.levels.summary import Deliverable, EvidenceItem, MetricCurve, Summary, TrainingCriteria
+from ci_tasks.features.verl.levels.summary import Deliverable, EvidenceItem, Summary, TrainingCriteria
 
 _TICKS = re.compile(r"`+")
 _MARKUP = re.compile(r"[\\`*<>\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _INDENT = "    "
-_FEWEST_COLUMNS = 20
 
 
 def text(summary: Summary) -> list[str]:
@@ -42,8 +39,6 @@ def markdown(summary: Summary) -> str:
     lines += [line for item in summary.evidence for line in _marked(item)]
     lines += ["", "**Limitations:**", "", *_list(summary.limitations)]
     lines += ["", "**Follow-ups:**", "", *_list(summary.follow_ups)]
-    if summary.curve is not None:
-        lines += ["", "```text", *plot(summary.curve), "```"]
     return "\n".join(printable(line) for line in lines) + "\n"
 
 
@@ -51,34 +46,6 @@ def public(summary: Summary) -> dict[str, Any]:
     """The content of `--json`; a number that JSON does not have is its name."""
     data: dict[str, Any] = _json(summary.public())
     return data
-
-
-def plot(curve: MetricCurve, width: int = 72, height: int = 8) -> list[str]:
-    """A metric over steps, at most `width` columns wide: the highest and lowest value beside it, the first and last
-    step below. Where there are more steps than columns, each column shows the mean of its own. Empty where there is no
-    finite value."""
-    points = [(step, value) for step, value in curve.points if math.isfinite(value)]
-    if not points:
-        return []
-    low, high = min(value for _, value in points), max(value for _, value in points)
-    labels = (f"{high:.4g}", f"{low:.4g}")
-    margin = max(map(len, labels))
-    columns = max(_FEWEST_COLUMNS, width - margin - 3)
-    values = _fitted([value for _, value in points], columns)
-    rows = [_row(value, low, high, height) for value in values]
-    spread = max(1, min(3, columns // len(values)))
-    lines = [curve.name[:width]]
-    for row in range(height - 1, -1, -1):
-        label = labels[0] if row == height - 1 else labels[1] if row == 0 else ""
-        body = "".join(("*" if at == row else " ").ljust(spread) for at in rows)
-        lines.append(f"{label:>{margin}} |{body}".rstrip())
-    first, last = f"step {points[0][0]}", str(points[-1][0])
-    across = max(len(values) * spread, len(first) + len(last) + 1)
-    return [
-        *lines,
-        f"{'':>{margin}} +{'-' * (len(values) * spread)}",
-        f"{'':>{margin}}  {first}{last:>{across - len(first)}}",
-    ]
 
 
 def _text(summary: Summary) -> Iterator[str]:
@@ -150,15 +117,3 @@ def _json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
-
-
-def _fitted(values: Sequence[float], columns: int) -> list[float]:
-    """At most `room` values, each the mean of its neighbours where there are more."""
-    if len(values) <= columns:
-        return list(values)
-    edges = [len(values) * at // columns for at in range(columns + 1)]
-    return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
-
-
-def _row(value: float, low: float, high: float, height: int) -> int:
-    return round((value - low) / (high - low) * (height - 1)) if high > low else 0

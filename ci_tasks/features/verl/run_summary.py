@@ -134,7 +134,4 @@ def _read_chunks(log: str) -> Iterator[bytes]:
 
 
 def _shown(summary: Summary, *, markdown: bool) -> list[str]:
-    if markdown:
-        return report.markdown(summary).splitlines()
-    plot = ["", *report.plot(summary.curve)] if summary.curve is not None else []
-    return [*report.text(summary), *plot]
+    return report.markdown(summary).splitlines() if markdown else report.text(summary)

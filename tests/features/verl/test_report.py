@@ -90,30 +90,3 @@ def test_json_has_every_field_and_no_number_that_json_lacks() -> None:
     assert json.loads(json.dumps(public, allow_nan=False)) == public
     assert public["curve"]["points"] == [[1, "nan"], [2, 0.5]]
     assert public["deliverables"][3]["status"] == "Fail"
-
-
-def test_a_plot_shows_extremes_and_ends() -> None:
-    points = tuple((step, step / 4) for step in range(1, 5))
-    assert verl.plot(MetricCurve("reward", points), height=4) == [
-        "reward",
-        "   1 |         *",
-        "     |      *",
-        "     |   *",
-        "0.25 |*",
-        "     +------------",
-        "      step 1     4",
-    ]
-
-
-@pytest.mark.parametrize("steps", [1, 2, 30, 80, 1000])
-@pytest.mark.parametrize("width", [40, 72])
-def test_a_plot_keeps_to_its_width(steps: int, width: int) -> None:
-    curve = MetricCurve("critic/rewards/mean", tuple((step, math.sin(step)) for step in range(1, steps + 1)))
-    lines = verl.plot(curve, width=width)
-    assert max(map(len, lines)) <= width
-    assert lines[-1].split()[-1] == str(steps)
-
-
-def test_a_constant_is_a_line_and_nothing_finite_is_no_plot() -> None:
-    assert sum("*" in line for line in verl.plot(MetricCurve("a", ((1, 2.0), (2, 2.0), (3, math.nan))))) == 1
-    assert verl.plot(MetricCurve("a", ((1, math.nan),))) == []
