@@ -255,6 +255,12 @@ class BisectOptions(OverlayOptions):
     signature: str | None = text(
         "the failure to look for, as `triage` names it (else the one seen most at --bad)", "TEXT"
     ).field()
+    metric: str | None = text(
+        "search for where this metric got worse, instead of for a failure; `seconds` is how long the row took",
+        "NAME",
+        excludes=(("signature", "a metric is searched for, or a failure", ""),),
+    ).field()
+    worse: str | None = text("with --metric: by how much it got worse, at least, such as 10%", "SHARE").field()
     first_parent: bool = switch("treat a merge as one commit").field()
     resume: bool = switch(
         "go on with an earlier bisection; the same command does so anyway",
@@ -277,6 +283,7 @@ def bisect(options: BisectOptions) -> int:
     ci-tasks bisect ckpt --only async-save --axis image --good team/slime:0101 --bad team/slime:0301 --host h100a
     ci-tasks bisect ckpt --only async-save --axis submodule:3rdparty/Megatron-LM --good v0.5 --host h100a
     ci-tasks bisect ckpt --only async-save --axis overlay:sglang --with sglang=~/sglang --good v0.5.3 --host h100a
+    ci-tasks bisect ckpt --only async-save --good HEAD~64 --metric step_time --worse 10% --host h100a
     ci-tasks bisect ckpt --only async-save --axis env --good GREEN_RUN --bad RED_RUN --host h100a
     ci-tasks bisect ckpt --only async-save --axis env --good ci.env --bad mine.env     two files, as `env` prints them
     ci-tasks bisect ckpt --only async-save --axis packages --good ci.txt --bad mine.txt     as `pip freeze` prints them
@@ -303,12 +310,28 @@ def bisect(options: BisectOptions) -> int:
     hosts = tuple(name for name in (part.strip() for part in options.host.split(",")) if name)
     if not hosts:
         raise UsageError("--host needs the name of a host", hint=HOST.hint)
+    _check_metric(options, hosts)
     from ci_tasks.features.failures.bisection.bisect import bisect
     from ci_tasks.run.hosts_files import open_config
 
     return _performed(
         options, lambda events: bisect(options, hosts, with_given(open_config(options.repo), options), events)
     )
+
+
+def _check_metric(options: BisectOptions, hosts: tuple[str, ...]) -> None:
+    from ci_tasks.features.failures.bisection.metric import worse_of
+
+    if not options.metric and not options.worse:
+        return
+    if not (options.metric and options.worse):
+        raise UsageError("--metric and --worse need each other", hint="for example --metric step_time --worse 10%")
+    worse_of(options.worse)
+    if len(hosts) > 1:
+        raise UsageError(
+            f"--metric is for one host, and --host names {len(hosts)}",
+            hint="values of different machines differ for reasons of their own",
+        )
 
 
 def _performed(

@@ -30,6 +30,7 @@ from ci_tasks.features.failures.bisection.bisection_state import BisectionKey, o
 from ci_tasks.features.failures.bisection.change_search import ChangeSearch
 from ci_tasks.features.failures.bisection.earlier_runs import earlier_runs
 from ci_tasks.features.failures.bisection.environments import changed_variables
+from ci_tasks.features.failures.bisection.metric import LEAST_RUNS, MetricRule, worse_of
 from ci_tasks.features.failures.bisection.packages import changed_packages
 from ci_tasks.features.failures.bisection.run_commits import RowUnderTest
 from ci_tasks.features.failures.bisection.strategy import (
@@ -72,13 +73,14 @@ def bisect(
     else:
         search = _search_range(source, options, revision, row)
     good, bad = search.points[0], search.points[-1]
+    metric = MetricRule(options.metric, worse_of(options.worse or "")) if options.metric else None
     subject = BisectionKey(
         repo=str(source.path),
         good=good.key,
         bad=bad.key,
         label=options.label,
         row=row.row,
-        signature=options.signature or "",
+        signature=metric.headline if metric else options.signature or "",
         image=options.image or "",
         first_parent=options.first_parent,
         commit="" if options.axis == COMMIT else bad.sha,
@@ -95,24 +97,29 @@ def bisect(
         probe=not options.no_probe,
         overlay=search.axis.removeprefix(OVERLAY).removeprefix(SUBMODULE),
         layers=layers,
+        metric=options.metric or "",
     )
     with open_state(subject, [point.key for point in search.points], fresh=options.fresh) as state:
         if options.resume and not state.observations:
             raise UsageError("there is nothing to resume: no run of this bisection is on record", hint=str(state.path))
         own = frozenset(observation.run for observation in state.observations)
         # What other runs up to the good commit ran in is not known to be the good image.
-        earlier = earlier_runs(source.path, good.key, options.label, row.row, own) if search.axis == COMMIT else ()
-        goal = BisectionGoal(search.graph, options.signature or "", options.repeat or 0, earlier)
+        counts_earlier = search.axis == COMMIT and metric is None
+        earlier = earlier_runs(source.path, good.key, options.label, row.row, own) if counts_earlier else ()
+        target = metric.signature if metric else options.signature or ""
+        goal = BisectionGoal(search.graph, target, options.repeat or 0, earlier)
         print(source.headline)
         print("\n".join(report.head(options.label, row.row, search, hosts, len(earlier))))
+        if metric:
+            print(metric.headline)
         if not state.observations:
             lately = durations(options.label, hosts).get(row.row)
-            steady = strategy.runs_of_steady_failure(len(search.points) - 1)
+            steady = strategy.runs_of_steady_failure(len(search.points) - 1) + (2 * LEAST_RUNS if metric else 0)
             print(report.cost(steady, lately, len(hosts), is_set=bool(bad.changes)))
         if not bad.changes:
-            return Bisection(search, goal, work, state, hosts).run()
+            return Bisection(search, goal, work, state, hosts, metric=metric).run()
     return ChangeSearch(
-        search.axis, bad.commit, bad.changes, work, subject, hosts, options.repeat or 0, options.fresh
+        search.axis, bad.commit, bad.changes, work, subject, hosts, options.repeat or 0, options.fresh, metric
     ).run()
 
 

@@ -12,7 +12,8 @@ from ci_tasks.features.failures.bisection import report, strategy
 from ci_tasks.features.failures.bisection.axis import Point, SearchRange
 from ci_tasks.features.failures.bisection.bisection_state import BisectionState
 from ci_tasks.features.failures.bisection.marks import mark
-from ci_tasks.features.failures.bisection.observations import BLOCKED, Observation
+from ci_tasks.features.failures.bisection.metric import MetricRule
+from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, Observation
 from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest, run_commits
 from ci_tasks.features.failures.bisection.strategy import (
     BisectionGoal,
@@ -56,8 +57,9 @@ class BisectionResult:
 
 @dataclass
 class Bisection:
-    """One bisection under way. `known` are runs of an earlier stage that are runs of this one's bad end too. `streaks`
-    are how many runs in a row a host has blocked, since this command began."""
+    """One bisection under way. `known` are runs of an earlier stage that are runs of this one's bad end too. With
+    `metric` a run fails where its value is worse. `streaks` are how many runs in a row a host has blocked, since this
+    command began."""
 
     search: SearchRange
     goal: BisectionGoal
@@ -65,6 +67,7 @@ class Bisection:
     state: BisectionState
     hosts: Sequence[str]
     known: Sequence[Observation] = ()
+    metric: MetricRule | None = None
     blocked_streaks: dict[str, list[Observation]] = field(default_factory=dict)
     out: dict[str, str] = field(default_factory=dict)
     print_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -75,7 +78,13 @@ class Bisection:
 
     @property
     def observations(self) -> list[Observation]:
-        return [*self.known, *self.state.observations]
+        return self._judged([*self.known, *self.state.observations])
+
+    def _judged(self, observations: list[Observation]) -> list[Observation]:
+        if self.metric is None:
+            return observations
+        self.metric = self.metric.learnt(observations, self.goal.graph.bad)
+        return self.metric.judged(observations)
 
     def run(self) -> BisectionResult:
         decision = self.decide()
@@ -97,8 +106,11 @@ class Bisection:
         return decision
 
     def _next(self) -> strategy.BisectionDecision:
-        hosts = self._usable_hosts()
-        return next_decision(self.goal, self.observations, len(hosts))
+        hosts, observations = self._usable_hosts(), self.observations
+        if self.metric is None or self.metric.limit is not None:
+            return next_decision(self.goal, observations, len(hosts))
+        end = self.metric.wanted(observations, self.goal.graph.bad)
+        return InvalidRange(strategy.NOT_WORSE) if end is None else RunCommits((end,))
 
     def _usable_hosts(self) -> list[str]:
         """The hosts that can run anything. Raises Blocked where none is left."""
@@ -122,7 +134,7 @@ class Bisection:
         run_commits(self.work, commit_runs, self.print_line, self._record)
 
     def _record(self, observation: Observation) -> None:
-        mark_text = str(mark(self.goal, [*self.observations, observation]))
+        mark_text = self._mark(observation)
         self.state.add(observation, mark_text)
         self._show(observation, mark_text, len(self.state.observations))
         streak = self.blocked_streaks.setdefault(observation.host, [])
@@ -133,6 +145,16 @@ class Bisection:
         if len(streak) >= _BLOCKED_AT_END and observation.position in (0, self.goal.graph.bad):
             self.out[observation.host] = observation.reason
             self.print_line(f"     {observation.host} is out: blocked {len(streak)} times in a row")
+
+    def _mark(self, observation: Observation) -> str:
+        observations = self._judged([*self.known, *self.state.observations, observation])
+        if self.metric is None or observation.value is None:
+            return str(mark(self.goal, observations))
+        value = f"{self.metric.name} {observation.value:.6g}"
+        if self.metric.limit is None:
+            return value
+        beyond = "worse" if observations[-1].kind == FAIL else "not worse"
+        return f"{mark(self.goal, observations).verdict}: {value} is {beyond} than {self.metric.limit.value:.6g}"
 
     def _print_earlier_runs(self) -> None:
         """Show what was found out before."""
@@ -157,6 +179,10 @@ class Bisection:
 
     def _print_target(self) -> None:
         """Once the ends are known: what is looked for, and how long it may take."""
+        if self.metric is not None and self.metric.limit is not None:
+            self.print_line(f"     {self.metric.target}")
+            self.target_printed = True
+            return
         assessment = assess(self.goal, self.observations)
         at_bad = assessment.run_counts.at(self.goal.graph.bad)
         to_go = strategy.runs_to_go(assessment.now)
@@ -190,6 +216,7 @@ class Bisection:
                     self._failure_counts(decision.position),
                     self._see(decision.position),
                     effort,
+                    f"{self.metric.name} is worse" if self.metric else "the row fails",
                 )
             )
         )
@@ -228,6 +255,12 @@ class Bisection:
         """Why the ends will not do, and what would."""
         good, bad = self.search.points[0].short, self.search.points[-1].short
         what = self.search.noun
+        if decision.why == strategy.NOT_WORSE:
+            assert self.metric is not None
+            return UsageError(
+                self.metric.refusal(self.observations, self.goal.graph.bad),
+                hint="--worse takes a smaller share; `ci-tasks numbers LABEL` shows how much the metric scatters",
+            )
         at_good, at_bad = self._last(0), self._last(self.goal.graph.bad)
         if decision.why == strategy.FAILS_AT_GOOD:
             return UsageError(

@@ -57,6 +57,7 @@ class StoredRun:
     seconds: float | None
     mark: str
     failure_kind: str = ""
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class BisectionState:
                 o.seconds,
                 mark,
                 o.failure_kind,
+                o.value,
             )
             for o, mark in zip(self.observations, self.marks, strict=True)
         )
@@ -134,6 +136,7 @@ def _read(path: Path, subject: BisectionKey, keys: Sequence[str]) -> BisectionSt
                 stored.host,
                 stored.seconds,
                 stored.failure_kind,
+                stored.value,
             )
             state.observations.append(observation)
             state.marks.append(stored.mark)

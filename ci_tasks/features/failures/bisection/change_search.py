@@ -18,6 +18,7 @@ from ci_tasks.features.failures.bisection.bisection import (
     CulpritCandidate,
 )
 from ci_tasks.features.failures.bisection.bisection_state import BisectionKey, open_state
+from ci_tasks.features.failures.bisection.metric import MetricRule
 from ci_tasks.features.failures.bisection.observations import BEFORE_GOOD, FAIL, Observation
 from ci_tasks.features.failures.bisection.packages import shown_use
 from ci_tasks.features.failures.bisection.run_commits import RowUnderTest
@@ -85,18 +86,20 @@ class ChangeSearch:
     hosts: Sequence[str]
     repeat: int = 0
     fresh: bool = False
+    metric: MetricRule | None = None
     runs: int = field(default=0, init=False)
 
     def run(self) -> BisectionResult:
         """Raises UsageError where the ends are not good and bad, Blocked where no host can go on."""
-        stage, begun = Stage(self.changes, target=self.work.signature), ""
+        stage, begun = Stage(self.changes, target=self.metric.signature if self.metric else self.work.signature), ""
         while True:
             search = along_changes(self.commit, self.axis, self.changes, stage.needed, stage.rest)
             goal = stage.goal(search, self.repeat)
             subject = replace(self.subject, good=search.points[0].key, bad=search.points[-1].key, begun=begun)
             with open_state(subject, [point.key for point in search.points], fresh=self.fresh) as state:
-                bisection = Bisection(search, goal, self.work, state, self.hosts, stage.known)
+                bisection = Bisection(search, goal, self.work, state, self.hosts, stage.known, self.metric)
                 decision = bisection.decide()
+                self.metric = bisection.metric
                 self.runs += len(state.observations)
                 begun = begun or next((each.run for each in state.observations), "")
             observations = bisection.observations

@@ -16,7 +16,7 @@ class Observation:
 
     `kind` is PASS, FAIL (with its `signature`, and `failure_kind` as far as triage knows it), BLOCKED (the environment
     could not run it) or MISSING (the row does not exist at that commit). `reason` is the run's own line; `run`, `host`
-    and `seconds` are for the log.
+    and `seconds` are for the log. `value` is that of the metric that is searched for, if one is.
     """
 
     position: int
@@ -27,6 +27,7 @@ class Observation:
     host: str = ""
     seconds: float | None = None
     failure_kind: str = ""
+    value: float | None = None
 
 
 @dataclass

@@ -81,7 +81,9 @@ def target(signature: str, fails: int, of: int, to_go: int) -> str:
     return f"looking for: {_line(signature)} ({fails} of {runs(of)} of the bad end); some {runs(to_go)} to go"
 
 
-def culprit(point: Point, probability: float, counts: FailureCounts, see: str, effort: Effort) -> list[str]:
+def culprit(
+    point: Point, probability: float, counts: FailureCounts, see: str, effort: Effort, fails: str = "the row fails"
+) -> list[str]:
     """The commit or image that was found; `see` is a command that shows it."""
     before = f"{counts.fails_before} of {counts.runs_before}"
     commit = point.commit
@@ -92,7 +94,7 @@ def culprit(point: Point, probability: float, counts: FailureCounts, see: str, e
         "",
         f"the culprit: {printable(point.key)}",
         *about,
-        f"probability {_share(probability)}: the row fails in {counts.fails_from} of {runs(counts.runs_from)} "
+        f"probability {_share(probability)}: {_line(fails)} in {counts.fails_from} of {runs(counts.runs_from)} "
         f"from it on, in {before} before it",
         f"see it: {see}",
         _effort(effort),

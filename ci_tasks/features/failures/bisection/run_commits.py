@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
@@ -23,6 +24,7 @@ from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 
+SECONDS = "seconds"  # the metric that every run has: how long it took
 _REMINDER = 60.0  # seconds after which a run says that it still goes on
 # What varies from one run to the next in a reason that has no signature.
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -46,7 +48,7 @@ class InterruptCount:
 class RowUnderTest:
     """What runs on every commit. `row` is the row's whole name; `signature` the failure that is looked for, if a person
     named it; `overlay` the name of the overlay whose commits are searched; `layers` are the directories of the packages
-    that are searched, by name and version."""
+    that are searched, by name and version; `metric` is the one that is searched for, in place of a failure."""
 
     repo: str
     workflow: str | None
@@ -59,6 +61,7 @@ class RowUnderTest:
     probe: bool = True
     overlay: str = ""
     layers: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    metric: str = ""
 
     def layers_of(self, versions: Mapping[str, str | None]) -> tuple[OverlaySource, ...]:
         """Those versions, laid over what is installed."""
@@ -209,7 +212,8 @@ def run_commit(
         raise RunCancelled  # it was ended before it had a record
     if record is None:
         return Observation(commit_run.position, MISSING, reason=f"no row {work.row}", host=commit_run.host)
-    return observation_of(commit_run, record, work.signature)
+    observation = observation_of(commit_run, record, work.signature)
+    return with_metric(observation, record, work.metric, must=commit_run.must) if work.metric else observation
 
 
 def observation_of(commit_run: CommitRun, record: RunRecord, target: str = "") -> Observation:
@@ -237,6 +241,26 @@ def observation_of(commit_run: CommitRun, record: RunRecord, target: str = "") -
         seconds=record.timings.seconds,
         failure_kind=failure_kind,
     )
+
+
+def with_metric(observation: Observation, record: RunRecord, name: str, *, must: bool) -> Observation:
+    """The observation with the value of the metric; a run that passed without one says nothing.
+
+    Raises UsageError where it must have one."""
+    if observation.kind != PASS:
+        return observation
+    value = record.metrics.get(name, record.timings.seconds if name == SECONDS else None)
+    try:
+        number = float(value) if value is not None else None
+    except ValueError:
+        number = None
+    if number is not None and math.isfinite(number):
+        return replace(observation, value=number)
+    names = ", ".join((*record.metrics, SECONDS))
+    if must and value is None:
+        raise UsageError(f"row {record.row} has no metric {name!r}", hint=f"valid: {names}")
+    reason = f"{name} is {value}" if value is not None else f"no metric {name}"
+    return replace(observation, kind=MISSING if value is None else FAIL, signature=reason, reason=reason)
 
 
 def signature_of(record: RunRecord) -> str:

@@ -36,6 +36,7 @@ _MIN_INFORMATION = 1e-6  # bits; less, and a run can tell nothing
 
 # Why a bisection cannot be done as it was asked.
 NEVER_FAILS, FAILS_AT_GOOD, GOOD_UNTESTABLE, BAD_UNTESTABLE = "never", "good-fails", "good-untestable", "bad-untestable"
+NOT_WORSE = "not-worse"  # of a metric
 
 
 @dataclass(frozen=True)

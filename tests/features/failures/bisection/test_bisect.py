@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count, cycle
 from pathlib import Path
 from typing import Any
@@ -394,3 +396,41 @@ def test_environments_that_do_not_differ_have_nothing_to_search(
         ask(ChangeRuns(lambda env: True), **{**environments, "bad": environments["good"]})
     with pytest.raises(UsageError, match="is neither a file nor a run"):
         ask(ChangeRuns(lambda env: True), **{**environments, "bad": "20200101-000000-nothing"})
+
+
+class MetricRuns(Runs):
+    """Runs that pass, and take longer from CULPRIT on."""
+
+    def __init__(self, slower: float = 1.2) -> None:
+        super().__init__(lambda position, host: (PASS, ""))
+        self.slower, self.luck = slower, random.Random(1)
+
+    def __call__(self, work: RowUnderTest, commit_runs: Sequence[CommitRun], print_line: Any, on_result: Any) -> None:
+        def with_value(observation: Observation) -> None:
+            factor = self.slower if observation.position >= CULPRIT else 1.0
+            on_result(replace(observation, value=self.luck.gauss(factor, 0.03)))
+
+        super().__call__(work, commit_runs, print_line, with_value)
+
+
+SLOWER: dict[str, object] = {"metric": "step_time", "worse": "10%"}
+
+
+def test_the_commit_that_made_a_metric_worse_is_named(
+    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, rest = MetricRuns(), MetricRuns()
+    first.stop_after = 12
+    assert (ask(first, **SLOWER), ask(rest, **SLOWER)) == (130, 0)
+    out = capsys.readouterr().out
+    assert "looking for step_time, worse by 10 % or more" in out
+    assert "looking for: step_time above 1.0" in out and "bad: step_time 1." in out
+    end = out[out.index("the culprit: ") :].splitlines()
+    assert end[1].startswith(f"    change {CULPRIT}") and ": step_time is worse in " in end[3]
+
+
+def test_a_metric_that_is_not_shown_to_be_worse_is_refused_with_what_was_seen(ask: Callable[..., int]) -> None:
+    runs = MetricRuns(slower=1.01)
+    with pytest.raises(UsageError, match=r"step_time is not shown to be worse by 10 %: .* in 10 runs at --good, "):
+        ask(runs, **SLOWER)
+    assert len(runs.requests) == 20
