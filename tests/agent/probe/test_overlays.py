@@ -132,6 +132,12 @@ def test_every_module_from_elsewhere_is_noted(trees: Path, code: str, trees_by_m
     assert {name: tree for name, tree in seen.items() if name.startswith(("spam", "ns"))} == trees_by_module
 
 
+def test_an_import_that_fails_in_the_import_of_another_package_is_seen(trees: Path) -> None:
+    (trees / "overlay/spam/__init__.py").write_text("import torch.nothing\n")
+    assert "No module named" in _run(trees, "PROBE\nimport spam")[1]
+    assert [module.name for module in _process(trees).imports] == ["spam"]
+
+
 C_SOURCE = r"""
 #include <Python.h>
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_c"};
@@ -151,12 +157,13 @@ def compiled_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_compiled_modules_that_the_tree_lacks_are_the_installed_ones(trees: Path, compiled_module: Path) -> None:
-    """Also with its source in the working directory. What the tree has is its own, whatever Python it was built for."""
+    """Also with its source in the working directory, and where the tree has one that was built for another Python."""
     name = compiled_module.name
     (trees / "source/spam").mkdir(parents=True)
     (trees / "source/spam/__init__.py").write_text("")
     for place in ("installed/spam/sub", "installed/ns/core", "installed/spam", "overlay/spam/sub"):
         (trees / place / name).write_bytes(compiled_module.read_bytes())
+    (trees / "overlay/spam/_c.cpython-27m-x86_64-linux-gnu.so").write_text("")
     (trees / "installed/spam/libspam.so.1").write_text("opened by its path")
     (trees / "overlay/spam/built.so").write_text("")
     (trees / "installed/spam/built.abi3.so").write_text("")

@@ -40,11 +40,11 @@ class ImportNotes:
             self.finds += 1
             if name in self.before:
                 self.before.pop(name)()
-            if name in self.watched:
-                self.pending[name] = self.finds + _TRIES
-            elif self.pending or not self.finds & 63:
+            if self.pending or not self.finds & 63:
                 self.note()
                 self.note_environ()
+            if name in self.watched:
+                self.pending[name] = self.finds + _TRIES
             if name in self.functions and target is None:
                 return self.announcing_spec(name, path)
         except Exception:

@@ -214,11 +214,12 @@ def _compiled_of_record(name: str, top: str) -> "Iterator[str]":
 
 
 def _has_compiled(directory: str, file: str) -> bool:
-    """Whether the tree has the file, perhaps for another Python."""
+    """Whether the tree has the file: of a module, one that this Python can load."""
     place, name = os.path.split(os.path.join(directory, file))
+    stem = name.partition(".")[0]
     try:
-        names = os.listdir(place)
+        names = [other for other in os.listdir(place) if other.partition(".")[0] == stem and _is_compiled(other)]
     except OSError:
         return False
-    stem = name.partition(".")[0]
-    return any(other.partition(".")[0] == stem and _is_compiled(other) for other in names)
+    own = [stem + suffix for suffix in _suffixes()]
+    return any(other in own for other in names) if name in own else bool(names)
