@@ -72,7 +72,7 @@ RIM = [
     *(
         f"features.failures.bisection.{name}"
         for name in (
-            *("bisect", "bisection", "change_search", "environments", "packages"),
+            *("bisect", "bisection", "change_search", "environments", "packages", "several_axes"),
             *("run_commits", "bisection_state", "earlier_runs", "registry"),
         )
     ),

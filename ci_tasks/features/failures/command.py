@@ -222,6 +222,8 @@ _BISECT_ENV = (
     "each a run of the row, or a file as `env` or `pip freeze` prints it: of where it passes, and of where it fails"
 )
 
+_BISECT_DIFF = "`--axis diff` stands alone; `ci-tasks diff GOOD_RUN BAD_RUN` shows what it would search"
+
 
 @dataclass(frozen=True)
 class BisectOptions(OverlayOptions):
@@ -231,12 +233,14 @@ class BisectOptions(OverlayOptions):
     )
     axis: str = text(
         "what to search: commit; or, with one commit of the checkout, image, submodule:PATH, overlay:NAME of --with, "
-        "or env or packages, the variables or packages of two environments",
+        "or env or packages, the variables or packages of two environments; several with commas, one after the other; "
+        "or diff, all that differ between two runs",
         "AXIS",
         default="commit",
     ).field()
     good: str | None = text(
-        "a revision where the row passes; with --axis image an image, with env and packages a run or a file", "REV"
+        "a revision where the row passes, or a run; with --axis image an image, with env and packages a run or a file",
+        "REV",
     ).field()
     bad: str | None = text(
         "one where it fails, always or now and then (else HEAD, or the last of --images)", "REV"
@@ -287,36 +291,53 @@ def bisect(options: BisectOptions) -> int:
     ci-tasks bisect ckpt --only async-save --axis env --good GREEN_RUN --bad RED_RUN --host h100a
     ci-tasks bisect ckpt --only async-save --axis env --good ci.env --bad mine.env     two files, as `env` prints them
     ci-tasks bisect ckpt --only async-save --axis packages --good ci.txt --bad mine.txt     as `pip freeze` prints them
+    ci-tasks bisect ckpt --only async-save --axis diff --good GREEN_RUN --bad RED_RUN --host h100a     all that differs
     """
-    is_tree = options.axis.startswith(("overlay:", "submodule:"))
-    if options.axis not in ("commit", "image", "env", "packages") and not is_tree:
-        valid = "commit, image, env, packages, submodule:PATH, overlay:NAME"
-        raise UsageError(f"invalid value {options.axis!r} for --axis", hint=f"valid: {valid}")
-    if is_tree:
-        whose = "the overlay's tree" if options.axis.startswith("overlay:") else "the checkout"
-        _require(options.good, "--good REV", f"a revision of {whose} with which the row passes")
-        _refuse(f"--axis {options.axis}", {"--images": options.images})
-    elif options.axis == "commit":
-        _require(options.good, "--good REV", _BISECT)
-        _refuse("--axis commit", {"--images": options.images, "--rev": options.rev})
-    elif options.axis in ("env", "packages"):
-        _require(options.good and options.bad, "--good and --bad", _BISECT_ENV)
-        _refuse(f"--axis {options.axis}", {"--images": options.images, "--first-parent": options.first_parent})
-        if options.axis == "packages":
-            _refuse("--axis packages", {"--no-probe": options.no_probe})
-    else:
-        _require(options.images or (options.good and options.bad), "--images LIST, or --good and --bad", _BISECT_IMAGES)
-        _refuse("--axis image", {"--first-parent": options.first_parent})
+    from ci_tasks.features.failures.bisection.several_axes import bisect_axes, run_ends
+
+    axes = [axis.strip() for axis in options.axis.split(",") if axis.strip()]
+    ends = run_ends(options)
+    for axis in axes or [options.axis]:
+        _check_axis(axis, ends.options(options, axis) if ends and axis != "diff" else options, alone=len(axes) == 1)
     hosts = tuple(name for name in (part.strip() for part in options.host.split(",")) if name)
     if not hosts:
         raise UsageError("--host needs the name of a host", hint=HOST.hint)
     _check_metric(options, hosts)
-    from ci_tasks.features.failures.bisection.bisect import bisect
     from ci_tasks.run.hosts_files import open_config
 
     return _performed(
-        options, lambda events: bisect(options, hosts, with_given(open_config(options.repo), options), events)
+        options,
+        lambda events: bisect_axes(axes, options, hosts, with_given(open_config(options.repo), options), events),
     )
+
+
+def _check_axis(axis: str, options: BisectOptions, *, alone: bool) -> None:
+    """Whether the options have what the axis needs, and `alone` nothing that is for another one. Raises UsageError."""
+    is_tree = axis.startswith(("overlay:", "submodule:"))
+    if axis not in ("commit", "image", "env", "packages", "diff") and not is_tree:
+        valid = "commit, image, env, packages, submodule:PATH, overlay:NAME, or diff; several with commas"
+        raise UsageError(f"invalid value {axis!r} for --axis", hint=f"valid: {valid}")
+    refused: dict[str, object] = {}
+    if axis == "diff":
+        _require(alone and options.good and options.bad, "--good RUN and --bad RUN", _BISECT_DIFF)
+        refused = {"--images": options.images}
+    elif is_tree:
+        whose = "the overlay's tree" if axis.startswith("overlay:") else "the checkout"
+        _require(options.good, "--good REV", f"a revision of {whose} with which the row passes")
+        refused = {"--images": options.images}
+    elif axis == "commit":
+        _require(options.good, "--good REV", _BISECT)
+        refused = {"--images": options.images, "--rev": options.rev}
+    elif axis in ("env", "packages"):
+        _require(options.good and options.bad, "--good and --bad", _BISECT_ENV)
+        refused = {"--images": options.images, "--first-parent": options.first_parent}
+        if axis == "packages":
+            _refuse("--axis packages", {"--no-probe": options.no_probe})
+    else:
+        _require(options.images or (options.good and options.bad), "--images LIST, or --good and --bad", _BISECT_IMAGES)
+        refused = {"--first-parent": options.first_parent}
+    if alone:
+        _refuse(f"--axis {axis}", refused)
 
 
 def _check_metric(options: BisectOptions, hosts: tuple[str, ...]) -> None:

@@ -3,7 +3,7 @@
 Each end runs LEAST_RUNS times. If their means do not differ by more than they scatter (Welch's test, with an error of
 SIGNIFICANT), each runs up to MOST_RUNS times; then it is refused. So is a change of less than half of what is searched
 for. The limit lies half of that change from the good end's mean, and at least LEAST_SIGMAS of the scatter: beyond it
-lie few runs that nothing made worse, one in 28 where they are normal. A run on the wrong side of the limit is to the
+lie few runs that nothing made worse, one in 44 where they are normal. A run on the wrong side of the limit is to the
 search what a flaky failure is: it asks again, as often as its posterior needs.
 """
 
@@ -20,7 +20,7 @@ from ci_tasks.results.student import welch
 
 LEAST_RUNS, MOST_RUNS = 5, 10
 SIGNIFICANT = 0.05
-LEAST_SIGMAS = 1.8  # with 1.3, bench/bisect_axes.py measures more wrong culprits than the claims say
+LEAST_SIGMAS = 2.0  # with 1.3, bench/bisect_axes.py measures more wrong culprits than the claims say
 _LOOKS = 2  # after LEAST_RUNS, and after MOST_RUNS: the error is shared between them
 
 
