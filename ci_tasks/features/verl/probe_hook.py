@@ -9,7 +9,7 @@ note never reaches the job. The records' meaning: `ci_tasks.features.verl.judge.
 import functools
 import os
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 MAX_FILES = 500  # of a directory that are noted
 MAX_METRICS = 200  # of a step
@@ -77,15 +77,7 @@ def note_models(emit: Emit, source: str, call: Call) -> None:
 
 def note_peft(emit: Emit, _name: str, call: Call) -> None:
     if call.error is None:
-        method = call.arguments[0]
-        targets = [str(name) for name in getattr(method, "target_modules", ()) or ()][:50]
-        emit(
-            "peft",
-            method=type(method).__name__,
-            dim=_number(getattr(method, "dim", None)),
-            alpha=_number(getattr(method, "alpha", None)),
-            target_modules=targets,
-        )
+        emit("peft", method=type(call.arguments[0]).__name__)
 
 
 def note_sizes(emit: Emit, _name: str, call: Call) -> None:
@@ -306,12 +298,10 @@ def _described(model: Any) -> Dict[str, Any]:
         wrappers.append(type(inner).__name__)
         inner = inner.module
     parameters = trainable = 0
-    dtypes: Set[str] = set()
     for parameter in model.parameters():
         count = int(parameter.numel())
         parameters += count
         trainable += count if parameter.requires_grad else 0
-        dtypes.add(str(parameter.dtype))
     adapters: Dict[str, int] = {}
     for part in model.modules():
         name = type(part).__name__
@@ -324,12 +314,7 @@ def _described(model: Any) -> Dict[str, Any]:
         "parameters": parameters,
         "trainable": trainable,
         "adapters": adapters,
-        "dtypes": sorted(dtypes),
     }
-
-
-def _number(value: Any) -> Any:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _metric(value: Any) -> Any:

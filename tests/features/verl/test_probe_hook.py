@@ -80,7 +80,7 @@ SOURCES = {
             def __call__(self, model, training=True):
                 return model
         class LoRA(PEFT):
-            dim, alpha, target_modules = 8, 16, ["linear_qkv"]
+            pass
         """,
     "megatron/core/parallel_state.py": """
         def initialize_model_parallel(**sizes): ...
@@ -161,9 +161,8 @@ def test_a_model_is_noted_as_it_was_built_with_its_adapters(python: Interpreter)
         parameters=104,
         trainable=4,
         adapters={"LoRALinear": 2},
-        dtypes=("torch.bfloat16",),
     )
-    assert [record for _, record in noted(evidence, AppliedPeft)] == [AppliedPeft("LoRA", 8, 16, ("linear_qkv",))]
+    assert [record for _, record in noted(evidence, AppliedPeft)] == [AppliedPeft("LoRA")]
     assert [record for _, record in noted(evidence, ParallelSizes)] == [ParallelSizes(3, 8, 2, 1, data=4)]
 
 

@@ -47,8 +47,7 @@ class BuiltModel:
     """A model as it was built on one rank. `provider` is the class of Bridge's provider, "" where another builds it.
     `wrappers` are the classes from the outermost in (DistributedDataParallel, Float16Module …), `model` that of the
     model itself. `parameters` and `trainable` count this rank's elements; -1 is not known. `adapters` are the classes
-    of layers that adapt others (LoRALinear, DoRALinear …), with how many there are. `dtypes` are those of the
-    parameters."""
+    of layers that adapt others (LoRALinear, DoRALinear …), with how many there are."""
 
     source: str
     provider: str = ""
@@ -57,7 +56,6 @@ class BuiltModel:
     parameters: int = -1
     trainable: int = -1
     adapters: Mapping[str, int] = field(default_factory=dict)
-    dtypes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,6 @@ class AppliedPeft:
     """A PEFT method of Bridge that was applied to a model: `method` is its class (LoRA, DoRA, CanonicalLoRA)."""
 
     method: str
-    dim: int | None = None
-    alpha: float | None = None
-    target_modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

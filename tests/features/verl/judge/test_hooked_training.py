@@ -30,9 +30,8 @@ MODEL = {
     "parameters": 73728,
     "trainable": 8192,
     "adapters": {"LoRALinear": 16},
-    "dtypes": ["torch.bfloat16"],
 }
-PEFT = {"method": "LoRA", "dim": 4, "alpha": 4.0, "target_modules": ["linear_qkv"]}
+PEFT = {"method": "LoRA"}
 SIZES = {"rank": 0, "world": 8, "tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "data": 8}
 METRICS = {"step": 1, "values": {"actor/pg_loss": 0.5, "actor/grad_norm": 0.2, "critic/rewards/mean": 0.3}}
 
