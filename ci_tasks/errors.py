@@ -120,10 +120,10 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     return f"; did you mean {match!r}?" if match else ""
 
 
-def some(names: Sequence[str]) -> str:
-    """The names with commas; of many the first ones."""
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def some(names: Sequence[str], most: int = _MOST_NAMES, separator: str = ", ") -> str:
+    """The names in one text; of more than `most` the first ones, and how many more there are."""
+    more = len(names) - most
+    return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def shortened(text: str, longest: int) -> str:

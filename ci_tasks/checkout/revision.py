@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ci_tasks.checkout.git import Git
-from ci_tasks.errors import CheckoutError, nearest
+from ci_tasks.errors import CheckoutError, nearest, some
 
 BASE = "origin/main"
-_BRANCHES_SHOWN = 12
 
 
 def resolve_base(source: Path, base: str) -> str:
@@ -43,8 +42,5 @@ def _resolve(git: Git, rev: str, message: str, advice: str) -> str:
         branches = (git.text_or_none("for-each-ref", f"--format={shown}", "refs/remotes", "refs/heads") or "").split()
         near = nearest(rev, branches)
         first = [*([near] if near else []), *(name for name in branches if name != near)]
-        more = f" and {len(first) - _BRANCHES_SHOWN} more" if len(first) > _BRANCHES_SHOWN else ""
-        raise CheckoutError(
-            message, hint=f"{advice}branches here: {', '.join(first[:_BRANCHES_SHOWN]) or 'none'}{more}"
-        )
+        raise CheckoutError(message, hint=f"{advice}branches here: {some(first, 12) or 'none'}")
     return commit

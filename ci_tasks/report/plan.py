@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from ci_tasks.errors import some
 from ci_tasks.records import PlannedRun
 from ci_tasks.report.layout import columns, paragraph
-from ci_tasks.report.table import deviations, some
+from ci_tasks.report.table import deviations
 
 
 def describe(plans: Sequence[PlannedRun], width: int | None = None) -> list[str]:
@@ -34,6 +35,6 @@ def _lacking(plans: Sequence[PlannedRun]) -> list[str]:
         if p.lacks:
             rows_by_problem.setdefault(f"{p.plan.host} lacks {'; '.join(p.lacks)}", []).append(p.plan.row)
     return [
-        f"{some(rows) if len(rows) < len(plans) or len(rows) == 1 else 'all rows'}: {what}"
+        f"{some(rows, 2) if len(rows) < len(plans) or len(rows) == 1 else 'all rows'}: {what}"
         for what, rows in rows_by_problem.items()
     ]

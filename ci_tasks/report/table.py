@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from ci_tasks.errors import shortened
+from ci_tasks.errors import shortened, some
 from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Deviation, Evidence, GpuUse, RunRecord
 from ci_tasks.report.layout import columns, without_middle
 from ci_tasks.results.triage import NOTHING, UNKNOWN
@@ -267,8 +267,4 @@ def _short(text: str) -> str:
 
 def _of(rows: Sequence[str], all_rows: int) -> str:
     """Which rows a difference is about, unless it is about all."""
-    return "" if len(rows) == all_rows else f" [{some(rows)}]"
-
-
-def some(names: Sequence[str]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    return "" if len(rows) == all_rows else f" [{some(rows, 2)}]"

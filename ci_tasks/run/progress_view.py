@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from ci_tasks.agent.files import NotAFile, open_file
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
-from ci_tasks.errors import shortened
+from ci_tasks.errors import shortened, some
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end, remaining
 from ci_tasks.safe_output import LogFilter, SafeStream, escape, program_of, terminal_of, with_program
@@ -113,7 +113,7 @@ class PlainView:
         if running:
             names = [f"{progress.row}{_host_and_attempt(progress) if several else ''}" for progress in running]
             self.print_message(
-                f"still running: {_names_in_short(names)}; {len(waiting)} waiting{_expected_end(rows, left)}"
+                f"still running: {some(names, _MAX_REMINDED)}; {len(waiting)} waiting{_expected_end(rows, left)}"
             )
         noted = [progress for progress in rows if progress.state in (WAITING, STALLED) and progress.note]
         for progress in noted[:_MAX_REMINDED]:
@@ -127,11 +127,6 @@ def _host_and_attempt(progress: RowProgress) -> str:
     """What a line says of a row's place where there are several hosts."""
     place = f" on {progress.host}" if progress.host else ""
     return place + (f", attempt {progress.attempt}" if progress.attempt > 1 else "")
-
-
-def _names_in_short(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_REMINDED
-    return ", ".join(names[:_MAX_REMINDED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _expected_end(rows: Sequence[RowProgress], left: float | None) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ci_tasks import __version__
 from ci_tasks.agent.files import open_file
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
-from ci_tasks.errors import UsageError
+from ci_tasks.errors import UsageError, some
 from ci_tasks.records import PASSED, BatchResult, RunRecord
 from ci_tasks.registry import features, metric_formats
 from ci_tasks.report.html.curves import CI, Curve
@@ -95,9 +95,7 @@ def _find_runs(names: Sequence[str]) -> list[ReportedRun]:
 
 def _title(ids: Sequence[str]) -> str:
     batches = list(dict.fromkeys(map(store.batch_of, ids)))
-    return (
-        ids[0] if len(ids) == 1 else ", ".join(batches[:3]) + (f" and {len(batches) - 3} more" if batches[3:] else "")
-    )
+    return ids[0] if len(ids) == 1 else some(batches, 3)
 
 
 def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:

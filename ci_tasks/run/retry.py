@@ -17,7 +17,7 @@ from ci_tasks.agent.records import Event, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
 from ci_tasks.checkout.git import Git
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import UsageError, printable
+from ci_tasks.errors import UsageError, printable, some
 from ci_tasks.executors.executor import Executor, PreparedRow
 from ci_tasks.executors.host_snapshot import RemoteSnapshot
 from ci_tasks.executors.open_executor import open_executor
@@ -36,7 +36,6 @@ from ci_tasks.run.results_table import print_results
 from ci_tasks.workflow.model import Row
 
 _POLL_SECONDS = 0.05
-_MAX_NAMED = 3
 
 
 def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchResult:
@@ -153,8 +152,7 @@ def _changes(before: Plan, code: RemoteSnapshot) -> str:
     git = Git(code.snapshot.parts[0].store, objects, neutral=True)
     trees = before.checkout.tree, code.checkout.tree
     names = (git.text_or_none("diff-tree", "-r", "--name-only", "--no-renames", *trees) or "").splitlines()
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"changed: {printable(', '.join(names[:_MAX_NAMED]))}{more}" if names else f"tree {code.checkout.tree[:12]}"
+    return f"changed: {printable(some(names, 3))}" if names else f"tree {code.checkout.tree[:12]}"
 
 
 def _row(plan: Plan) -> Row:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from ci_tasks.errors import some
 from ci_tasks.features.lint.checkout_files import CheckoutFiles
 from ci_tasks.features.lint.lint_finding import LintFinding
 from ci_tasks.features.lint.template_drift import template_drift
@@ -15,7 +16,6 @@ from ci_tasks.planning.entry_point import has_entry_point
 from ci_tasks.workflow.model import Row, Step
 
 _PYTEST = re.compile(r"\bpytest\b|\bpython3? -m (?:pytest|unittest)\b")
-_SHOWN = 5  # names in one message
 
 
 def lint(checkout: CheckoutFiles) -> list[LintFinding]:
@@ -115,7 +115,7 @@ def _moving_image(checkout: CheckoutFiles) -> Iterator[LintFinding]:
             checkout.edited,
             checkout.line_with(image),
             "moving-image",
-            f"{image} may be another image at every run of {_listed(names)}",
+            f"{image} may be another image at every run of {some(names, 5)}",
             f"pin it: {_repository(image)}@sha256:…, as `docker pull` prints it",
             image,
         )
@@ -225,8 +225,3 @@ def _common_prefix(triggers: set[str]) -> str:
 def _line_in(step: Step, offset: int) -> int:
     begins = getattr(step.run, "line", step.line)
     return int(begins) + (step.run or "")[:offset].count("\n")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -9,12 +9,11 @@ from itertools import zip_longest
 from typing import Any
 
 from ci_tasks import yaml_lines
-from ci_tasks.errors import WorkflowError
+from ci_tasks.errors import WorkflowError, some
 from ci_tasks.features.lint.checkout_files import CheckoutFiles
 from ci_tasks.features.lint.lint_finding import LintFinding
 from ci_tasks.workflow.template import render
 
-_SHOWN = 3
 _LONGEST = 100
 _BEFORE = 30  # characters that two long values have in common and that are shown
 
@@ -69,7 +68,7 @@ def _job_difference(actual: Any, expected: Any) -> str:
     """Rows that only one has, else the keys whose values differ."""
     ours, theirs = _matrix_entries(actual), _matrix_entries(expected)
     only_in = {"yml": list((ours - theirs).elements()), "j2": list((theirs - ours).elements())}
-    parts = [f"only in the .{suffix}: {_shortened_list(rows)}" for suffix, rows in only_in.items() if rows]
+    parts = [f"only in the .{suffix}: {some(rows, 3)}" for suffix, rows in only_in.items() if rows]
     if parts:
         return "; ".join(parts)
     return _first_difference(actual, expected, "")
@@ -105,11 +104,6 @@ def _difference(actual: Any, expected: Any) -> str:
     same = next((at for at, (in_workflow, in_template) in pairs if in_workflow != in_template), 0)
     skip = max(0, same - _BEFORE) if len(here) > _LONGEST or len(template) > _LONGEST else 0
     return f"the .yml has {_excerpt(here, skip)}, the .j2 gives {_excerpt(template, skip)}"
-
-
-def _shortened_list(rows: list[str]) -> str:
-    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-    return ", ".join(rows[:_SHOWN]) + more
 
 
 def _as_json(value: Any) -> str:

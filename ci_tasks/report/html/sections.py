@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from ci_tasks.errors import some
 from ci_tasks.records import Checkout, Deviation, RunEnvironment, RunRecord, Triage
 from ci_tasks.report.html.timeline import Bar
 from ci_tasks.report.html.words import clock
@@ -135,7 +136,7 @@ def deviations(records: Sequence[RunRecord]) -> tuple[list[tuple[Deviation, str]
             shared.append((item, "all"))
         else:
             host = next((host for host, of_host in hosts.items() if host and of_host == set(rows)), None)
-            own.append((item, f"all {len(rows)} on {host}" if host and len(rows) > 1 else _some(rows)))
+            own.append((item, f"all {len(rows)} on {host}" if host and len(rows) > 1 else some(rows, 3)))
     return shared, own
 
 
@@ -149,15 +150,11 @@ def environments(records: Sequence[RunRecord]) -> list[tuple[str, RunEnvironment
             groups.append((lasting, [record]))
         else:
             group.append(record)
-    return [(_some([record.row for record in several]), several[0].environment) for _, several in groups]
+    return [(some([record.row for record in several], 3), several[0].environment) for _, several in groups]
 
 
 def gpus(environment: RunEnvironment) -> str:
     return ", ".join(f"{count} × {name}" for name, count in Counter(gpu.name for gpu in environment.gpus).items())
-
-
-def _some(rows: Sequence[str]) -> str:
-    return ", ".join(rows[:3]) + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 
 def _lasting(environment: RunEnvironment) -> RunEnvironment:

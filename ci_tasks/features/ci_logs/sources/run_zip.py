@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
-from ci_tasks.errors import UsageError
+from ci_tasks.errors import UsageError, some
 from ci_tasks.features.ci_logs.sources.bounded_lines import BOM
 from ci_tasks.features.ci_logs.sources.temporary_copy import MAX_LOG_BYTES, too_large
 
@@ -66,10 +66,8 @@ def jobs_in(file: BinaryIO, name: str) -> list[ZippedJob]:
     _check(archive, name, max_unpacked_bytes(os.fstat(file.fileno()).st_size))
     jobs = [ZippedJob(job, archive, tuple(infos)) for job, infos in _members_by_job(members)]
     if not jobs:
-        names = ", ".join([*members][:5]) + (f" and {len(members) - 5} more" if len(members) > 5 else "")
-        raise UsageError(
-            f"{name!r} is a zip without a log; it contains {names or 'nothing'}", hint="pass the zip of a run's logs"
-        )
+        what = some([*members], 5) or "nothing"
+        raise UsageError(f"{name!r} is a zip without a log; it contains {what}", hint="pass the zip of a run's logs")
     return jobs
 
 

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ci_tasks.errors import printable
+from ci_tasks.errors import printable, some
 from ci_tasks.features.failures.repeats.outcomes import OutcomeCounts
 from ci_tasks.records import Checkout
 from ci_tasks.report.layout import columns
-from ci_tasks.report.table import some
 from ci_tasks.results.rates import at_least, percent, rate_and_interval
 
 _SHORT = 70
@@ -50,7 +49,7 @@ def progress(number: int, ended: Mapping[str, str], so_far: Sequence[OutcomeCoun
     passed = sum(how == "passed" for how in ended.values())
     others = [how if len(ended) == 1 else f"{row}: {how}" for row, how in ended.items() if how != "passed"]
     parts = [f"{passed} passed" if len(ended) > 1 else "passed"] if passed else []
-    parts += [some(others)] if others else []
+    parts += [some(others, 2)] if others else []
     return printable(f"repetition {number}: {', '.join(parts)}; so far {_totals(so_far)}")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ci_tasks.agent.probe.records import NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.errors import some
 from ci_tasks.features.verl.judge.log_records import LoggedFailure, TrainingFacts
 from ci_tasks.features.verl.levels.criterion import Criterion, contradicted, not_seen, shown
 from ci_tasks.results.log_lines import visible
@@ -18,7 +19,6 @@ _BRIDGE, _CORE = "megatron.bridge", "megatron.core"
 _CONSTRUCTION = re.compile(r"/megatron/(?:bridge|core)/|/verl/workers/engine/megatron/|/verl/models/mcore/")
 _ENDINGS = ("SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit")  # how a process is told to end
 _SEE_WORKERS = "see whether the probe reached the workers: `probe` in the run's record"
-_MOST_NAMED = 3
 
 
 def evidence_of(evidence: RunEvidence | None, facts: TrainingFacts) -> RunEvidence | None:
@@ -104,8 +104,7 @@ def _counted(places: dict[str, list[ProcessEvidence]]) -> str:
 
 
 def _named(processes: list[ProcessEvidence]) -> str:
-    names = [process_name(process) for process in processes[:_MOST_NAMED]]
-    return ", ".join(names) + (f" and {len(processes) - _MOST_NAMED} more" if len(processes) > _MOST_NAMED else "")
+    return some([process_name(process) for process in processes], 3)
 
 
 def _failure(process: ProcessEvidence, noted: NotedException) -> LoggedFailure:

@@ -3,6 +3,7 @@ evidence of either."""
 
 from __future__ import annotations
 
+from ci_tasks.errors import some
 from ci_tasks.features.verl.judge.requested_settings import RequestedSetting, requested_settings
 from ci_tasks.features.verl.judge.resolved_settings import MISSING, equals_requested
 from ci_tasks.features.verl.judge.training_run import RERUN_AS_ASKED, SEE_PROBE, TrainingRun, has_critic, line_place
@@ -12,8 +13,8 @@ from ci_tasks.features.verl.levels.levels import SETTINGS
 AS_ASKED = "settings as asked"
 NON_VANILLA = "non-vanilla Bridge"
 ENGINE = "rollout engine"
+_MOST = 12  # settings in one sentence
 _OTHER_VERL = "this verl does not have these settings: use a revision that has them, or do not ask for them"
-_MOST_NAMED = 12
 
 
 def settings_as_asked(run: TrainingRun) -> Criterion:
@@ -41,9 +42,11 @@ def settings_as_asked(run: TrainingRun) -> Criterion:
         if settings.get(dotted) is MISSING and setting.value not in ("False", "null")
     ]
     if different:
-        return contradicted(AS_ASKED, _listed(different), settings.place, RERUN_AS_ASKED)
+        return contradicted(AS_ASKED, some(different, _MOST, "; "), settings.place, RERUN_AS_ASKED)
     if missing:
-        return not_seen(AS_ASKED, f"not in the resolved settings: {_listed(missing)}", _OTHER_VERL, settings.place)
+        return not_seen(
+            AS_ASKED, f"not in the resolved settings: {some(missing, _MOST, '; ')}", _OTHER_VERL, settings.place
+        )
     roles = ", ".join(sorted({_role(dotted) for dotted in asked}))
     return shown(AS_ASKED, f"all {len(asked)}, of {roles}", settings.place)
 
@@ -110,8 +113,3 @@ def _differs(dotted: str, setting: RequestedSetting, resolved: object, where: st
 def _role(dotted: str) -> str:
     parts = dotted.split(".")
     return parts[1] if parts[0] == "actor_rollout_ref" else parts[0]
-
-
-def _listed(items: list[str]) -> str:
-    more = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    return "; ".join(items[:_MOST_NAMED]) + more
