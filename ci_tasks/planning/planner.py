@@ -102,7 +102,7 @@ def make_plan(
         event = replace(event, workspace=location.workspace)
         row, planned = _evaluated(workflow, job, row, event, overrides)
     resolve = rows.row_resolver(workflow, job, row, event)
-    setup = _setup(workflow, job, row, planned, location, resolve, directory) if directory else None
+    setup = _setup(workflow, job, row, host, planned, location, resolve, directory) if directory else None
     install = _install(workflow, job, row, planned, location) if planned.python and not setup else InstallSteps()
     steps = planned.split()[1] if setup else _with_builds(planned, job, row, host, location, len(install.steps))
     script = _script(workflow, job, row, host, resolve, location, steps, planned.python, setup)
@@ -256,6 +256,7 @@ def _setup(
     workflow: Workflow,
     job: Job,
     row: Row,
+    host: HostSpec,
     planned: PlannedSteps,
     location: RunLocation,
     resolve: Resolver,
@@ -263,12 +264,13 @@ def _setup(
 ) -> SharedSetup:
     shared, _ = planned.split()
     install = _install(workflow, job, row, planned, location)
+    builds = build_steps(location.checkout, location.workspace)
     script = Script(
         title=f"Install steps of {row.job}",
         commit=location.checkout.commit,
         workspace=location.workspace,
         env=_setup_env(workflow, job, row, shared, location.env),
-        steps=(*shared, *build_steps(location.checkout, location.workspace)),
+        steps=(*shared, *builds),
         is_setup=True,
         venv=Venv(
             python=location.python[0],
@@ -278,7 +280,7 @@ def _setup(
         ),
         github={name: value for name, value in _github(job, row, location, resolve).items() if name != "GITHUB_SHA"},
     )
-    needed = _secrets(script, None)
+    needed = _secrets(script, host if builds else None)
     return SharedSetup(directory, location.workspace, render(replace(script, secrets=needed)), needed, install)
 
 

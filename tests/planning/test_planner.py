@@ -577,12 +577,13 @@ BUILD_ORDERS = [
 def test_an_overlay_is_built_before_the_steps_that_use_it(body: str, host: HostSpec, names: list[str]) -> None:
     overlay = Overlay(name="spam", path="/spam", directory=".ci-tasks-overlays/spam", modules=("spam",), build="make")
     place = replace(PLACE, checkout=replace(CHECKOUT, overlays=(overlay,)), probe=ProbeRules(), store="/store")
-    made = draft(workflow(body), host, place=place)
+    made = draft(workflow(body), replace(host, secrets=("TOKEN",)), place=place)
     assert re.findall(r"^if begin '?([\w ]+?)'? 1", made.plan.script, re.M) == names
     in_image = "docker run --rm -v" in made.plan.script
     assert in_image == (body is IN_STEPS)
     if made.setup:
         script = made.setup.script
+        assert made.setup.secrets == ("TOKEN",)
         assert script.index("store-packages") < script.index("Build overlay spam"), "other runs share the packages"
     assert deviation(made.plan, "overlay spam: build").here == "make"
 
