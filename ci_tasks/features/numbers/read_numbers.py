@@ -52,10 +52,11 @@ def kind_of(record: RunRecord) -> str:
 
 
 def passed_numbers(label: str, row: str) -> Iterator[RunNumbers]:
-    """Of the row's newest runs that passed, the newest first."""
+    """Of the row's newest runs that passed, the newest first. With an overlay a run is compared with the others, and
+    teaches nothing of them."""
     for run in runs_of_row(label, row, MOST_RUNS):
         record = read_run_record(run)
-        if record is not None and record.status == PASSED:
+        if record is not None and record.status == PASSED and not (record.checkout and record.checkout.overlays):
             yield numbers_of(run, record)
 
 

@@ -10,13 +10,14 @@ from typing import Any
 ROW = ("precision", "--host", "sim")
 
 
-def _as_earlier_run(run: Path, day: int) -> None:
+def _as_earlier_run(run: Path, day: int, overlay: str = "") -> None:
     """The run once more, as of that day of January."""
     batch = f"202601{day:02d}-120000-precision"
     copy = run.parents[1] / batch / "01"
     shutil.copytree(run, copy, symlinks=True)
     record = json.loads((copy / "record.json").read_text())
     times = {"started_at": f"2026-01-{day:02d}T12:00:00+00:00", "ended_at": f"2026-01-{day:02d}T12:00:05+00:00"}
+    record["checkout"]["overlays"] = [{"name": overlay}] if overlay else []
     (copy / "record.json").write_text(json.dumps({**record, **times, "id": f"{batch}.01"}))
     (copy / "status.json").write_text((run / "status.json").read_text())
 
@@ -26,6 +27,7 @@ def test_a_run_that_passed_but_does_not_fit_is_marked_until_it_is_accepted(perso
     (run,) = (person.home / "runs").glob("*/01")
     for day in range(1, 6):
         _as_earlier_run(run, day)
+    _as_earlier_run(run, 6, "sglang")  # teaches nothing
 
     (row,) = person.ci_tasks("numbers", "precision", "--json").json
     assert (row["row"], row["kind"], row["runs"]) == ("tiny_parallel_check", "8 GPUs of sim, no container", 6)
