@@ -33,7 +33,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import FrozenSet, List, Literal, Mapping, Optional, Tuple, get_args
+from typing import FrozenSet, List, Literal, Mapping, Optional, Tuple, Type, TypeVar, get_args
 
 from . import codec
 from .containers.rules import DOCKER, PODMAN, ContainerRules
@@ -46,6 +46,7 @@ End = Literal["exit", "timeout", "cancelled", "error"]
 
 LATEST = 1e11  # seconds since the epoch; a clock that says more is none
 GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL, as on GitHub
+R = TypeVar("R")
 
 
 # -- plan.json -------------------------------------------------------------------------------------------------------
@@ -407,12 +408,16 @@ class Event:
 
 
 def read_events(text: str) -> List[Event]:
-    """The events in the lines of `text`, without those that cannot be decoded: half written, or printed by a job."""
-    events = []
+    return _records_in(text, Event)
+
+
+def _records_in(text: str, kind: Type[R]) -> List[R]:
+    """Those in the lines of `text`, without what cannot be decoded: half written, or printed by a job."""
+    records = []
     for line in text.split("\n"):
         with suppress(codec.RecordError):
-            events.append(codec.from_json(Event, line, where="events.jsonl"))
-    return events
+            records.append(codec.from_json(kind, line, where="a line"))
+    return records
 
 
 # -- docker.json -----------------------------------------------------------------------------------------------------
@@ -552,12 +557,7 @@ class GpuSample:
 
 
 def read_gpu_samples(text: str) -> List[GpuSample]:
-    """The samples in the lines of `text`, without those that cannot be decoded."""
-    samples = []
-    for line in text.split("\n"):
-        with suppress(codec.RecordError):
-            samples.append(codec.from_json(GpuSample, line, where="gpu.jsonl"))
-    return samples
+    return _records_in(text, GpuSample)
 
 
 # -- artifacts -------------------------------------------------------------------------------------------------------

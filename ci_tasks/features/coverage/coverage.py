@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from typing import Any
 from ci_tasks.agent.codec import encode
 from ci_tasks.features.coverage.architecture import Read
 from ci_tasks.features.coverage.facts import E2E, RowFacts, facts
-from ci_tasks.recorder.records import Recording
+from ci_tasks.recorder.records import Recording, shell_split
 from ci_tasks.workflow.model import Row
 
 AT_ONCE = 4  # tests that are recorded side by side
@@ -137,7 +136,7 @@ def labels(rows: Sequence[Row], read: Read, record: Record) -> tuple[LabelCovera
     """The labels of a workflow's rows; `record` gives what a test launches, once for each way to start it."""
     starts = list(dict.fromkeys(_start(row) for row in rows if row.test))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        recordings = pool.map(lambda start: record(start[0], _words(start[1]), dict(start[2])), starts)
+        recordings = pool.map(lambda start: record(start[0], shell_split(start[1]), dict(start[2])), starts)
         facts_by_start = {start: facts(recording, read) for start, recording in zip(starts, recordings, strict=True)}
     coverages: list[LabelCoverage] = []
     for name in dict.fromkeys(row.label for row in rows):
@@ -196,13 +195,6 @@ def _runs(tests: Sequence[CoveredTest]) -> list[tuple[str, str, int | None]]:
 
 def _start(row: Row) -> TestStart:
     return row.test or "", row.args, tuple(sorted(row.env.items()))
-
-
-def _words(args: str) -> list[str]:
-    try:
-        return shlex.split(args)
-    except ValueError:
-        return args.split()
 
 
 def _public_label(label: LabelCoverage) -> dict[str, Any]:

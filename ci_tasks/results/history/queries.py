@@ -145,25 +145,25 @@ def latest(label: str, checkout: str) -> list[LastRun]:
 def batches_without_rows() -> list[str]:
     """The batches that have no row yet, newest first."""
     query = "SELECT name FROM batches WHERE open AND name NOT IN (SELECT batch FROM runs) ORDER BY name DESC"
-    rows = _answer(lambda connection: connection.execute(query).fetchall())
-    return [restored(name) for (name,) in rows]
+    return _names(query)
 
 
 def labels() -> list[str]:
-    rows = _answer(lambda connection: connection.execute("SELECT DISTINCT label FROM runs").fetchall())
-    return sorted(restored(label) for (label,) in rows if label)
+    return sorted(_names("SELECT DISTINCT label FROM runs WHERE label != ''"))
 
 
 def hosts() -> list[str]:
-    rows = _answer(lambda connection: connection.execute("SELECT DISTINCT host FROM runs").fetchall())
-    return sorted(restored(host) for (host,) in rows if host)
+    return sorted(_names("SELECT DISTINCT host FROM runs WHERE host != ''"))
 
 
 def rows_that_passed(label: str) -> list[str]:
     """The rows of a label of which a run passed, by name."""
     query = "SELECT DISTINCT row FROM runs WHERE label = ? AND status = ? ORDER BY row"
-    rows = _answer(lambda connection: connection.execute(query, (stored(label), PASSED)).fetchall())
-    return [restored(row) for (row,) in rows]
+    return _names(query, stored(label), PASSED)
+
+
+def _names(query: str, *values: Any) -> list[str]:
+    return [restored(name) for (name,) in _answer(lambda connection: connection.execute(query, values).fetchall())]
 
 
 def _answer(question: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
