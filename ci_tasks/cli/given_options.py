@@ -40,7 +40,7 @@ class GivenOptions:
 
 @dataclass(frozen=True)
 class OverlayOptions(GivenOptions):
-    """Options of every command that runs rows on working trees."""
+    """Options of every command that runs rows on working trees, or plans them."""
 
     no_probe: bool = NO_PROBE.field(last=True)
     with_: tuple[str, ...] = WITH.field()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ci_tasks.cli.given_options import GivenOptions, with_given
+from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, with_given
 from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, NODES, ONLY, REPO, REV, RUN_NEEDS, WORKFLOW, text
 from ci_tasks.cli.output import print_json
 
@@ -54,7 +54,7 @@ def jobs(options: JobsOptions) -> int:
 
 
 @dataclass(frozen=True)
-class PlanOptions(GivenOptions):
+class PlanOptions(OverlayOptions):
     label: str = LABEL.field()
     only: str | None = ONLY.field()
     host: str = HOST.field(default="local", commas=False)
@@ -73,6 +73,7 @@ def plan(options: PlanOptions) -> int:
     ci-tasks plan ckpt --only async-save --host sim --out /tmp/plan
     ci-tasks plan megatron --only qwen3_30B --host cluster --nodes 2
     ci-tasks plan ckpt --var REGISTRY=ghcr.io/me      what only GitHub knows
+    ci-tasks plan ckpt --with sglang=~/sglang --out /tmp/plan
     bash /tmp/plan/01/run.sh
 
     Nothing of the checkout is executed, unless --run-needs runs the job whose outputs decide the rows.
@@ -92,7 +93,12 @@ def plan(options: PlanOptions) -> int:
     out = Path(options.out) if options.out else None
     label = source.label_of(options.label)
     nodes = options.nodes or 1
-    request = RunRequest(label, options.only, options.host, options.base, out, nodes=nodes, run_needs=options.run_needs)
+    request = RunRequest(
+        *(label, options.only, options.host, options.base, out),
+        nodes=nodes,
+        run_needs=options.run_needs,
+        probe=not options.no_probe,
+    )
     plans = plan(source, config, request)
     if options.json:
         print_json([run.public() for run in plans])
