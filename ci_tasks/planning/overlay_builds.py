@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -12,12 +13,18 @@ from ci_tasks.records import Checkout
 
 # Its processes are none of the test's: what they import shows nothing of it.
 _NO_PROBE = "CI_TASKS_NO_PROBE"
+# Options that the container of a build has like the job's: it must not be of an older image.
+_LIKE = {
+    "--pull=always": re.compile(r"--pull[= ]always|docker pull\b"),
+    "--network host": re.compile(r"--net(work)?[= ]host"),
+}
 
 
 def build_steps(
-    checkout: Checkout, workspace: str, image: str | None = None, secrets: Iterable[str] = ()
+    checkout: Checkout, workspace: str, image: str | None = None, secrets: Iterable[str] = (), like: str = ""
 ) -> tuple[PlannedStep, ...]:
-    """With an `image` each runs in a container of it, which gets the tree and the variables of `secrets`."""
+    """With an `image` each runs in a container of it, which gets the tree and the variables of `secrets`, and the
+    network and the image's state of the container that the step `like` starts."""
     steps = []
     for overlay in checkout.overlays:
         if overlay.build:
@@ -30,7 +37,7 @@ def build_steps(
                 env={_NO_PROBE: "1"},
                 builds=overlay.name,
             )
-            steps.append(_in_container(step, image, secrets) if image else step)
+            steps.append(_in_container(step, image, secrets, like) if image else step)
     return tuple(steps)
 
 
@@ -42,9 +49,10 @@ def position(steps: Sequence[PlannedStep], installing: int, *, in_image: bool) -
     return installing or max((at for at, step in enumerate(steps[:-1], 1) if uses_pip(step.text)), default=0)
 
 
-def _in_container(step: PlannedStep, image: str, secrets: Iterable[str]) -> PlannedStep:
+def _in_container(step: PlannedStep, image: str, secrets: Iterable[str], like: str) -> PlannedStep:
     place = f'"$GITHUB_WORKSPACE"/{OVERLAYS}/{step.builds}'
     variables = "".join(f" -e {name}" for name in (_NO_PROBE, *secrets))
-    start = f"docker run --rm -v {place}:{place} -w {place}{variables} --entrypoint bash"
+    options = "".join(f" {option}" for option, pattern in _LIKE.items() if pattern.search(like))
+    start = f"docker run --rm{options} -v {place}:{place} -w {place}{variables} --entrypoint bash"
     text = f"{start} {shlex.quote(image)} -ec {shlex.quote(step.text)}\n"
     return PlannedStep(step.name, text, step.words, "", step.env, builds=step.builds)

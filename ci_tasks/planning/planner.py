@@ -179,8 +179,8 @@ def _with_builds(
     """The steps with those that build overlays: in a container of the row's image where its steps start containers."""
     starts_container = bool(row.image) and host.runtime in (DOCKER, PODMAN) and not job.container and not planned.python
     image = row.image if starts_container else None
-    builds = build_steps(location.checkout, location.workspace, image, host.secrets)
     at = position(planned.steps, installing, in_image=image is not None)
+    builds = build_steps(location.checkout, location.workspace, image, host.secrets, planned.steps[at].text)
     return (*planned.steps[:at], *builds, *planned.steps[at:])
 
 

@@ -120,8 +120,9 @@ def _directory(overlay: Overlay, places: Sequence[ProbeOverlay]) -> str:
 
 def _modules(process: ProcessEvidence, overlay: Overlay) -> Iterator[ImportedModule]:
     """The overlay's packages, and modules in them."""
+    below = tuple(f"{name}." for name in overlay.modules)
     for module in (*process.imports, *process.modules):
-        if module.name in overlay.modules or module.name.startswith(tuple(f"{name}." for name in overlay.modules)):
+        if f"{module.name}.".startswith(below):
             yield module
 
 

@@ -536,7 +536,8 @@ def build_of(script_runner: ScriptRunner, command: str, image: str | None = None
     for name in ("old.py", "changed.py"):
         (tree / name).write_text(name)
     checkout = Checkout(overlays=(Overlay(name="spam", build=command),))
-    [planned] = build_steps(checkout, str(script_runner.workspace), image, ["TOKEN"])
+    like = "docker run --pull=always --rm --network=host image:tag x"
+    [planned] = build_steps(checkout, str(script_runner.workspace), image, ["TOKEN"], like)
     return planned
 
 
@@ -621,7 +622,21 @@ def test_a_build_for_a_row_that_starts_containers_runs_in_its_image(plain: Scrip
     assert ran.log.endswith("blocked: --build spam: the command ended with exit code 3\n")
     tree = f"{plain.workspace}/.ci-tasks-overlays/spam"
     assert json.loads(docker.read_text()) == [
-        *("run", "--rm", "-v", f"{tree}:{tree}", "-w", tree, "-e", "CI_TASKS_NO_PROBE", "-e", "TOKEN"),
+        *(
+            "run",
+            "--rm",
+            "--pull=always",
+            "--network",
+            "host",
+            "-v",
+            f"{tree}:{tree}",
+            "-w",
+            tree,
+            "-e",
+            "CI_TASKS_NO_PROBE",
+            "-e",
+            "TOKEN",
+        ),
         *("--entrypoint", "bash", "image:tag", "-ec", "touch $CI_TASKS_RUN_DIR/it\\'s; exit 3\n"),
     ]
     assert (plain.directory / "it's").exists()
