@@ -15,10 +15,20 @@ def read_file(path: str, most: int) -> bytes:
         return source.read(most)
 
 
-def open_file(path: str) -> BinaryIO:
+def content_of(path: str, most: int = -1, *, follow_link: bool = True) -> bytes:
+    """The same, without a limit where none is named; nothing where there is no such file, or it cannot be read."""
+    try:
+        with open_file(path, follow_link=follow_link) as source:
+            return source.read(most)
+    except OSError:
+        return b""
+
+
+def open_file(path: str, *, follow_link: bool = True) -> BinaryIO:
     """A regular file, to read. What a job may have put in its place is refused: a pipe would block whoever opens it, a
     device may have no end. Raises OSError."""
-    source = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_link else os.O_NOFOLLOW)
+    source = os.fdopen(os.open(path, flags), "rb")
     if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
         source.close()
         raise NotAFile(errno.EINVAL, "not a regular file", path)

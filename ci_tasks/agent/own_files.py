@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Tuple
 
 from . import run_directory
-from .files import read_file, replace_file
+from .files import content_of, replace_file
 from .records import AGENT_EVENTS, Event, Status, read_events
 
 _MOST_EVENTS = 1 << 22  # bytes
@@ -24,8 +24,8 @@ class OwnFiles:
         self._status = b""
         self._inputs: Dict[str, bytes] = {}
         for path in (paths.plan, paths.script, paths.agent, paths.adapter):
-            content = _read(path)
-            if content is not None:
+            content = content_of(path, run_directory.LARGEST)
+            if content:
                 self._inputs[path] = content
 
         # A requeued job has some already.
@@ -44,7 +44,7 @@ class OwnFiles:
 
     def check_status(self) -> None:
         """Note whether status.json is still what was written last."""
-        if self._status and _read(self._paths.status) != self._status:
+        if self._status and content_of(self._paths.status, run_directory.LARGEST) != self._status:
             self.note(self._paths.status)
 
     def add_event(self, event: Event) -> None:
@@ -64,7 +64,7 @@ class OwnFiles:
     def restore(self) -> None:
         """Put back what was changed, when the job is over; of the events those of the agent."""
         for path, content in self._inputs.items():
-            if _read(path) != content:
+            if content_of(path, run_directory.LARGEST) != content:
                 self._restore(path, content)
         events = self._read_events()
         if [event for event in events if event.event in AGENT_EVENTS] != self._events:
@@ -81,7 +81,7 @@ class OwnFiles:
             pass  # a full disk
 
     def _read_events(self) -> List[Event]:
-        return read_events((_read(self._paths.events, _MOST_EVENTS) or b"").decode("utf-8", "replace"))
+        return read_events(content_of(self._paths.events, _MOST_EVENTS).decode("utf-8", "replace"))
 
 
 def _put(path: str, content: bytes) -> None:
@@ -94,11 +94,3 @@ def _put(path: str, content: bytes) -> None:
     except IsADirectoryError:
         os.rename(path, "%s.%d" % (path, time.time_ns()))
         replace_file(path, content)
-
-
-def _read(path: str, most: int = run_directory.LARGEST) -> Optional[bytes]:
-    """None where there is no such file."""
-    try:
-        return read_file(path, most)
-    except OSError:
-        return None

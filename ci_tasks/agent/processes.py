@@ -12,6 +12,7 @@ import time
 from typing import List, NamedTuple, Optional, Set
 
 from . import run_directory
+from .files import content_of
 from .records import Status
 
 _PROC = "/proc"
@@ -31,21 +32,13 @@ def identity() -> Identity:
 
 
 def boot_id() -> Optional[str]:
-    try:
-        with open(_PROC + "/sys/kernel/random/boot_id", encoding="ascii") as source:
-            return source.read().strip()
-    except OSError:
-        return None
+    return content_of(_PROC + "/sys/kernel/random/boot_id").decode("ascii").strip() or None
 
 
 def start_time(pid: int) -> Optional[str]:
     """When the process started, in clock ticks since boot (field 22 of /proc/PID/stat); None where it is gone."""
-    try:
-        with open("%s/%d/stat" % (_PROC, pid), encoding="utf-8", errors="replace") as source:
-            # The command's name, in brackets, may itself hold spaces and brackets.
-            fields = source.read().rpartition(")")[2].split()
-    except OSError:
-        return None
+    # The command's name, in brackets, may itself hold spaces and brackets.
+    fields = content_of("%s/%d/stat" % (_PROC, pid)).decode("utf-8", "replace").rpartition(")")[2].split()
     return None if len(fields) < 20 or fields[0] in "ZX" else fields[19]
 
 
@@ -153,8 +146,4 @@ def _in_group(pid: int, group: Optional[int]) -> bool:
 
 
 def _has(pid: int, mark: bytes) -> bool:
-    try:
-        with open("%s/%d/environ" % (_PROC, pid), "rb") as source:
-            return mark in source.read().split(b"\0")
-    except OSError:
-        return False
+    return mark in content_of("%s/%d/environ" % (_PROC, pid)).split(b"\0")

@@ -16,7 +16,7 @@ from ci_tasks.agent import liveness
 from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.exit_gate import mask_run, masked_record
-from ci_tasks.agent.files import open_file, read_file
+from ci_tasks.agent.files import content_of, open_file, read_file
 from ci_tasks.agent.probe.evidence import collect_left_evidence
 from ci_tasks.agent.records import (
     Deviation,
@@ -361,10 +361,7 @@ def read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None) -> GpuU
 
 def gpu_samples(run: RunDir) -> list[GpuSample]:
     """The lines of gpu.jsonl, by our clock; none where there is no such file."""
-    try:
-        text = read_file(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace")
-    except OSError:
-        return []
+    text = content_of(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace")
     return by_clock(read_gpu_samples(text), clock_ahead(run))
 
 
@@ -437,11 +434,7 @@ def _junit(run: RunDir) -> Junit | None:
 
 def events_of(run: RunDir) -> list[Event]:
     """What happened in a run; a line that is none is left out."""
-    try:
-        text = read_file(run.events, _LARGEST_EVENTS).decode("utf-8", "replace")
-        return local_events(run, read_events(text))
-    except OSError:
-        return []
+    return local_events(run, read_events(content_of(run.events, _LARGEST_EVENTS).decode("utf-8", "replace")))
 
 
 def _environment(run: RunDir) -> Environment:

@@ -8,7 +8,7 @@ import time
 
 from .. import cgroup, liveness, processes, run_directory
 from ..containers import run_containers
-from ..files import read_file
+from ..files import content_of
 from ..records import Status, read_events
 from ..slurm import job_file as slurm_job
 from .lost_run import record_cleanup
@@ -90,8 +90,5 @@ def _request_stop(status: Status) -> None:
 
 
 def _is_cancelling(run: run_directory.RunDir) -> bool:
-    try:
-        text = read_file(run.events, _MOST_EVENTS).decode("utf-8", "replace")
-    except OSError:
-        return False
+    text = content_of(run.events, _MOST_EVENTS).decode("utf-8", "replace")
     return any(event.event == run_directory.END_CANCELLED for event in read_events(text))

@@ -11,6 +11,7 @@ import shlex
 from typing import Dict, Iterable, List, Optional
 
 from .. import argv_masking, processes, run_directory
+from ..files import content_of
 
 _PROC = "/proc"
 _MAX_COMMAND = 60  # characters of a command line
@@ -21,7 +22,7 @@ def run_dir_of(pid: int) -> Optional[str]:
     """The run directory that a process belongs to: by its environment, or as the run's own agent, which has that
     directory as its working directory. None where it belongs to no run, or nothing can be read."""
     mark = os.fsencode(run_directory.ENV_RUN_DIR + "=")
-    for entry in _read(pid, "environ").split(b"\0"):
+    for entry in content_of("%s/%d/environ" % (_PROC, pid)).split(b"\0"):
         if entry.startswith(mark):
             return os.path.realpath(os.fsdecode(entry[len(mark) :]))
     try:
@@ -87,7 +88,7 @@ def _owner(path: str) -> str:
 
 def _command(pid: int) -> str:
     """The command line, shortened and with secrets masked."""
-    argv = [os.fsdecode(word) for word in _read(pid, "cmdline").split(b"\0")[:-1]]
+    argv = [os.fsdecode(word) for word in content_of("%s/%d/cmdline" % (_PROC, pid)).split(b"\0")[:-1]]
     text = " ".join(shlex.quote(word) for word in argv_masking.masked(argv))
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
     return text if len(text) <= _MAX_COMMAND else text[: _MAX_COMMAND - 1] + "…"
@@ -108,13 +109,3 @@ def _age(pid: int, uptime: Optional[float]) -> str:
     if minutes < 1:
         return " for less than a minute"
     return " for %d min" % minutes if minutes < 120 else " for %d h" % (minutes / 60)
-
-
-def _read(pid: int, name: str) -> bytes:
-    if pid <= 0:
-        return b""
-    try:
-        with open("%s/%d/%s" % (_PROC, pid, name), "rb") as source:
-            return source.read()
-    except OSError:
-        return b""

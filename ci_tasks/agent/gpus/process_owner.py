@@ -7,6 +7,7 @@ import re
 from typing import Callable, Collection, Dict, List, Optional, Set, Tuple
 
 from .. import process_tree, processes, run_directory
+from ..files import content_of
 from ..records import Plan, ProcessOwner
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
@@ -71,16 +72,8 @@ def _ticks(text: Optional[str]) -> Optional[int]:
 
 
 def _cgroups(pid: int) -> str:
-    return _read("%s/%d/cgroup" % (_PROC, pid)).decode("utf-8", "replace")
+    return content_of("%s/%d/cgroup" % (_PROC, pid)).decode("utf-8", "replace")
 
 
 def _environment(pid: int) -> List[bytes]:
-    return _read("%s/%d/environ" % (_PROC, pid)).split(b"\0")
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as source:
-            return source.read()
-    except OSError:
-        return b""
+    return content_of("%s/%d/environ" % (_PROC, pid)).split(b"\0")

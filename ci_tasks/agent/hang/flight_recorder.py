@@ -15,6 +15,7 @@ import stat
 import time
 from typing import Any, ClassVar, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
+from ..files import content_of
 from .facts import RecordedCollective
 
 MAX_BYTES = 4 << 20
@@ -158,7 +159,7 @@ def dumps(processes: Iterable[Mapping[str, str]], seconds: float) -> "tuple[List
             info = _stat(path)
             if rank_number not in found and info is not None and info.st_mtime >= began and info.st_size:
                 if sizes.get(rank_number) == info.st_size:
-                    found[rank_number] = _read(path)
+                    found[rank_number] = content_of(path, MAX_BYTES + 1, follow_link=False)
                 sizes[rank_number] = info.st_size
         time.sleep(0.1)
     could_not += [
@@ -190,12 +191,3 @@ def _stat(path: str) -> Optional[os.stat_result]:
     except OSError:
         return None
     return info if stat.S_ISREG(info.st_mode) else None
-
-
-def _read(path: str) -> bytes:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as source:
-            return source.read(MAX_BYTES + 1)
-    except OSError:
-        return b""

@@ -8,6 +8,8 @@ import tempfile
 import zlib
 from typing import Iterable, NamedTuple
 
+from ..files import content_of
+
 MAX_PROGRAM = 64 << 20  # bytes
 TOOLS = "tools"
 PY_SPY = "py-spy-"
@@ -33,7 +35,7 @@ def find_py_spy(run_dir: str) -> PySpy:
         names = []
     for name in names:
         path = os.path.join(directory, name)
-        content = _read(path)
+        content = content_of(path, MAX_PROGRAM + 1)
         if name != PY_SPY + hashlib.sha256(content).hexdigest():
             continue
         made_for = _ELF_MACHINES.get(int.from_bytes(content[18:20], "little"), "another machine")
@@ -89,14 +91,6 @@ def _decompressed(chunks: Iterable[bytes]) -> Iterable[bytes]:
         if left < 0:
             raise ValueError("a program of more than %d MiB" % (MAX_PROGRAM >> 20))
         yield program
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as source:
-            return source.read(MAX_PROGRAM + 1)
-    except OSError:
-        return b""
 
 
 def _is_noexec(path: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.containers.docker_argv import DockerRun
+from ci_tasks.agent.files import content_of
 from ci_tasks.agent.run_directory import RunDir, read_json
 from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
@@ -273,7 +274,7 @@ class Prefetch:
         end = download.run_downloads(self.executor, row, self.say, progress, self.is_wanted)
         if end.aborted:
             raise Blocked(f"prefetch on {self.spec.name}: {end.aborted[1]}", hint=f"its log is {row.run.log}")
-        log = _text(row.run.log)
+        log = content_of(row.run.log).decode("utf-8", "replace")
         ended = download.outcomes(log)
         states, _ = self._states(needs, answers)
         lines = list(result.repositories)
@@ -354,13 +355,6 @@ def _single_host(config: Config, name: str) -> HostSpec:
     if len(specs) != 1:
         raise UsageError(f"prefetch is for one host, and {name} names several", hint="run it once for each of them")
     return specs[0]
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 class _Reminder:
