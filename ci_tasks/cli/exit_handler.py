@@ -115,5 +115,5 @@ def _print_error(message: str) -> None:
 def _escape_unencodable_output() -> None:
     """Escape what the terminal's encoding cannot show, and paths that are not valid text."""
     out = terminal_of(sys.stdout)
-    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or not out.encoding.lower().startswith("utf")):
+    if isinstance(out, io.TextIOWrapper):
         out.reconfigure(errors="backslashreplace")

@@ -58,13 +58,13 @@ def test_other_system_errors_are_bugs(capsys: pytest.CaptureFixture[str]) -> Non
     assert "a bug" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape", "utf-8:strict"])
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape", "utf-8:strict", "utf-8:surrogateescape"])
 def test_output_is_escaped_for_a_terminal_without_utf8(encoding: str) -> None:
-    code = r"from ci_tasks.cli import exit_handler as door; door.run(lambda: print('CI \u2192 here, a \udce9 b'))"
+    code = r"from ci_tasks.cli import exit_handler as e; e.run(lambda: print('CI \u2192 here, a \udce9 \ud800 b'))"
     env = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, timeout=60)
     assert b"a bug" not in done.stderr
-    assert b"here, a \\udce9 b" in done.stdout
+    assert b"here, a \\udce9 \\ud800 b" in done.stdout
 
 
 def test_a_full_output_device_is_not_a_bug() -> None:
