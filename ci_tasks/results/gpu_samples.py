@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import pairwise
-from typing import TypeVar
 
+from ci_tasks.agent.gpus.sample_file import merged
 from ci_tasks.agent.gpus.xids import HARDWARE_ERRORS, PROGRAM_ERRORS
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.records import GpuPeaks, GpuUse
@@ -22,7 +22,6 @@ _POWER_CAP_SECONDS = 5.0  # a GPU at full load touches it now and then
 _GAP_SECONDS = 10.0  # between two samples, beside the time that the first stands for
 _FULLEST_SECONDS = 300.0  # before the end, in which lines are a second each
 _MOST_SENTENCES = 20  # of each kind
-_Value = TypeVar("_Value", int, float)
 
 
 @dataclass(frozen=True)
@@ -96,23 +95,18 @@ def gib(mib: float) -> str:
 
 
 def _peaks(several: Sequence[GpuSample], holders: Sequence[_Holder]) -> GpuPeaks:
-    slowed: dict[str, float] = {}
-    for sample in several:
-        for reason, seconds in sample.slowed.items():
-            slowed[reason] = slowed.get(reason, 0.0) + seconds
-    used = [(sample.utilization, sample.seconds) for sample in several if sample.utilization is not None]
-    weight = sum(seconds for _, seconds in used)
+    whole = merged(several)
     return GpuPeaks(
-        gpu=several[0].gpu or 0,
-        uuid=several[0].uuid,
-        total=_most(sample.total for sample in several),
-        used=_most(sample.used for sample in several),
+        gpu=whole.gpu or 0,
+        uuid=whole.uuid,
+        total=whole.total,
+        used=whole.used,
         others=max((_memory_of(sample, holders)["other"] for sample in several), default=0) if holders else None,
-        utilization=round(sum(use * seconds for use, seconds in used) / weight, 1) if weight else None,
-        watts=_most(sample.watts for sample in several),
-        celsius=_most(sample.celsius for sample in several),
-        sm_mhz=min((sample.sm_mhz for sample in several if sample.sm_mhz is not None), default=None),
-        slowed={reason: round(seconds, 1) for reason, seconds in slowed.items()},
+        utilization=whole.utilization,
+        watts=whole.watts,
+        celsius=whole.celsius,
+        sm_mhz=whole.sm_mhz,
+        slowed={reason: round(seconds, 1) for reason, seconds in whole.slowed.items()},
         corrected=_increase([sample.corrected for sample in several]),
         uncorrected=_increase([sample.uncorrected for sample in several]),
     )
@@ -157,13 +151,9 @@ def _used_before(several: Sequence[GpuSample], holders: Sequence[_Holder]) -> li
 
 
 def _slowdowns(several: Sequence[GpuSample]) -> list[str]:
-    seconds: dict[str, float] = {}
-    for sample in several:
-        for reason, length in sample.slowed.items():
-            seconds[reason] = seconds.get(reason, 0.0) + length
     return [
         f"GPU {several[0].gpu} was throttled ({reason}) for {length:.0f} s"
-        for reason, length in seconds.items()
+        for reason, length in merged(several).slowed.items()
         if length >= (_POWER_CAP_SECONDS if reason == _POWER_CAP else 0.5)
     ]
 
@@ -256,10 +246,6 @@ def _increase(values: Iterable[int | None]) -> int | None:
     if not known:
         return None
     return sum(max(0, after - before) for before, after in pairwise(known))
-
-
-def _most(values: Iterable[_Value | None]) -> _Value | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _gpus(numbers: Sequence[int]) -> str:
