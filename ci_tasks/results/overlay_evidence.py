@@ -105,12 +105,13 @@ def with_overlay_uses(
 
 
 def _built_files(text: str) -> str:
-    files = [match for match in map(_BUILT.fullmatch, text.split("\n")) if match]
-    if not files:
+    lines = [line for line in text.split("\n") if line]
+    files = [match for match in map(_BUILT.fullmatch, lines) if match]
+    if not lines:
         return "no file"
     shown = ", ".join(f"{_text(match[2])} (sha256 {match[1][:12]})" for match in files[:_MAX_FILES])
-    more = len(files) - _MAX_FILES
-    return shown + (f" and {more} more" if more > 0 else "")
+    shown += f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
+    return ", and ".join(filter(None, [shown, "what could not be read" if len(files) < len(lines) else ""]))
 
 
 def _directory(overlay: Overlay, places: Sequence[ProbeOverlay]) -> str:

@@ -88,7 +88,8 @@ def test_compiled_parts_that_stay_the_installed_ones_are_named() -> None:
 
 BUILDS = [
     ("", "make; it wrote no file"),
-    (f"{'a' * 64}  ./sglang/_c.so\nno line\n", f"make; it wrote sglang/_c.so (sha256 {'a' * 12})"),
+    ("not all could be read\n", "make; it wrote what could not be read"),
+    (f"{'a' * 64}  ./_c.so\nno line\n", f"make; it wrote _c.so (sha256 {'a' * 12}), and what could not be read"),
     (f"\\{'b' * 64} *./a\\nb\x1b[2J\n", f"make; it wrote a\\nb (sha256 {'b' * 12})"),
     (f"{'c' * 64}  ./x\n" * 7, "make; it wrote " + ", ".join([f"x (sha256 {'c' * 12})"] * 5) + " and 2 more"),
 ]
