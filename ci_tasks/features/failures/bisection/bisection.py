@@ -147,12 +147,12 @@ class Bisection:
             self.print_line(f"     {observation.host} is out: blocked {len(streak)} times in a row")
 
     def _mark(self, observation: Observation) -> str:
-        observations = self._judged([*self.known, *self.state.observations, observation])
-        if self.metric is None or observation.value is None:
-            return str(mark(self.goal, observations))
-        value = f"{self.metric.name} {observation.value:.6g}"
-        if self.metric.limit is None:
+        value = f"{self.metric.name} {observation.value:.6g}" if self.metric and observation.value is not None else ""
+        if value and self.metric and self.metric.limit is None:
             return value
+        observations = self._judged([*self.known, *self.state.observations, observation])
+        if not value or self.metric is None or self.metric.limit is None:
+            return str(mark(self.goal, observations))
         beyond = "worse" if observations[-1].kind == FAIL else "not worse"
         return f"{mark(self.goal, observations).verdict}: {value} is {beyond} than {self.metric.limit.value:.6g}"
 

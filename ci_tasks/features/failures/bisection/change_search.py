@@ -99,7 +99,7 @@ class ChangeSearch:
             with open_state(subject, [point.key for point in search.points], fresh=self.fresh) as state:
                 bisection = Bisection(search, goal, self.work, state, self.hosts, stage.known, self.metric)
                 decision = bisection.decide()
-                self.metric = bisection.metric
+                self.metric = bisection.metric.kept() if bisection.metric else None
                 self.runs += len(state.observations)
                 begun = begun or next((each.run for each in state.observations), "")
             observations = bisection.observations
@@ -119,7 +119,8 @@ class ChangeSearch:
 
     def _found(self, bisection: Bisection, stage: Stage, probability: float) -> BisectionResult:
         changes = [self._described(change, bisection) for change in stage.needed]
-        bisection.print_line("\n".join(report.changes_found(changes, probability, self.runs)))
+        fails = f"{self.metric.name} is worse" if self.metric else "the row fails as the bad end does"
+        bisection.print_line("\n".join(report.changes_found(changes, probability, self.runs, fails)))
         return self._result(FOUND, (self._candidate(stage.needed, probability),))
 
     def _described(self, change: Change, bisection: Bisection) -> str:

@@ -3,8 +3,9 @@
 Each end runs LEAST_RUNS times. If their means do not differ by more than they scatter (Welch's test, with an error of
 SIGNIFICANT), each runs up to MOST_RUNS times; then it is refused. So is a change of less than half of what is searched
 for. The limit lies half of that change from the good end's mean, and at least LEAST_SIGMAS of the scatter: beyond it
-lie few runs that nothing made worse, one in 44 where they are normal. A run on the wrong side of the limit is to the
-search what a flaky failure is: it asks again, as often as its posterior needs.
+lie few runs that nothing made worse, one in 28 where they are normal. The good end's runs that made the limit do not
+count: they lie beyond it less often than others. A run on the wrong side of the limit is to the search what a flaky
+failure is: it asks again, as often as its posterior needs.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from ci_tasks.results.student import welch
 
 LEAST_RUNS, MOST_RUNS = 5, 10
 SIGNIFICANT = 0.05
-LEAST_SIGMAS = 2.0  # with 1.3, bench/bisect_axes.py measures more wrong culprits than the claims say
+LEAST_SIGMAS = 1.8  # with 1.3, bench/bisect_axes.py measures more wrong culprits than are claimed
 _LOOKS = 2  # after LEAST_RUNS, and after MOST_RUNS: the error is shared between them
 
 
 @dataclass(frozen=True)
 class MetricLimit:
     """Beyond `value` a run is worse, above it where `rises`. `good` and `bad` are the means of the ends, `p` is how
-    probable such a difference is by chance."""
+    probable such a difference is by chance; `runs` of the good end made it."""
 
     value: float
     rises: bool
     good: float
     bad: float
     p: float
+    runs: int = 0
 
     @property
     def change(self) -> float:
@@ -79,8 +81,14 @@ class MetricRule:
         return end if counts[end] < MOST_RUNS and runs < 2 * MOST_RUNS else None
 
     def judged(self, observations: Sequence[Observation]) -> list[Observation]:
-        """The observations, of which those that are worse than the limit fail."""
-        return [self._judge(each) for each in observations]
+        """The observations, of which those that are worse than the limit fail, without those that made it."""
+        made = self.limit.runs if self.limit else 0
+        at_good = [index for index, each in enumerate(observations) if each.position == 0 and each.value is not None]
+        return [self._judge(each) for index, each in enumerate(observations) if index not in at_good[:made]]
+
+    def kept(self) -> MetricRule:
+        """The same for later stages, which did not make its limit."""
+        return replace(self, limit=replace(self.limit, runs=0)) if self.limit else self
 
     def refusal(self, observations: Sequence[Observation], bad: int) -> str:
         """Why the ends show no limit."""
@@ -110,7 +118,7 @@ class MetricRule:
                 scatter = math.sqrt(fmean(map(variance, ends)))
                 distance = max(least, LEAST_SIGMAS * scatter)
                 rises = bad_mean > good_mean
-                return MetricLimit(good_mean + (distance if rises else -distance), rises, good_mean, bad_mean, p)
+                return MetricLimit(good_mean + (distance if rises else -distance), rises, good_mean, bad_mean, p, count)
         return None
 
 

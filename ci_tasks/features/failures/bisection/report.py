@@ -123,14 +123,16 @@ def needed(change: object, probability: float) -> str:
     return f"     needed: {_line(str(change))} (probability {_share(probability)}); is it enough?"
 
 
-def changes_found(changes: Sequence[str], probability: float, many_runs: int) -> list[str]:
+def changes_found(changes: Sequence[str], probability: float, many_runs: int, fails: str) -> list[str]:
     """What makes the row fail, all of it together, where nothing else of the bad side is there."""
-    only = "it alone" if len(changes) == 1 else "all of them, and no fewer of them,"
+    shown = f"with it alone, of what differs, {fails}"
+    if len(changes) > 1:
+        shown = f"with all of them and nothing else of what differs {fails}, with fewer of them not"
     return [
         "",
         "the culprit:" if len(changes) == 1 else f"the culprits, together ({len(changes)}):",
         *(f"    {_line(change)}" for change in changes),
-        f"probability {_share(probability)}: with {only} of what differs the row fails as the bad end does",
+        f"probability {_share(probability)}: {_line(shown)}",
         runs(many_runs),
     ]
 

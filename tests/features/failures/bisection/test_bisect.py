@@ -434,3 +434,23 @@ def test_a_metric_that_is_not_shown_to_be_worse_is_refused_with_what_was_seen(as
     with pytest.raises(UsageError, match=r"step_time is not shown to be worse by 10 %: .* in 10 runs at --good, "):
         ask(runs, **SLOWER)
     assert len(runs.requests) == 20
+
+
+class SlowVariables(ChangeRuns):
+    """Runs that pass, and take longer with the variables with which others would fail."""
+
+    def __call__(self, work: RowUnderTest, commit_runs: Sequence[CommitRun], print_line: Any, on_result: Any) -> None:
+        def with_value(observation: Observation) -> None:
+            slower = 0.2 if observation.kind == FAIL else 0.0
+            on_result(replace(observation, kind=PASS, signature="", value=1 + slower + len(self.requests) % 3 / 100))
+
+        super().__call__(work, commit_runs, print_line, with_value)
+
+
+def test_two_variables_that_make_a_metric_worse_only_together_are_found(
+    ask: Callable[..., int], environments: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(SlowVariables(lambda env: env["V02"] == env["V07"] == "new"), **environments, **SLOWER) == 0
+    out = capsys.readouterr().out
+    assert "the culprits, together (2):\n    V02: old -> new\n    V07: old -> new\n" in out
+    assert "step_time is worse, with fewer of them not" in out

@@ -48,10 +48,11 @@ def test_what_is_beyond_the_limit_fails_and_what_has_no_value_stays() -> None:
     seen = ends(STEADY, scaled(STEADY, 1.12))
     rule = RULE.learnt(seen, BAD)
     crashed = Observation(3, FAIL, "CUDA out of memory")
-    judged = rule.judged([*runs(2, 4.1), *runs(3, 4.4), crashed])
-    assert [each.kind for each in judged] == [PASS, FAIL, FAIL]
+    judged = rule.judged([*runs(0, *STEADY), *runs(2, 4.1), *runs(3, 4.4), crashed])
+    assert [each.kind for each in judged] == [PASS, FAIL, FAIL]  # of the good end, the first five are not there
     assert [each.signature for each in judged] == ["", rule.signature, "CUDA out of memory"]
     assert rule.learnt([*seen, *runs(0, 9.0, 9.0)], BAD) == rule, "later runs change no limit"
+    assert [each.kind for each in rule.kept().judged(runs(0, 4.1))] == [PASS], "later stages leave nothing out"
     assert [each.kind for each in RULE.judged(runs(3, 9.0))] == [PASS], "before there is one, nothing fails"
 
 
