@@ -17,22 +17,29 @@ _STARTUP = ("sitecustomize", "usercustomize", "__main__", "__mp_main__")
 
 def module_facts(name: str) -> "dict[str, Any] | None":
     """What is known of an imported module; None where there is none."""
+    origin = module_origin(name)
+    if origin is None:
+        return None
+    values = _attributes(sys.modules.get(name))
+    spec = values.get("__spec__")
+    top = os.path.dirname(origin)
+    is_file = isinstance(getattr(spec, "origin", None) or values.get("__file__"), str)
+    if is_file and getattr(spec, "submodule_search_locations", None) is not None:
+        top = os.path.dirname(top)
+    for _ in range(name.count(".")):
+        top = os.path.dirname(top)
+    return {"name": name, "origin": origin, "package_version": _version(name, top), "commit": _commit(top)}
+
+
+def module_origin(name: str) -> "str | None":
+    """Its file, or the directory of a namespace package."""
     values = _attributes(sys.modules.get(name))
     spec = values.get("__spec__")
     origin = getattr(spec, "origin", None) or values.get("__file__")
     if not isinstance(origin, str):
         search = getattr(spec, "submodule_search_locations", None)
         origin = next(iter(getattr(search, "_path", search) or ()), None)
-        if not isinstance(origin, str):
-            return None
-        top = os.path.dirname(origin)
-    else:
-        top = os.path.dirname(origin)
-        if getattr(spec, "submodule_search_locations", None) is not None:
-            top = os.path.dirname(top)
-    for _ in range(name.count(".")):
-        top = os.path.dirname(top)
-    return {"name": name, "origin": origin, "package_version": _version(name, top), "commit": _commit(top)}
+    return origin if isinstance(origin, str) else None
 
 
 def _attributes(module: "Any") -> "dict[str, Any]":

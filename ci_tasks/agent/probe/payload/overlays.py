@@ -9,7 +9,7 @@ import os
 import sys
 
 from .limits import MAX_COMPILED, MAX_MODULES, OVERLAID
-from .modules import layers, module_facts
+from .modules import layers, module_facts, module_origin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,13 +87,13 @@ class OverlayFinder:
         a program compiles into a cache and loads from there is none."""
         found: "list[dict[str, Any]]" = []
         for name in sorted(name for name in list(sys.modules) if isinstance(name, str) and self.owner(name)):
-            values = module_facts(name)
-            if values is None or self.own_file(self.owner(name), values["origin"]):
+            origin = module_origin(name)
+            if origin is None or self.own_file(self.owner(name), origin):
                 continue
-            beside, file = os.path.split(values["origin"])
+            beside, file = os.path.split(origin)
             stem = beside if file == "__init__.py" else os.path.join(beside, file.partition(".")[0])
             if stem.endswith(os.sep + name.replace(".", os.sep)) and len(found) < MAX_MODULES:
-                found.append(values)
+                found.append(module_facts(name) or {})
         return found
 
     def compiled_parts(self, name: str, directory: str) -> "dict[str, Any] | None":
