@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -116,4 +117,5 @@ def _escape_unencodable_output() -> None:
     """Escape what the terminal's encoding cannot show, and paths that are not valid text."""
     out = terminal_of(sys.stdout)
     if isinstance(out, io.TextIOWrapper):
-        out.reconfigure(errors="backslashreplace")
+        with contextlib.suppress(OSError):  # a pipe in the place of the file that the stream was opened on
+            out.reconfigure(errors="backslashreplace")
