@@ -6,7 +6,9 @@ import errno
 import os
 import stat
 import tempfile
-from typing import BinaryIO
+from typing import BinaryIO, Iterator
+
+_PIECE = 1 << 18
 
 
 def read_file(path: str, most: int) -> bytes:
@@ -22,6 +24,15 @@ def content_of(path: str, most: int = -1, *, follow_link: bool = True) -> bytes:
             return source.read(most)
     except OSError:
         return b""
+
+
+def pieces_of(path: str) -> Iterator[bytes]:
+    """A regular file of any size, as a stream; nothing where there is no such file, or it cannot be read."""
+    try:
+        with open_file(path) as source:
+            yield from iter(lambda: source.read(_PIECE), b"")
+    except OSError:
+        return
 
 
 def open_file(path: str, *, follow_link: bool = True) -> BinaryIO:

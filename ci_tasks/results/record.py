@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -16,7 +16,7 @@ from ci_tasks.agent import liveness
 from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.exit_gate import mask_run, masked_record
-from ci_tasks.agent.files import content_of, open_file, read_file
+from ci_tasks.agent.files import content_of, open_file, pieces_of, read_file
 from ci_tasks.agent.probe.evidence import collect_left_evidence
 from ci_tasks.agent.records import (
     Deviation,
@@ -78,7 +78,6 @@ from ci_tasks.results.waits import queue_seconds
 
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 _LONGEST_LINE = 1 << 16
-_PIECE = 1 << 18
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 _LARGEST_SAMPLES = 1 << 23
@@ -388,19 +387,8 @@ def log_facts(run: RunDir) -> LogFacts:
 def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -> Triage | None:
     """Why a run ended so, as far as its log, its processes and the last runs that passed say; None where no
     feature analyses failures."""
-    with ExitStack() as stack:
-        passed = [_log_pieces(earlier, stack) for earlier in (_passed_before(run, plan) if plan else [])]
-        known = JobKnowledge(read_run_evidence(run), passed)
-        return analyse(_log_pieces(run, stack), ended, known)
-
-
-def _log_pieces(run: RunDir, stack: ExitStack) -> Iterable[bytes]:
-    """Its log; nothing where that cannot be read."""
-    try:
-        source = stack.enter_context(open_file(run.log))
-    except OSError:
-        return []
-    return iter(lambda: source.read(_PIECE), b"")
+    passed = [pieces_of(earlier.log) for earlier in (_passed_before(run, plan) if plan else [])]
+    return analyse(pieces_of(run.log), ended, JobKnowledge(read_run_evidence(run), passed))
 
 
 def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:

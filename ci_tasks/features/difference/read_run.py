@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from ci_tasks.agent.codec import RecordError, from_json
-from ci_tasks.agent.files import open_file
+from ci_tasks.agent.files import pieces_of
 from ci_tasks.agent.records import DirectUrl, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError
@@ -45,7 +45,6 @@ Inputs = dict[str, Mapping[str, str]]
 # As the hub's cache names what was read: models--ORG--NAME/snapshots/COMMIT.
 _REVISION = re.compile(rb"(models|datasets)--([\w.-]{1,200})/snapshots/([0-9a-f]{40})")
 _HASH = re.compile(r"[0-9a-f]{7,64}")
-_PIECE = 1 << 18
 # Deviations that other axes tell better, and the container's name, which each run has its own of.
 _COVERED = ("code", "Python packages", "GPUs", "pull request", "image", "name")
 
@@ -67,13 +66,13 @@ def of_file(path: str) -> RunSide:
 def of_run(run: RunDir) -> RunSide:
     """A run that is kept here. Raises UnreadableRun, OSError."""
     record = load_record(run)
-    side = _of_record(record, _plan(run), _revisions(_log(run)), read_log_series(run), _phases(run))
+    side = _of_record(record, _plan(run), _revisions(pieces_of(run.log)), read_log_series(run), _phases(run))
     return replace(side, is_kept=True)
 
 
 def read_log_series(run: RunDir) -> tuple[Series, ...]:
     """The metrics by step in a run's log; none where it is gone."""
-    return read_series(_log(run), metric_formats())
+    return read_series(pieces_of(run.log), metric_formats())
 
 
 def _of_record(
@@ -283,15 +282,6 @@ def _revisions(pieces: Iterable[bytes]) -> dict[str, str]:
         for kind, name, commit in _REVISION.findall(piece):
             found[f"{kind.decode()[:-1]} {name.decode().replace('--', '/')}"] = commit.decode()
     return found
-
-
-def _log(run: RunDir) -> Iterator[bytes]:
-    try:
-        with open_file(run.log) as log:
-            while piece := log.read(_PIECE):
-                yield piece
-    except OSError:
-        return
 
 
 def _iso(seconds: float | None) -> str:

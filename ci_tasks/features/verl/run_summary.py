@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ci_tasks.agent.files import pieces_of
 from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError
@@ -25,7 +25,6 @@ from ci_tasks.features.verl.levels.wrapper import trainings_as_read
 from ci_tasks.records import CANCELLED, RunRecord
 from ci_tasks.results.probe_evidence import read_run_evidence
 
-_CHUNK = 1 << 18
 RESULT_CODES = {PASS: 0, FAIL: 1, NOT_PROVEN: 4, BLOCKED: 125}
 
 
@@ -72,8 +71,8 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> Evalua
         host=record.host or context.host,
         bridge_root=f"{workspace}/{BRIDGE}" if workspace else "",
     )
-    facts = read_run(lambda: _read_chunks(run.log), context.request.proofs)
-    baseline = metrics_of(lambda: _read_chunks(context.baseline)) if context.baseline else None
+    facts = read_run(lambda: pieces_of(run.log), context.request.proofs)
+    baseline = metrics_of(lambda: pieces_of(context.baseline)) if context.baseline else None
     ended, evidence = RunEnd(record.status, record.reason), read_run_evidence(run)
     judged = judge(
         LevelRun(
@@ -104,7 +103,7 @@ def read_baseline(path: Path) -> Metrics:
     """The metrics of a baseline's log. Raises UsageError where it has no rewards to compare with."""
     if not path.is_file():
         raise UsageError(f"--baseline names {path}, which is no file")
-    metrics = metrics_of(lambda: _read_chunks(str(path)))
+    metrics = metrics_of(lambda: pieces_of(str(path)))
     if not series(metrics, REWARD):
         raise UsageError(
             f"--baseline {path} has no {REWARD} of any step",
@@ -122,15 +121,6 @@ def image_identity(record: RunRecord) -> str:
 def _image(named: str, identity: str) -> str:
     """The image by its name, which may move, and by what ran."""
     return f"{named}, {identity or 'digest not seen'}" if named else ""
-
-
-def _read_chunks(log: str) -> Iterator[bytes]:
-    """Nothing where there is no log: a run that never began has none."""
-    try:
-        with open(log, "rb", buffering=0) as source:
-            yield from iter(lambda: source.read(_CHUNK), b"")
-    except FileNotFoundError:
-        return
 
 
 def _shown(summary: Summary, *, markdown: bool) -> list[str]:
