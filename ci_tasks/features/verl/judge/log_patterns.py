@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from ci_tasks.results.log_lines import visible
+
 LONGEST = 1 << 16  # characters of a line that are read: a step's metrics are several thousand
 _MOST_METRICS = 400
-_ANSI = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
 _RAY = re.compile(r"^\(([\w.:@/-]{1,80} pid=\d+(?:, ip=[\w.:]+)?)\) ?")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")  # Ray's, behind what other workers print too
 # A progress bar that had no newline yet may stand before the mark.
@@ -72,13 +73,7 @@ WORDS = (
 
 
 def plain(raw: bytes) -> str:
-    """The line without escape sequences and control characters, and of bounded length; white space before it stays."""
-    text = raw[:LONGEST].decode("utf-8", "replace").rstrip("\r\n")
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
-    return text.rstrip()
+    return visible(raw, LONGEST)
 
 
 def split(text: str) -> tuple[str, str]:
