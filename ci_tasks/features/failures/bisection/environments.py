@@ -47,9 +47,9 @@ def checked(found: ChangedEnvironment, what: str, good: str, bad: str) -> Change
     """Raises UsageError where there is nothing to search."""
     if found.changes:
         return found
-    names = [name for names in found.left_out.values() for name in names]
-    why = f"; not searched: {', '.join(names)}" if names else ""
-    raise UsageError(f"no {what} differs between {good} and {bad}{why}", hint="`ci-tasks diff` shows what does")
+    reasons = [f"{', '.join(names)}, since {why}" for why, names in found.left_out.items() if names]
+    others = f" that can be searched; not searched: {'; '.join(reasons)}" if reasons else ""
+    raise UsageError(f"no {what} differs between {good} and {bad}{others}", hint="`ci-tasks diff` shows what does")
 
 
 def run_named(name: str, option: str, label: str, row: str) -> RunDir:

@@ -17,6 +17,7 @@ from pathlib import Path
 from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.bisection.axis import Change
 from ci_tasks.features.failures.bisection.environments import ChangedEnvironment, checked, run_named
+from ci_tasks.known_secrets import masked
 from ci_tasks.results import store
 from ci_tasks.results.record import load_record
 
@@ -129,7 +130,8 @@ def _install(name: str, version: str, python: str) -> tuple[str, str]:
     )
     try:
         if done.returncode or not (made / "layer").is_dir():
-            return "", (done.stderr.strip().splitlines() or ["it installed nothing"])[-1].removeprefix("ERROR: ")
+            lines = masked(done.stderr).strip().splitlines() or ["it installed nothing"]
+            return "", lines[-1].removeprefix("ERROR: ")
         try:
             os.rename(made / "layer", place)
         except OSError:

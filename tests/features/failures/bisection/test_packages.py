@@ -43,5 +43,9 @@ def test_what_cannot_be_installed_is_left_out_with_the_reason(tmp_path: Path, mo
     }
     assert result.directories[("a", "2")] == "/layers/a-2"
     bad.write_text("a==1\nb==1\nsame==1\n")
-    with pytest.raises(UsageError, match="no package differs"):
+    with pytest.raises(UsageError, match="no package differs between"):
         changed_packages(str(bad), str(bad), "label", "row")
+    good.write_text("b==3\n")
+    bad.write_text("b==2\n")
+    with pytest.raises(UsageError, match=r"not searched: b, since pip cannot install them \(no wheel\)"):
+        changed_packages(str(good), str(bad), "label", "row")
