@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ci_tasks.executors.kept import client
 from tests.parts import proxy
 from tests.parts.sshd import Sshd
 
@@ -147,10 +148,13 @@ class World:
             **self.sshd.env,
             "CI_TASKS_HOME": str(directory / "home"),
             "CI_TASKS_HOSTS": str(directory / "hosts.yaml"),
+            "XDG_RUNTIME_DIR": str(directory),  # private, so that connections are kept
         }
         self.edits = 0
 
     def end(self) -> None:
+        os.environ["XDG_RUNTIME_DIR"] = str(self.directory)
+        client.end()
         self.proxy.close()
         self.sshd.stop()
 

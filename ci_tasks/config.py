@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -54,9 +54,9 @@ class Override:
 class HostSpec:
     """A host of hosts.yaml. `gpus` is None where it has to be counted on the host itself.
 
-    `workspace` is the directory there for everything of ours; `network` replaces CI's `--network host`; `artifacts` are
-    further paths that are brought back after a run. What follows `partition` is Slurm's: `gres` without its count, and
-    `sbatch`, further options of it as words.
+    `workspace` is the directory there for everything of ours; `persist` says that the connection is kept for the next
+    command; `network` replaces CI's `--network host`; `artifacts` are further paths that are brought back after a run.
+    What follows `partition` is Slurm's: `gres` without its count, and `sbatch`, further options of it as words.
     """
 
     name: str
@@ -79,6 +79,7 @@ class HostSpec:
     account: str | None = None
     qos: str | None = None
     sbatch: tuple[str, ...] = ()
+    persist: bool = True
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,10 @@ class Config:
     given: GivenValues = NOTHING_GIVEN
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
     notices: tuple[str, ...] = field(default=(), compare=False)
+
+    def without_persistence(self) -> Config:
+        """The same hosts, to none of which a connection is kept."""
+        return replace(self, hosts={name: replace(spec, persist=False) for name, spec in self.hosts.items()})
 
     def host(self, name: str) -> HostSpec:
         """Raises UnknownName, which lists the hosts."""
@@ -209,6 +214,7 @@ _HOST_KEYS: dict[str, tuple[type, ...]] = {
     "account": (str,),
     "qos": (str,),
     "sbatch": (list,),
+    "persist": (bool,),
 }
 _OVERRIDE_KEYS = ("job", "step", "run", "skip", "with", "pip_index", "replace")
 _GIVEN_KEYS = ("vars", "inputs", "outputs", "event")  # of an override that changes no step
@@ -221,7 +227,12 @@ _TYPE_NAMES = {
     Map: "a mapping",
 }
 _SLURM_KEYS = ("partition", "gres", "account", "qos", "sbatch")
-_REMOTE_KEYS = ("address", "workspace", *_SLURM_KEYS)  # a forgotten `kind` must not run another host's jobs here
+_REMOTE_KEYS = (
+    "address",
+    "workspace",
+    "persist",
+    *_SLURM_KEYS,
+)  # a forgotten `kind` must not run another host's jobs here
 # Options of sbatch that ci-tasks sets itself → the key of hosts.yaml or the option to use instead, "" for none.
 _RESERVED_OPTIONS = {
     **dict.fromkeys(("array", "chdir", "container", "dependency", "error", "export", "export-file", "input"), ""),

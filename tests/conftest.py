@@ -34,6 +34,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))  # pip's wheels
 os.environ["HOME"] = tempfile.mkdtemp(prefix="ci-tasks-test-home-")
 atexit.register(shutil.rmtree, os.environ["HOME"], ignore_errors=True)
+# Nobody's alone, so that no connection is kept beyond a command, unless a test says so.
+os.environ["XDG_RUNTIME_DIR"] = os.path.join(os.environ["HOME"], "shared")
+os.mkdir(os.environ["XDG_RUNTIME_DIR"], 0o755)
 # Set in many images; each program that a test starts would compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -167,6 +167,8 @@ ERRORS = [
     ("hosts:\n  a:\n    gpus: 1.5\n", 3, "host a: gpus must be a whole number, not 1.5"),
     ("hosts:\n  a:\n    gpus: true\n", 3, "host a: gpus must be a whole number, not True"),
     ("hosts:\n  a:\n    gpus: -1\n", 3, "host a: gpus must not be negative"),
+    ("hosts:\n  a:\n    persist: false\n", 3, "host a: persist is not valid with kind local"),
+    ("hosts:\n  a:\n    persist: no\n", 3, "host a: persist must be true or false, not 'no'"),
     ("hosts:\n  a:\n    simulate: yes\n", 3, "host a: simulate must be true or false, not 'yes'"),
     ("hosts:\n  a:\n    timeout_minutes: -5\n", 3, "host a: timeout_minutes must not be negative"),
     ("hosts:\n  a:\n    stall_minutes: .nan\n", 3, "host a: stall_minutes must not be negative"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_tasks.cli.options import BUILD, NO_PROBE, WITH, repeatable, text
+from ci_tasks.cli.options import BUILD, NO_PERSIST, NO_PROBE, WITH, repeatable, text
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.known_secrets import secret_variables
@@ -43,12 +43,15 @@ class OverlayOptions(GivenOptions):
     """Options of every command that runs rows on working trees, or plans them."""
 
     no_probe: bool = NO_PROBE.field(last=True)
+    no_persist: bool = NO_PERSIST.field(last=True)
     with_: tuple[str, ...] = WITH.field()
     build: tuple[str, ...] = BUILD.field()
 
 
 def with_given(config: Config, options: GivenOptions) -> Config:
     """What hosts.yaml says, with the values of the options over its own. Raises UsageError."""
+    if isinstance(options, OverlayOptions) and options.no_persist:
+        config = config.without_persistence()
     return replace(config, given=config.given.under(_given(options)))
 
 

@@ -150,6 +150,7 @@ RUN_NEEDS = switch("run the jobs of the workflow here whose outputs decide the r
 NODES = number("number of Slurm nodes for each row, with its GPUs on each of them", "nodes", nox=True)
 IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
 FRESH_ENV = switch("install all packages anew, not those that earlier runs of the same steps have installed", nox=True)
+NO_PERSIST = switch("make a connection of its own, and keep none for the next command", nox=True)
 NO_PROBE = switch("put no probe into the run's Python interpreters: no evidence from inside the job", nox=True)
 KEEP = switch("keep the container and the workspace of a row that fails, for `shell` and `retry`", nox=True)
 DETACH = switch("start the rows and return at once; `attach` fetches the results", nox=True)

@@ -49,6 +49,7 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         lines = (_clean_killed_commands(), _clean_here(days, everything), _clean_environments(days, everything))
         cleaned = _report(chain(*lines))
         print("\n".join(describe_usage(LocalQueryRunner(), str(store.home()))))
+        _close_kept(None)
         return cleaned
     from ci_tasks.executors.remote_host import open_remote_host
     from ci_tasks.executors.ssh_executor import OLD_DAYS
@@ -66,6 +67,15 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         return cleaned
     finally:
         manager.close()
+        _close_kept(spec.address or spec.name)
+
+
+def _close_kept(address: str | None) -> None:
+    """Close what is kept for the next command, to one address or to all."""
+    from ci_tasks.executors.kept import client
+
+    for kept in client.end(address):
+        print(f"the connection to {kept.address} that process {kept.pid} kept: closed")
 
 
 def _report(lines: Iterator[tuple[str, Sequence[str]]]) -> list[CleanedRun]:

@@ -8,4 +8,4 @@ from ci_tasks.config import HostSpec
 
 def host_of_run(remote: RemoteLocation) -> HostSpec:
     """The host where the run is, as it was called then: hosts.yaml may say something else by now."""
-    return HostSpec(name=remote.host, kind=remote.kind, address=remote.address, workspace=remote.workspace)
+    return HostSpec(remote.host, remote.kind, remote.address, workspace=remote.workspace, persist=remote.persist)

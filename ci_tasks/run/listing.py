@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.revision import BASE
 from ci_tasks.config import Config
+from ci_tasks.executors.kept.client import KeptConnection, kept_connections
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.workflow import rows, secrets
@@ -19,7 +20,7 @@ from ci_tasks.workflow.select import job_of
 @dataclass(frozen=True)
 class ListedHost:
     """A host as `hosts --json` shows it: its fields are the keys. `sources` has the file and the line of each key that
-    is set."""
+    is set. `kept` is the process that keeps a connection to it for the next command."""
 
     name: str
     kind: str
@@ -29,6 +30,7 @@ class ListedHost:
     simulate: bool
     pools: list[str]
     sources: dict[str, str]
+    kept: KeptConnection | None = None
 
 
 def list_jobs(
@@ -69,6 +71,7 @@ def images(source: CheckoutSource) -> list[str]:
 
 def list_hosts(config: Config) -> list[ListedHost]:
     """The hosts of hosts.yaml, as `hosts --json` shows them."""
+    kept = {connection.address: connection for connection in kept_connections()}
     return [
         ListedHost(
             name=host.name,
@@ -79,6 +82,7 @@ def list_hosts(config: Config) -> list[ListedHost]:
             simulate=host.simulate,
             pools=[pool for pool, members in config.pools.items() if host.name in members],
             sources=dict(config.sources.get(host.name, {})),
+            kept=kept.get(host.address or host.name),
         )
         for host in config.hosts.values()
     ]

@@ -10,7 +10,7 @@ from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions
 from ci_tasks.cli.commands.run import RunOptions
 from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, with_given
 from ci_tasks.cli.options import options_of
-from ci_tasks.config import Config, read
+from ci_tasks.config import Config, HostSpec, read
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.given_values import OverlaySource
 from ci_tasks.run.checkout_source import open_source
@@ -135,6 +135,13 @@ def test_a_mistyped_name_is_an_error(tmp_path: Path, options: GivenOptions, mess
     assert caught.value.message == message
 
 
+def test_no_persist_is_for_every_host() -> None:
+    hosts = Config({"a": HostSpec("a", "ssh", "a"), "b": HostSpec("b", "slurm", "b")}, {}, ())
+    without = with_given(hosts, OverlayOptions(no_persist=True))
+    assert [spec.persist for spec in without.hosts.values()] == [False, False]
+    assert with_given(hosts, OverlayOptions()).hosts == hosts.hosts
+
+
 def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
     (tmp_path / "ci.yml").write_text(WORKFLOW.replace("build", "other"))
     assert open_source(str(tmp_path), None, "ci.yml", HOSTS.given).given.outputs
@@ -142,5 +149,5 @@ def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [JobsOptions, PlanOptions, RunOptions])
 def test_help_lists_them_behind_a_commands_own_options(options: type[GivenOptions]) -> None:
-    own = [*OWN, "no_probe", "with_", "build"] if issubclass(options, OverlayOptions) else OWN
+    own = [*OWN, "no_probe", "no_persist", "with_", "build"] if issubclass(options, OverlayOptions) else OWN
     assert list(options_of(options))[-len(own) :] == own

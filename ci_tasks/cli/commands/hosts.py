@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci_tasks.config import Override
+    from ci_tasks.executors.kept.client import KeptConnection
     from ci_tasks.run.listing import ListedHost
 
 
@@ -51,8 +52,23 @@ def hosts(options: HostsOptions) -> int:
     else:
         head = ("HOST", "KIND", "ADDRESS", "RUNTIME", "GPUS", "FROM")
         body = [(host.name, host.kind, host.address or "-", host.runtime, _gpus(host), _files(host)) for host in listed]
-        print("\n".join([*columns(body, terminal_width(), head=head, names=[2, 5]), *_overrides(config.overrides)]))
+        lines = [*columns(body, terminal_width(), head=head, names=[2, 5]), *_kept(listed)]
+        print("\n".join([*lines, *_overrides(config.overrides)]))
     return 0
+
+
+def _kept(listed: Sequence[ListedHost]) -> list[str]:
+    lines = [
+        f"{host.name}: process {host.kept.pid} keeps a connection, {_kept_for(host.kept)}; "
+        f"`ci-tasks clean --host {host.name}` closes it"
+        for host in listed
+        if host.kept is not None
+    ]
+    return ["", *lines] if lines else []
+
+
+def _kept_for(kept: KeptConnection) -> str:
+    return "which is in use" if kept.commands else f"for {kept.seconds_left / 60:.0f} min more if nobody uses it"
 
 
 def _overrides(overrides: Sequence[Override]) -> list[str]:

@@ -64,5 +64,7 @@ def write_remote_location(run: RunDir, spec: HostSpec, directory: str, *, adopte
     """Note in the mirror where the run is, before anything is sent: whoever comes later finds it. An adopted one was
     begun by somebody else, who will want to bring it home as well."""
     os.makedirs(run.path, exist_ok=True)
-    where = RemoteLocation(spec.name, spec.kind, spec.address, spec.workspace, directory, adopted=adopted)
+    where = RemoteLocation(
+        spec.name, spec.kind, spec.address, spec.workspace, directory, adopted=adopted, persist=spec.persist
+    )
     write_record(run.remote, where)

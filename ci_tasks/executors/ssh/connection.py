@@ -11,6 +11,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,13 @@ class SSHLink:
         self._received: ReceivedBytes | None = None
         self._over = threading.Event()
         self._reason = ""
+        self._heard = _awake_and_asleep()
+        self._reserved: list[Any] = []  # one channel that waits for its command, or none
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the host was last seen to say something, by a look every second; naps of this machine count."""
+        return _awake_and_asleep() - self._heard
 
     @property
     def alive(self) -> bool:
@@ -122,7 +130,9 @@ class SSHLink:
     def open(self, command: str) -> SSHStream:
         import paramiko
 
-        channel = self._channel()
+        channel = self._reserved.pop() if self._reserved else None
+        if channel is None or channel.closed:
+            channel = self._channel()
         try:
             _begin(channel, command)
         except (paramiko.SSHException, OSError, EOFError) as error:
@@ -145,6 +155,16 @@ class SSHLink:
         if code < 0 and not self.is_still_alive():
             raise self.died_error()
         return code if code >= 0 else 255  # a signal ended it, as ssh would say
+
+    def reserve_channel(self) -> None:
+        """Have a channel open for the next command, which saves it a round trip. In the background."""
+
+        def reserve() -> None:
+            with debug_log.ignored("a channel for later"):  # the host may permit few; the next command asks for itself
+                self._reserved.append(self._channel())
+
+        if not self._reserved:
+            threading.Thread(target=reserve, daemon=True, name="ci-tasks channel").start()
 
     def close(self) -> None:
         self._end("closed")
@@ -214,6 +234,8 @@ class SSHLink:
         stream, quiet, last_count = self._received, 0, -1
         while stream is not None and not self._over.wait(_TICK) and self._transports[-1].is_active():
             quiet = quiet + 1 if stream.count == last_count else 0
+            if not quiet:
+                self._heard = _awake_and_asleep()
             last_count = stream.count
             if quiet >= _QUIET_TICKS:
                 self._end(f"not a sign of life for {_QUIET_TICKS * _TICK:g} s")
@@ -233,6 +255,11 @@ class SSHLink:
                 client.close()
         if self._proxy is not None:
             self._proxy.close()
+
+
+def _awake_and_asleep() -> float:
+    """A clock that a nap of this machine does not stop, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _begin(channel: Any, command: str) -> None:

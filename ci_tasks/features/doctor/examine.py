@@ -13,6 +13,7 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import EXIT_BLOCKED, CiTasksError
+from ci_tasks.executors.kept.client import kept_connections
 from ci_tasks.executors.queries import QueryRunner
 from ci_tasks.features.doctor import basics, failures_here
 from ci_tasks.features.doctor import check_results as report
@@ -84,12 +85,14 @@ def examine_host(host: HostSpec, images: Sequence[str], open_query_runner: OpenQ
 
 
 def _query(host: HostSpec, images: Sequence[str], runner: QueryRunner) -> Iterator[ResultWithAnswers]:
-    if host.kind != "local":
-        yield ok("SSH", f"connected to {host.address}"), {}
     # Not together with other queries: slow programs would delay its answer.
     before = time.time()
     clock = runner.run_queries({basics.CLOCK: basics.CLOCK_QUERY}, QUERY_TIMEOUT)
     after = time.time()
+    if host.kind != "local":
+        kept = next((each for each in kept_connections() if each.address == (host.address or host.name)), None)
+        by = f"; process {kept.pid} keeps the connection" if kept else ""
+        yield ok("SSH", f"connected to {host.address}{by}"), {}
     answers: dict[str, QueryAnswer] = {}
     yield from _round(facts.first_round(host, _workspace(host), images), answers, runner)
     yield from _round(facts.second_round(host, images, answers), answers, runner)

@@ -1,0 +1,46 @@
+"""Only a directory that nobody else can look into has sockets of kept connections."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.executors.kept import places
+
+
+def test_it_is_below_a_private_runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    assert places.directory() == tmp_path / "ci-tasks"
+    assert (tmp_path / "ci-tasks").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("what", ["open to others", "missing", "a link", "a long path", "its own is open to others"])
+def test_without_one_there_is_none(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tmp_path / "run"
+    if what == "a link":
+        (tmp_path / "there").mkdir(mode=0o700)
+        runtime.symlink_to(tmp_path / "there")
+    elif what == "a long path":
+        runtime = tmp_path / ("x" * 100)
+        runtime.mkdir(mode=0o700)
+    elif what != "missing":
+        runtime.mkdir(mode=0o755 if what == "open to others" else 0o700)
+    if what == "its own is open to others":
+        (runtime / "ci-tasks").mkdir()
+        (runtime / "ci-tasks").chmod(0o755)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    assert places.directory() is None
+
+
+def test_without_a_runtime_directory_it_is_ours_beside_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert places.directory() == tmp_path / f"ci-tasks-{os.geteuid()}"
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    (tmp_path / "ci-tasks-12345").mkdir(mode=0o700)  # another user was quicker
+    assert places.directory() is None

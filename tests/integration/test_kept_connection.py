@@ -1,0 +1,185 @@
+"""A connection that is kept between commands, over a real sshd: used again, ended, replaced, never shared."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.errors import Blocked
+from ci_tasks.executors.kept import client, places
+from ci_tasks.executors.kept.client import KeptLink
+from ci_tasks.executors.link import LinkDied, Stream
+from ci_tasks.executors.ssh.messages import HostKeyRefused
+from tests.parts.sshd import Sshd, SSHServer, new_key
+
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def place(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the sockets are; no process is left behind."""
+    for name, value in sshd.env.items():
+        monkeypatch.setenv(name, value)
+    with tempfile.TemporaryDirectory() as runtime:  # private, and its name is short, as a socket's has to be
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        found = places.directory()
+        assert found is not None
+        yield found
+        client.end()
+        assert eventually(lambda: not list(found.glob("*.sock")))
+
+
+@pytest.fixture
+def box(sshd: Sshd) -> SSHServer:
+    return sshd.start("box")
+
+
+def eventually(holds: object) -> bool:
+    assert callable(holds)
+    end = time.monotonic() + WAIT_S
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(holds())
+
+
+def logins(box: SSHServer) -> int:
+    return box.log.count("Accepted publickey")
+
+
+def output(stream: Stream) -> bytes:
+    with closing(stream):
+        return b"".join(iter(lambda: stream.recv(1 << 16), b""))
+
+
+def test_commands_share_one_login_and_their_bytes_arrive_whole(box: SSHServer, place: Path) -> None:
+    link = client.connect(place, "box")
+    large = os.urandom(3 << 20)
+    with closing(link.open("cat")) as stream:
+        received = bytearray()
+        for at in range(0, len(large), 1 << 18):
+            stream.send(large[at : at + (1 << 18)])
+            while len(received) < at:
+                received += stream.recv(1 << 20)
+        stream.shut_write()
+        while chunk := stream.recv(1 << 20):
+            received += chunk
+        assert bytes(received) == large
+    failing = client.connect(place, "box").open("echo out; echo last words >&2; exit 7")
+    with closing(failing) as stream:
+        assert (stream.recv(100), stream.recv(100), stream.exit_status()) == (b"out\n", b"", 7)
+        assert stream.stderr_tail() == b"last words\n"
+    assert logins(box) == 1
+    (socket,) = place.glob("*.sock")
+    assert socket.stat().st_mode & 0o777 == 0o600
+
+
+COMMAND = """
+import sys
+from ci_tasks.cli.program import main
+try:
+    main()
+finally:
+    print(sorted({"fabric", "paramiko", "cryptography"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_a_command_that_uses_one_loads_no_ssh_library_and_clean_closes_it(
+    box: SSHServer, place: Path, person: Any
+) -> None:
+    person.env.update(box.world.env, XDG_RUNTIME_DIR=str(place.parent))
+    person.write_hosts('{"hosts": {"near": {"kind": "ssh", "address": "box", "runtime": "none"}}}')
+    for number in (1, 2):
+        words = [sys.executable, "-c", COMMAND, "doctor", "--host", "near"]
+        done = subprocess.run(words, cwd=person.checkout, env=person.environment(), capture_output=True, text=True)
+        assert done.stderr.splitlines()[-1] == "[]", done.stderr
+        assert re.search(r"connected to box; process \d+ keeps the connection", done.stdout), f"{number}: {done.stdout}"
+    assert logins(box) == 1
+    hosts = {host["name"]: host["kept"] for host in person.ci_tasks("hosts", "--json").json}
+    assert hosts["near"]["is_up"] and hosts["sim"] is None
+    assert "near: process" in person.ci_tasks("hosts").out
+    assert "the connection to box that process" in person.ci_tasks("clean", "--host", "near").out
+    assert "near: process" not in person.ci_tasks("hosts").out
+    person.write_hosts('{"hosts": {"near": {"kind": "ssh", "address": "box", "runtime": "none", "persist": false}}}')
+    assert "keeps" not in person.ci_tasks("doctor", "--host", "near").out
+    assert eventually(lambda: not list(place.glob("*.sock")))
+
+
+def test_it_is_shown_and_ended(box: SSHServer, place: Path) -> None:
+    with closing(client.connect(place, "box").open("cat")):
+        (kept,) = client.kept_connections()
+        assert (kept.address, kept.is_up, kept.commands) == ("box", True, 1)
+    assert client.end("another") == []
+    assert [ended.address for ended in client.end("box")] == ["box"]
+    assert eventually(lambda: not client.kept_connections() and not list(place.glob("*.sock")))
+    assert output(client.connect(place, "box").open("echo again")) == b"again\n"
+    assert logins(box) == 2
+
+
+@pytest.mark.parametrize("what", ["its process is killed", "every connection dies", "sshd is restarted"])
+def test_one_that_died_is_made_again(box: SSHServer, place: Path, what: str) -> None:
+    link = client.connect(place, "box")
+    stream = link.open("echo begun; cat")
+    assert stream.recv(100) == b"begun\n"
+    if what == "its process is killed":
+        os.kill(client.kept_connections()[0].pid, signal.SIGKILL)
+    elif what == "every connection dies":
+        box.kill_children()
+    else:
+        box.stop()
+        box.restart()
+    stream.settimeout(WAIT_S)
+    with pytest.raises(LinkDied):
+        output(stream)
+    assert output(client.connect(place, "box").open("echo again")) == b"again\n"
+
+
+def test_what_keeps_a_connection_from_being_made_is_said_and_nothing_is_kept(sshd: Sshd, place: Path) -> None:
+    sshd.start("stranger", known=False)
+    with pytest.raises(HostKeyRefused, match="is not known"):
+        client.connect(place, "stranger").open("true")
+    sshd.start("gone").stop()
+    with pytest.raises(Blocked, match="refuses"):
+        client.connect(place, "gone").open("true")
+    assert eventually(lambda: not client.kept_connections())
+
+
+def test_another_key_user_host_or_known_hosts_has_another_connection(
+    sshd: Sshd, box: SSHServer, place: Path, tmp_path: Path
+) -> None:
+    links: list[KeptLink] = [client.connect(place, "box"), client.connect(place, "somebody@box")]
+    sshd.configure("box", IdentityFile=str(new_key(tmp_path / "other")))
+    links.append(client.connect(place, "box"))
+    sshd.configure("box", IdentityFile=None)
+    links.append(client.connect(place, sshd.alias("same", box)))
+    sshd.known_hosts.write_text(sshd.known_hosts.read_text() + "# a comment\n")
+    links.append(client.connect(place, "box"))
+    assert len({link._path for link in links}) == len(links)
+
+
+def test_a_client_that_is_killed_ends_its_command_and_no_other(box: SSHServer, place: Path) -> None:
+    marker = box.home / "running"
+    code = (
+        "import sys; from pathlib import Path; from ci_tasks.executors.kept import client, places\n"
+        f"stream = client.connect(places.directory(), 'box').open('touch {marker}; cat; rm {marker}')\n"
+        "print(stream.recv(1))"
+    )
+    with closing(client.connect(place, "box").open("cat")) as other:
+        killed = subprocess.Popen([sys.executable, "-c", code], cwd=Path(client.__file__).parents[3])
+        assert eventually(marker.exists)
+        killed.kill()
+        killed.wait()
+        assert eventually(lambda: not marker.exists())
+        other.send(b"alive")
+        assert other.recv(5) == b"alive"
+    assert logins(box) == 1
