@@ -22,6 +22,7 @@ from tests.parts import Missing
 from tests.parts.dockerd import IMAGE, Daemon, docker, image_tar
 from tests.parts.engine import Engine
 from tests.parts.podman import Podman
+from tests.parts.processes import files_named, with_variable
 from tests.parts.slurm import Cluster, Slurm, login_node
 from tests.parts.sshd import Sshd
 from tests.parts.warm import Warm, end_session
@@ -238,7 +239,7 @@ class Person:
         for record in sorted(self.home.glob("runs/**/record.json")):
             found = json.loads(record.read_text())
             lines.append(f"{found.get('id')} {found.get('row')}: {found.get('status')}, {found.get('reason')}")
-        for log in sorted(self.home.glob("**/log")):
+        for log in sorted(files_named("log", self.home)):
             if log.is_file():
                 lines += [f"{log}:", *(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-8:])]
         for result in self.results[-1:]:
@@ -247,16 +248,7 @@ class Person:
 
     def processes(self) -> list[int]:
         """Every process that belongs to a run of this home."""
-        mark = f"CI_TASKS_RUN_DIR={self.home}/".encode()
-        pids = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if mark in (entry / "environ").read_bytes():
-                        pids.append(int(entry.name))
-                except OSError:
-                    continue
-        return pids
+        return with_variable(f"CI_TASKS_RUN_DIR={self.home}/")
 
 
 _PERSONS: list[Person] = []  # those of the test at hand

@@ -17,6 +17,7 @@ import pytest
 from tests import fixtures as support
 from tests.parts import dockerd
 from tests.parts import sshd as sshds
+from tests.parts.processes import with_variable
 
 until = support.until
 
@@ -50,17 +51,10 @@ def use(person: Any, sshd: Any, **settings: Any) -> None:
     person.env.update(sshd.env, CI_TASKS_HOSTS=str(file))
 
 
-def left(box: Any) -> list[Path]:
+def left(box: Any) -> list[Path | int]:
     """What is still on the box of any run: files, processes, locks."""
     runs = box.home / ".ci-tasks/runs"
-    mark = f"CI_TASKS_RUN_DIR={runs}/".encode()
-    processes = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
-                processes.append(entry)
-        except OSError:
-            continue
+    processes = with_variable(f"CI_TASKS_RUN_DIR={runs}/")
     held = {line.split()[5].split(":")[2] for line in Path("/proc/locks").read_text().splitlines() if "FLOCK" in line}
     files = [*(box.directory / "shm").iterdir(), *box.home.glob(".ci-tasks/simulated-gpus/*")]
     return [*runs.rglob("*"), *processes, *(file for file in files if str(file.stat().st_ino) in held)]

@@ -16,6 +16,7 @@ import pytest
 
 from ci_tasks.results.batch_state import read_state
 from tests import fixtures as support
+from tests.parts.processes import command_lines, files_named, with_variable
 
 until = support.until
 
@@ -40,7 +41,9 @@ class Place:
         """A client, as soon as its install steps run."""
         client = self.person.start("remote", "--host", self.host, "agent-test")
         until(lambda: (client.pid, "installing") in self.phases(), "it comes to the install steps")
-        until(lambda: any("begun\n" in log.read_text() for log in self.top.glob("**/log")), "the install steps run")
+        until(
+            lambda: any("begun\n" in log.read_text() for log in files_named("log", self.top)), "the install steps run"
+        )
         return client
 
     def phases(self) -> list[tuple[int, str]]:
@@ -57,15 +60,7 @@ class Place:
         return {(run["status"], run["reason"]) for run in self.person.ci_tasks("runs", "--json", *words).json}
 
     def processes(self) -> list[str]:
-        mark = f"CI_TASKS_RUN_DIR={self.top}/".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
-                    found.append((entry / "cmdline").read_text())
-            except OSError:
-                continue
-        return found
+        return command_lines(with_variable(f"CI_TASKS_RUN_DIR={self.top}/"))
 
 
 @pytest.fixture
@@ -131,7 +126,7 @@ def test_a_killed_client_leaves_nothing_here_and_every_command_says_so(here: Pla
 def test_install_steps_on_a_host_go_on_while_their_client_waits_and_end_some_time_after_it(there: Place) -> None:
     there.person.first = SHORT
     client = there.start()
-    (log,) = there.top.glob("**/log")
+    (log,) = files_named("log", there.top)
     status = log.with_name("status.json")
     for _ in range(2):
         before = status.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from tests import fixtures as support
 from tests.parts import registry
 from tests.parts.dockerd import Daemon, image_tar
+from tests.parts.processes import with_variable
 from tests.parts.proxy import TcpProxy
 
 WORKFLOW = """\
@@ -62,16 +63,9 @@ def someone(tmp_path: Path, sshd: Any, docker_daemon: Daemon, road: TcpProxy) ->
     road.restore()
 
 
-def pulls(daemon: Daemon) -> list[Path]:
+def pulls(daemon: Daemon) -> list[int]:
     """The `docker pull` of any of the hosts that still runs."""
-    mark, found = f"DOCKER_HOST={daemon.host}".encode(), []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if (entry / "cmdline").read_bytes().startswith(b"docker\0pull\0") and mark in (
-                entry / "environ"
-            ).read_bytes():
-                found.append(entry)
-    return found
+    return with_variable(f"DOCKER_HOST={daemon.host}", program="docker\0pull")
 
 
 def read_until(client: Any, text: str) -> str:

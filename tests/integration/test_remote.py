@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import fixtures as support
+from tests.parts.processes import with_variable
 
 until = support.until
 
@@ -38,18 +39,10 @@ def use(person: Any, hosts: str) -> None:
     person.env["CI_TASKS_HOSTS"] = str(file)
 
 
-def left(box: Any) -> list[Path]:
+def left(box: Any) -> list[Path | int]:
     """What is still on the box of any run: directories, and processes of a job."""
     runs = box.home / ".ci-tasks/runs"
-    mark = f"CI_TASKS_RUN_DIR={runs}/".encode()
-    processes = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
-                processes.append(entry)
-        except OSError:
-            continue
-    return [*(runs.rglob("*") if runs.exists() else []), *processes]
+    return [*(runs.rglob("*") if runs.exists() else []), *with_variable(f"CI_TASKS_RUN_DIR={runs}/")]
 
 
 def say(person: Any, words: str) -> None:

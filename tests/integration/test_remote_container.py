@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from tests import fixtures as support
 from tests.parts import dockerd
 from tests.parts.engine import Engine
+from tests.parts.processes import with_variable
 
 WORKFLOW = """\
 name: PR Test
@@ -136,13 +139,11 @@ def test_a_job_whose_docker_client_died_is_not_left_running(far_person: Any, eng
     client = far_person.start("remote", "--host", "box", "far")
     support.until(lambda: containers(engine), "the container runs")
     support.until(lambda: b"here" in b"".join(log.read_bytes() for log in far_person.home.glob("runs/*/01/log")), "it")
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[:2] == [engine.runtime.encode(), b"run"] and b"far" in b" ".join(words):
-            subprocess.run(["kill", "-9", entry.name], check=True)
+    mark = f"CI_TASKS_RUN_DIR={far_person.box.home}/"
+    clients = with_variable(mark, program=f"{engine.runtime}\0run")
+    assert clients
+    for pid in clients:
+        os.kill(pid, signal.SIGKILL)
     out, err = client.communicate(timeout=60)
     assert client.returncode == 1, out + err
     assert not containers(engine)

@@ -18,6 +18,7 @@ import pytest
 
 from tests import fixtures as support
 from tests.parts import dockerd, proxy
+from tests.parts.processes import command_lines, with_variable
 
 until = support.until
 
@@ -80,15 +81,8 @@ class Far:
 
     def left(self) -> list[str]:
         """Of any run, on the box."""
-        mark = f"CI_TASKS_RUN_DIR={self.there}/".encode()
         found = [str(path) for path in self.there.glob("runs/*/*")]
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
-                    found.append((entry / "cmdline").read_text())
-            except OSError:
-                continue
-        return found
+        return found + command_lines(with_variable(f"CI_TASKS_RUN_DIR={self.there}/"))
 
 
 @pytest.fixture
@@ -307,13 +301,8 @@ def boxed(far: Far, docker_host: str) -> Iterator[Far]:
 
 
 def kill_docker_client(far: Far) -> None:
-    mark = f"CI_TASKS_RUN_DIR={far.there}/".encode()
-    for entry in Path("/proc").iterdir():
-        try:
-            if mark in (entry / "environ").read_bytes() and (entry / "cmdline").read_bytes().startswith(b"docker\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
-        except (OSError, ValueError):
-            continue
+    for pid in with_variable(f"CI_TASKS_RUN_DIR={far.there}/", program="docker"):
+        os.kill(pid, signal.SIGKILL)
 
 
 def eat_memory(far: Far) -> None:

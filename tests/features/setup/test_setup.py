@@ -13,6 +13,7 @@ from ci_tasks.features.setup.setup import _rows_to_try, _write
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.listing import list_jobs
 from tests.fixtures import until
+from tests.parts.processes import files_named
 
 UNREACHED = "pip install pytest --index-url http://127.0.0.1:9/simple"
 OVERRIDE = '{job: cpu-unittest, step: "Install dependencies", pip_index: default}'
@@ -87,7 +88,7 @@ def test_where_no_index_has_it_the_rows_are_blocked_and_nothing_is_written(newco
 @pytest.mark.timeout(300)
 def test_ctrl_c_during_the_install_steps_ends_it_and_writes_nothing(newcomer: Any) -> None:
     started = newcomer.start("setup", "--rows", "1", "--yes")
-    until(lambda: [*newcomer.home.glob("**/environments/**/log")], "the install steps have begun")
+    until(lambda: files_named("log", newcomer.home), "the install steps have begun")
     started.send_signal(signal.SIGINT)
     out, _ = started.communicate(timeout=60)
     assert started.returncode == 130

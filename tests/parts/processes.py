@@ -1,0 +1,39 @@
+"""The processes of this machine that belong to a test, and files that come and go while they are looked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def with_variable(start: str, program: str = "") -> list[int]:
+    """Those with an environment variable, `NAME=VALUE`, that begins so, which run `program` if one is given.
+
+    A name alone is never enough to kill one: other tests run beside this one."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            runs_it = not program or (entry / "cmdline").read_bytes().startswith(program.encode() + b"\0")
+            if runs_it and b"\0" + start.encode() in b"\0" + (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+def command_lines(pids: list[int]) -> list[str]:
+    """Their arguments, without those that have just ended."""
+    lines = []
+    for pid in pids:
+        try:
+            lines.append(Path(f"/proc/{pid}/cmdline").read_text())
+        except OSError:
+            continue
+    return lines
+
+
+def files_named(name: str, top: Path) -> list[Path]:
+    """Those below `top`, whatever else is removed meanwhile; `Path.glob` raises then."""
+    return [Path(above, name) for above, _, files in os.walk(top) if name in files]
