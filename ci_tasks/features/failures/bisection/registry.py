@@ -1,6 +1,6 @@
 """The images between two tags of one repository, by date: what a registry says through the distribution API (v2).
 
-It only reads. Credentials are those that `docker login` has left in its config.json; a credential helper is not asked.
+It only reads. Credentials are those that `docker login` has left: in its config.json, or with a credential helper.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,6 +31,7 @@ _MANIFESTS = ", ".join(
     )
 )
 _DEFAULT, _DEFAULT_API = "docker.io", "registry-1.docker.io"  # what docker itself means by a name without a host
+_DEFAULT_LOGIN = "https://index.docker.io/v1/"  # the name under which `docker login` keeps its credentials
 _TIMEOUT = 30.0  # seconds for an answer
 _AT_ONCE = 8
 _DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)$")
@@ -152,18 +154,39 @@ class _Registry:
 
 
 def _credentials(host: str) -> str:
+    """The value of an Authorization header; "" where docker has none for this registry."""
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     try:
-        auths = json.loads((folder / "config.json").read_text()).get("auths", {})
+        config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
         return ""
-    names = (host, f"https://{host}", "https://index.docker.io/v1/" if host == _DEFAULT else host)
-    stored = next((auths[name].get("auth", "") for name in names if name in auths), "")
+    names = (_DEFAULT_LOGIN,) if host == _DEFAULT else (host, f"https://{host}")
+    return next(filter(None, (_stored(config, name) for name in names)), "")
+
+
+def _stored(config: dict[str, Any], name: str) -> str:
+    helper = config.get("credHelpers", {}).get(name) or config.get("credsStore", "")
+    stored = _ask_helper(helper, name) if helper else config.get("auths", {}).get(name, {}).get("auth", "")
     try:
         base64.b64decode(stored, validate=True)
     except ValueError:
         return ""
     return f"Basic {stored}" if stored else ""
+
+
+def _ask_helper(helper: str, name: str) -> str:
+    """By the protocol of docker-credential-helpers: the registry's name on stdin, a JSON object on stdout."""
+    if not re.fullmatch(r"[\w.-]+", helper):
+        return ""
+    argv = [f"docker-credential-{helper}", "get"]
+    try:
+        done = subprocess.run(argv, input=name.encode(), capture_output=True, timeout=_TIMEOUT, check=True)
+        answer = json.loads(done.stdout)
+        user, secret = answer["Username"], answer["Secret"]
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
+        return ""
+    # This name marks a refresh token of OAuth2, which no basic authentication takes.
+    return "" if user == "<token>" else base64.b64encode(f"{user}:{secret}".encode()).decode()
 
 
 def _date(config: dict[str, Any]) -> datetime | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.errors import Blocked, UsageError
-from ci_tasks.features.failures.bisection.registry import images_between
+from ci_tasks.features.failures.bisection.registry import _credentials, images_between
 
 LOGIN = "Basic " + base64.b64encode(b"ada:secret").decode()
 # Tags in an order that is not theirs by date, of which `latest` is another name of the last one.
@@ -103,6 +104,52 @@ def test_a_private_registry_gets_what_docker_login_left(registry: tuple[Registry
     assert f"docker login {host}" in refused.value.hint
     (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": LOGIN.partition(" ")[2]}}}))
     assert len(images_between(f"{name}:a", f"{name}:d")) == 4
+
+
+HELPER = """\
+#!/bin/sh
+[ "$1" = get ] && [ "$(cat)" = HOST ] || { echo "credentials not found in native keychain"; exit 1; }
+echo '{"ServerURL": "HOST", "Username": "USER", "Secret": "SECRET"}'
+"""
+
+
+@pytest.mark.parametrize("config", ['{"credsStore": "own"}', '{"credHelpers": {"HOST": "own"}, "auths": {"HOST": {}}}'])
+def test_a_credential_helper_is_asked_for_what_docker_login_left_with_it(
+    registry: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str
+) -> None:
+    content, name = registry
+    content.by_token = True
+    host = name.partition("/")[0]
+    user, _, secret = base64.b64decode(LOGIN.partition(" ")[2]).decode().partition(":")
+    helper = tmp_path / "docker-credential-own"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "config.json").write_text(config.replace("HOST", host))
+    with pytest.raises(Blocked, match="answers 401"):
+        images_between(f"{name}:a", f"{name}:d")  # it is not installed
+    helper.write_text(HELPER.replace("HOST", host).replace("USER", user).replace("SECRET", secret))
+    helper.chmod(0o700)
+    assert len(images_between(f"{name}:a", f"{name}:d")) == 4
+
+
+@pytest.mark.parametrize(
+    ("helper", "answer"),
+    [
+        ("own", "exit 1"),
+        ("own", "echo no JSON"),
+        ("own", "echo '[]'"),
+        ("own", """echo '{"Username": "<token>", "Secret": "refresh"}'"""),
+        ("../docker-credential-own", """echo '{"Username": "a", "Secret": "b"}'"""),
+    ],
+)
+def test_an_answer_of_a_helper_that_is_no_login_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helper: str, answer: str
+) -> None:
+    (tmp_path / "docker-credential-own").write_text(f"#!/bin/sh\n{answer}\n")
+    (tmp_path / "docker-credential-own").chmod(0o700)
+    (tmp_path / "config.json").write_text(json.dumps({"credsStore": helper}))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert _credentials("registry.example") == ""
 
 
 @pytest.mark.parametrize(
