@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.executors.kept import client
+from ci_tasks.executors.kept import processes
 from tests.parts import proxy
 from tests.parts.sshd import Sshd
 
@@ -154,7 +154,7 @@ class World:
 
     def end(self) -> None:
         os.environ["XDG_RUNTIME_DIR"] = str(self.directory)
-        client.end()
+        processes.end()
         self.proxy.close()
         self.sshd.stop()
 

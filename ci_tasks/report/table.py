@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ci_tasks.errors import shortened, some
 from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Deviation, Evidence, GpuUse, RunRecord
 from ci_tasks.report.layout import columns, without_middle
 from ci_tasks.results.triage import NOTHING, UNKNOWN
-from ci_tasks.workflow.model import Row
+
+if TYPE_CHECKING:
+    from ci_tasks.workflow.model import Row
 
 _MAX_CELL = 58
 GPU_HEADING = "GPUs while rows ran:"

@@ -10,7 +10,7 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.records import BLOCKED, FAILED, LOST, RUNNING, VACUOUS, RunRecord
 from ci_tasks.results import store
-from ci_tasks.results.record import load_record
+from ci_tasks.results.read_record import load_record
 
 _MOST_LISTED = 12
 

@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -44,7 +43,7 @@ from ci_tasks.agent.run_directory import (
     read_status_if_readable,
     write_record,
 )
-from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.errors import Blocked
 from ci_tasks.records import (
     FAILED,
     LOST,
@@ -172,31 +171,17 @@ def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
     return _write_record(run, _record(read_description(run), Status(), Verdict(status, reason, NO_EVIDENCE)))
 
 
-class UnreadableRun(UsageError):
-    """A file of a run directory is not what it should be; the message names the file and the key."""
-
-
-def read_run_record(run: RunDir) -> RunRecord | None:
-    """The content of record.json; None where there is none. Raises UnreadableRun, OSError."""
-    with _readable():
-        return read_record(RunRecord, run.record)
-
-
-def load_record(run: RunDir) -> RunRecord:
-    """The record of a run, or what can be said of one without: it runs, it has yet to begin, or its client went away
-    before. Raises UnreadableRun, OSError."""
-    with _readable():
-        batch = read_state_if_readable(os.path.dirname(run.path))
-        if record := read_record(RunRecord, run.record):
-            return record
-        remote = read_remote(run)
-        status = local_status(run) if remote else conclude(run)
-        if status.exists and is_over(run):
-            return judge_run(run)
-        plan = read_description(run)
-        if status.exists:
-            return _record(plan, status, Verdict(WAITING if status.phase == "waiting" else RUNNING, "", NO_EVIDENCE))
-        return _record(plan, status, _not_started(batch, remote))
+def record_without_file(run: RunDir, batch: BatchState | None) -> RunRecord:
+    """What can be said of a run that has no record.json; of one that has ended, its record, which is written. `batch`
+    is the state of its command as it was before record.json was looked for."""
+    remote = read_remote(run)
+    status = local_status(run) if remote else conclude(run)
+    if status.exists and is_over(run):
+        return judge_run(run)
+    plan = read_description(run)
+    if status.exists:
+        return _record(plan, status, Verdict(WAITING if status.phase == "waiting" else RUNNING, "", NO_EVIDENCE))
+    return _record(plan, status, _not_started(batch, remote))
 
 
 def _not_started(batch: BatchState | None, remote: RemoteLocation | None) -> Verdict:
@@ -225,14 +210,6 @@ def pending_phase(run: RunDir) -> str:
     batch = read_state_if_readable(os.path.dirname(run.path))
     is_pending = batch is not None and batch.is_active and not os.path.exists(run.record)
     return batch.phase if batch is not None and is_pending else ""
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    try:
-        yield
-    except RecordError as error:
-        raise UnreadableRun(str(error), hint="a record.json that is removed is made again from its run") from None
 
 
 def with_status(run: RunDir, record: RunRecord, status: str, reason: str) -> RunRecord:

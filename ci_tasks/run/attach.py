@@ -30,12 +30,13 @@ from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import seconds_since_start
-from ci_tasks.results.one_run import find_one
-from ci_tasks.results.record import is_over, load_record, pending_phase, record_not_started
+from ci_tasks.results.read_record import load_record
+from ci_tasks.results.record import is_over, pending_phase, record_not_started
 from ci_tasks.run.adopt import adopt_runs
 from ci_tasks.run.events import EventStream, EventView
+from ci_tasks.run.growing_log import GrowingLog
 from ci_tasks.run.host_of_run import host_of_run
-from ci_tasks.run.progress_view import GrowingLog, open_view, running_row_progress
+from ci_tasks.run.progress_view import open_view, running_row_progress
 from ci_tasks.run.results_table import kept_lines, print_results
 
 _POLL_SECONDS = 0.05
@@ -184,20 +185,14 @@ def _cancel_runs(runs: Sequence[tuple[str, RunDir]]) -> None:
                 raise Blocked(f"{attached_run.id}: {record.reason}")
 
 
-def show_log(name: str, *, follow: bool, raw: bool) -> int:
-    """Copy a run's log to standard output, with `raw` byte for byte, with `follow` until the run has ended."""
-    id, run = find_one(name)
-    with closing(GrowingLog(run.log, raw=raw)) as log:
-        log.copy()
-        if not follow:
-            return 0
-        with attached_runs([(id, run)]) as ((attached_run,), _):
-            while not attached_run.has_ended():
-                time.sleep(_POLL_SECONDS)
-                log.copy()
+def follow_log(id: str, run: RunDir, log: GrowingLog) -> None:
+    """Copy the run's log as it grows, until the run has ended."""
+    with attached_runs([(id, run)]) as ((attached_run,), _):
+        while not attached_run.has_ended():
+            time.sleep(_POLL_SECONDS)
             log.copy()
-            _record(attached_run)  # whoever fetches a run also records how it ended
-    return 0
+        log.copy()
+        _record(attached_run)  # whoever fetches a run also records how it ended
 
 
 def _wait_for_rows(name: str, config: Config, host: str | None) -> list[tuple[str, RunDir]]:

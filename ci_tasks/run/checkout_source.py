@@ -13,15 +13,13 @@ from ci_tasks import known_secrets, registry, resources
 from ci_tasks.checkout.git import Git
 from ci_tasks.errors import CheckoutError, UnknownName, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
-from ci_tasks.workflow.local_actions import with_local_actions
-from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.naming import label_of
-from ci_tasks.workflow.reader import read as read_workflow
 
 if TYPE_CHECKING:
     from ci_tasks.config import Override
     from ci_tasks.records import DiskDifference
     from ci_tasks.workflow.context import EventContext
+    from ci_tasks.workflow.model import Workflow
     from ci_tasks.workflow.suite import Suite
 
 REPO_ENV = "CI_TASKS_REPO"
@@ -152,6 +150,9 @@ def _usual_workflows() -> list[str]:
 
 
 def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
+    from ci_tasks.workflow.local_actions import with_local_actions
+    from ci_tasks.workflow.reader import read as read_workflow
+
     file_name = name or _usual(path, rev)
     text = _text(path, rev, file_name)
     if text is not None and not file_name.endswith(".j2"):

@@ -27,7 +27,7 @@ from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import clock_ahead
-from ci_tasks.results.record import load_record
+from ci_tasks.results.read_record import load_record
 from ci_tasks.run.disk_usage import describe_usage
 
 _DAY = 24 * 3600.0
@@ -72,9 +72,9 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
 
 def _close_kept(address: str | None) -> None:
     """Close what is kept for the next command, to one address or to all."""
-    from ci_tasks.executors.kept import client
+    from ci_tasks.executors.kept import processes
 
-    for kept in client.end(address):
+    for kept in processes.end(address):
         print(f"the connection to {kept.address} that process {kept.pid} kept: closed")
 
 

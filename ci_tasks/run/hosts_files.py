@@ -11,11 +11,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, resources
 from ci_tasks.errors import CheckoutError, ConfigError, UsageError, printable
+from ci_tasks.executors.kept.processes import KeptConnection, kept_connections
 from ci_tasks.run.checkout_source import current_checkout, find_checkout
 
 if TYPE_CHECKING:
@@ -23,6 +25,22 @@ if TYPE_CHECKING:
 
 HOSTS_ENV = "CI_TASKS_HOSTS"
 _NAME = "hosts.yaml"
+
+
+@dataclass(frozen=True)
+class ListedHost:
+    """A host as `hosts --json` shows it: its fields are the keys. `sources` has the file and the line of each key that
+    is set. `kept` is the process that keeps a connection to it for the next command."""
+
+    name: str
+    kind: str
+    address: str | None
+    runtime: str
+    gpus: int | None
+    simulate: bool
+    pools: list[str]
+    sources: dict[str, str]
+    kept: KeptConnection | None = None
 
 
 def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
@@ -74,6 +92,25 @@ def trust(checkout: str | None) -> tuple[str, str]:
     record.parent.mkdir(mode=0o700, exist_ok=True)
     record.write_text(f"{files[0].resolve()}\n", encoding="utf-8", errors="surrogateescape")
     return shown(files[0]), text
+
+
+def list_hosts(config: Config) -> list[ListedHost]:
+    """The hosts of hosts.yaml, as `hosts --json` shows them."""
+    kept = {connection.address: connection for connection in kept_connections()}
+    return [
+        ListedHost(
+            name=host.name,
+            kind=host.kind,
+            address=host.address,
+            runtime=host.runtime,
+            gpus=host.gpus,
+            simulate=host.simulate,
+            pools=[pool for pool, members in config.pools.items() if host.name in members],
+            sources=dict(config.sources.get(host.name, {})),
+            kept=kept.get(host.address or host.name),
+        )
+        for host in config.hosts.values()
+    ]
 
 
 def users_hosts() -> Path:

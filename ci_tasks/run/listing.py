@@ -1,36 +1,17 @@
-"""`jobs` and `hosts`: what there is."""
+"""`jobs`: the rows that there are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.revision import BASE
-from ci_tasks.config import Config
-from ci_tasks.executors.kept.client import KeptConnection, kept_connections
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
-from ci_tasks.run.job_outputs import find_rows
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.naming import label_of, matches_job
 from ci_tasks.workflow.select import job_of
-
-
-@dataclass(frozen=True)
-class ListedHost:
-    """A host as `hosts --json` shows it: its fields are the keys. `sources` has the file and the line of each key that
-    is set. `kept` is the process that keeps a connection to it for the next command."""
-
-    name: str
-    kind: str
-    address: str | None
-    runtime: str
-    gpus: int | None
-    simulate: bool
-    pools: list[str]
-    sources: dict[str, str]
-    kept: KeptConnection | None = None
 
 
 def list_jobs(
@@ -49,11 +30,11 @@ def list_jobs(
         name = label_of(job.id)
         wanted = run_needs or (label is not None and source.suite.is_changed(name))
         if wanted and rows.missing_outputs(job, event):
-            listed += find_rows(source, name, event, base, run_needs=run_needs).rows
+            listed += _find_rows(source, name, event, base, run_needs=run_needs)
         else:
             listed += rows.rows(source.workflow, job, event, source.suite.describe)
     if label is not None and source.suite.is_changed(label) and not any(row.label == label for row in listed):
-        listed = find_rows(source, label, event, base).rows
+        listed = _find_rows(source, label, event, base)
     return [_shown(row) for row in listed]
 
 
@@ -69,23 +50,12 @@ def images(source: CheckoutSource) -> list[str]:
     return [] if source.sample else list(dict.fromkeys(row.image for row in list_jobs(source) if row.image))
 
 
-def list_hosts(config: Config) -> list[ListedHost]:
-    """The hosts of hosts.yaml, as `hosts --json` shows them."""
-    kept = {connection.address: connection for connection in kept_connections()}
-    return [
-        ListedHost(
-            name=host.name,
-            kind=host.kind,
-            address=host.address,
-            runtime=host.runtime,
-            gpus=host.gpus,
-            simulate=host.simulate,
-            pools=[pool for pool, members in config.pools.items() if host.name in members],
-            sources=dict(config.sources.get(host.name, {})),
-            kept=kept.get(host.address or host.name),
-        )
-        for host in config.hosts.values()
-    ]
+def _find_rows(
+    source: CheckoutSource, label: str, event: EventContext, base: str | None, *, run_needs: bool = True
+) -> list[Row]:
+    from ci_tasks.run.job_outputs import find_rows  # what plans and runs a job, which few lists need
+
+    return find_rows(source, label, event, base, run_needs=run_needs).rows
 
 
 def _event_at_head(source: CheckoutSource) -> EventContext:

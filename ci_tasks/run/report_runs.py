@@ -26,7 +26,8 @@ from ci_tasks.results import store
 from ci_tasks.results.clock import local_status
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.metrics import read_series
-from ci_tasks.results.record import events_of, gpu_samples, load_record
+from ci_tasks.results.read_record import load_record
+from ci_tasks.results.record import events_of, gpu_samples
 from ci_tasks.run.machine_notes import machine_notes
 from ci_tasks.run.output_file import write_file
 from ci_tasks.run.results_table import batch_result, print_results

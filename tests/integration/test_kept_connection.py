@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import Blocked
-from ci_tasks.executors.kept import client, places
+from ci_tasks.executors.kept import client, places, processes
 from ci_tasks.executors.kept.client import KeptLink
 from ci_tasks.executors.link import LinkDied, Stream
 from ci_tasks.executors.ssh.messages import HostKeyRefused
@@ -36,7 +36,7 @@ def place(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         found = places.directory()
         assert found is not None
         yield found
-        client.end()
+        processes.end()
         assert eventually(lambda: not list(found.glob("*.sock")))
 
 
@@ -117,11 +117,11 @@ def test_a_command_that_uses_one_loads_no_ssh_library_and_clean_closes_it(
 
 def test_it_is_shown_and_ended(box: SSHServer, place: Path) -> None:
     with closing(client.connect(place, "box").open("cat")):
-        (kept,) = client.kept_connections()
+        (kept,) = processes.kept_connections()
         assert (kept.address, kept.is_up, kept.commands) == ("box", True, 1)
-    assert client.end("another") == []
-    assert [ended.address for ended in client.end("box")] == ["box"]
-    assert eventually(lambda: not client.kept_connections() and not list(place.glob("*.sock")))
+    assert processes.end("another") == []
+    assert [ended.address for ended in processes.end("box")] == ["box"]
+    assert eventually(lambda: not processes.kept_connections() and not list(place.glob("*.sock")))
     assert output(client.connect(place, "box").open("echo again")) == b"again\n"
     assert logins(box) == 2
 
@@ -132,7 +132,7 @@ def test_one_that_died_is_made_again(box: SSHServer, place: Path, what: str) -> 
     stream = link.open("echo begun; cat")
     assert stream.recv(100) == b"begun\n"
     if what == "its process is killed":
-        os.kill(client.kept_connections()[0].pid, signal.SIGKILL)
+        os.kill(processes.kept_connections()[0].pid, signal.SIGKILL)
     elif what == "every connection dies":
         box.kill_children()
     else:
@@ -151,7 +151,7 @@ def test_what_keeps_a_connection_from_being_made_is_said_and_nothing_is_kept(ssh
     sshd.start("gone").stop()
     with pytest.raises(Blocked, match="refuses"):
         client.connect(place, "gone").open("true")
-    assert eventually(lambda: not client.kept_connections())
+    assert eventually(lambda: not processes.kept_connections())
 
 
 def test_another_key_user_host_or_known_hosts_has_another_connection(

@@ -38,7 +38,7 @@ from ci_tasks.errors import CiTasksError, InternalError
 from ci_tasks.executors import gpu_locks, inventory, python, remote_host, requirements
 from ci_tasks.executors.remote import channel, mirror, reconnecting, run_manager
 from ci_tasks.executors.remote.remote_run import CodePack, RemoteRun, write_remote_location
-from ci_tasks.results.record import load_record
+from ci_tasks.results.read_record import load_record
 from ci_tasks.run import attach, clean, list_runs, report_runs
 from tests.parts.hostile_cases import CLEAN, DOCTOR, KINDS, START, Case, Surroundings
 from tests.parts.hostile_server import connect_to

@@ -137,8 +137,10 @@ class Warm:
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
             with theirs:
                 argv = [sys.executable, __file__, str(theirs.fileno())]
-                nothing = subprocess.DEVNULL
-                self._python = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=nothing, stdout=nothing)
+                # Its standard output is no file, as the commands' is none: Python remembers whether it can seek there.
+                self._python = subprocess.Popen(
+                    argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=theirs.fileno()
+                )
         return self._control
 
 

@@ -17,7 +17,7 @@ from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, StackText, Thread
 from ci_tasks.agent.run_directory import RunDir, write_json, write_record
 from ci_tasks.records import Attempt
 from ci_tasks.results import record
-from ci_tasks.results.record import UnreadableRun
+from ci_tasks.results.read_record import UnreadableRun, load_record
 
 FIELDS = {"id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at", "timings", "checkout", "gpus"}
 FIELDS |= {"log", "evidence", "triage", "deviations", "environment", "attempts", "version"}
@@ -59,7 +59,7 @@ def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
     assert written["timings"] == {"seconds": 2.5, "queued": None, "silence": None}
     assert written["started_at"] == "1970-01-01T00:01:40.000+00:00"
     assert set(written["checkout"]) >= {"path", "commit", "tree", "dirty"}
-    assert record.load_record(run) == judged
+    assert load_record(run) == judged
 
 
 HANGS = ProcessFacts(
@@ -138,7 +138,7 @@ def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:
     assert judged.gpu_use.gpus[0].others == 71680
     stranger = "a process that is not this run's (pid 7, vllm) held 70 GiB on GPU 1 from 00:01:41 UTC to the end"
     assert [item.why for item in judged.deviations if item.what == "memory of its GPUs"] == [stranger]
-    assert record.load_record(run) == judged
+    assert load_record(run) == judged
 
 
 def test_without_samples_nothing_is_said_of_the_gpus(run: RunDir) -> None:
@@ -172,14 +172,14 @@ WRONG: dict[str, tuple[str, str]] = {
 def test_a_record_that_is_none_is_an_error_that_names_file_and_key(run: RunDir, text: str, expected: str) -> None:
     Path(run.record).write_text(text)
     with pytest.raises(UnreadableRun, match=re.escape(run.record)) as error:
-        record.load_record(run)
+        load_record(run)
     assert expected in error.value.message
 
 
 def test_a_pipe_in_the_place_of_a_record_is_an_error_that_names_it(run: RunDir) -> None:
     os.mkfifo(run.record)
     with pytest.raises(UnreadableRun, match=re.escape(run.record)):
-        record.load_record(run)
+        load_record(run)
 
 
 @pytest.mark.parametrize("name", ["log", "events.jsonl", "artifacts/junit.xml", "docker.json", "environment.json"])
@@ -237,14 +237,14 @@ def test_a_run_without_a_record_is_what_its_directory_says(
     os.unlink(run.status)
     if status is not None:
         write_json(run.status, status)
-    assert record.load_record(run).status == expected
+    assert load_record(run).status == expected
     assert os.path.exists(run.record) == (expected in ("lost", "passed"))
 
 
 def test_a_run_that_could_not_begin_says_so(run: RunDir) -> None:
     judged = record.record_not_started(run, "blocked", "no GPU")
     assert (judged.status, judged.reason, judged.exit_code) == ("blocked", "no GPU", None)
-    assert record.load_record(run) == judged
+    assert load_record(run) == judged
 
 
 def test_without_a_log_there_is_no_evidence_but_a_verdict(run: RunDir) -> None:
@@ -272,10 +272,10 @@ def test_what_a_dead_agent_left_unmasked_is_masked_before_it_is_read(
 def test_a_run_of_another_host_is_over_when_all_of_it_is_here(run: RunDir) -> None:
     """The status comes before the rest: an end that is known does not mean that the log is whole."""
     write_json(run.remote, {"host": "box", "complete": False})
-    assert record.load_record(run).status == "running"
+    assert load_record(run).status == "running"
     assert not os.path.exists(run.record)
     write_json(run.remote, {"host": "box", "complete": True})
-    assert record.load_record(run).status == "passed"
+    assert load_record(run).status == "passed"
 
 
 def test_what_the_runner_found_out_about_the_machine_is_in_the_record(run: RunDir) -> None:

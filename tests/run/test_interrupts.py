@@ -22,7 +22,7 @@ from ci_tasks.executors import local_runs
 from ci_tasks.executors.executor import PreparedRow, RunState
 from ci_tasks.executors.local_executor import LocalExecutor
 from ci_tasks.records import Plan
-from ci_tasks.results.record import load_record
+from ci_tasks.results.read_record import load_record
 from ci_tasks.run import detach, execute
 from ci_tasks.run.interrupts import Interrupts, noticed
 

@@ -16,7 +16,8 @@ from ci_tasks.agent.run_directory import RunDir, write_json
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
 from ci_tasks.run import progress_view
-from ci_tasks.run.progress_view import GrowingLog, LiveView, PlainView, StreamView, open_view, running_row_progress
+from ci_tasks.run.growing_log import GrowingLog
+from ci_tasks.run.progress_view import LiveView, PlainView, StreamView, open_view, running_row_progress
 
 Lines = Callable[[], list[str]]
 TWO = (HostProgress("h100a", 8), HostProgress("h100b", 8))

@@ -77,7 +77,11 @@ COMMANDS = (
         (_BATCH,),
     ),
     Command(
-        "hosts", _HOSTS, "List the hosts of hosts.yaml.", f"{_HERE}.hosts:hosts", ("ci_tasks.run.listing:ListedHost[]",)
+        "hosts",
+        _HOSTS,
+        "List the hosts of hosts.yaml.",
+        f"{_HERE}.hosts:hosts",
+        ("ci_tasks.run.hosts_files:ListedHost[]",),
     ),
     Command(
         "clean",

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci_tasks.config import Override
-    from ci_tasks.executors.kept.client import KeptConnection
-    from ci_tasks.run.listing import ListedHost
+    from ci_tasks.executors.kept.processes import KeptConnection
+    from ci_tasks.run.hosts_files import ListedHost
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ def hosts(options: HostsOptions) -> int:
     ci-tasks hosts --trust            for a hosts.yaml that is part of the checkout
     """
     from ci_tasks.report.layout import columns
-    from ci_tasks.run.hosts_files import open_config, trust
-    from ci_tasks.run.listing import list_hosts
+    from ci_tasks.run.hosts_files import list_hosts, open_config, trust
     from ci_tasks.safe_output import terminal_width
 
     if options.trust:

@@ -83,9 +83,19 @@ def logs(options: LogsOptions) -> int:
     ci-tasks logs last --follow
     ci-tasks logs last --raw > log
     """
-    from ci_tasks.run.attach import show_log
+    from contextlib import closing
 
-    return show_log(options.run, follow=options.follow, raw=options.raw)
+    from ci_tasks.results.one_run import find_one
+    from ci_tasks.run.growing_log import GrowingLog
+
+    id, run = find_one(options.run)
+    with closing(GrowingLog(run.log, raw=options.raw)) as log:
+        log.copy()
+        if options.follow:
+            from ci_tasks.run.attach import follow_log
+
+            follow_log(id, run, log)
+    return 0
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ from ci_tasks.executors.ssh import messages
 from ci_tasks.executors.ssh.ssh_config import resolve
 
 _TRIES = 3  # a process that ends just when it is asked is replaced
-_PATIENCE_S = 2.0  # of a question about it
 _BACKLOG = 16
 _ROOT = Path(__file__).resolve().parents[3]
 _ERRORS: dict[str, type[CiTasksError]] = {
@@ -33,38 +30,11 @@ _ERRORS: dict[str, type[CiTasksError]] = {
 }
 
 
-@dataclass(frozen=True)
-class KeptConnection:
-    """A process that keeps a connection, and how long it does if nobody uses it."""
-
-    address: str
-    pid: int
-    is_up: bool
-    commands: int
-    seconds_left: float
-
-
 def connect(place: Path, address: str) -> KeptLink:
     """The connection to `address` that has its socket in `place`; it is made with the first command. Raises
     UsageError."""
     target = resolve(address)
     return KeptLink(address, messages.describe_route(target), places.socket_path(place, target))
-
-
-def kept_connections() -> list[KeptConnection]:
-    """Those of this user that answer."""
-    return [KeptConnection(**answer) for _, answer in _asked({"status": True})]
-
-
-def end(address: str | None = None) -> list[KeptConnection]:
-    """End those to `address`, or all. Commands that use one reconnect by themselves."""
-    ended = []
-    for path, answer in list(_asked({"status": True})):
-        if address is None or answer["address"] == address:
-            with contextlib.suppress(OSError):
-                _ask(path, {"end": True})
-            ended.append(KeptConnection(**answer))
-    return ended
 
 
 class KeptLink:
@@ -112,16 +82,16 @@ class KeptLink:
 
     def _dial(self) -> socket.socket:
         try:
-            return _dialled(self._path)
+            return wire.dial(self._path)
         except (FileNotFoundError, ConnectionRefusedError):
             pass
         with open(self._path.with_suffix(".lock"), "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                return _dialled(self._path)
+                return wire.dial(self._path)
             except (FileNotFoundError, ConnectionRefusedError):
                 self._begin()
-            return _dialled(self._path)
+            return wire.dial(self._path)
 
     def _begin(self) -> None:
         """Begin the process, with a socket that takes commands already."""
@@ -216,31 +186,3 @@ class KeptStream:
         timeout = None if self._timeout is None else self._timeout * 1000
         if not self._readable.poll(timeout):
             raise TimeoutError(f"nothing within {self._timeout:g} s")
-
-
-def _dialled(path: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX)
-    try:
-        sock.connect(str(path))
-        if not wire.peer_is_ours(sock):
-            raise Blocked(f"{path} is another user's", hint="remove it, or use --no-persist")
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _asked(request: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    place = places.directory()
-    for path in sorted(place.glob("*.sock")) if place else []:
-        try:
-            yield path, _ask(path, request)
-        except (OSError, CiTasksError):  # it has ended
-            continue
-
-
-def _ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
-    with _dialled(path) as sock:
-        sock.settimeout(_PATIENCE_S)
-        wire.send_request(sock, request)
-        return wire.read_object(sock)[1]

@@ -7,12 +7,14 @@ import json
 import os
 import stat
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci_tasks import __version__
-from ci_tasks.executors.ssh.ssh_config import SSHTarget
+
+if TYPE_CHECKING:
+    from ci_tasks.executors.ssh.ssh_config import SSHTarget
 
 _LONGEST = 100  # bytes of a socket's path; the kernel's own limit is 107
 
@@ -21,7 +23,7 @@ def directory() -> Path | None:
     """A directory that nobody else can look into: below XDG_RUNTIME_DIR, else one of ours beside other temporary
     files. None where neither can be had: no connection is kept then."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    place = Path(runtime, "ci-tasks") if runtime else Path(tempfile.gettempdir(), f"ci-tasks-{os.geteuid()}")
+    place = Path(runtime, "ci-tasks") if runtime else _temporary()
     if (runtime and not _is_private(Path(runtime))) or len(os.fsencode(place)) > _LONGEST - 40:
         return None
     try:
@@ -29,6 +31,12 @@ def directory() -> Path | None:
     except OSError:
         return None
     return place if _is_private(place) else None
+
+
+def _temporary() -> Path:
+    import tempfile
+
+    return Path(tempfile.gettempdir(), f"ci-tasks-{os.geteuid()}")
 
 
 def _is_private(path: Path) -> bool:

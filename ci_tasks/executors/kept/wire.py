@@ -11,7 +11,10 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from ci_tasks.errors import Blocked
 
 READY, REFUSED, OUTPUT, END, DIED = b"R", b"X", b"O", b"E", b"D"
 HEAD = struct.Struct(">cI")
@@ -22,6 +25,19 @@ _MAX_MESSAGE = 1 << 20  # bytes of a request, and of each frame but OUTPUT
 
 class WireError(OSError):
     """The other side went away, or is no process of ours."""
+
+
+def dial(path: Path) -> socket.socket:
+    """Raises Blocked where another user's process listens, OSError."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.connect(str(path))
+        if not peer_is_ours(sock):
+            raise Blocked(f"{path} is another user's", hint="remove it, or use --no-persist")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def peer_is_ours(sock: socket.socket) -> bool:

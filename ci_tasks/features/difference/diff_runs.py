@@ -16,7 +16,7 @@ from ci_tasks.features.difference.result import SUBMODULE, RunDifference, RunSid
 from ci_tasks.results import store
 from ci_tasks.results.history.passed_runs import runs_of_row
 from ci_tasks.results.one_run import find_one
-from ci_tasks.results.record import load_record
+from ci_tasks.results.read_record import load_record
 
 LAST_PASSED = "last-passed"
 _MOST_COMMITS = 20

@@ -14,7 +14,7 @@ from ci_tasks.features.numbers.result import MEMORY, SECONDS, MetricPoint, RunNu
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.results.history.passed_runs import runs_of_row
 from ci_tasks.results.metrics import Series
-from ci_tasks.results.record import read_run_record
+from ci_tasks.results.read_record import read_run_record
 
 _FILE = "numbers.json"
 

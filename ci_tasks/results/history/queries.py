@@ -10,7 +10,7 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ci_tasks.agent.codec import from_json
 from ci_tasks.agent.run_directory import RunDir
@@ -28,8 +28,10 @@ from ci_tasks.results.history.run_row import (
     stored,
 )
 from ci_tasks.results.history.sync_index import UNREADABLE, sync_index
-from ci_tasks.results.machines import MachineRun
-from ci_tasks.results.record import load_record
+from ci_tasks.results.read_record import load_record
+
+if TYPE_CHECKING:
+    from ci_tasks.results.machines import MachineRun
 
 _MOST_COMPARED = 5000  # runs, the newest ones
 _GPU_FAULT = "gpu_hardware"  # the cause of a triage
@@ -236,6 +238,8 @@ def _with_hardware(connection: sqlite3.Connection, query: RunQuery) -> list[str]
 
 def _attempts(record: RunRecord) -> Iterator[tuple[str, MachineRun]]:
     """A run's attempts by their ids; an earlier attempt has a record of its own, too."""
+    from ci_tasks.results.machines import MachineRun
+
     tree = (record.checkout.tree or record.checkout.commit) if record.checkout else ""
     for attempt in record.attempts:
         is_last = attempt is record.attempts[-1]

@@ -16,7 +16,8 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.results.history import database
 from ci_tasks.results.history import queries as history
 from ci_tasks.results.history.run_row import RunQuery
-from ci_tasks.results.record import load_record, record_not_started
+from ci_tasks.results.read_record import load_record
+from ci_tasks.results.record import record_not_started
 
 Make = Callable[..., RunDir]
 

@@ -15,7 +15,8 @@ from ci_tasks.records import RunRecord, Timings
 from ci_tasks.results.history import queries as history
 from ci_tasks.results.history import sync_index
 from ci_tasks.results.history.run_row import RunQuery
-from ci_tasks.results.record import judge_run, load_record, record_not_started
+from ci_tasks.results.read_record import load_record
+from ci_tasks.results.record import judge_run, record_not_started
 
 Make = Callable[..., RunDir]
 

@@ -12,7 +12,7 @@ from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.features.failures.bisection.axis import Change
 from ci_tasks.known_secrets import MASK, masked, may_be_secret
 from ci_tasks.results import store
-from ci_tasks.results.record import load_record
+from ci_tasks.results.read_record import load_record
 
 _VARIABLE = re.compile(r"(?:export )?([A-Za-z_]\w*)=(.*)")
 # What a machine or a run has of its own, and what would change how the run itself works.

@@ -19,7 +19,7 @@ from ci_tasks.features.failures.bisection.axis import Change
 from ci_tasks.features.failures.bisection.environments import ChangedEnvironment, checked, run_named
 from ci_tasks.known_secrets import masked
 from ci_tasks.results import store
-from ci_tasks.results.record import load_record
+from ci_tasks.results.read_record import load_record
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:==\s*([^\s;#]+)|@\s*(\S+))?")
 _AT_ONCE = 4

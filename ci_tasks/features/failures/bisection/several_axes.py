@@ -15,7 +15,7 @@ from ci_tasks.features.failures.bisection.bisect import bisect
 from ci_tasks.features.failures.bisection.bisection import BisectionResult
 from ci_tasks.records import RunRecord
 from ci_tasks.results import store
-from ci_tasks.results.record import load_record
+from ci_tasks.results.read_record import load_record
 from ci_tasks.run.events import EventStream
 
 if TYPE_CHECKING:
