@@ -208,4 +208,4 @@ def test_byte_code_is_written_unless_disabled(off: str, tmp_path: Path) -> None:
     subprocess.run(
         command, env={**environ, "CI_TASKS_HOME": str(tmp_path)}, timeout=60, check=True, capture_output=True
     )
-    assert bool(list(tmp_path.rglob("listing.*.pyc"))) is not bool(off)
+    assert bool(list(tmp_path.rglob("hosts_files.*.pyc"))) is not bool(off)

@@ -57,7 +57,7 @@ class Keeper:
         self._link: KeepableLink | None = None
         self._connecting = threading.Lock()
         self._counting = threading.Lock()
-        self._clients = 0
+        self._commands = 0
         self._last_used = now()
         self._over = threading.Event()
 
@@ -74,8 +74,6 @@ class Keeper:
                     continue
                 except OSError:  # somebody ends it, or this process has no room for another
                     break
-                with self._counting:
-                    self._clients += 1
                 threading.Thread(target=self._answer, args=(client,), daemon=True).start()
         finally:
             with contextlib.suppress(OSError):
@@ -87,17 +85,13 @@ class Keeper:
 
     def _is_idle(self) -> bool:
         with self._counting:
-            return not self._clients and self._now() - self._last_used > self._idle_s
+            return not self._commands and self._now() - self._last_used > self._idle_s
 
     def _answer(self, client: socket.socket) -> None:
-        try:
-            with client, contextlib.suppress(OSError):
-                client.settimeout(None)
-                if wire.peer_is_ours(client):
-                    self._serve_request(client, wire.read_request(client))
-        finally:
-            with self._counting:
-                self._clients -= 1
+        with client, contextlib.suppress(OSError):
+            client.settimeout(None)
+            if wire.peer_is_ours(client):
+                self._serve_request(client, wire.read_request(client))
 
     def _serve_request(self, client: socket.socket, request: dict[str, Any]) -> None:
         if "open" in request:
@@ -109,18 +103,27 @@ class Keeper:
             wire.send_object(client, wire.READY, self._status())
 
     def _status(self) -> dict[str, Any]:
-        with self._counting:  # who asks is a client too
-            others = self._clients - 1
-            left = 0.0 if others else max(0.0, self._idle_s - (self._now() - self._last_used))
+        with self._counting:
+            commands = self._commands
+            left = 0.0 if commands else max(0.0, self._idle_s - (self._now() - self._last_used))
         link = self._link
         is_up = link is not None and link.alive
-        return {"address": self._address, "pid": os.getpid(), "is_up": is_up, "commands": others, "seconds_left": left}
+        return {
+            "address": self._address,
+            "pid": os.getpid(),
+            "is_up": is_up,
+            "commands": commands,
+            "seconds_left": left,
+        }
 
     def _open(self, client: socket.socket, command: str) -> None:
+        with self._counting:
+            self._commands += 1
         try:
             self._give(client, command)
         finally:
             with self._counting:
+                self._commands -= 1
                 self._last_used = self._now()
 
     def _give(self, client: socket.socket, command: str) -> None:

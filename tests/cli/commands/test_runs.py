@@ -195,9 +195,9 @@ def test_machines_are_compared(home: Path, show: Output) -> None:
     (home / database.NAME).unlink()
     head, host, *gpus, _, named = show(machines=True).splitlines()
     assert head.split() == ["HOST", "GPU", "FAILED", "COUNTED", "INTERVAL", "ELSEWHERE", "P"]
-    assert host.split() == ["h100a", "-", "15/60", "15/46", "20%-48%", "-", "-"]
+    assert host.split() == ["h100a", "-", "15/60", "15/46", "21%-47%", "-", "-"]
     assert gpus[0].split()[:3] == ["h100a", "0", "0/15"]
-    assert gpus[3].split()[:6] == ["h100a", "3", "15/15", "15/15", "78%-100%", "0%"]
+    assert gpus[3].split()[:6] == ["h100a", "3", "15/15", "15/15", "80%-100%", "0%"]
     assert gpus[3].endswith("worse")
     assert named.startswith("GPU 3 of h100a is worse than its peers (p = ")
     tallies = json.loads(show(machines=True, json=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,21 +12,27 @@ import pytest
 from ci_tasks.executors.kept import places
 
 
-def test_it_is_below_a_private_runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    tmp_path.chmod(0o700)
-    assert places.directory() == tmp_path / "ci-tasks"
-    assert (tmp_path / "ci-tasks").stat().st_mode & 0o777 == 0o700
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A private directory whose path leaves room for a socket's; pytest's own may be too long."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        yield Path(path)
+
+
+def test_it_is_below_a_private_runtime_directory(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    assert places.directory() == short / "ci-tasks"
+    assert (short / "ci-tasks").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("what", ["open to others", "missing", "a link", "a long path", "its own is open to others"])
-def test_without_one_there_is_none(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tmp_path / "run"
+def test_without_one_there_is_none(what: str, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = short / "run"
     if what == "a link":
-        (tmp_path / "there").mkdir(mode=0o700)
-        runtime.symlink_to(tmp_path / "there")
+        (short / "there").mkdir(mode=0o700)
+        runtime.symlink_to(short / "there")
     elif what == "a long path":
-        runtime = tmp_path / ("x" * 100)
+        runtime = short / ("x" * 100)
         runtime.mkdir(mode=0o700)
     elif what != "missing":
         runtime.mkdir(mode=0o755 if what == "open to others" else 0o700)
@@ -36,11 +44,11 @@ def test_without_one_there_is_none(what: str, tmp_path: Path, monkeypatch: pytes
 
 
 def test_without_a_runtime_directory_it_is_ours_beside_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert places.directory() == tmp_path / f"ci-tasks-{os.geteuid()}"
+    monkeypatch.setattr("tempfile.tempdir", str(short))
+    assert places.directory() == short / f"ci-tasks-{os.geteuid()}"
     monkeypatch.setattr("os.geteuid", lambda: 12345)
-    (tmp_path / "ci-tasks-12345").mkdir(mode=0o700)  # another user was quicker
+    (short / "ci-tasks-12345").mkdir(mode=0o700)  # another user was quicker
     assert places.directory() is None
