@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,8 +53,11 @@ def run(call: str) -> int:
 
 @pytest.fixture(scope="module")
 def checkout(sample_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """`~/slime` is the sample; a row of it has run, and a log of CI lies in it."""
+    """`~/slime` is the sample; a row of it has run, and a log of CI lies in it. `~/sglang` is another package."""
     person = tmp_path_factory.mktemp("person")
+    (person / "sglang/sglang").mkdir(parents=True)
+    (person / "sglang/sglang/__init__.py").touch()
+    subprocess.run(["git", "init", "--quiet", str(person / "sglang")], check=True)
     path = shutil.copytree(sample_repository, person / "slime")
     (path / "failed.log").write_text(LOG)
     (path / "yesterday.log").write_text("1 passed\n")

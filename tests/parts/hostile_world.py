@@ -170,8 +170,9 @@ class HostileWorld:
     def _run(self, case: Case, near: Surroundings, rng: Random, outcome: Outcome) -> None:
         out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")  # as commands have it
         flow = {START: self._start, CLEAN: self._clean, DOCTOR: self._doctor}.get(case.flow, self._attach)
+        times = 1 if case.flow in (START, CLEAN) else 2
         with (
-            mock.patch.object(remote_host, "connect", connect_to(case.server, 1 if case.flow in (START, CLEAN) else 2)),
+            mock.patch("ci_tasks.executors.ssh.connection.connect", connect_to(case.server, times)),
             _output_to(out),
         ):
             for step in (lambda: flow(case, near, rng), lambda: self._look(rng), lambda: self._away(near)):
