@@ -194,7 +194,7 @@ def one_try(scratch: Path, seed: int, commits: int, hosts: int) -> dict[str, Any
     from ci_tasks.config import read
     from ci_tasks.features.failures.bisection import bisection
     from ci_tasks.features.failures.bisection.bisect import bisect
-    from ci_tasks.features.failures.command import BisectOptions
+    from ci_tasks.features.failures.options import BisectOptions
 
     culprit = random.Random(seed).randint(1, commits)
     repo = history(scratch / f"history-{seed}", commits, culprit)

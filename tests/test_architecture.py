@@ -192,7 +192,7 @@ def test_the_agent_imports_nothing_but_itself(module: str) -> None:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    assert circle({name: ours(name, annotations=False) - {name} for name in NAMES}) == []
+    assert circle({name: ours(name) - {name} for name in NAMES}) == []
 
 
 @pytest.mark.parametrize("package", [name for name in NAMES if MODULES[name].name == "__init__.py"])
@@ -201,7 +201,7 @@ def test_no_folders_beside_each_other_import_in_a_circle(package: str) -> None:
     graph: dict[str, set[str]] = {}
     for name in NAMES:
         if _folder(name, package, depth):
-            others = {_folder(other, package, depth) for other in ours(name, annotations=False)}
+            others = {_folder(other, package, depth) for other in ours(name)}
             graph.setdefault(_folder(name, package, depth), set()).update(others - {"", _folder(name, package, depth)})
     assert circle(graph) == []
 

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.codec import encode
-from ci_tasks.cli.given_options import OverlayOptions, with_given
-from ci_tasks.cli.options import (
-    BASE,
-    BRIEF,
-    EVENTS,
-    HOST,
-    IMAGE,
-    JSON,
-    KEEP,
-    LABEL,
-    ONE_RUN,
-    ONLY,
-    REPEAT,
-    REPO,
-    REV,
-    WORKFLOW,
-    number,
-    positional,
-    repeatable,
-    switch,
-    text,
-)
+from ci_tasks.cli.given_options import with_given
+from ci_tasks.cli.options import HOST
 from ci_tasks.cli.output import for_programs, print_json, print_record
 from ci_tasks.errors import UsageError
+from ci_tasks.features.failures.options import (
+    BISECT_EXAMPLE,
+    BisectOptions,
+    CompareOptions,
+    HangOptions,
+    ReproduceOptions,
+    TriageOptions,
+)
 
 if TYPE_CHECKING:
     from ci_tasks.cli.commands.run import RunOptions
@@ -45,33 +32,6 @@ if TYPE_CHECKING:
     from ci_tasks.run.row_execution import ExecutionOptions
 
 _UNTIL_FAIL_LIMIT = 100
-_LOG = text("a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)", "FILE")
-_JOB = text("which job, where the log holds several", "JOB")
-_ATTEMPT = number("which attempt, where the log holds several (else the last)", "")
-_URL = text(
-    "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access",
-    "URL",
-    excludes=(
-        ("log", "both name the failed job", "leave one of them out"),
-        ("attempt", "the URL names the attempt", "…/actions/runs/RUN/attempts/N is one"),
-        ("job", "the URL names the job", "…/actions/runs/RUN/job/JOB is one"),
-    ),
-)
-_HERE = replace(HOST, default="local", commas=False)
-
-
-@dataclass(frozen=True)
-class TriageOptions:
-    log: str | None = positional(_LOG.help, required=False).field()
-    url: str | None = _URL.field()
-    job: str | None = _JOB.field()
-    attempt: int | None = _ATTEMPT.field()
-    exit_code: int | None = number("the job's exit code, where the log does not say it", "", minimum=0).field()
-    passed: tuple[str, ...] = repeatable(
-        "a log of a run of this job that passed: its lines are normal; may be repeated", "FILE"
-    ).field()
-    json: bool = JSON.field()
-    brief: bool = BRIEF.field()
 
 
 def triage(options: TriageOptions) -> int:
@@ -96,13 +56,6 @@ def triage(options: TriageOptions) -> int:
         print_json(encode(analysis.triage, versioned=False))
         return 0
     return show_triage(analysis, brief=options.brief)
-
-
-@dataclass(frozen=True)
-class HangOptions:
-    run: str = ONE_RUN.field()
-    json: bool = JSON.field()
-    brief: bool = BRIEF.field()
 
 
 def hang(options: HangOptions) -> int:
@@ -131,30 +84,6 @@ def hang(options: HangOptions) -> int:
     return EXIT_CODES[result.outcome]
 
 
-@dataclass(frozen=True)
-class ReproduceOptions(OverlayOptions):
-    log: str | None = _LOG.field()
-    url: str | None = _URL.field()
-    job: str | None = _JOB.field()
-    attempt: int | None = _ATTEMPT.field()
-    host: str = _HERE.field()
-    on_my_tree: bool = switch(
-        "run the working tree instead of CI's commit, to show that it is fixed",
-        excludes=(("rev", "they name two trees", ""),),
-    ).field()
-    repeat: int | None = REPEAT.field(help=f"{REPEAT.help}; one equal failure is enough")
-    label: str | None = text("the label, where the log does not say it", "LABEL", complete=LABEL.complete).field()
-    only: str | None = ONLY.field(help="the row, where the log does not say it")
-    base: str | None = BASE.field(help="then compare with this revision: is the failure new?", nox=False)
-    rev: str | None = REV.field(help="the commit, where the log does not say it or another one is meant")
-    image: str | None = IMAGE.field(help="run in this container image instead of the one that CI ran")
-    keep: bool = KEEP.field()
-    repo: str | None = REPO.field()
-    workflow: str | None = WORKFLOW.field()
-    json: bool = JSON.field()
-    events: str | None = EVENTS.field()
-
-
 def reproduce(options: ReproduceOptions) -> int:
     """
     ci-tasks reproduce --url https://github.com/OWNER/REPO/actions/runs/1/job/2 --host h100a
@@ -179,27 +108,6 @@ def reproduce(options: ReproduceOptions) -> int:
     return _performed(options, lambda events: reproduce(log, config, options, events))
 
 
-@dataclass(frozen=True)
-class CompareOptions(OverlayOptions):
-    label: str = LABEL.field()
-    only: str | None = ONLY.field()
-    base: str | None = BASE.field(
-        help="the revision to compare with (else where HEAD and origin/main, or main, part)", nox=False
-    )
-    host: str = _HERE.field()
-    max_runs: int | None = number(
-        "number of new runs of a row, of both sides together, after which it cannot tell (else 20)",
-        "runs",
-        minimum=6,
-        hint="three runs of each side are the fewest that show a difference, as with --max-runs 20",
-    ).field()
-    image: str | None = IMAGE.field()
-    repo: str | None = REPO.field()
-    workflow: str | None = WORKFLOW.field()
-    json: bool = JSON.field()
-    events: str | None = EVENTS.field()
-
-
 def compare(options: CompareOptions) -> int:
     """
     ci-tasks compare ckpt --only async-save --host h100a               is the failure yours?
@@ -213,7 +121,6 @@ def compare(options: CompareOptions) -> int:
     return _performed(options, lambda events: compare(options, config, events))
 
 
-_BISECT = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks jobs` lists the rows"
 _BISECT_IMAGES = (
     "`ci-tasks bisect LABEL --only ROW --axis image --images OLDEST,…,NEWEST`, or `--good NAME:TAG --bad NAME:TAG`"
 )
@@ -223,59 +130,6 @@ _BISECT_ENV = (
 )
 
 _BISECT_DIFF = "`--axis diff` stands alone; `ci-tasks diff GOOD_RUN BAD_RUN` shows what it would search"
-
-
-@dataclass(frozen=True)
-class BisectOptions(OverlayOptions):
-    label: str = LABEL.field()
-    only: str = ONLY.field(
-        help="the row's name, or a part that no other row has", metavar="ROW", commas=False, required=True, hint=_BISECT
-    )
-    axis: str = text(
-        "what to search: commit; or, with one commit of the checkout, image, submodule:PATH, overlay:NAME of --with, "
-        "or env or packages, the variables or packages of two environments; several with commas, one after the other; "
-        "or diff, all that differ between two runs",
-        "AXIS",
-        default="commit",
-    ).field()
-    good: str | None = text(
-        "a revision where the row passes, or a run; with --axis image an image, with env and packages a run or a file",
-        "REV",
-    ).field()
-    bad: str | None = text(
-        "one where it fails, always or now and then (else HEAD, or the last of --images)", "REV"
-    ).field()
-    images: str | None = text(
-        "with --axis image: images from the oldest to the newest, with commas, or a file with one in each line; "
-        "by digest, since tags move (else what the registry has from --good to --bad)",
-        "LIST",
-        excludes=(("image", "the search replaces the image", "leave --image away"),),
-    ).field()
-    rev: str | None = REV.field(help="with another axis than commit: the commit that runs (else HEAD)")
-    host: str = HOST.field(help="hosts of hosts.yaml with commas, each runs one commit at a time", default="local")
-    repeat: int | None = REPEAT.field(
-        help="least number of runs of a commit that passes (else as many as the failure rate asks for)"
-    )
-    signature: str | None = text(
-        "the failure to look for, as `triage` names it (else the one seen most at --bad)", "TEXT"
-    ).field()
-    metric: str | None = text(
-        "search for where this metric got worse, instead of for a failure; `seconds` is how long the row took",
-        "NAME",
-        excludes=(("signature", "a metric is searched for, or a failure", ""),),
-    ).field()
-    worse: str | None = text("with --metric: by how much it got worse, at least, such as 10%", "SHARE").field()
-    first_parent: bool = switch("treat a merge as one commit").field()
-    resume: bool = switch(
-        "go on with an earlier bisection; the same command does so anyway",
-        excludes=(("fresh", "one keeps what the other forgets", ""),),
-    ).field()
-    fresh: bool = switch("start again, without the results so far").field()
-    image: str | None = IMAGE.field()
-    repo: str | None = REPO.field()
-    workflow: str | None = WORKFLOW.field()
-    json: bool = JSON.field()
-    events: str | None = EVENTS.field()
 
 
 def bisect(options: BisectOptions) -> int:
@@ -326,7 +180,7 @@ def _check_axis(axis: str, options: BisectOptions, *, alone: bool) -> None:
         _require(options.good, "--good REV", f"a revision of {whose} with which the row passes")
         refused = {"--images": options.images}
     elif axis == "commit":
-        _require(options.good, "--good REV", _BISECT)
+        _require(options.good, "--good REV", BISECT_EXAMPLE)
         refused = {"--images": options.images, "--rev": options.rev}
     elif axis in ("env", "packages"):
         _require(options.good and options.bad, "--good and --bad", _BISECT_ENV)

@@ -45,7 +45,7 @@ from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.select import select
 
 if TYPE_CHECKING:
-    from ci_tasks.features.failures.command import BisectOptions
+    from ci_tasks.features.failures.options import BisectOptions
 
 
 def bisect(

@@ -19,7 +19,7 @@ from ci_tasks.results.read_record import load_record
 from ci_tasks.run.events import EventStream
 
 if TYPE_CHECKING:
-    from ci_tasks.features.failures.command import BisectOptions
+    from ci_tasks.features.failures.options import BisectOptions
 
 DIFF = "diff"  # in place of axes: those that differ, in the order of `ci-tasks diff`
 _RUN = re.compile(r"\d{8}-\d{6}-.+")  # no revision looks like that

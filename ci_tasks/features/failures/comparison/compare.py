@@ -55,7 +55,7 @@ from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.select import select
 
 if TYPE_CHECKING:
-    from ci_tasks.features.failures.command import CompareOptions
+    from ci_tasks.features.failures.options import CompareOptions
     from ci_tasks.run.events import EventStream
 
 MAX_RUNS = 20

@@ -48,7 +48,7 @@ from ci_tasks.workflow.naming import label_of
 from ci_tasks.workflow.select import job_of, select
 
 if TYPE_CHECKING:
-    from ci_tasks.features.failures.command import ReproduceOptions
+    from ci_tasks.features.failures.options import ReproduceOptions
     from ci_tasks.run.events import EventStream
 
 

@@ -20,7 +20,7 @@ from ci_tasks.features.failures.bisection.axis import images_of
 from ci_tasks.features.failures.bisection.bisect import bisect
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
 from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest
-from ci_tasks.features.failures.command import BisectOptions
+from ci_tasks.features.failures.options import BisectOptions
 
 WORKFLOW = """
 on: {pull_request: {types: [labeled]}}

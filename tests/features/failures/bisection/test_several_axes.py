@@ -15,7 +15,8 @@ from ci_tasks.features.difference.result import InputDifference, LikelyCause, Ru
 from ci_tasks.features.failures.bisection import several_axes
 from ci_tasks.features.failures.bisection.bisection import FOUND, BisectionResult
 from ci_tasks.features.failures.bisection.several_axes import RunEnds, bisect_axes
-from ci_tasks.features.failures.command import BisectOptions, bisect
+from ci_tasks.features.failures.command import bisect
+from ci_tasks.features.failures.options import BisectOptions
 from ci_tasks.records import Checkout, RunEnvironment, RunRecord
 
 OPTIONS = BisectOptions(label="ckpt", only="row", good="v1", bad="v2")
