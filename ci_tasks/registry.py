@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from ci_tasks.results.metric_lines import MetricFormat
     from ci_tasks.workflow.model import Workflow
     from ci_tasks.workflow.suite import Suite
 
@@ -40,6 +40,15 @@ class Session(NamedTuple):
 
 
 @dataclass(frozen=True)
+class MetricFormat:
+    """A trainer's way to log metrics, one line a step: `words` is what RE2 finds in such a line, `read` gives its step
+    and values, or None for any other line."""
+
+    words: bytes
+    read: Callable[[bytes], tuple[int, dict[str, float]] | None]
+
+
+@dataclass(frozen=True)
 class Feature:
     """What a feature adds to the core. References are "module:attribute", or "" if it adds nothing of that kind.
 
@@ -48,7 +57,7 @@ class Feature:
     `ci_tasks.run.row_plans.BeforeRows`.
     `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
     feature's shows, and returns its exit code, None for a run that is none of its.
-    `suite` is a `workflow.suite.Suite`, `metric_format` a `results.metric_lines.MetricFormat`; `failure_analysis`,
+    `suite` is a `workflow.suite.Suite`, `metric_format` a `MetricFormat`; `failure_analysis`,
     `hang_analysis`, `passed_check` and `ci_log_reader` are the functions of the types in `results.analysis`.
     """
 

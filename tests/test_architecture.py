@@ -40,7 +40,7 @@ LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 # Modules that touch no process, socket, file or clock, as dotted names below ci_tasks, and the rim of theirs that does.
 PURE = [
     *("records", "yaml_lines", "given_values", "config", "workflow.*", "planning.*", "report.*"),
-    *("results.triage", "results.log_lines", "results.log_scanner", "results.metric_lines", "results.verdict"),
+    *("results.triage", "results.log_lines", "results.log_scanner", "results.verdict"),
     *(
         "results.gpu_samples",
         "results.log_facts",
@@ -120,18 +120,14 @@ def tree_of(module: str) -> ast.Module:
 
 
 @cache
-def imports(module: str, annotations: bool = True) -> frozenset[str]:
-    """Dotted names of everything that a module imports, at its top or inside a function; relative ones made absolute.
-
-    Without `annotations`, what only a type checker imports is left out: it is never loaded, and a module may have to
-    name the type of something that it is given from above."""
-    return frozenset(_imports(module, tree_of(module), annotations))
+def imports(module: str) -> frozenset[str]:
+    """Dotted names of everything that a module imports, at its top, inside a function or for types alone; relative ones
+    made absolute."""
+    return frozenset(_imports(module, tree_of(module)))
 
 
-def _imports(module: str, tree: ast.AST, annotations: bool) -> Iterator[str]:
+def _imports(module: str, tree: ast.AST) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not annotations:
-            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -139,12 +135,12 @@ def _imports(module: str, tree: ast.AST, annotations: bool) -> Iterator[str]:
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
-        yield from _imports(module, node, annotations)
+        yield from _imports(module, node)
 
 
-def ours(module: str, annotations: bool = True) -> set[str]:
+def ours(module: str) -> set[str]:
     """The modules of ours that it imports: a name of a module means that module."""
-    imported = imports(module, annotations)
+    imported = imports(module)
     return {target for name in imported if (target := name if name in MODULES else name.rpartition(".")[0]) in MODULES}
 
 
@@ -172,7 +168,7 @@ def circle(graph: Mapping[str, Set[str]]) -> list[str]:
 @pytest.mark.parametrize("module", [name for name in NAMES if not is_in(name, ("features", *AGENT))])
 def test_a_module_of_the_core_imports_only_folders_below_its_own(module: str) -> None:
     folder = folder_of(module)
-    folders = {folder_of(other) for other in ours(module, annotations=False)} - {folder, "__init__", "features", *AGENT}
+    folders = {folder_of(other) for other in ours(module)} - {folder, "__init__", "features", *AGENT}
     assert {other for other in folders if LEVEL[other] >= LEVEL[folder]} == set(), f"{folder} is below them"
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ci_tasks.registry import MetricFormat
 from ci_tasks.results.log_facts import SLIME_LINE, SLIME_VALUE
 from ci_tasks.results.log_lines import segments, visible
 from ci_tasks.results.log_scanner import LogScanner
-from ci_tasks.results.metric_lines import MetricFormat
 
 Points = tuple[tuple[int, float], ...]
 REWARD, VALIDATION, KL = "reward", "validation", "KL"

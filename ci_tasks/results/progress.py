@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ci_tasks.registry import MetricFormat
 from ci_tasks.results.log_facts import read_log, shown
-from ci_tasks.results.metric_lines import MetricFormat
 
 _STEP = re.compile(rb"(step|rollout|eval)[ :](\d+)(?=:| -)")
 # What a person asks for first: names by their parts, the most informative ones above. A minimum says less than a mean.

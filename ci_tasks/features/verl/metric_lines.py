@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ci_tasks.features.verl.judge import log_patterns as lines
-from ci_tasks.results.metric_lines import MetricFormat
+from ci_tasks.registry import MetricFormat
 
 
 def read(line: bytes) -> tuple[int, dict[str, float]] | None:
