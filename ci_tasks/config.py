@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 from typing import Any
 
 from ci_tasks import yaml_lines
 from ci_tasks.agent.containers.rules import BRIDGE, PULLS, RUNTIMES
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import ConfigError, UnknownName, UsageError, did_you_mean
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, merged
 from ci_tasks.yaml_lines import Map

@@ -6,10 +6,11 @@ Only `ci_tasks.agent.codec` turns them into JSON and back. Fields may be added, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.probe.records import ImportedModule
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout as Checkout
 from ci_tasks.agent.records import Deviation as Deviation
 from ci_tasks.agent.records import DiskDifference as DiskDifference

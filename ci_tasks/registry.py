@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ci_tasks.workflow.model import Workflow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tempfile
 from typing import BinaryIO, Iterator
 
 _PIECE = 1 << 18
@@ -52,6 +51,8 @@ class NotAFile(OSError):
 
 def replace_file(path: str, content: bytes) -> None:
     """Replace `path` whole: a reader sees the old content or the new one, never half of either."""
+    import tempfile  # what only reads needs none
+
     handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=os.path.dirname(path))
     try:
         with os.fdopen(handle, "wb") as out:

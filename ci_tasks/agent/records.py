@@ -32,12 +32,13 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import FrozenSet, List, Literal, Mapping, Optional, Tuple, Type, TypeVar, get_args
 
 from . import codec
 from .containers.rules import DOCKER, PODMAN, ContainerRules
 from .gpus.request import GpuRequest
+from .quick_dataclass import dataclass
 
 State = Literal["planned", "running", "ended"]
 Phase = Literal["starting", "waiting", "running", "collecting", "ended"]

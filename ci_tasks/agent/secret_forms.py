@@ -14,10 +14,10 @@ from __future__ import annotations
 import base64
 import functools
 import re
-from dataclasses import dataclass
 from typing import FrozenSet, Iterable, Iterator, List, Tuple
 
 from .escapes import Unescaper, undone_in_part
+from .quick_dataclass import dataclass
 
 MIN_LENGTH = 4
 SHORT = 8  # characters: below that, a value is masked only as a whole word

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.revision import resolve_rev
 from ci_tasks.errors import CheckoutError, UsageError

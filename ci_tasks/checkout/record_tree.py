@@ -14,9 +14,10 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, Overlay
 from ci_tasks.checkout import partial_clone, repository
 from ci_tasks.checkout.disk_differences import disk_differences, in_directory

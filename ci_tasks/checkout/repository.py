@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.git import Git, GitError, no_repository
 
 

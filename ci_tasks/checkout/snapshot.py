@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart
 from ci_tasks.agent.trees.git import DiskFull, HostGit, StoreError
 from ci_tasks.agent.trees.objects import TreeEntries

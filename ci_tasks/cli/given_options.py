@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import BUILD, NO_PERSIST, NO_PROBE, WITH, repeatable, text
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource

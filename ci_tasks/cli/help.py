@@ -7,7 +7,6 @@ import inspect
 import os
 import re
 import shlex
-import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -86,5 +85,7 @@ def typed_program(argv0: str, name: str) -> str:
     beside = os.path.join(os.path.dirname(argv0), name)
     if os.sep not in argv0 or not os.path.isfile(beside):
         return name
+    import shutil
+
     on_path = shutil.which(name)
     return name if on_path and os.path.samefile(on_path, beside) else shlex.quote(beside)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ci_tasks import registry
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError, did_you_mean
 
 T = TypeVar("T")

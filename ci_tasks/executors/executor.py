@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import QueryAnswer

@@ -7,11 +7,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from ci_tasks.agent.cleanup.remove_run import end_and_clean
 from ci_tasks.agent.cleanup.remove_tree import remove_tree
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart, QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.setup_copy import make_copy, restore_copy

@@ -6,10 +6,10 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ci_tasks.agent.containers.docker_argv import DockerRun, parse_run
 from ci_tasks.agent.containers.mounts import bind_mount, map_path
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.steps import PlannedSteps
 from ci_tasks.workflow.model import Job

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from statistics import median
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 # What is left of a row that ran past its estimate, as a part of the time it has run.
 OVERRUN = 0.25

@@ -7,8 +7,7 @@ nodes in `SLURM_JOB_HOSTNAMES` (a name a line, the first is the head), `SLURM_JO
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
 from ci_tasks.records import Deviation

@@ -9,9 +9,10 @@ that, so a wrong estimate costs little.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.planning.load import HostLoad, WaitingRow, prior
 
 # Seconds that count against a host without the row's image or the code. To pull tens of gigabytes takes minutes, but

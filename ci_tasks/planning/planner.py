@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ci_tasks.agent.containers.rules import DOCKER, PODMAN
 from ci_tasks.agent.gpus.request import JOB
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, InstallStep, InstallSteps, ProbeOverlay, ProbeRules
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError

@@ -10,9 +10,10 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ci_tasks.agent.gpus.request import JOB, SLURM, GpuRequest
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.container_rules import LOCK_SCRIPT
 from ci_tasks.planning.nodes import node_lines

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import PIP_DEFAULT, Override
 from ci_tasks.errors import WorkflowError, did_you_mean, nearest
 from ci_tasks.planning.actions import (

@@ -7,10 +7,11 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.revision import resolve_rev
 from ci_tasks.recorder import sandbox, syntax

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 

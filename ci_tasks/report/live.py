@@ -7,11 +7,11 @@ run directory too, so that nothing is said by colour alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rich.cells import cell_len
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable
 from ci_tasks.report.fleet import FREE, OTHERS, Holder, cells, share
 from ci_tasks.report.layout import GAP, narrowest, without_middle

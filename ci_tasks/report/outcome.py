@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import shortened
 from ci_tasks.records import (
     BLOCKED,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import RunRecord
 from ci_tasks.report.layout import GAP, columns, narrowest
 

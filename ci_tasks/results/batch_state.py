@@ -12,14 +12,13 @@ A batch without the file was only planned.
 from __future__ import annotations
 
 import os
-import platform
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ci_tasks.agent import processes
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_record, write_record
 
 Phase = Literal["preparing", "installing", "running", "ended"]
@@ -51,7 +50,7 @@ class BatchState:
     @property
     def is_here(self) -> bool:
         """Whether its process is one of this machine: a home may be shared with others."""
-        return self.machine == platform.node()
+        return self.machine == os.uname().nodename
 
     @property
     def is_active(self) -> bool:
@@ -77,7 +76,7 @@ def write_phase(batch: str | Path, phase: Phase) -> None:
     """Put the phase of this process's command on record. A batch that is gone by now needs none; nor does the end
     where the disk is full: it is found out. Raises OSError."""
     me = processes.identity()
-    state = BatchState(phase, me.pid, me.pid_start, me.boot_id, platform.node(), time.time())
+    state = BatchState(phase, me.pid, me.pid_start, me.boot_id, os.uname().nodename, time.time())
     with suppress(*((OSError,) if phase == "ended" else (FileNotFoundError,))):
         write_record(os.path.join(batch, _NAME), state)
 

@@ -5,12 +5,13 @@ there was no sample is said. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
 
 from ci_tasks.agent.gpus.sample_file import merged
 from ci_tasks.agent.gpus.xids import HARDWARE_ERRORS, PROGRAM_ERRORS
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.records import GpuPeaks, GpuUse
 

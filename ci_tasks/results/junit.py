@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

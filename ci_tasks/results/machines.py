@@ -18,8 +18,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import MachineTally
 from ci_tasks.results.rates import wilson
 

@@ -10,9 +10,9 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.registry import MetricFormat
 from ci_tasks.results.log_facts import SLIME_LINE, SLIME_VALUE
 from ci_tasks.results.log_lines import segments, visible

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ci_tasks.agent.probe.records import ImportedModule, ProcessEvidence, RunEvidence
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Overlay, ProbeOverlay
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, Deviation, RunRecord
 from ci_tasks.results.log_lines import visible

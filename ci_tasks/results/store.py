@@ -14,11 +14,10 @@ import itertools
 import os
 import re
 import time
-import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.resources import HOME_ENV as HOME_ENV
@@ -81,7 +80,7 @@ def client_id() -> str:
     except FileNotFoundError:
         make_home()
         beside = path.with_name(f"client-id.{os.getpid()}")
-        beside.write_text(uuid.uuid4().hex[:6], encoding="ascii")
+        beside.write_text(os.urandom(3).hex(), encoding="ascii")
         try:
             os.link(beside, path)  # of two commands at once, the first decides
         except FileExistsError:

@@ -22,9 +22,8 @@ not 0              any                               failed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ci_tasks.agent import run_directory
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, Triage, Verdict
 from ci_tasks.results.junit import Junit
 from ci_tasks.results.log_facts import LogFacts

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, registry, resources
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.git import Git
 from ci_tasks.errors import CheckoutError, UnknownName, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues

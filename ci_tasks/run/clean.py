@@ -10,13 +10,13 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from ci_tasks.agent.cleanup.remove_run import end_and_clean, remove_run
 from ci_tasks.agent.cleanup.remove_tree import remove_tree
 from ci_tasks.agent.environments.store import MAX_DAYS, EnvironmentStore
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
 from ci_tasks.agent.serving import list_runs
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
 
 ENOUGH = 2  # rows that have to fail alike

@@ -10,12 +10,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ci_tasks import debug_log
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.executors.executor import CodeSnapshot, Executor, Say

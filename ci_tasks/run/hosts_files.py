@@ -11,11 +11,11 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, resources
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import CheckoutError, ConfigError, UsageError, printable
 from ci_tasks.executors.kept.processes import KeptConnection, kept_connections
 from ci_tasks.run.checkout_source import current_checkout, find_checkout

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.files import NotAFile, read_file
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import LARGEST, RunDir
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.revision import BASE, resolve_base

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import encode, from_json
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_json
 from ci_tasks.errors import UsageError
 from ci_tasks.records import Checkout

@@ -6,10 +6,11 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ci_tasks.agent.codec import encode
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_plan
 from ci_tasks.errors import UnknownName, UsageError, did_you_mean
 from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, MachineTally, RowTally, RunRecord

@@ -6,7 +6,6 @@ import os
 import secrets
 import tempfile
 from contextlib import closing
-from dataclasses import dataclass
 
 from ci_tasks import known_secrets
 from ci_tasks.agent.codec import RecordError
@@ -14,6 +13,7 @@ from ci_tasks.agent.exit_gate import masked_record
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.hang.look import NoLook, wait_for_look
 from ci_tasks.agent.mask import mask_text
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import (
     RunDir,

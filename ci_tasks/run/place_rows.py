@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow
 from ci_tasks.planning.placement import place
 from ci_tasks.run.host_failures import HostFailures

@@ -8,11 +8,11 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ci_tasks import __version__
 from ci_tasks.agent.files import open_file
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.errors import UsageError, some
 from ci_tasks.records import PASSED, BatchResult, RunRecord

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import END_CANCELLED, RunDir, read_remote, read_status
 from ci_tasks.executors.executor import PreparedRow, RunState
 from ci_tasks.planning.load import ExpectedTime

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.workflow import shell
 from ci_tasks.workflow.model import Job, Step, Workflow
 from ci_tasks.workflow.rows import trigger_of

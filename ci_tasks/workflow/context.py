@@ -8,9 +8,10 @@ in `${{ github.event.pull_request.number || 'non-pr' }}`, as outside of a pull r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow import secrets
 from ci_tasks.workflow.expressions import ExpressionError, OpenObject, Unknown, Value, interpolate, to_string

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from ci_tasks.agent.codec import JSON_SCHEMA, encode
+from ci_tasks.agent.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Tuple, TypeVar
 
 from .. import run_directory
@@ -19,6 +18,7 @@ from ..containers.run_containers import RunContainer, RunContainers, environment
 from ..exit_gate import mask_run
 from ..job_environment import secret_values
 from ..probe.evidence import collect_evidence
+from ..quick_dataclass import dataclass
 from ..records import Kept, Plan
 from .environment_snapshot import EnvironmentSnapshot
 from .remove_tree import make_readable, remove_tree

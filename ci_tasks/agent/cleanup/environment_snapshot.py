@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 from .. import run_directory
@@ -23,6 +23,7 @@ from ..containers.run_containers import RunContainer, RunContainers, names_by_ru
 from ..exit_gate import masked_record
 from ..job_environment import job_environment, secret_values
 from ..probe.payload.limits import OFF as PROBE_OFF
+from ..quick_dataclass import dataclass
 from ..records import ContainerState, DirectUrl, DockerVersions, Environment, GpuModel, Plan
 
 STARTUP_SECONDS = 2.0  # a container gets so long to start its own work first

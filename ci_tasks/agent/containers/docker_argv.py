@@ -8,8 +8,9 @@ boolean takes its value only after `=`, short options may be clustered, and the 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
+
+from ..quick_dataclass import dataclass
 
 # Canonical long name → the one-letter form, or "" where there is none.
 BOOLEANS: dict[str, str] = {
@@ -56,7 +57,7 @@ class DockerArgvError(ValueError):
     """A command line that Docker's CLI would not accept either, or an unknown option."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class DockerOption:
     """One option: its canonical long name, its value if it has one, and the words that it was written with.
 
@@ -90,7 +91,7 @@ class DockerOption:
         return self.value is None and len(self.argv[0]) == 2
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class DockerRun:
     """A `docker run`: the words up to `run`, the options in order, the image, and the command after it."""
 
@@ -233,6 +234,8 @@ def _boolean(word: str, value: str) -> str:
 
 
 def _nearest(flag: str) -> str:
+    import difflib  # for an error alone
+
     return difflib.get_close_matches(flag, sorted(_LONGS), n=1, cutoff=0.0)[0]
 
 

@@ -11,11 +11,12 @@ import os
 import posixpath
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import List, Tuple
 
 from ..codec import RecordError
 from ..probe.install import written_files
+from ..quick_dataclass import dataclass
 from ..records import Deviation, ProbeOverlay
 from ..run_directory import RunDir, read_record, write_record
 from .docker_argv import DockerRun, option

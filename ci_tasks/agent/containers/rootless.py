@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
 
+from ..quick_dataclass import dataclass
 from ..records import Deviation
 from .docker_argv import BOOLEANS, DockerArgvError, DockerOption, DockerRun
 from .mounts import bind_mount, mount_destination, mount_fields, mount_source
@@ -42,7 +43,7 @@ _LIMITS = frozenset(
 _ROOT_USERS = ("", "0", "root", "0:0", "root:root", "0:root", "root:0")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RootlessCommand:
     """What runs in place of `docker run`: a program's argv, its whole environment, and the deviations from CI."""
 
@@ -51,7 +52,7 @@ class RootlessCommand:
     deviations: Sequence[Deviation]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RootlessMount:
     """A bind mount; `source` is None for an empty directory in memory."""
 

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Mapping, Optional, Tuple
 
 from ..codec import NOT_STORED
+from ..quick_dataclass import dataclass
 
 DOCKER = "docker"
 PODMAN = "podman"
@@ -18,7 +19,7 @@ PULLS = ("always", "missing", "never")
 BRIDGE = "bridge"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ContainerRules:
     """The rules of a host for containers. `image` maps CI's images to those to run, `mounts` CI's directories to this
     host's, `name` and `labels` are the containers', `volumes` further directories. `secrets` are values that must

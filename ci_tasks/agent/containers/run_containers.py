@@ -12,11 +12,12 @@ import os
 import re
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process_tree, run_directory
 from ..codec import RecordError
+from ..quick_dataclass import dataclass
 from ..records import DockerInvocation, DockerInvocations, Plan
 
 TIMEOUT = 30.0  # seconds for the daemons to find, stop or remove all containers of a run

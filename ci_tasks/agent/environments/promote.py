@@ -12,10 +12,10 @@ import shutil
 import stat
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from email.parser import HeaderParser
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
+from ..quick_dataclass import dataclass
 from ..setup_manifest import CLOCK_SECONDS, PREFIX, file_hashes, link_equal_files, write_manifest
 from .layer import put_over, site_packages
 from .store import EnvironmentRecord, EnvironmentStore, StoredEnvironment

@@ -8,12 +8,13 @@ import os
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from .. import run_directory
 from ..cleanup.remove_tree import remove_tree
 from ..file_lock import file_lock
+from ..quick_dataclass import dataclass
 from ..setup_manifest import PREFIX, changed_files, differing, recorded_content
 
 RECORD, DAMAGED, USERS = "environment.json", "damaged.json", "users"

@@ -6,7 +6,6 @@ while one hangs no other is started: it would hang too, and might stay for ever.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import subprocess
@@ -14,6 +13,7 @@ import threading
 from typing import Callable, Dict, List, Optional, Tuple
 
 from .. import process_tree
+from ..quick_dataclass import dataclass
 
 TIMEOUT = 20.0  # seconds; a cold driver needs several
 QUERY_GPUS = [
@@ -35,7 +35,7 @@ _DAEMONS = ("nvidia-cuda-mps-server", "Xorg")
 NO_PROGRAM = "no nvidia-smi on PATH"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Gpu:
     """Memory in MiB; None where the driver does not report it (`[N/A]`, MIG without permission)."""
 
@@ -47,7 +47,7 @@ class Gpu:
     total: Optional[int]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class GpuProcess:
     """A compute process on a GPU. `used` in MiB, or None."""
 
@@ -57,7 +57,7 @@ class GpuProcess:
     name: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class GpuSnapshot:
     """GPUs and their processes at one moment. `problem` is why there are none, in nvidia-smi's own words."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import Dict, Final, Literal, Optional
+
+from ..quick_dataclass import dataclass
 
 JOB: Final = "job"  # the checkout's own lock script takes the locks, inside the container
 AGENT: Final = "agent"  # for suites without such a script
@@ -14,7 +15,7 @@ PATTERN = "/dev/shm/custom_gpu_lock_{gpu_id}.lock"
 _GPU_ID = "{gpu_id}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class GpuRequest:
     """`count` GPUs, whose locks `by` takes. `total` is the number of GPUs that the lock script assumes, `simulated` the
     number of simulated ones (None: real GPUs); `declared` is the number in hosts.yaml, which counts where nvidia-smi is

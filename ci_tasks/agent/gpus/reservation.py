@@ -25,16 +25,16 @@ Why there is no deadlock:
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Callable, Container, Dict, Iterable, List, Optional, Protocol
 
+from ..quick_dataclass import dataclass
 from . import availability, lock_files
 from .nvidia_smi import GpuSnapshot
 from .request import GpuRequest
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LockTimings:
     """Seconds: `poll` between two looks at the locks, `refresh` at the GPUs; `reserve_after` of waiting before a
     reservation; `sleep` in which the lock script has tried again for certain (it sleeps up to 5); `stalled` without any

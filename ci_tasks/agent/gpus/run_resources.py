@@ -10,6 +10,7 @@ import math
 import time
 from typing import Dict, Iterator, List, Optional, Union
 
+from ..quick_dataclass import dataclass
 from ..records import Phase, Plan
 from . import availability, lock_files, nvidia_smi
 from .claim import GpuClaim
@@ -163,7 +164,7 @@ class RunResources:
         self._reasons = []
 
 
-@dataclasses.dataclass
+@dataclass
 class _FixedSource:
     """GPUs that no program shows."""
 

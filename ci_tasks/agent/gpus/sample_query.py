@@ -6,9 +6,9 @@ One field that a driver does not know makes nvidia-smi refuse the whole query. S
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
+from ..quick_dataclass import dataclass
 from ..records import GpuSample
 from .xids import bus_id
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import calendar
-import dataclasses
 import re
 import time
 from typing import Dict, List, Optional, Sequence
 
+from ..quick_dataclass import dataclass
 from ..records import QueryAnswer
 
 DMESG, JOURNAL = "dmesg", "journal"
@@ -43,7 +43,7 @@ _LINE = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Xid:
     """`when` as the log has it, without its zone; empty where it has none. `at` is the same in seconds since the epoch,
     None where the log does not say the zone."""

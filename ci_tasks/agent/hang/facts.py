@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Mapping, Optional, Tuple
+
+from ..quick_dataclass import dataclass
 
 Reason = Literal["request", "stall", "timeout"]
 PROBE, PY_SPY, NATIVE = "probe", "py-spy", "native"

@@ -6,10 +6,11 @@ each line an `EvidenceLine`: an `EvidenceSummary`, then each `InstalledPackages`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Dict, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from .. import codec
+from ..quick_dataclass import dataclass
 
 T = TypeVar("T")
 

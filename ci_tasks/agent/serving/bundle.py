@@ -12,11 +12,12 @@ import json
 import os
 import stat
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, BinaryIO, Callable, Iterator, List, Sequence
 
 from ..codec import RecordError, encode, from_json
 from ..names import UnsafeName, check_relative_path
+from ..quick_dataclass import dataclass
 from ..records import LeftOut, LeftOutFile
 from ..run_directory import SMALL_FILES, RunDir
 

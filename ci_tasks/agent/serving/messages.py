@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import typing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, Literal, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 from ..names import check_absolute_path, check_line
+from ..quick_dataclass import dataclass
 from ..records import CheckoutPart, Plan, QueryAnswer, RunDescription, State, Status
 
 R = TypeVar("R")

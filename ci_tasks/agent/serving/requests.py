@@ -9,7 +9,7 @@ import sys
 import time
 import zlib
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 from .. import create_run_directory, host_queries, run_directory
@@ -22,6 +22,7 @@ from ..file_lock import LockTimeout, file_lock
 from ..hang import look, programs
 from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
+from ..quick_dataclass import dataclass
 from ..records import SlurmJob
 from ..setup_copy import make_copy, restore_copy
 from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget

@@ -17,10 +17,10 @@ not known any more        the agent's status, or lost; cancelled where it had no
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Optional
 
 from ..containers.adapter import BLOCKED, EXIT_BLOCKED
+from ..quick_dataclass import dataclass
 from ..records import End, Status
 from ..run_directory import END_CANCELLED, END_EXIT, END_TIMEOUT
 from .states import UNKNOWN, SlurmJobState
@@ -39,7 +39,7 @@ _REASONS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class JobOutcome:
     """`end` is None for a run that is lost. `sentence` is the line for the log."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import List, Optional
+
+from ..quick_dataclass import dataclass
 
 _LIMITS = (  # a limit on what a user has submitted: temporary, and a smaller array may fit below it now
     "MaxSubmit",
@@ -34,7 +35,7 @@ _POLICY = ("user's size and/or time limits", "(job submit limit,")
 _NOISE = ("Batch job submission failed: Job violates accounting/QOS policy",)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Submission:
     """`array` is the id that the submission got; empty where it was rejected, and then `reason` is sbatch's message,
     `is_temporary` whether to try again, and `is_too_large` whether a part of it may be accepted."""

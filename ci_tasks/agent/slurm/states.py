@@ -5,10 +5,11 @@ A job is named `ARRAY_INDEX`, as in `squeue --array`: every submission is an arr
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from typing import Dict, Iterable, List, Optional
+
+from ..quick_dataclass import dataclass
 
 # "JOB STATE CODES" of squeue(1). A job in any other state, also one that only a newer Slurm knows, is not over.
 TERMINAL_STATES = (
@@ -21,7 +22,7 @@ _EMPTY = ("", "N/A", "None", "(null)", "Unknown", "None assigned")
 SCONTROL_CONFIG = ["scontrol", "show", "config"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SlurmJobState:
     """`state` is Slurm's name for it; `by` the user who cancelled it, from sacct; `start` when it started or is
     expected to; `node` where it is; `exit_code` that of an ended job, as a shell gives it."""

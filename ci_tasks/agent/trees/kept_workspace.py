@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Callable, Dict, Iterator, List, Sequence, Set, Tuple
 
 from .. import liveness
 from ..files import open_file, replace_file
+from ..quick_dataclass import dataclass
 from ..records import CheckoutPart, Retry
 from ..run_directory import RunDir, read_record, read_status_if_readable, write_record
 from .git import HostGit, MissingBase

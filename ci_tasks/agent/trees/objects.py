@@ -10,9 +10,9 @@ import hashlib
 import io
 import subprocess
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Dict, Iterator, List, Tuple, cast
 
+from ..quick_dataclass import dataclass
 from .git import HostGit, MissingBase, StoreError
 
 LINK, SUBMODULE = 0o120000, 0o160000

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.codec import encode
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import HOST, JSON, REPO, Option, switch
 from ci_tasks.cli.output import people_read_stderr, print_json
 from ci_tasks.errors import EXIT_BLOCKED, printable

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ci_tasks import registry
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.given_options import OverlayOptions, with_given
 from ci_tasks.cli.options import (
     BASE,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ci_tasks.agent.codec import encode
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import EVENTS, HOST_OF_RUN, JSON, ONE_RUN, ONLY, RUN, number, switch, text
 from ci_tasks.cli.output import for_programs, people_read_stderr, print_json, print_record
 

@@ -6,9 +6,10 @@ All of it can be wrong by now: the host says so, and then it is asked again. It 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_record, write_record
 from ci_tasks.config import HostSpec
 

@@ -11,7 +11,8 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 DEFAULT_PORT = 22
 

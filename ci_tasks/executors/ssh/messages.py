@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked
 from ci_tasks.executors.ssh.auth import SSHKeys
 from ci_tasks.executors.ssh.known_hosts import DEFAULT_PORT, HostKey, KnownHostEntry, KnownHostsLookup

@@ -12,9 +12,10 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ci_tasks import debug_log
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import ConfigError, UsageError
 
 FILE_VARIABLE = "CI_TASKS_SSH_CONFIG"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.coverage.training import TrainingLaunch
 
 SCRIPTS = "scripts/models/{}.sh"

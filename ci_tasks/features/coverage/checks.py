@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.coverage.training import TrainingLaunch
 from ci_tasks.recorder.records import NONE, AssertionSite, Recording
 

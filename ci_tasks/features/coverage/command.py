@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from functools import partial
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import REPO, REV, WORKFLOW, switch, text
 from ci_tasks.cli.output import print_json
 

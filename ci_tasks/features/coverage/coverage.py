@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ci_tasks.agent.codec import encode
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.coverage.architecture import Read
 from ci_tasks.features.coverage.facts import E2E, RowFacts, facts
 from ci_tasks.recorder.records import Recording, shell_split

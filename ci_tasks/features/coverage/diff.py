@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.coverage.coverage import CheckoutCoverage, CoveredTest
 from ci_tasks.features.coverage.describe import parts
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.coverage.architecture import ModelArchitecture, Read, architecture
 from ci_tasks.features.coverage.checks import CheckSummary, checked
 from ci_tasks.features.coverage.features import disaggregated_prefill, features

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.coverage.checks import ASSERTS, IN_RUN, SMOKE, UNIT
 from ci_tasks.features.coverage.coverage import CheckoutCoverage, LabelCoverage
 from ci_tasks.features.coverage.facts import E2E, RowFacts

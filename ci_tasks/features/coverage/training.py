@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.suites.slime_helpers import commands_of
 from ci_tasks.recorder.records import LaunchCall, Recording, Value, shell_split
 

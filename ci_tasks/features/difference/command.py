@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import JSON, ONE_RUN, REPO, positional, switch, text
 from ci_tasks.cli.output import print_json
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.git import GitError
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.errors import UsageError

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import FailureEvidence, Triage
 from ci_tasks.results.metrics import Series
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.queries import parse_json_object, python_query
 from ci_tasks.features.doctor.check_results import FAULT, WARNING, CheckResult, fault, ok, unknown

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ci_tasks.agent.gpus import lock_files as locks
 from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.gpus.request import PATTERN
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.executors.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_files, lock_holders
 from ci_tasks.executors.queries import list_value, parse_json_object
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, warning

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.gpus.nvidia_smi import Gpu
 from ci_tasks.agent.gpus.xids import bus_id
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, unknown, warning

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.given_options import OverlayOptions
 from ci_tasks.cli.options import (
     BASE,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError
 from ci_tasks.features.lint.lint_finding import RULES, LintFinding
 

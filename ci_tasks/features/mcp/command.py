@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import HOST, REPO, repeatable, switch
 from ci_tasks.errors import UsageError
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import JSON, LABEL, ONLY, switch, text
 from ci_tasks.cli.output import print_json
 from ci_tasks.errors import UsageError

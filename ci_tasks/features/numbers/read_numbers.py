@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_record, write_record
 from ci_tasks.features.difference.read_run import read_log_series
 from ci_tasks.features.numbers.bands import MOST_RUNS, thinned

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 # Quantities beside the metrics that a log has by step.
 SECONDS, MEMORY = "seconds", "GPU memory, MiB"

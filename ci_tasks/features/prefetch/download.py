@@ -9,11 +9,11 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Protocol
 
 from ci_tasks.agent.containers.docker_argv import DockerRun
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.executors.executor import Executor, PreparedRow, RunState, Say
 from ci_tasks.features.prefetch.hub_errors import RepoSnapshot
 from ci_tasks.features.prefetch.inventory import cache_name

@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.prefetch.repositories import CACHE, FILES, KINDS, MAIN, MODEL, HubRepository
 from ci_tasks.recorder.records import UNKNOWN
 

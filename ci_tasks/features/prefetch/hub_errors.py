@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 UNAUTHORISED = "unauthorised"  # 401: no token, or one that is not accepted
 GATED = "gated"  # 403: the token's owner has no access

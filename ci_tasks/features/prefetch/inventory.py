@@ -7,9 +7,10 @@ import json
 import posixpath
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.executors.queries import parse_json_object, python_query
 from ci_tasks.features.prefetch.hub_errors import DENIED, FULL, HubError, HubFile, HubRefusal, RepoSnapshot

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.given_options import GivenOptions
 from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, REPO, REV, WORKFLOW, switch
 

@@ -6,13 +6,14 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.agent.files import content_of
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_json
 from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.recorder.records import READ, RECORDED
 
 MODEL, DATASET = "model", "dataset"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.features.prefetch.detection import hub_requirements
 from ci_tasks.features.prefetch.report import UnresolvedInRows

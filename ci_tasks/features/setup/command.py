@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import EVENTS, JSON, REPO, WORKFLOW, number, switch, text
 from ci_tasks.cli.output import for_programs, print_json
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config, Override
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.executors.local_executor import LocalExecutor

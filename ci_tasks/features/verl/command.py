@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import (
     BUILD,
     DETACH,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ci_tasks.agent.codec import from_json, to_json
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.records import Checkout
 

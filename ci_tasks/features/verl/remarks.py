@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.features.verl.levels.script import command
 from ci_tasks.given_values import OverlaySource

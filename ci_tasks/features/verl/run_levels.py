@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.tree_pair import copy_side_by_side, unlike_disk
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.report.html.templates import template
 from ci_tasks.report.html.words import number, ticks
 

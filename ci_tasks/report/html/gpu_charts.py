@@ -4,8 +4,8 @@ table."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuSample
 from ci_tasks.records import GpuPeaks, GpuUse
 from ci_tasks.report.html.templates import template

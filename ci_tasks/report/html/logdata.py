@@ -10,7 +10,8 @@ import base64
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 LIMIT = 200_000_000  # bytes of one log
 TOTAL = 400_000_000  # bytes of all logs of a page

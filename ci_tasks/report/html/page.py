@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from markupsafe import Markup
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import PLANNED, RUNNING, RunRecord, overall
 from ci_tasks.report.html import sections
 from ci_tasks.report.html.curves import Curve, figures

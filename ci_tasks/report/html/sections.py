@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import some
 from ci_tasks.records import Checkout, Deviation, RunEnvironment, RunRecord, Triage
 from ci_tasks.report.html.timeline import Bar

@@ -7,13 +7,13 @@ import base64
 import functools
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from ci_tasks import resources
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable
 from ci_tasks.report.html.words import SYMBOLS, number
 

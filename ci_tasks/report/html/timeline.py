@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Event
 from ci_tasks.report.html.templates import template
 from ci_tasks.report.html.words import clock, time_step

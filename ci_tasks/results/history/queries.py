@@ -9,10 +9,11 @@ import os
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ci_tasks.agent.codec import from_json
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.records import BLOCKED, FAILED, INSTALLING, PASSED, PLANNED, PREPARING, RowTally, RunRecord
 from ci_tasks.results import store

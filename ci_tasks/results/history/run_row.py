@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, fields, replace
 from datetime import datetime
 from typing import Any
 
 from ci_tasks.agent.codec import encode, from_json
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import UNFINISHED, RunEnvironment, RunRecord
 
 STAMP = len("20260101-120000")

@@ -11,7 +11,8 @@ How `if:` gets its implicit success() is learnt from actions/runner's C# source 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 from .functions import FUNCTIONS, STATUS_FUNCTIONS, FunctionError
 from .nodes import Binary, Call, Context, ExpressionError, Index, Literal, Node, Property, Unary, Wildcard

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 from .values import Value, as_number, fold, is_primitive, kind, loose_equal, to_string
 

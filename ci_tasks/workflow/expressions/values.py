@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | Unknown | None"
 

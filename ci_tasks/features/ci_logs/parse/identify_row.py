@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob, RecoveredStep
 from ci_tasks.features.ci_logs.parse.row_candidates import RowCandidate, shortened_name

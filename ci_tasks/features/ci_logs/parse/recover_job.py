@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.ci_logs.parse.checkout_parser import CheckoutParser, pull_request_of
 from ci_tasks.features.ci_logs.parse.image_pulls import with_tag
 from ci_tasks.features.ci_logs.parse.machine_parser import MachineParser

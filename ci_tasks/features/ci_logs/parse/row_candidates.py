@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.workflow import rows as expanded

@@ -18,11 +18,12 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
 from typing import NamedTuple
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable
 
 UNKNOWN_STEP = "UNKNOWN STEP"

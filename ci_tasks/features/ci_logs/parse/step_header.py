@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.ci_logs.parse.log_text import CYAN, printable_text, script_line
 
 TITLE = b"##[group]Run "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.ci_logs.parse.checkout_parser import CheckoutParser
 from ci_tasks.features.ci_logs.parse.image_pulls import ImagePullParser
 from ci_tasks.features.ci_logs.parse.log_text import printable_text

@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.features.ci_logs.sources import github_records as records
 from ci_tasks.features.ci_logs.sources.github_client import GitHubClient

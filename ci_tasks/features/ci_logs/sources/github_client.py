@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -13,6 +12,7 @@ from urllib3.exceptions import InvalidHeader
 from urllib3.util import Retry
 
 from ci_tasks import __version__
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
 from ci_tasks.features.ci_logs.sources import http_errors
 from ci_tasks.features.ci_logs.sources.github_records import text_at

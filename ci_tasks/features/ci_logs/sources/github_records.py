@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 FAILED = ("failure", "timed_out")
 INCONCLUSIVE = ("cancelled", "skipped", "neutral", "action_required", "stale")

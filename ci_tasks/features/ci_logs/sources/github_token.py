@@ -6,9 +6,10 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ci_tasks import known_secrets
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError
 from ci_tasks.features.ci_logs.sources.github_url import GitHubUrl
 

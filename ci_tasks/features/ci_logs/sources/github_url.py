@@ -5,9 +5,9 @@ request. Pure.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError
 
 GITHUB = "github.com"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from requests import exceptions
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
 
 EXPIRED_HINT = "re-run the job there, or --log FILE if somebody saved its log"

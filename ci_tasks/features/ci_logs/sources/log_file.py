@@ -11,11 +11,11 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import BinaryIO
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.features.ci_logs.sources import run_zip, temporary_copy
 from ci_tasks.features.ci_logs.sources.bounded_lines import bounded_lines

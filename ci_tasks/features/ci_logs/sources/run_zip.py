@@ -12,10 +12,10 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import BinaryIO
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError, some
 from ci_tasks.features.ci_logs.sources.bounded_lines import BOM
 from ci_tasks.features.ci_logs.sources.temporary_copy import MAX_LOG_BYTES, too_large

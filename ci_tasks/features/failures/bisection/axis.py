@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.commits import Commit, CommitHistory
 from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph

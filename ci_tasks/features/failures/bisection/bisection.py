@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import EXIT_CANCELLED, Blocked, UsageError
 from ci_tasks.features.failures.bisection import report, strategy
 from ci_tasks.features.failures.bisection.axis import Point, SearchRange

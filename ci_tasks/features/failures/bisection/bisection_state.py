@@ -11,10 +11,11 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 
 from ci_tasks.agent.codec import RecordError, encode, from_json
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import write_json
 from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.bisection.observations import Observation

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.commits import Commit
 from ci_tasks.features.failures.bisection import report
 from ci_tasks.features.failures.bisection.axis import PACKAGES, Change, SearchRange, along_changes

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, variance
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.bisection.observations import FAIL, PASS, Observation
 from ci_tasks.results.student import welch

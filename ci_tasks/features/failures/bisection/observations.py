@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 PASS, FAIL, BLOCKED, MISSING = "pass", "fail", "blocked", "missing"
 BEFORE_GOOD = -1  # the position of all that is older than the good end

@@ -11,9 +11,10 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.bisection.axis import Change
 from ci_tasks.features.failures.bisection.environments import ChangedEnvironment, checked, run_named

@@ -9,10 +9,10 @@ be made first, and none is ever final.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from math import exp, log
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 from ci_tasks.features.failures.bisection.observations import RunCounts
 

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from urllib.parse import urljoin
 
 import requests
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked, UsageError
 
 _MANIFESTS = ", ".join(

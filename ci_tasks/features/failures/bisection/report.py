@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable
 from ci_tasks.features.failures.bisection.axis import COMMIT, OVERLAY, SUBMODULE, Point, SearchRange
 from ci_tasks.features.failures.repeats.report import runs as runs

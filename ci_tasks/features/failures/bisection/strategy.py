@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, log
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 from ci_tasks.features.failures.bisection.commit_selection import max_information, select_commits
 from ci_tasks.features.failures.bisection.observations import Observation, RunCounts, count_runs, most_frequent_failure

@@ -12,9 +12,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.revision import default_base, resolve_base
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, UsageError

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.repeats.outcomes import (
     MAX_INCONCLUSIVE,
     OutcomeCounts,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.results.student import welch
 

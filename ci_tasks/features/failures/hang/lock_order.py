@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.hang.stacks import Stack, StackFrame
 
 Key = tuple[str, str]  # the file, and the name of the lock there

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from ci_tasks.agent.hang.facts import NATIVE, PROBE, HangFacts, OpenFile, ProcessFacts, ThreadFacts
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.hang.lock_order import NO_LOCKS, LockUse, lock_use
 from ci_tasks.features.failures.hang.stacks import Stack, read_faulthandler, read_py_spy
 from ci_tasks.features.failures.hang.waits import UNKNOWN, Wait, is_library, wait_of

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 _LAUNCHED = re.compile(r"has launched up to operation (\d{1,18}) -- GPU \d{1,4} managed by process (\d{1,10})")
 _HEAD = re.compile(r"different (\w{1,40}) operation counts")

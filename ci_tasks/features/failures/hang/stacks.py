@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 MAX_TEXT = 1 << 22
 _THREADS, _FRAMES = 2000, 300

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ci_tasks.agent.hang.facts import ThreadFacts
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.hang.stacks import Stack, StackFrame
 
 COLLECTIVE, GPU, BARRIER, LOCK, PROCESS_LOCK, IMPORT = "collective", "gpu", "barrier", "lock", "process lock", "import"

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.executor import CodeSnapshot, Executor, OpenExecutor, Say

@@ -7,10 +7,11 @@ cloned once, and whoever edits the checkout meanwhile does not change what runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Protocol
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.executors.executor import OpenExecutor

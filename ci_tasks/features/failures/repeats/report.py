@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable, some
 from ci_tasks.features.failures.repeats.outcomes import OutcomeCounts
 from ci_tasks.records import Checkout

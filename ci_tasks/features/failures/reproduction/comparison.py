@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage.signature import ROOTS, SCRATCH, is_specific, stable
 from ci_tasks.records import FailureEvidence, Triage
 

@@ -12,8 +12,8 @@ nothing but blocked, lost, cancelled              blocked            125
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.features.failures.reproduction.comparison import ALIKE, SAME, Comparison, Difference, compare
 from ci_tasks.records import BLOCKED as STATUS_BLOCKED

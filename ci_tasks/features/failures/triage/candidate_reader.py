@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage import log_prefixes as lines
 from ci_tasks.features.failures.triage.log_prefixes import PrefixedLine
 from ci_tasks.features.failures.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, SYMPTOM, WRAPPER, Rule, Rules

@@ -6,8 +6,8 @@ import itertools
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage.signature import ROOTS, SCRATCH, is_of_code, name_without_ids, stable
 from ci_tasks.features.failures.triage.tracebacks import TracebackFrame
 from ci_tasks.records import FailureEvidence

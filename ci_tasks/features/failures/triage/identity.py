@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage.candidate_reader import LAST, PLAIN, Candidate
 from ci_tasks.features.failures.triage.evidence import FailureLines, evidence_of
 from ci_tasks.features.failures.triage.log_prefixes import read

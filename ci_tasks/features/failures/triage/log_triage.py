@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage.candidate_reader import LAST, Candidate, CandidateReader
 from ci_tasks.features.failures.triage.certainty import blame_features, blamed_group, confidence_features
 from ci_tasks.features.failures.triage.features import CandidateList

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.triage.candidate_reader import LAST, Candidate
 from ci_tasks.features.failures.triage.features import CandidateList, Features, features, features_of_none
 from ci_tasks.features.failures.triage.rules import ROOT, WRAPPER, Rules

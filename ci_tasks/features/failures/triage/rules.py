@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ci_tasks import resources
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 
 ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS = "root", "symptom", "wrapper", "noise", "success", "progress"

@@ -4,7 +4,9 @@ chained."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 HEADER = "Traceback (most recent call last)"
 _HEADERS = (HEADER, f"Exception Group {HEADER}")

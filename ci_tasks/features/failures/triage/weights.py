@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 _TABLES = ("ranking", "blocked", "confidence")
 

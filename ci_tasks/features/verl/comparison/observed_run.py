@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import fmean
 from typing import Any
 
 from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.comparison.sequential_test import Points
 from ci_tasks.features.verl.judge.hooked_training import RoleSettings, hooked_training, with_hooks
 from ci_tasks.features.verl.judge.learning_signal import series

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.comparison import sequential_test as test
 from ci_tasks.features.verl.comparison.observed_run import BASE, CANDIDATE, ObservedRun
 from ci_tasks.features.verl.comparison.sequential_test import PairScore, SequentialDecision

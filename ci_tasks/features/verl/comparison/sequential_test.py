@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, stdev
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.results.student import student_tails
 
 ERROR = 0.05

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.failure_stages import WRONG_PATH
 from ci_tasks.features.verl.judge.log_records import DRIVER, WORKER, RunFacts
 from ci_tasks.features.verl.judge.process_evidence import evidence_of, import_criteria

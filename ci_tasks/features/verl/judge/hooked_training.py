@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ci_tasks.agent.probe.records import ProcessEvidence, RunEvidence
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.hook_records import (
     AppliedPeft,
     BuiltModel,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.resolved_settings import parse_override
 from ci_tasks.features.verl.levels.levels import SETTINGS, Training
 

@@ -7,8 +7,10 @@ import ast
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 _MOST_LINES, _MOST_CHARS = 20_000, 2_000_000  # verl prints about 1,000 lines
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")

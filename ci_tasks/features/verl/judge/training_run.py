@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.failure_stages import DENSE_MODEL, UNCLEAR, FailureLocation, locate_failure
 from ci_tasks.features.verl.judge.hooked_training import HookedTraining
 from ci_tasks.features.verl.judge.log_records import LoggedFailure, QuotedLine, TrainingFacts

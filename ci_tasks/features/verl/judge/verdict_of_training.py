@@ -4,9 +4,10 @@ environment is the reason for that, Not proven otherwise."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ci_tasks.agent.probe.records import RunEvidence
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge import learning_signal
 from ci_tasks.features.verl.judge.checkpoint_criteria import SAME
 from ci_tasks.features.verl.judge.failure_stages import stage_of_reason

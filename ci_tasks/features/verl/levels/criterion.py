@@ -8,7 +8,8 @@ is not proven otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from ci_tasks.agent.quick_dataclass import dataclass
 
 SHOWN, CONTRADICTED, NOT_SEEN = "shown", "contradicted", "not seen"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training
 from ci_tasks.features.verl.levels.script import render
 from ci_tasks.workflow.model import Container, Job, Step, Workflow

@@ -7,8 +7,9 @@ level above 0 begins with level 0, since the guide says to start there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError
 
 WRAPPER = "tests/special_e2e/run_ppo_trainer_megatron.sh"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from ci_tasks.agent.codec import JSON_SCHEMA
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.levels.criterion import Criterion
 
 PASS, FAIL, BLOCKED, SKIPPED, NOT_REQUESTED = "Pass", "Fail", "Blocked", "Skipped", "Not requested"

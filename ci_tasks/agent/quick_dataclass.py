@@ -1,0 +1,104 @@
+"""`dataclass` as the standard library's, for a tenth of its time: a command loads hundreds of classes and uses few.
+
+The standard library writes and compiles five methods for each class. Here all classes share these methods but for
+`__init__`, which is compiled when the first instance is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import MISSING, FrozenInstanceError
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
+
+_keys: Dict[type, Callable[[Any], Any]] = {}
+
+
+def _make(cls: type, frozen: bool, options: Dict[str, bool]) -> type:
+    cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library takes a while to write a signature there
+    dataclasses.dataclass(init=False, repr=False, eq=False, **options)(cls)
+    shared: Dict[str, Any] = {"__init__": _first_init(cls, frozen), "__repr__": _repr, "__eq__": _eq, "__hash__": None}
+    if frozen:
+        shared.update(__hash__=_hash, __setattr__=_refuse_set, __delattr__=_refuse_delete)
+    own = dict(vars(cls))
+    for name, method in shared.items():
+        if own.get(name) is None:  # a class with an __eq__ of its own has None as its __hash__
+            setattr(cls, name, method)
+    return cls
+
+
+def _first_init(cls: Any, frozen: bool) -> Callable[..., None]:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        cls.__init__ = _compiled_init(cls, frozen)
+        cls.__init__(self, *args, **kwargs)
+
+    return __init__
+
+
+def _compiled_init(cls: type, frozen: bool) -> Any:
+    parameters: List[str] = []
+    keywords: List[str] = []
+    body: List[str] = []
+    names: Dict[str, Any] = {"_set_": object.__setattr__, "_missing_": MISSING}
+    for field in dataclasses.fields(cls):
+        name = value = field.name
+        names[f"_default_{name}"] = field.default
+        if field.default_factory is not MISSING:
+            names[f"_new_{name}"] = field.default_factory
+            value = f"{name} if {name} is not _missing_ else _new_{name}()" if field.init else f"_new_{name}()"
+        elif not field.init:
+            continue  # its default is the attribute of the class
+        if field.init:
+            is_required = field.default is MISSING and field.default_factory is MISSING
+            keyword_only = getattr(field, "kw_only", False)  # of Python 3.10
+            (keywords if keyword_only else parameters).append(name if is_required else f"{name}=_default_{name}")
+        body.append(f"_set_(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+    if hasattr(cls, "__post_init__"):
+        body.append("self.__post_init__()")
+    signature = ", ".join(["self", *parameters, *(["*", *keywords] if keywords else [])])
+    exec(f"def __init__({signature}):\n " + "\n ".join(body or ["pass"]), names)
+    names["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
+    return names["__init__"]
+
+
+def _repr(self: Any) -> str:
+    shown = [f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr]
+    return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _eq(self: Any, other: object) -> Any:
+    return _key(self) == _key(other) if other.__class__ is self.__class__ else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(_key(self))
+
+
+def _key(instance: Any) -> Any:
+    """The values that are compared."""
+    get = _keys.get(instance.__class__)
+    if get is None:
+        names = [field.name for field in dataclasses.fields(instance) if field.compare]
+        get = _keys[instance.__class__] = attrgetter(*names) if len(names) > 1 else _tuple_getter(names)
+    return get(instance)
+
+
+def _tuple_getter(names: List[str]) -> Callable[[Any], Tuple[Any, ...]]:
+    return lambda instance: tuple(getattr(instance, name) for name in names)
+
+
+def _refuse_set(self: object, name: str, value: object) -> None:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_delete(self: object, name: str) -> None:
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls=None, *, frozen=False, **options):
+        """Without slots, order, InitVar and a field's own `hash`."""
+        return _make(cls, frozen, options) if cls is not None else lambda made: _make(made, frozen, options)
