@@ -126,6 +126,16 @@ def some(names: Sequence[str], most: int = _MOST_NAMES, separator: str = ", ") -
     return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def truncated(text: str, longest: int) -> str:
+    """`text` without its end where it has more than `longest` characters."""
+    return text if len(text) <= longest else f"{text[: max(0, longest - 1)]}…"
+
+
 def shortened(text: str, longest: int) -> str:
     """`text` without its middle where it has more than `longest` characters; only long words are cut."""
     if len(text) <= longest:
@@ -142,3 +152,8 @@ def shortened(text: str, longest: int) -> str:
 def printable(text: str) -> str:
     """`text` without control characters: text from elsewhere, such as a job's name, must not move the cursor."""
     return _CONTROL.sub("�", text)
+
+
+def one_line(text: str) -> str:
+    """`text` as a cell of a table or a line of a list, which text from elsewhere must not break."""
+    return printable(" ".join(text.split()))

@@ -13,6 +13,7 @@ from dataclasses import field
 from math import inf
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import counted
 from ci_tasks.planning.load import HostLoad, WaitingRow, prior
 
 # Seconds that count against a host without the row's image or the code. To pull tens of gigabytes takes minutes, but
@@ -198,10 +199,6 @@ def _about(seconds: float) -> str:
     return f"about {round(seconds / 60)} min" if seconds < 100 * 60 else f"about {seconds / 3600:.1f} h"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def _impossible(row: WaitingRow, loads: Sequence[HostLoad]) -> str:
     allowed = [load for load in loads if row.hosts is None or load.name in row.hosts]
     if not allowed:
@@ -209,7 +206,7 @@ def _impossible(row: WaitingRow, loads: Sequence[HostLoad]) -> str:
     able = [load for load in allowed if load.gpus >= row.gpus]
     if not able:
         largest = max(allowed, key=lambda load: load.gpus)
-        return f"it needs {_count(row.gpus, 'GPU')}; the largest host it may use, {largest.name}, has {largest.gpus}"
+        return f"it needs {counted(row.gpus, 'GPU')}; the largest host it may use, {largest.name}, has {largest.gpus}"
     down = [load.name for load in able if not load.up]
     if down:
         return f"{', '.join(down)} {'is' if len(down) == 1 else 'are'} down, and no other host can take it"
@@ -220,7 +217,7 @@ def _why_here(row: WaitingRow, host: _Host) -> str:
     name, missing = host.load.name, host.missing(row)
     if host.load.queues:
         return f"{name} has a queue of its own"
-    why = f"{name} has {host.gpus} of {_count(host.load.gpus, 'GPU')} free, and it needs {row.gpus}"
+    why = f"{name} has {host.gpus} of {counted(host.load.gpus, 'GPU')} free, and it needs {row.gpus}"
     if not row.gpus:
         why = f"{name} has a free slot, and it needs no GPU"
     if missing:
@@ -230,13 +227,13 @@ def _why_here(row: WaitingRow, host: _Host) -> str:
     if host.load.speed != 1:
         why += f"; rows take about {1 / host.load.speed:.2g} times as long there as elsewhere"
     if host.next is not None and row.gpus:
-        gets = f"which gets its {_count(host.next.gpus, 'GPU')} in {_about(host.next_start)}"
+        gets = f"which gets its {counted(host.next.gpus, 'GPU')} in {_about(host.next_start)}"
         why += f"; it does not delay {host.next.name}, {gets}"
     return why
 
 
 def _why_queued(row: WaitingRow, load: HostLoad) -> str:
-    held = f"others hold {load.held} of {_count(load.gpus, 'GPU')} of {load.name}"
+    held = f"others hold {load.held} of {counted(load.gpus, 'GPU')} of {load.name}"
     return f"{held}, and no row of ours uses any: it waits there for its {row.gpus}"
 
 
@@ -247,8 +244,8 @@ def _why_next(row: WaitingRow, host: _Host) -> str:
             return f"it cannot run beside {other.name} on {load.name} ({', '.join(shared)}); {turn}"
     if host.gpus < row.gpus:
         held = f", with {load.held} held by others" if load.held else ""
-        return f"it needs {_count(row.gpus, 'GPU')}, and {load.name} has {host.gpus} free{held}; {turn}"
-    return f"{load.name} runs {_count(load.slots, 'row')} at once; {turn}"
+        return f"it needs {counted(row.gpus, 'GPU')}, and {load.name} has {host.gpus} free{held}; {turn}"
+    return f"{load.name} runs {counted(load.slots, 'row')} at once; {turn}"
 
 
 def _why_delays(row: WaitingRow, host: _Host) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.cells import cell_len
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import printable
+from ci_tasks.errors import one_line, printable
 from ci_tasks.report.fleet import FREE, OTHERS, Holder, cells, share
 from ci_tasks.report.layout import GAP, narrowest, without_middle
 
@@ -182,7 +182,7 @@ def _rows(rows: Sequence[RowProgress], max_rows: int, width: int, *, several_hos
         }
         table.add_row(
             *(Text(column[number], styles.get(head, "")) for head, column in cells.items()),
-            *([Text(without_middle(_one_line(tried + progress.note), room - widths["ROW"]), _QUIET)] if noted else []),
+            *([Text(without_middle(one_line(tried + progress.note), room - widths["ROW"]), _QUIET)] if noted else []),
         )
     if hidden:
         table.add_row(*(Text(hidden if head == "ROW" else "", _QUIET) for head in cells))
@@ -240,7 +240,7 @@ def _standing(host: HostProgress, drawn: Sequence[str], rows: int) -> str:
     """What the cells do not say: that it is away, how many rows it has, what it does."""
     gpus = share(drawn) if host.gpus is not None else "GPUs not known" if host.up else ""
     count = f"{rows} row{'' if rows == 1 else 's'}" if rows else ""
-    parts = ("" if host.up else "away", _one_line(host.note), gpus, count)
+    parts = ("" if host.up else "away", one_line(host.note), gpus, count)
     return "; ".join(word for word in parts if word)
 
 
@@ -276,8 +276,3 @@ def _counts(rows: Sequence[RowProgress]) -> str:
 
 def _urgency(progress: RowProgress) -> int:
     return _URGENCY.get(progress.state, len(_ORDER))
-
-
-def _one_line(text: str) -> str:
-    """Several lines would break the table's height, and control characters its width."""
-    return " ".join(printable(text).split())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ci_tasks.errors import printable
+from ci_tasks.errors import one_line, printable, truncated
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.report.hang import hang_groups
 from ci_tasks.report.outcome import verdict
@@ -18,7 +18,6 @@ from ci_tasks.report.table import (
     duration_of,
     evidence_of,
     gpu_sentences,
-    one_line,
     reason_with_attempts,
     rows_by_deviation,
 )
@@ -49,8 +48,7 @@ def render(name: str, records: Sequence[RunRecord]) -> str:
 
 def cell(text: object) -> str:
     """Text on one line that markdown leaves as it is."""
-    line = one_line(printable(str(text)))
-    line = line if len(line) <= _CELL else line[: _CELL - 1] + "…"
+    line = truncated(one_line(str(text)), _CELL)
     return _SPECIAL.sub(lambda match: f"&#{ord(match[0])};", _CALLS.sub(rf"\1{_NO_WIDTH}", line))
 
 

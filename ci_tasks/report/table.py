@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from ci_tasks.errors import shortened, some
+from ci_tasks.errors import counted, one_line, shortened, some
 from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Deviation, Evidence, GpuUse, RunRecord
 from ci_tasks.report.layout import columns, without_middle
 from ci_tasks.results.triage import NOTHING, UNKNOWN
@@ -236,13 +236,13 @@ def _gpus(row: Row) -> str:
 def evidence(counts: Evidence) -> str:
     parts = []
     if counts.kind in ("junit", "pytest", "unittest"):
-        parts.append(f"{counts.tests} test{'' if counts.tests == 1 else 's'}")
+        parts.append(counted(counts.tests, "test"))
     if counts.failures:
         parts.append(f"{counts.failures} failed")
     if counts.skipped:
         parts.append(f"{counts.skipped} skipped")
     if counts.steps:
-        parts.append(f"{counts.steps} metric line{'' if counts.steps == 1 else 's'}")
+        parts.append(counted(counts.steps, "metric line"))
     if counts.kind == "script":
         parts.append("script ran")
     return ", ".join(parts) or "-"
@@ -256,11 +256,6 @@ def duration_of(record: RunRecord) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def one_line(text: str) -> str:
-    """Scripts and messages of several lines would break the table."""
-    return " ".join(text.split())
 
 
 def _short(text: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ci_tasks.agent.probe.records import ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Overlay, ProbeOverlay
+from ci_tasks.errors import some
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, Deviation, RunRecord
 from ci_tasks.results.log_lines import visible
 
@@ -110,8 +111,7 @@ def _built_files(text: str) -> str:
     files = [match for match in map(_BUILT.fullmatch, lines) if match]
     if not lines:
         return "no file"
-    shown = ", ".join(f"{_text(match[2])} (sha256 {match[1][:12]})" for match in files[:_MAX_FILES])
-    shown += f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
+    shown = some([f"{_text(match[2])} (sha256 {match[1][:12]})" for match in files], _MAX_FILES)
     return ", and ".join(filter(None, [shown, "what could not be read" if len(files) < len(lines) else ""]))
 
 

@@ -26,6 +26,7 @@ from ci_tasks.agent.probe.records import (
 )
 from ci_tasks.agent.records import Deviation, DockerInvocation, RunDescription
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.errors import truncated
 from ci_tasks.records import ProbeSummary, RankMemory, RunEnvironment
 from ci_tasks.results.log_lines import visible
 
@@ -182,7 +183,7 @@ def conflicts(evidence: RunEvidence) -> Iterator[str]:
     watched = {module.name for process in evidence.processes for module in process.imports} - set(_FRAMEWORKS)
     for name, places in origins.items():
         if len(places) > 1 and name in watched:
-            yield _cut(f"{name}: {' and '.join(places)}")
+            yield truncated(f"{name}: {' and '.join(places)}", _MAX_TEXT)
 
 
 # -- what a suite's hooks noted ----------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ def hook_records(evidence: RunEvidence, hook: str, kind: str, record: type[T]) -
 def _hook_failures(evidence: RunEvidence) -> list[str]:
     failures = (event for process in evidence.processes for event in process.hook_events if event.failure)
     texts = (f"{event.hook}: {event.failure}".encode("utf-8", "replace") for event in failures)
-    return list(dict.fromkeys(_cut(visible(text)) for text in texts))[:_MAX_SHOWN]
+    return list(dict.fromkeys(truncated(visible(text), _MAX_TEXT) for text in texts))[:_MAX_SHOWN]
 
 
 # -- failures and memory -----------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ def exception_text(process: ProcessEvidence, failure: NotedException) -> str:
     frame = first.frames[-1] if first.frames else None
     place = f" ({frame.file.rpartition('/')[2]}:{frame.line} in {frame.function})" if frame else ""
     text = f"{', '.join(who)}: {kind}" + (f": {message}" if message else "")
-    return _cut(text, _MAX_TEXT - len(place)) + place
+    return truncated(text, _MAX_TEXT - len(place)) + place
 
 
 def _place_name(failure: NotedException) -> str:
@@ -280,7 +281,3 @@ def _not_seen(evidence: RunEvidence | None, calls: Iterable[DockerInvocation]) -
 
 def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _cut(text: str, length: int = _MAX_TEXT) -> str:
-    return text if len(text) <= length else text[: max(0, length - 1)] + "…"

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from ci_tasks.errors import printable
+from ci_tasks.errors import one_line
 from ci_tasks.features.difference.causes import RULE
 from ci_tasks.features.difference.diff_runs import SideBySide
 from ci_tasks.features.difference.outputs import FAILURE
@@ -23,7 +23,7 @@ _HEAD = ("", "OLD", "NEW")
 
 def text(compared: SideBySide, width: int | None = None) -> list[str]:
     result = compared.difference
-    lines = [*_sides(compared), *paragraphs([_one_line(note) for note in result.notes], width), ""]
+    lines = [*_sides(compared), *paragraphs([one_line(note) for note in result.notes], width), ""]
     if result.outputs:
         lines += ["What came out differs:", "", *_outputs(result, width), ""]
     else:
@@ -33,17 +33,17 @@ def text(compared: SideBySide, width: int | None = None) -> list[str]:
     elif not result.not_seen:
         lines += ["Nothing that went in differs.", ""]
     if result.commits:
-        lines += ["Commits between them, newest first:", *(f"  {_one_line(commit)}" for commit in result.commits), ""]
+        lines += ["Commits between them, newest first:", *(f"  {one_line(commit)}" for commit in result.commits), ""]
     if result.causes:
         lines += [*paragraph(f"Likely causes, in this order: {RULE}.", width)]
         for number, cause in enumerate(result.causes, 1):
-            lines += paragraph(_one_line(f"{number}. {cause.axis}: {cause.why}"), width, "   ")
-            lines += [f"   to prove it: {_one_line(cause.proof)}"] if cause.proof else []
+            lines += paragraph(one_line(f"{number}. {cause.axis}: {cause.why}"), width, "   ")
+            lines += [f"   to prove it: {one_line(cause.proof)}"] if cause.proof else []
         lines.append("")
     elif result.outputs:
         lines += ["No input that was seen on both sides differs: what is not seen may, or the row is flaky.", ""]
-    lines += paragraph(_one_line(f"The same: {', '.join(result.same) or 'nothing that was seen'}"), width)
-    lines += paragraph(_one_line(f"Not seen: {'; '.join(result.not_seen)}"), width) if result.not_seen else []
+    lines += paragraph(one_line(f"The same: {', '.join(result.same) or 'nothing that was seen'}"), width)
+    lines += paragraph(one_line(f"Not seen: {'; '.join(result.not_seen)}"), width) if result.not_seen else []
     return lines
 
 
@@ -110,7 +110,7 @@ def _sides(compared: SideBySide) -> list[str]:
         [
             tuple(
                 map(
-                    _one_line,
+                    one_line,
                     (
                         word,
                         run.id,
@@ -131,14 +131,14 @@ def _outputs(result: RunDifference, width: int | None) -> list[str]:
     """A failure is a sentence: it stands below its side, numbers stand in columns."""
     sentences = [each for each in result.outputs if each.kind == FAILURE]
     body = [
-        tuple(map(_one_line, (_name(each), each.old, each.new, each.note)))
+        tuple(map(one_line, (_name(each), each.old, each.new, each.note)))
         for each in result.outputs
         if each not in sentences
     ]
     lines = columns(body, width, head=(*_HEAD, ""), names=[0]) if body else []
     for each in sentences:
         for word, said in (("old", each.old), ("new", each.new)):
-            lines += paragraph(f"failure, {word}: {_one_line(said)}", width, "  ")
+            lines += paragraph(f"failure, {word}: {one_line(said)}", width, "  ")
     return lines
 
 
@@ -153,21 +153,16 @@ def _inputs(result: RunDifference, width: int | None) -> list[str]:
 
 
 def _input(each: InputDifference) -> tuple[str, ...]:
-    return tuple(map(_one_line, (each.axis, each.name, each.old, each.new)))
+    return tuple(map(one_line, (each.axis, each.name, each.old, each.new)))
 
 
 def _name(each: OutputDifference) -> str:
     return f"{each.name} from step {each.step}" if each.step is not None else each.name
 
 
-def _one_line(text: str) -> str:
-    """What a job, a log or a record from elsewhere says must break no table and move no cursor."""
-    return printable(" ".join(text.split()))
-
-
 def _code(command: str) -> str:
     """Between more backticks than it has itself, or it would end there."""
-    line = _one_line(command)
+    line = one_line(command)
     ticks = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
     return f"{ticks}{line}{ticks}" if len(ticks) == 1 else f"{ticks} {line} {ticks}"
 
@@ -177,4 +172,4 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    return _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

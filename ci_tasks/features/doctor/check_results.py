@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import one_line
 from ci_tasks.report.layout import columns
 
 # A fault would block or break a row; a warning may; unknown is what could not be queried.
@@ -49,10 +50,10 @@ def lines(host: str, results: Sequence[CheckResult], width: int | None = None) -
     cells: list[tuple[str, ...]] = []
     topic = ""
     for result in sorted(results, key=table_position):
-        cells.append((f"  {result.status}", result.topic if result.topic != topic else "", _line(result.text)))
+        cells.append((f"  {result.status}", result.topic if result.topic != topic else "", one_line(result.text)))
         topic = result.topic
         if result.next_step:
-            cells.append(("", "", f"→ {_line(result.next_step)}"))
+            cells.append(("", "", f"→ {one_line(result.next_step)}"))
     return [host, *columns(cells, width)]
 
 
@@ -67,8 +68,3 @@ def summary(results: Sequence[CheckResult]) -> str:
     plural = {FAULT: "faults", WARNING: "warnings", UNKNOWN: "unknown"}
     parts = [f"{count} {status if count == 1 else plural[status]}" for status, count in counts.items() if count]
     return ", ".join(parts) or "no fault"
-
-
-def _line(text: str) -> str:
-    """Output of several lines would break the table."""
-    return " ".join(text.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ci_tasks.errors import counted
 from ci_tasks.features.numbers.result import Band, Drift, ExactComparison, RowNumbers
 from ci_tasks.report.layout import columns, paragraph
 
@@ -13,7 +14,7 @@ _MOST_BANDS = 12  # of a row that the terminal shows: of each metric the last st
 def text(rows: Sequence[RowNumbers], width: int | None = None) -> list[str]:
     lines: list[str] = []
     for row in rows:
-        runs = "1 run" if row.runs == 1 else f"{row.runs} runs"
+        runs = counted(row.runs, "run")
         lines += [f"{row.label} {row.row} on {row.kind}: {runs} passed, the newest is {row.newest}"]
         if row.accepted:
             lines += paragraph(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import some
 from ci_tasks.report.layout import columns, paragraph
 
 THERE, PARTLY, MISSING, FETCHED, NOT_KEPT = "there", "partly", "missing", "fetched", "not kept"
@@ -119,7 +119,7 @@ def text(report: PrefetchReport, width: int | None = None) -> list[str]:
     lines += ["", *(_mount(mount) for mount in report.mounts)] if report.mounts else []
     lines += _not_kept(report)
     for path in report.expected:
-        lines += ["", _path(path), f"  → asked for by {_first(path.where)}; no download of the test makes it"]
+        lines += ["", _path(path), f"  → asked for by {some(path.where, 1)}; no download of the test makes it"]
     if report.unresolved:
         lines += ["", "not known from the source alone:"]
         lines += [f"  {download.where}: {download.text}\n    {download.why}" for download in report.unresolved]
@@ -130,7 +130,7 @@ def _problems(report: PrefetchReport, width: int | None) -> list[str]:
     askers: dict[tuple[str, str], list[str]] = {}
     for line in report.repositories:
         if line.problem:
-            askers.setdefault((line.message, line.hint), []).append(_first(line.where))
+            askers.setdefault((line.message, line.hint), []).append(some(line.where, 1))
     lines: list[str] = []
     for (message, hint), places in askers.items():
         lines += ["", *paragraph(message, width), *paragraph(f"→ {hint}", width, "  ")]
@@ -180,10 +180,6 @@ def _path(path: PathStatus) -> str:
     if path.there is None:
         return f"{path.path} must be in the image: no mount of the container holds it"
     return f"{path.path} ({path.directory}) is {'there' if path.there else 'missing'}"
-
-
-def _first(where: Sequence[str]) -> str:
-    return where[0] + (f" and {len(where) - 1} more" if len(where) > 1 else "")
 
 
 def human(count: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ci_tasks.checkout.commits import commit_at, commits_between, pinned_commit
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError, printable
+from ci_tasks.errors import UsageError, printable, some
 from ci_tasks.features.failures.bisection import report, strategy
 from ci_tasks.features.failures.bisection.axis import (
     COMMIT,
@@ -33,9 +33,7 @@ from ci_tasks.features.failures.bisection.environments import changed_variables
 from ci_tasks.features.failures.bisection.metric import LEAST_RUNS, MetricRule, worse_of
 from ci_tasks.features.failures.bisection.packages import changed_packages
 from ci_tasks.features.failures.bisection.run_commits import RowUnderTest
-from ci_tasks.features.failures.bisection.strategy import (
-    BisectionGoal,
-)
+from ci_tasks.features.failures.bisection.strategy import BisectionGoal
 from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.results.history.queries import durations
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
@@ -189,6 +187,7 @@ def _row(source: CheckoutSource, options: BisectOptions) -> Row:
     chosen = [row for row in rows if row.row == options.only] or select(rows, options.only, options.label)
     names = [row.row for row in chosen]
     if len(names) != 1:
-        some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        raise UsageError(f"a bisection follows one row, and --only {options.only!r} means {len(names)}", hint=some)
+        raise UsageError(
+            f"a bisection follows one row, and --only {options.only!r} means {len(names)}", hint=some(names, 8)
+        )
     return chosen[0]

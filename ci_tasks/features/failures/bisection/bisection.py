@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import EXIT_CANCELLED, Blocked, UsageError
+from ci_tasks.errors import EXIT_CANCELLED, Blocked, UsageError, counted
 from ci_tasks.features.failures.bisection import report, strategy
 from ci_tasks.features.failures.bisection.axis import Point, SearchRange
 from ci_tasks.features.failures.bisection.bisection_state import BisectionState
@@ -101,7 +101,7 @@ class Bisection:
                 self._run_round(decision.positions)
         except KeyboardInterrupt:
             self.print_line(
-                f"interrupted after {report.runs(len(self.state.observations))}; the same command goes on from here"
+                f"interrupted after {counted(len(self.state.observations), 'run')}; the same command goes on from here"
             )
             return None
         return decision
@@ -164,7 +164,9 @@ class Bisection:
         ):
             self._show(observation, mark_text, number)
         if self.state.observations:
-            self.print_line(f"going on after {report.runs(len(self.state.observations))} of before ({self.state.path})")
+            self.print_line(
+                f"going on after {counted(len(self.state.observations), 'run')} of before ({self.state.path})"
+            )
 
     def _show(self, observation: Observation, mark_text: str, number: int) -> None:
         self.print_line(

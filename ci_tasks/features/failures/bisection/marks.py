@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import counted
 from ci_tasks.features.failures.bisection.observations import (
     BLOCKED,
     MISSING,
@@ -47,24 +48,20 @@ def mark(goal: BisectionGoal, observations: Sequence[Observation]) -> CommitMark
         alike = last.failure_kind and last.failure_kind in kinds
         return CommitMark(SKIP, f"{'the same kind, other evidence' if alike else 'another failure'}: {last.signature}")
     how = "fails" if bad else "fails as the bad end does"
-    return CommitMark(BAD, f"{how} ({here.fails} of {_times(here.valid)})")
+    return CommitMark(BAD, f"{how} ({here.fails} of {counted(here.valid, 'run')})")
 
 
 def _passed(here: CommitCounts, bad: bool, rate: float, *, has_target: bool) -> CommitMark:
     if bad and not here.fails:
-        return CommitMark(UNCLEAR, f"passes ({_times(here.valid)}, none of which failed)")
+        return CommitMark(UNCLEAR, f"passes ({counted(here.valid, 'run')}, none of which failed)")
     if here.fails:
-        return CommitMark(BAD, f"passes this time, fails in {here.fails} of {_times(here.valid)}")
+        return CommitMark(BAD, f"passes this time, fails in {here.fails} of {counted(here.valid, 'run')}")
     if not has_target:
-        return CommitMark(PROBABLY_GOOD, f"passes ({_times(here.valid)})")
+        return CommitMark(PROBABLY_GOOD, f"passes ({counted(here.valid, 'run')})")
     chance = (1 - rate) ** here.passes
     count = "1 pass" if here.passes == 1 else f"{here.passes} passes"
     why = f"{count}; with the culprit in it that would happen in {_percent(chance)}"
     return CommitMark(GOOD if round(chance, 2) <= _LITTLE else PROBABLY_GOOD, why)
-
-
-def _times(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _percent(share: float) -> str:

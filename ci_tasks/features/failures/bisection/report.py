@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import printable
+from ci_tasks.errors import counted, one_line, printable, some
 from ci_tasks.features.failures.bisection.axis import COMMIT, OVERLAY, SUBMODULE, Point, SearchRange
-from ci_tasks.features.failures.repeats.report import runs as runs
 from ci_tasks.report.timeline import duration
 
 _SHORT = 12
@@ -39,19 +38,18 @@ class Effort:
 def head(label: str, row: str, search: SearchRange, hosts: Sequence[str], earlier: int = 0) -> list[str]:
     """What is going to happen. `earlier` is how many runs up to the good end are on record."""
     good, bad = search.points[0], search.points[-1]
-    many = _count(len(search.points) - 1, search.noun)
+    many = counted(len(search.points) - 1, search.noun)
     where = f"row {printable(row)} of label {printable(label)}, on {', '.join(hosts)}"
     fixed = "" if search.axis == COMMIT else f", with commit {bad.sha[:_SHORT]}"
     if bad.changes:
-        names = ", ".join(change.name for change in bad.changes[:_MANY])
-        more = f" and {len(bad.changes) - _MANY} more" if len(bad.changes) > _MANY else ""
-        return [f"bisect: {many} that differ{fixed}: {printable(names)}{more}", where]
+        names = some([change.name for change in bad.changes], _MANY)
+        return [f"bisect: {many} that differ{fixed}: {printable(names)}", where]
     many += f" of {search.axis.replace(':', ' ')}" if search.axis.startswith((OVERLAY, SUBMODULE)) else ""
     return [
         f"bisect: {many} after {good.short} (good) up to {bad.short} (bad){fixed}",
         where,
         *(
-            [f"{runs(earlier)} of commits up to the good end on record tell how often it fails by chance"]
+            [f"{counted(earlier, 'run')} of commits up to the good end on record tell how often it fails by chance"]
             if earlier
             else []
         ),
@@ -62,23 +60,24 @@ def cost(steady_runs: int, seconds: float | None, hosts: int, *, is_set: bool = 
     """What it may cost, before it begins. `seconds` is what a run of this row took lately, if one is known; `is_set`:
     several changes may be needed together."""
     if is_set:
-        several = f"; each further one that is needed with it takes up to {runs(steady_runs)} more"
+        several = f"; each further one that is needed with it takes up to {counted(steady_runs, 'run')} more"
         return cost(steady_runs + 2, seconds, hosts) + several
     each = f", {duration(seconds)} each lately" if seconds is not None else ", no earlier run says how long each takes"
-    total = f": {duration(seconds * steady_runs / hosts)} on {_count(hosts, 'host')}" if seconds is not None else ""
-    return f"some {runs(steady_runs)} if it always fails, more if it is flaky{each}{total}"
+    total = f": {duration(seconds * steady_runs / hosts)} on {counted(hosts, 'host')}" if seconds is not None else ""
+    return f"some {counted(steady_runs, 'run')} if it always fails, more if it is flaky{each}{total}"
 
 
 def observation(number: int, point: Point, host: str, mark: str, run: str, seconds: float | None) -> str:
     """One run: of what, where, what that says and why."""
     took = f", {seconds:.0f} s" if seconds is not None else ""
     where = f" [{run}{took}]" if run else ""
-    return f"{number:>3}  {point.short}  {host:<{_HOST}}  {_line(mark)}{where}"
+    return f"{number:>3}  {point.short}  {host:<{_HOST}}  {one_line(mark)}{where}"
 
 
 def target(signature: str, fails: int, of: int, to_go: int) -> str:
     """What the bad end's failure is, and how many more runs it may take."""
-    return f"looking for: {_line(signature)} ({fails} of {runs(of)} of the bad end); some {runs(to_go)} to go"
+    seen = f"{fails} of {counted(of, 'run')} of the bad end"
+    return f"looking for: {one_line(signature)} ({seen}); some {counted(to_go, 'run')} to go"
 
 
 def culprit(
@@ -87,15 +86,15 @@ def culprit(
     """The commit or image that was found; `see` is a command that shows it."""
     before = f"{counts.fails_before} of {counts.runs_before}"
     commit = point.commit
-    about = [f"    {_line(commit.subject)}", f"    {_line(commit.author)}, {commit.date}"]
+    about = [f"    {one_line(commit.subject)}", f"    {one_line(commit.author)}, {commit.date}"]
     if point.image:
-        about = [f"    {_line(point.note)}"] if point.note else []
+        about = [f"    {one_line(point.note)}"] if point.note else []
     return [
         "",
         f"the culprit: {printable(point.key)}",
         *about,
-        f"probability {_share(probability)}: {_line(fails)} in {counts.fails_from} of {runs(counts.runs_from)} "
-        f"from it on, in {before} before it",
+        f"probability {_share(probability)}: {one_line(fails)} in {counts.fails_from} of "
+        f"{counted(counts.runs_from, 'run')} from it on, in {before} before it",
         f"see it: {see}",
         _effort(effort),
     ]
@@ -109,18 +108,18 @@ def see_commit(repository: str, point: Point) -> str:
 def unclear(left: Sequence[tuple[Point, float]], distinguishable: bool, effort: Effort) -> list[str]:
     """Several commits that could be it."""
     why = (
-        f"not clear after {runs(effort.runs)}; the most probable are:"
+        f"not clear after {counted(effort.runs, 'run')}; the most probable are:"
         if distinguishable
         else f"only {effort.what}s that cannot be tested are left; the culprit is one of:"
     )
-    shown = [f"    {point.short}  {_share(p):>4}  {_line(point.subject)}" for point, p in left[:_MANY]]
+    shown = [f"    {point.short}  {_share(p):>4}  {one_line(point.subject)}" for point, p in left[:_MANY]]
     more = [f"    and {len(left) - _MANY} more"] if len(left) > _MANY else []
     return ["", why, *shown, *more, _effort(effort)]
 
 
 def needed(change: object, probability: float) -> str:
     """One change that was found; others may be needed beside it."""
-    return f"     needed: {_line(str(change))} (probability {_share(probability)}); is it enough?"
+    return f"     needed: {one_line(str(change))} (probability {_share(probability)}); is it enough?"
 
 
 def changes_found(changes: Sequence[str], probability: float, many_runs: int, fails: str) -> list[str]:
@@ -131,31 +130,23 @@ def changes_found(changes: Sequence[str], probability: float, many_runs: int, fa
     return [
         "",
         "the culprit:" if len(changes) == 1 else f"the culprits, together ({len(changes)}):",
-        *(f"    {_line(change)}" for change in changes),
-        f"probability {_share(probability)}: {_line(shown)}",
-        runs(many_runs),
+        *(f"    {one_line(change)}" for change in changes),
+        f"probability {_share(probability)}: {one_line(shown)}",
+        counted(many_runs, "run"),
     ]
 
 
 def changes_unclear(left: Sequence[tuple[str, float]], many_runs: int) -> list[str]:
     """Several sets that could be it."""
-    lines = [f"    {_share(probability):>4}  {_line(text)}" for text, probability in left[:_MANY]]
-    return ["", f"not clear after {runs(many_runs)}; the most probable are:", *lines]
+    lines = [f"    {_share(probability):>4}  {one_line(text)}" for text, probability in left[:_MANY]]
+    return ["", f"not clear after {counted(many_runs, 'run')}; the most probable are:", *lines]
 
 
 def _effort(effort: Effort) -> str:
-    many = _count(effort.points, effort.what)
-    return f"{runs(effort.runs)} of {many}, {duration(effort.seconds)} of tests"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    many = counted(effort.points, effort.what)
+    return f"{counted(effort.runs, 'run')} of {many}, {duration(effort.seconds)} of tests"
 
 
 def _share(probability: float) -> str:
     percent = min(99, int(probability * 100))  # nothing that may be flaky is ever wholly certain
     return f"{percent} %"
-
-
-def _line(text: str) -> str:
-    return printable(" ".join(text.split()))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ci_tasks.errors import printable
+from ci_tasks.errors import counted, printable
 from ci_tasks.features.failures.comparison.decision import BLOCKED, BROKEN, CANNOT_TELL, FINE, FIXED, FLAKY, YOURS
 from ci_tasks.features.failures.comparison.metrics import LEAST_RUNS
 from ci_tasks.features.failures.comparison.result import ComparisonResult, RowComparison, SideResult
-from ci_tasks.features.failures.repeats.report import runs, short
+from ci_tasks.features.failures.repeats.report import short
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.report.layout import columns, paragraph
 from ci_tasks.report.timeline import duration
@@ -30,7 +30,8 @@ def announcement(
         f"at most {max_runs} new runs{' of a row' if len(rows) > 1 else ''}, {each}",
     ]
     return [
-        printable(line) for line in [*lines, *([f"of these trees, the history has {runs(earlier)}"] if earlier else [])]
+        printable(line)
+        for line in [*lines, *([f"of these trees, the history has {counted(earlier, 'run')}"] if earlier else [])]
     ]
 
 

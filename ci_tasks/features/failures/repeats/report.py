@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import printable, some
+from ci_tasks.errors import counted, printable, some
 from ci_tasks.features.failures.repeats.outcomes import OutcomeCounts
 from ci_tasks.records import Checkout
 from ci_tasks.report.layout import columns
@@ -37,7 +37,7 @@ class RepeatedRow:
 
 def announcement(limit: int, until_fail: bool, checkout: Checkout) -> str:
     """The line before the first repetition."""
-    often = f"{limit} time{'' if limit == 1 else 's'}"
+    often = counted(limit, "time")
     how = f"until a row fails, at most {often}" if until_fail else f"each row {often}, or until the answer is clear"
     return f"repeating {how}: {checkout.title}, tree {checkout.tree[:12]}"
 
@@ -52,11 +52,6 @@ def progress(number: int, ended: Mapping[str, str], so_far: Sequence[OutcomeCoun
     parts = [f"{passed} passed" if len(ended) > 1 else "passed"] if passed else []
     parts += [some(others, 2)] if others else []
     return printable(f"repetition {number}: {', '.join(parts)}; so far {_totals(so_far)}")
-
-
-def runs(count: int) -> str:
-    """A number of runs in words."""
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def short(failure_kind: str) -> str:

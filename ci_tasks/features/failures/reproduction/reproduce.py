@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ci_tasks.checkout.fetch_commit import fetch_commit, has_commit
 from ci_tasks.checkout.revision import resolve_base
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError
+from ci_tasks.errors import UsageError, one_line
 from ci_tasks.features.ci_logs.job_log import AnalysedLog
 from ci_tasks.features.ci_logs.parse import commit_variable
 from ci_tasks.features.ci_logs.parse.identify_row import identify_row
@@ -146,7 +146,7 @@ def _conclude(
     shown = table.results([verdict.record], [logs[at]], width)
     differences = table.deviations([_without_code_deviation(verdict.record, recovered)], width)
     print("\n".join(["", *shown, "", *report.comparison(recovered, verdict.record, width), "", *differences, ""]))
-    print(f"{verdict.verdict}: {table.one_line(verdict.why)}", flush=True)
+    print(f"{verdict.verdict}: {one_line(verdict.why)}", flush=True)
     if verdict.verdict == BLOCKED:
         print("nothing was shown about the code: mend the environment, or name another --host")
     if verdict.verdict == SAME_KIND:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import truncated
 from ci_tasks.features.failures.comparison.result import ComparisonResult
 from ci_tasks.features.failures.reproduction.comparison import ALIKE, SAME, Comparison, Difference, compare
 from ci_tasks.records import BLOCKED as STATUS_BLOCKED
@@ -80,13 +81,14 @@ def compare_failures(ci: Triage, records: Sequence[RunRecord]) -> Reproduction:
 def _same(ci: Triage, found: Comparison, same: int, runs: int) -> str:
     often = f" in {same} of {runs} runs" if runs > 1 else ""
     unsure = "; the log says little of why, so this is a weak sign" if ci.confidence < _UNSURE else ""
-    return f"the same failure{often}: {_cut(ci.text or ci.line)}; equal on both sides: {_listed(found.same)}{unsure}"
+    failure = truncated(ci.text or ci.line, _LONGEST)
+    return f"the same failure{often}: {failure}; equal on both sides: {_listed(found.same)}{unsure}"
 
 
 def _alike(ci: Triage, record: RunRecord, found: Comparison) -> str:
     if found.differs:
         return f"alike, but not the same: {_listed(map(str, found.differs))}"
-    quoted = f"CI: {_cut(ci.text or ci.line)}; here: {_cut(_reason(record))}"
+    quoted = f"CI: {truncated(ci.text or ci.line, _LONGEST)}; here: {truncated(_reason(record), _LONGEST)}"
     return f"alike, and nothing beyond that is on both sides that shows it to be the same. {quoted}"
 
 
@@ -95,7 +97,8 @@ def _different(ci: Triage, record: RunRecord) -> str:
     if here and here.text and here.text == ci.text:
         places = "; and ".join(_place(triage) for triage in (ci, here))
         return f"the same message from another place: {places}"
-    return f"CI: {_cut(ci.text or ci.line or 'no reason in its log')}; here: {_cut(_reason(record))}"
+    there = truncated(ci.text or ci.line or "no reason in its log", _LONGEST)
+    return f"CI: {there}; here: {truncated(_reason(record), _LONGEST)}"
 
 
 def _reason(record: RunRecord) -> str:
@@ -108,11 +111,7 @@ def _place(triage: Triage) -> str:
 
 
 def _listed(items: Iterable[str]) -> str:
-    return "; ".join(_cut(item) for item in items)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return "; ".join(truncated(item, _LONGEST) for item in items)
 
 
 def _passed(ci: Triage, runs: int) -> str:

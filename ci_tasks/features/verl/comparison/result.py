@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import counted
 from ci_tasks.features.verl.comparison import sequential_test as test
 from ci_tasks.features.verl.comparison.observed_run import BASE, CANDIDATE, ObservedRun
 from ci_tasks.features.verl.comparison.sequential_test import PairScore, SequentialDecision
@@ -148,11 +149,11 @@ def verdict(pairs: Sequence[Pair], decision: SequentialDecision | None) -> tuple
         wrong = next((run for pair in pairs for run in pair if run.result != PASS), None)
         if wrong is not None:
             return NOT_PROVEN, f"pair {wrong.pair}: the {wrong.side} is {wrong.result}: {wrong.why}"
-        return PASS, f"base and candidate passed the level in {_pairs(len(pairs))}"
+        return PASS, f"base and candidate passed the level in {counted(len(pairs), 'pair')}"
     word = {test.SHOWN: PASS, test.CONTRADICTED: FAIL}.get(decision.outcome, NOT_PROVEN)
     if word == PASS and failed:
         return NOT_PROVEN, f"pair {failed[0].pair}: {decision.why}, but it missed its level's criteria: {failed[0].why}"
-    return word, f"{decision.why}: {difference_text(decision)} after {_pairs(len(pairs))}"
+    return word, f"{decision.why}: {difference_text(decision)} after {counted(len(pairs), 'pair')}"
 
 
 def difference_text(decision: SequentialDecision) -> str:
@@ -193,7 +194,3 @@ def _quantity(name: str, unit: str, base: Sequence[float | None], candidate: Seq
 def _spread(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     known = [value for value in values if value is not None]
     return (fmean(known) if known else None), (stdev(known) if len(known) > 1 else None)
-
-
-def _pairs(count: int) -> str:
-    return f"{count} pair{'' if count == 1 else 's'}"

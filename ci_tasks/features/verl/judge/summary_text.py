@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ci_tasks.errors import truncated
 from ci_tasks.features.verl.judge.failure_stages import Stage
 from ci_tasks.features.verl.judge.learning_signal import REWARD, series
 from ci_tasks.features.verl.judge.log_records import BRIDGE_CHECKS, RunFacts, TrainingFacts
@@ -59,8 +60,8 @@ def sentence(
         return f"Level {level.number} passed: {level.proves}"
     reached = f"; level {passed} passed" if passed is not None and passed < request.level else ""
     if result == BLOCKED:
-        return f"{_short(why)}{reached}; {NO_EVIDENCE}"
-    return f"{_short(why)}{reached}"
+        return f"{truncated(why, _LONGEST)}{reached}; {NO_EVIDENCE}"
+    return f"{truncated(why, _LONGEST)}{reached}"
 
 
 def requested(request: LevelRequest) -> str:
@@ -97,8 +98,8 @@ def combine(verdicts: Sequence[TrainingVerdict], level: int) -> tuple[str, str]:
     status = next(worst for worst in _WORST_FIRST if any(each.status == worst for each in verdicts))
     title = LEVELS[level].title
     if len({(verdict.status, verdict.text) for verdict in verdicts}) == 1 and (len(verdicts) == 1 or status == SKIPPED):
-        return status, f"{title}: {_short(verdicts[0].text)}"
-    texts = (f"{verdict.training.name}: {verdict.status}, {_short(verdict.text)}" for verdict in verdicts)
+        return status, f"{title}: {truncated(verdicts[0].text, _LONGEST)}"
+    texts = (f"{verdict.training.name}: {verdict.status}, {truncated(verdict.text, _LONGEST)}" for verdict in verdicts)
     return status, f"{title}: {'; '.join(texts)}"
 
 
@@ -118,7 +119,7 @@ def evidence(provenance: Provenance, facts: RunFacts, verdicts: Sequence[Trainin
 def key_lines(facts: RunFacts, verdicts: Sequence[TrainingVerdict]) -> Iterable[str]:
     """The resolved algorithm, backend and parallelism of each training, and the lines that show how far it came."""
     if facts.error is not None:
-        yield f"line {facts.error.line_no}: {_short(facts.error.line)}"
+        yield f"line {facts.error.line_no}: {truncated(facts.error.line, _LONGEST)}"
     first: Settings | None = None
     for verdict in verdicts:
         if verdict.facts is None:
@@ -126,11 +127,11 @@ def key_lines(facts: RunFacts, verdicts: Sequence[TrainingVerdict]) -> Iterable[
         yield f"{verdict.training.name}: {_settings(verdict.facts.settings, first)}"
         first = first or (verdict.facts.settings if verdict.facts.settings.resolved else None)
         log_lines = (verdict.facts.scratch, verdict.facts.resumed_seen, verdict.facts.progress_seen)
-        yield from (f"line {line.line_no}: {_short(line.text)}" for line in log_lines if line is not None)
+        yield from (f"line {line.line_no}: {truncated(line.text, _LONGEST)}" for line in log_lines if line is not None)
         yield from _metrics(verdict.facts)
         error = verdict.facts.error
         if error is not None and error.line:
-            yield f"line {error.line_no}: {_short(error.line)}"
+            yield f"line {error.line_no}: {truncated(error.line, _LONGEST)}"
 
 
 def limitations(request: LevelRequest, facts: RunFacts, verdicts: Sequence[TrainingVerdict]) -> tuple[str, ...]:
@@ -152,9 +153,8 @@ def limitations(request: LevelRequest, facts: RunFacts, verdicts: Sequence[Train
     if noisy:
         names = ", ".join(name for name, _ in noisy)
         first = noisy[0][1]
-        notes.append(
-            f"known shutdown noise after completion ({names}), such as line {first.line_no}: {_short(first.text)}"
-        )
+        example = f"line {first.line_no}: {truncated(first.text, _LONGEST)}"
+        notes.append(f"known shutdown noise after completion ({names}), such as {example}")
     return tuple(notes)
 
 
@@ -221,7 +221,3 @@ def _values(settings: Settings) -> Iterable[tuple[str, object]]:
 
 def _repository(commit: str, dirty: Sequence[str]) -> str:
     return f"{commit} plus {', '.join(dirty)}" if dirty else f"{commit}, no dirty files"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -8,6 +8,7 @@ from dataclasses import field
 
 from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import some
 from ci_tasks.features.verl.judge import learning_signal
 from ci_tasks.features.verl.judge.checkpoint_criteria import SAME
 from ci_tasks.features.verl.judge.failure_stages import stage_of_reason
@@ -162,6 +163,5 @@ def _text(status: str, criteria: Iterable[Criterion]) -> str:
         return "; ".join(found.evidence for name in _OF_A_PASS for found in deciding if found.name == name)
     if [found.name for found in deciding] == [EXIT]:
         return f"{deciding[0].evidence}{f' ({deciding[0].place})' if deciding[0].place else ''}"
-    more = f"; and {len(deciding) - _MOST_NAMED} more" if len(deciding) > _MOST_NAMED else ""
-    text = "; ".join(map(str, deciding[:_MOST_NAMED])) + more
+    text = some([str(found) for found in deciding], _MOST_NAMED, "; ")
     return f"not seen: {text}" if status == NOT_PROVEN else text
