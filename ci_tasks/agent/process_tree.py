@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Set
 
 KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
@@ -102,6 +104,14 @@ def kill_tree(pid: int) -> None:
     """Kill a process that hangs, and what is below it."""
     for process in [*_living(pid, None), pid]:
         _send_kill(process)
+
+
+def kill_and_reap(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
+    pipes open. Nobody waits for one that the kernel holds."""
+    kill_tree(process.pid)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1)
 
 
 def _kill(except_session: Optional[int], job: Optional[int]) -> KillResult:

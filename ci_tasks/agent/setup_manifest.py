@@ -69,8 +69,7 @@ def _changed(directory: str, name: str) -> List[bytes]:
     top = os.fsencode(os.path.join(directory, name))
     states = dict(_states(top, with_git=name == COPY))
     try:
-        with open(_path(directory, name), "rb") as source:
-            recorded = _parse(source.read())
+        recorded = _read(directory, name)
     except FileNotFoundError:
         write_manifest(directory, name, _hashes(top, states))
         return []
@@ -99,8 +98,7 @@ def write_manifest(directory: str, name: str, hashes: Mapping[bytes, str]) -> No
 
 def recorded_content(directory: str, name: str) -> Dict[bytes, bytes]:
     """Mode and hash of each file of the part `name`, as recorded."""
-    with open(_path(directory, name), "rb") as source:
-        return {file: content for file, (_, content) in _parse(source.read()).items()}
+    return {file: content for file, (_, content) in _read(directory, name).items()}
 
 
 def _write(directory: str, name: str, manifest: Manifest) -> None:
@@ -135,8 +133,7 @@ def link_equal_files(prefix: str, hashes: Mapping[str, str], others: Sequence[st
 
 def _link_to(other: str, wanted: Dict[bytes, List[str]]) -> None:
     try:
-        with open(_path(other, PREFIX), "rb") as source:
-            manifest = _parse(source.read())
+        manifest = _read(other, PREFIX)
     except OSError:
         return
     linked = False
@@ -163,12 +160,10 @@ def _path(directory: str, name: str) -> str:
     return os.path.join(directory, name + ".manifest")
 
 
-def _parse(text: bytes) -> Manifest:
-    manifest = {}
-    for line in text.split(b"\0")[:-1]:
-        state, content, file = line.split(b"\t", 2)
-        manifest[file] = (state, content)
-    return manifest
+def _read(directory: str, name: str) -> Manifest:
+    with open(_path(directory, name), "rb") as source:
+        lines = (line.split(b"\t", 2) for line in source.read().split(b"\0")[:-1])
+        return {file: (state, content) for state, content, file in lines}
 
 
 def _states(top: bytes, with_git: bool = False) -> Iterator[Tuple[bytes, bytes]]:

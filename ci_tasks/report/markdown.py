@@ -37,7 +37,7 @@ _NO_WIDTH = "\u200b"
 
 def render(name: str, records: Sequence[RunRecord]) -> str:
     """The summary of the runs that `name` stands for; ends with a newline."""
-    head = [f"## {cell(verdict(records))}", "", f"{cell(name)}. {_code(records)}".rstrip(), ""]
+    head = [f"## {cell(verdict(records))}", "", f"{cell(name)}. {_tested(records)}".rstrip(), ""]
     table, differences = [*_table(records), *_gpus(records)], _deviations(records)
     for failed in (_failures(records, context=True), _failures(records, context=False), []):
         text = "\n".join([*head, *table, *failed, *differences]) + "\n"
@@ -52,6 +52,14 @@ def cell(text: object) -> str:
     return _SPECIAL.sub(lambda match: f"&#{ord(match[0])};", _CALLS.sub(rf"\1{_NO_WIDTH}", line))
 
 
+def code(text: str) -> str:
+    """Text on one line as code, whatever backticks are in it."""
+    line = one_line(text)
+    longest = max(map(len, re.findall("`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {line} {fence}" if longest else f"`{line}`"
+
+
 def fenced(lines: Sequence[str]) -> list[str]:
     """Lines as they are, behind a fence that none of them can close."""
     longest = max((len(run) for line in lines for run in re.findall(r"`{3,}", line)), default=2)
@@ -59,7 +67,7 @@ def fenced(lines: Sequence[str]) -> list[str]:
     return [f"{fence}text", *(printable(line) for line in lines), fence]
 
 
-def _code(records: Sequence[RunRecord]) -> str:
+def _tested(records: Sequence[RunRecord]) -> str:
     checkouts = {(checkout.title, checkout.tree) for checkout in (r.checkout for r in records) if checkout}
     return " ".join(f"Commit `{title}`, tree `{tree[:12]}`." for title, tree in sorted(checkouts))
 

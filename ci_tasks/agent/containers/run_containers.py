@@ -69,7 +69,7 @@ class DockerClient:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             self.is_unresponsive = self.is_unresponsive or timeout >= TIMEOUT
-            _kill(process)
+            process_tree.kill_and_reap(process)
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
@@ -81,7 +81,7 @@ class DockerClient:
     def abort(self) -> None:
         """Kill the command that runs, from another thread."""
         if self._process is not None and self._process.returncode is None:
-            _kill(self._process)
+            process_tree.kill_and_reap(self._process)
 
     def stream(self, *args: str) -> "subprocess.Popen[bytes]":
         """A command whose output is read as it comes. Raises OSError."""
@@ -281,15 +281,6 @@ def _parse_inspect(client: DockerClient, text: str) -> Iterator[RunContainer]:
 def _image_id(text: str) -> str:
     """As docker writes it; podman leaves the kind of hash out."""
     return "sha256:" + text if re.fullmatch("[0-9a-f]{64}", text) else text
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """With its children, such as the ssh of DOCKER_HOST=ssh://...; nobody waits for one that the kernel holds."""
-    process_tree.kill_tree(process.pid)
-    try:
-        process.wait(1)
-    except subprocess.TimeoutExpired:
-        pass
 
 
 def _by_client(containers: Iterable[RunContainer]) -> List[Tuple[DockerClient, List[str]]]:

@@ -101,9 +101,8 @@ def gpus_in_use(gpus: Tuple[Gpu, ...], apps: Tuple[GpuProcess, ...]) -> Dict[int
     """{GPU id: description of its use}, whether or not its user holds a lock."""
     in_use = {}
     for gpu in gpus:
-        # The processes of a MIG device are listed under the GPU's own UUID, or under `MIG-` and that.
-        users = [app for app in apps if app.gpu_uuid == gpu.uuid or app.gpu_uuid.startswith("MIG-%s/" % gpu.uuid)]
-        users = [app for app in users if os.path.basename(app.name) not in _DAEMONS]
+        on_gpu = (app for app in apps if app.gpu_uuid == gpu.uuid or app.gpu_uuid.startswith("MIG-%s/" % gpu.uuid))
+        users = [app for app in on_gpu if os.path.basename(app.name) not in _DAEMONS]
         if users:
             in_use[gpu.index] = "%s in use by %s" % (_memory(users, gpu), ", ".join(map(_describe, users)))
         elif gpu.used is not None and gpu.used > HELD_MIB:
@@ -200,13 +199,8 @@ class _GpuQuery:
 
     def _kill(self) -> None:
         process = self._process
-        if process is None or process.returncode is not None:
-            return
-        process_tree.kill_tree(process.pid)  # a child of the program would keep the pipe open
-        try:
-            process.wait(1)  # one that hangs in the driver stays, and nobody waits for it
-        except subprocess.TimeoutExpired:
-            pass
+        if process is not None and process.returncode is None:
+            process_tree.kill_and_reap(process)
 
 
 class _GpuMonitorQuery(_GpuQuery):

@@ -10,19 +10,14 @@ from typing import Dict, List, Optional, Tuple
 
 from ..quick_dataclass import dataclass
 from ..records import GpuSample
+from .nvidia_smi import QUERY_APPS
 from .xids import bus_id
 
 HELP = ("nvidia-smi", "--help-query-gpu")
 GPU_MILLISECONDS = 1000
 # The processes on a GPU change seldom, and each query costs as much as one for all GPUs' values.
 PROCESS_MILLISECONDS = 2000
-PROCESS_COMMAND = (
-    "nvidia-smi",
-    "--query-compute-apps=gpu_uuid,pid,used_memory,process_name",
-    "--format=csv,noheader,nounits",
-    "-lms",
-    str(PROCESS_MILLISECONDS),
-)
+PROCESS_COMMAND = (*QUERY_APPS, "-lms", str(PROCESS_MILLISECONDS))
 # Value → the names that drivers know it by, the newest first.
 _FIELDS: Dict[str, Tuple[str, ...]] = {
     "index": ("index",),

@@ -106,13 +106,9 @@ class HangWatcher:
     def _end(self, why: str) -> None:
         process = self._process
         assert process is not None
-        process_tree.kill_tree(process.pid)
+        process_tree.kill_and_reap(process)
         if process.stderr is not None:
             process.stderr.close()
-        try:
-            process.wait(1)
-        except subprocess.TimeoutExpired:
-            pass
         self._process, self._ended = None, time.monotonic()
         self._log("a look at the processes was ended: %s" % why)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -16,6 +15,7 @@ from ci_tasks.features.difference.result import COMMIT, InputDifference, OutputD
 from ci_tasks.report.html.curves import Curve, figures
 from ci_tasks.report.html.templates import assets, environment
 from ci_tasks.report.layout import columns, paragraph
+from ci_tasks.report.markdown import cell, code
 
 _MOST_OF_AXIS = 12  # differences of one axis that the terminal shows; the page shows all
 _HEAD = ("", "OLD", "NEW")
@@ -53,7 +53,7 @@ def paragraphs(lines: Sequence[str], width: int | None) -> list[str]:
 
 def markdown(compared: SideBySide) -> list[str]:
     result = compared.difference
-    lines = [f"### {_cell(result.old)} → {_cell(result.new)}", ""]
+    lines = [f"### {cell(result.old)} → {cell(result.new)}", ""]
     for title, rows in (
         ("What came out", [(_name(each), each.old, each.new, each.note) for each in result.outputs]),
         ("What went in", [(each.axis, each.name, each.old, each.new) for each in result.inputs]),
@@ -63,10 +63,10 @@ def markdown(compared: SideBySide) -> list[str]:
             lines += [f"**{title}**", "", _row(head), _row(("---",) * 4), *map(_row, rows), ""]
     for number, cause in enumerate(result.causes, 1):
         lines.append(
-            f"{number}. **{_cell(cause.axis)}**: {_cell(cause.why)}" + (f" {_code(cause.proof)}" if cause.proof else "")
+            f"{number}. **{cell(cause.axis)}**: {cell(cause.why)}" + (f" {code(cause.proof)}" if cause.proof else "")
         )
-    lines += ["", f"The same: {_cell(', '.join(result.same) or 'nothing that was seen')}."]
-    lines += [f"Not seen: {_cell('; '.join(result.not_seen))}."] if result.not_seen else []
+    lines += ["", f"The same: {cell(', '.join(result.same) or 'nothing that was seen')}."]
+    lines += [f"Not seen: {cell('; '.join(result.not_seen))}."] if result.not_seen else []
     return lines
 
 
@@ -160,16 +160,5 @@ def _name(each: OutputDifference) -> str:
     return f"{each.name} from step {each.step}" if each.step is not None else each.name
 
 
-def _code(command: str) -> str:
-    """Between more backticks than it has itself, or it would end there."""
-    line = one_line(command)
-    ticks = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
-    return f"{ticks}{line}{ticks}" if len(ticks) == 1 else f"{ticks} {line} {ticks}"
-
-
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(_cell, cells))} |"
-
-
-def _cell(text: str) -> str:
-    return one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return f"| {' | '.join(map(cell, cells))} |"

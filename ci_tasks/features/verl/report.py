@@ -9,8 +9,8 @@ from typing import Any
 
 from ci_tasks.errors import printable
 from ci_tasks.features.verl.levels.summary import Deliverable, EvidenceItem, Summary, TrainingCriteria
+from ci_tasks.report.markdown import code
 
-_TICKS = re.compile(r"`+")
 _MARKUP = re.compile(r"[\\`*<>\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _INDENT = "    "
 
@@ -82,24 +82,15 @@ def _table(training: TrainingCriteria) -> list[str]:
 
 def _cell(text: str) -> str:
     """As code in a table, whose columns a bar would end."""
-    return _code(text.replace("|", "\\|")) if text else ""
+    return code(text.replace("|", "\\|")) if text else ""
 
 
 def _marked(item: EvidenceItem) -> list[str]:
-    return [f"- {item.name}: {_code(item.lines[0])}", *(f"  - {_code(line)}" for line in item.lines[1:])]
+    return [f"- {item.name}: {code(item.lines[0])}", *(f"  - {code(line)}" for line in item.lines[1:])]
 
 
 def _list(lines: Sequence[str]) -> list[str]:
     return [f"- {_escaped(line)}" for line in lines or ("none",)]
-
-
-def _code(line: str) -> str:
-    """As code, whatever backticks are in it."""
-    longest = max(map(len, _TICKS.findall(line)), default=0)
-    if not longest:
-        return f"`{line}`"
-    fence = "`" * (longest + 1)
-    return f"{fence} {line} {fence}"
 
 
 def _escaped(line: str) -> str:

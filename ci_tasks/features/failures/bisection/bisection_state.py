@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, field
+from dataclasses import asdict, field, fields
 from pathlib import Path
+from typing import Any
 
 from ci_tasks.agent.codec import RecordError, encode, from_json
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -87,19 +88,8 @@ class BisectionState:
 
     def _save(self) -> None:
         runs = (
-            StoredRun(
-                self.keys[o.position],
-                o.kind,
-                o.signature,
-                o.reason,
-                o.run,
-                o.host,
-                o.seconds,
-                mark,
-                o.failure_kind,
-                o.value,
-            )
-            for o, mark in zip(self.observations, self.marks, strict=True)
+            StoredRun(self.keys[observation.position], mark=mark, **_seen(observation))
+            for observation, mark in zip(self.observations, self.marks, strict=True)
         )
         write_json(str(self.path), encode(StoredBisection(self.subject, tuple(runs))))
 
@@ -128,21 +118,16 @@ def _read(path: Path, subject: BisectionKey, keys: Sequence[str]) -> BisectionSt
         return state
     try:
         for stored in from_json(StoredBisection, text, where=path.name).observations:
-            observation = Observation(
-                place[stored.commit],
-                stored.kind,
-                stored.signature,
-                stored.reason,
-                stored.run,
-                stored.host,
-                stored.seconds,
-                stored.failure_kind,
-                stored.value,
-            )
-            state.observations.append(observation)
+            state.observations.append(Observation(place[stored.commit], **_seen(stored)))
             state.marks.append(stored.mark)
     except (RecordError, KeyError) as error:
         raise UsageError(
             f"{path} is not what a bisection left there: {error!r}", hint="--fresh begins anew, without it"
         ) from None
     return state
+
+
+def _seen(run: Observation | StoredRun) -> dict[str, Any]:
+    """What both have of a run."""
+    names = {each.name for each in fields(Observation)} & {each.name for each in fields(StoredRun)}
+    return {name: getattr(run, name) for name in names}
