@@ -9,9 +9,12 @@ import importlib.util
 import io
 import marshal
 import os
+import sys
 import types
 import zipfile
 from typing import List, Optional, Tuple
+
+from .files import content_of, replace_file
 
 _MAIN = "import sys\nfrom agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal sources give equal bytes
@@ -20,7 +23,24 @@ _UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: named by the source's hash, w
 
 def build() -> bytes:
     """The bytes of agent.pyz: sources alone, so that equal sources give equal bytes."""
-    return _zipped([("__main__.py", _MAIN.encode()), *(("agent/" + name, _read(name)) for name in _names())])
+    return _zipped(_sources())
+
+
+@functools.lru_cache(maxsize=1)
+def for_this_machine(kept: str) -> bytes:
+    """The same with byte code. `kept` is a file of ours from which the next command has it: to zip it takes a tenth of
+    a second. It begins with a hash of what was zipped."""
+    sources = _sources()
+    made_of = hashlib.sha256(repr((sys.version, sources)).encode()).digest()
+    content = content_of(kept)
+    if content.startswith(made_of):
+        return content[len(made_of) :]
+    archive = with_bytecode(_zipped(sources))
+    try:
+        replace_file(kept, made_of + archive)
+    except OSError:  # a full disk: the run says so
+        pass
+    return archive
 
 
 @functools.lru_cache(maxsize=1)
@@ -55,6 +75,10 @@ def _zipped(entries: List[Tuple[str, bytes]], level: Optional[int] = None) -> by
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, content)
     return out.getvalue()
+
+
+def _sources() -> List[Tuple[str, bytes]]:
+    return [("__main__.py", _MAIN.encode()), *(("agent/" + name, _read(name)) for name in _names())]
 
 
 def _names() -> List[str]:

@@ -64,6 +64,26 @@ def test_byte_code_is_that_of_the_archives_own_sources(tmp_path: Path) -> None:
         assert done.stdout == "as archived\n"
 
 
+def test_the_next_command_has_it_from_a_file_unless_a_source_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made() -> bytes:
+        archive.for_this_machine.cache_clear()
+        return archive.for_this_machine(str(kept))
+
+    kept, sources = tmp_path / "kept", [("agent/one.py", b"1")]
+    monkeypatch.setattr(archive, "_sources", lambda: sources)
+    first = made()
+    kept.write_bytes(kept.read_bytes() + b"as it was kept")
+    assert made() == first + b"as it was kept"
+    sources.append(("agent/two.py", b"2"))
+    assert "agent/two.pyc" in zipfile.ZipFile(io.BytesIO(made())).namelist()
+    kept.unlink()
+    kept.mkdir()  # nothing can be kept there
+    assert made() == archive.with_bytecode(archive.build())
+    archive.for_this_machine.cache_clear()
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=[path.name for path in SOURCES])
 def test_the_agent_is_python_3_8_and_imports_the_standard_library_only(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))

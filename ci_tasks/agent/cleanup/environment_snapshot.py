@@ -21,6 +21,7 @@ from ..agent_log import log_traceback
 from ..codec import RecordError, from_json, parse
 from ..containers.run_containers import RunContainer, RunContainers, names_by_runtime, read_invocations
 from ..exit_gate import masked_record
+from ..files import content_of
 from ..job_environment import job_environment, secret_values
 from ..probe.payload.limits import OFF as PROBE_OFF
 from ..quick_dataclass import dataclass
@@ -33,7 +34,8 @@ FINISH_SECONDS = 5.0  # the end of a run waits so long for a query that is runni
 QUERY_SECONDS = 30.0
 ENDED_EARLY = "the container ended before its packages could be listed"
 _NEVER = "0002"  # docker says that a container which did not start yet did so in the year 1
-_VENV_SECONDS = 2.0  # a script without a container gets so long to make its venv
+_OWN_VENV = b"/tmp/venv"  # in a script that makes a venv
+_VENV_SECONDS = 2.0  # it gets so long for that
 
 # What `pip freeze` would say, with nothing but the standard library of Python 3.8.
 LIST_PACKAGES = r"""
@@ -153,7 +155,7 @@ class EnvironmentSnapshot:
         """The Python that the steps find: that of the shared install steps, of the script's own venv, or the host's."""
         setup, own = self.plan.setup, os.path.join(self.paths.path, "tmp", "venv", "bin", "python3")
         shared = os.path.join(setup, "venv", "bin", "python3") if setup else own
-        deadline = time.monotonic() + _VENV_SECONDS
+        deadline = time.monotonic() + (_VENV_SECONDS if setup or self._makes_venv() else 0.0)
         while time.monotonic() < deadline and not os.path.exists(shared) and not self._stop.wait(0.1):
             pass
         env = {**job_environment(Plan(host_env=self.plan.host_env), self.paths.path)}
@@ -163,6 +165,9 @@ class EnvironmentSnapshot:
         if python:
             packages = self._packages_now(self._run([python, "-c", LIST_PACKAGES], env))
             self._update(lambda environment: replace(environment, **vars(packages)))
+
+    def _makes_venv(self) -> bool:
+        return _OWN_VENV in content_of(self.paths.script)
 
     # -- containers --------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class LockTimings:
     reservation; `sleep` in which the lock script has tried again for certain (it sleeps up to 5); `stalled` without any
     gain until a reservation is given up for a while."""
 
-    poll: float = 0.2
+    poll: float = 0.05
     refresh: float = 2.0
     reserve_after: float = 60.0
     sleep: float = 6.0
