@@ -13,19 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.planning.script_functions import (
-    ADAPTER,
-    BUILT,
-    FUNCTIONS,
-    NOTE_PACKAGES,
-    PROBE,
-    PYTEST,
-    RESERVED,
-    ROW_VENV,
-    SETUP_TAIL,
-    STORE_PACKAGES,
-    TAIL,
-)
+from ci_tasks.planning import script_functions
 from ci_tasks.planning.steps import PlannedStep
 from ci_tasks.workflow import secrets
 
@@ -77,21 +65,21 @@ def render(script: Script) -> str:
     """The text of run.sh, or of a setup's."""
     parts = [
         _head(script),
-        FUNCTIONS,
+        script_functions.FUNCTIONS,
         _exports("What GitHub sets for every job.", script.github),
         _OF_THE_CHECKOUT if script.is_setup else "",
-        PYTEST,
+        script_functions.PYTEST,
         _exports("The workflow's and the job's env.", script.env),
         "_path=$PATH\n",
-        ADAPTER if script.container else "",
+        script_functions.ADAPTER if script.container else "",
         _container(script) if script.container else "",
         _setup(script.setup) if script.setup else "",
         _venv(script.venv) if script.venv else "",
-        PROBE if script.probe and script.has_venv else "",
-        ADAPTER if not script.container else "",
-        BUILT if any(step.builds for step in script.steps) else "",
+        script_functions.PROBE if script.probe and script.has_venv else "",
+        script_functions.ADAPTER if not script.container else "",
+        script_functions.BUILT if any(step.builds for step in script.steps) else "",
         *_steps(script),
-        SETUP_TAIL if script.is_setup else TAIL,
+        script_functions.SETUP_TAIL if script.is_setup else script_functions.TAIL,
     ]
     return "\n".join(part for part in parts if part)
 
@@ -99,7 +87,7 @@ def render(script: Script) -> str:
 def _steps(script: Script) -> list[str]:
     texts = [_step(number, step, script.workspace) for number, step in enumerate(script.steps, 1)]
     if script.venv and script.venv.shares_packages:
-        texts.insert(script.venv.installing, STORE_PACKAGES)
+        texts.insert(script.venv.installing, script_functions.STORE_PACKAGES)
     return texts
 
 
@@ -122,7 +110,7 @@ export CI_TASKS_RUN_DIR
 export GITHUB_WORKSPACE="${{GITHUB_WORKSPACE:-}}"
 [ -n "$GITHUB_WORKSPACE" ] || GITHUB_WORKSPACE={shlex.quote(script.workspace)}
 _secrets=({names})
-_reserved='{" ".join(sorted(RESERVED))}'
+_reserved='{" ".join(sorted(script_functions.RESERVED))}'
 """
 
 
@@ -144,7 +132,7 @@ def _assignment(name: str, value: str) -> str:
     word = quote(value)
     if name == "PYTEST_ADDOPTS":
         word += '" $_junit"'
-    if not _NAME.fullmatch(name) or name in RESERVED:
+    if not _NAME.fullmatch(name) or name in script_functions.RESERVED:
         return f"_odd+=({shlex.quote(name + '=')}{word})"
     return f"export {name}={word}"
 
@@ -154,7 +142,7 @@ def _setup(directory: str) -> str:
     return f"""# The job's leading steps, the same for every row, are done once.
 _setup={home}
 [ -f "$_setup/ready" ] || bash "$_setup/run.sh" || blocked "the install steps failed; see $_setup/log"
-{ROW_VENV}. "$_setup/ready"
+{script_functions.ROW_VENV}. "$_setup/ready"
 """
 
 
@@ -165,7 +153,7 @@ def _venv(venv: Venv) -> str:
         return f"""# actions/setup-python
 _venv={shlex.quote(venv.path)} _python={python}
 [ -x "$_venv/bin/python" ] || "$_python" {make} "$_venv" || blocked "$_python cannot make a venv"
-{NOTE_PACKAGES.format(directory="$CI_TASKS_RUN_DIR") if venv.shares_packages else ""}\
+{script_functions.NOTE_PACKAGES.format(directory="$CI_TASKS_RUN_DIR") if venv.shares_packages else ""}\
 export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
 """
     # A simulated host's rows may need packages of the person's home; those for an image must not see them.

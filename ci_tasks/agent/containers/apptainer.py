@@ -9,20 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..records import Deviation
+from . import rootless
 from .bare import container_command
 from .docker_argv import DockerRun
-from .rootless import (
-    PROXIES,
-    RootlessCommand,
-    RootlessMount,
-    check_supported,
-    is_file,
-    lost_options,
-    rootless_mounts,
-    runs_as_root,
-    split_image_name,
-    uses_host_namespace,
-)
 from .rules import APPTAINER
 
 # What apptainer needs itself: where its cache and its credentials are, the way to a registry.
@@ -37,15 +26,15 @@ _ISOLATED = ("--contain", "--cleanenv", "--no-home", "--no-umask", "--no-eval")
 
 def rootless_command(
     run: DockerRun, variables: Mapping[str, str], environ: Mapping[str, str], scratch: str | None
-) -> RootlessCommand:
+) -> rootless.RootlessCommand:
     """The command that runs `run`, with `variables` inside. `scratch` is a directory of the run, for the container's
     /tmp; None gives it the host's.
 
     Raises DockerArgvError for what cannot be done without a daemon.
     """
-    check_supported(run, APPTAINER)
-    deviations = lost_options(run, APPTAINER, own_processes=True, mapped=("hostname",))
-    mounts = rootless_mounts(run, deviations)
+    rootless.check_supported(run, APPTAINER)
+    deviations = rootless.lost_options(run, APPTAINER, own_processes=True, mapped=("hostname",))
+    mounts = rootless.rootless_mounts(run, deviations)
     argv = [
         *(APPTAINER, "exec" if run.has("entrypoint") else "run", *_ISOLATED),
         *_namespaces(run),
@@ -55,32 +44,32 @@ def rootless_command(
     ]
     client = {name: value for name, value in environ.items() if _is_client_variable(name)}
     inside = {_INSIDE + name: value for name, value in variables.items() if name != _HOME}
-    return RootlessCommand(argv, {**client, **inside}, deviations + _runtime_deviations(run))
+    return rootless.RootlessCommand(argv, {**client, **inside}, deviations + _runtime_deviations(run))
 
 
 def image_name(image: str) -> str:
     """The image as apptainer names it. It refuses a tag beside a digest; the digest says more. A file is a path."""
-    if is_file(image):
+    if rootless.is_file(image):
         return image
-    registry, name, tag, digest = split_image_name(image)
+    registry, name, tag, digest = rootless.split_image_name(image)
     version = f"@{digest}" if digest else f":{tag}" if tag else ""
     return "docker://" + (f"{registry}/" if registry else "") + name + version
 
 
 def _is_client_variable(name: str) -> bool:
-    return name in _CLIENT or name.startswith(_CLIENT_PREFIXES) or name.lower() in PROXIES
+    return name in _CLIENT or name.startswith(_CLIENT_PREFIXES) or name.lower() in rootless.PROXIES
 
 
 def _namespaces(run: DockerRun) -> list[str]:
-    options = [] if uses_host_namespace(run, "pid") else ["--pid"]
-    options += ["--bind", "/dev/shm:/dev/shm"] if uses_host_namespace(run, "ipc") else ["--ipc"]
-    options += ["--fakeroot"] if runs_as_root(run) else []
+    options = [] if rootless.uses_host_namespace(run, "pid") else ["--pid"]
+    options += ["--bind", "/dev/shm:/dev/shm"] if rootless.uses_host_namespace(run, "ipc") else ["--ipc"]
+    options += ["--fakeroot"] if rootless.runs_as_root(run) else []
     options += ["--nv"] if run.has("gpus") else []
     hostname = run.last("hostname")
     return [*options, *(["--hostname", hostname] if hostname else [])]
 
 
-def _mount_options(run: DockerRun, mounts: Sequence[RootlessMount], scratch: str | None) -> list[str]:
+def _mount_options(run: DockerRun, mounts: Sequence[rootless.RootlessMount], scratch: str | None) -> list[str]:
     options = [] if run.is_on("read-only") else ["--writable-tmpfs"]
     options += ["--workdir", scratch] if scratch else ["--bind", "/tmp:/tmp"]
     for mount in mounts:
@@ -102,7 +91,7 @@ def _runtime_deviations(run: DockerRun) -> list[Deviation]:
     if not run.is_on("read-only"):
         why = "beside mounts and /tmp `sessiondir max size` of apptainer.conf, 64 MB unless somebody raised it"
         deviations.append(Deviation("room to write", "the host's disk", "in memory, and little", why))
-    if runs_as_root(run):
+    if rootless.runs_as_root(run):
         why = "--fakeroot: by /etc/subuid, or a user namespace of your own; on the host it is you"
         deviations.append(Deviation("user", "root", "you, looking like root", why))
     if run.has("gpus"):

@@ -10,19 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from ..argv_masking import is_secret_name
 from ..records import Deviation
+from . import rootless
 from .bare import container_command
 from .docker_argv import DockerRun
-from .rootless import (
-    PROXIES,
-    RootlessCommand,
-    RootlessMount,
-    check_supported,
-    is_file,
-    lost_options,
-    rootless_mounts,
-    runs_as_root,
-    split_image_name,
-)
 from .rules import PYXIS
 
 RAY = "/tmp/ray"
@@ -38,15 +28,15 @@ _STEP = ("--overlap", "--nodes=1", "--ntasks=1", "--export=ALL", "--cpu-bind=non
 
 def rootless_command(
     run: DockerRun, variables: Mapping[str, str], environ: Mapping[str, str], scratch: str | None
-) -> RootlessCommand:
+) -> rootless.RootlessCommand:
     """The step that runs `run`, with `variables` inside. `scratch` is a directory of the run, for Ray's logs; None
     where they stay in the container.
 
     Raises DockerArgvError for what cannot be done without a daemon.
     """
-    check_supported(run, PYXIS)
-    deviations = lost_options(run, PYXIS, own_processes=False)
-    mounts = rootless_mounts(run, deviations)
+    rootless.check_supported(run, PYXIS)
+    deviations = rootless.lost_options(run, PYXIS, own_processes=False)
+    mounts = rootless.rootless_mounts(run, deviations)
     client = {name: value for name, value in environ.items() if _is_client_variable(name)}
     variables = {_DEVICES: "all" if run.has("gpus") else "void", **variables}
     inside = {name: value for name, value in variables.items() if _overrides_srun(name) and client.get(name) != value}
@@ -59,7 +49,7 @@ def rootless_command(
         *(["env", *(f"{name}={value}" for name, value in inside.items())] if inside else []),
         *container_command(run, PYXIS),
     ]
-    return RootlessCommand(argv, {**client, **outside}, deviations + _runtime_deviations(run))
+    return rootless.RootlessCommand(argv, {**client, **outside}, deviations + _runtime_deviations(run))
 
 
 def image_name(image: str) -> str:
@@ -68,25 +58,25 @@ def image_name(image: str) -> str:
     A digest stands in the tag's place: enroot 3 reads `NAME@sha256:…` as a user's name, and both 3 and 4 hand what
     stands there to the registry as it is.
     """
-    if is_file(image):
+    if rootless.is_file(image):
         return image
-    registry, name, tag, digest = split_image_name(image)
+    registry, name, tag, digest = rootless.split_image_name(image)
     version = digest or tag
     return (f"{registry}#" if registry else "") + name + (f":{version}" if version else "")
 
 
 def _is_client_variable(name: str) -> bool:
-    return name in _CLIENT or name.startswith(_CLIENT_PREFIXES) or name.lower() in PROXIES
+    return name in _CLIENT or name.startswith(_CLIENT_PREFIXES) or name.lower() in rootless.PROXIES
 
 
 def _overrides_srun(name: str) -> bool:
     """Whether srun needs its own value, and `env` sets the container's. A possible secret never appears in an argv."""
-    return _is_client_variable(name) and name.lower() not in PROXIES and not is_secret_name(name)
+    return _is_client_variable(name) and name.lower() not in rootless.PROXIES and not is_secret_name(name)
 
 
-def _container_options(run: DockerRun, mounts: Sequence[RootlessMount], scratch: str | None) -> list[str]:
+def _container_options(run: DockerRun, mounts: Sequence[rootless.RootlessMount], scratch: str | None) -> list[str]:
     options = [f"--container-image={image_name(run.image)}", "--no-container-mount-home"]
-    options.append("--container-remap-root" if runs_as_root(run) else "--no-container-remap-root")
+    options.append("--container-remap-root" if rootless.runs_as_root(run) else "--no-container-remap-root")
     options.append("--container-readonly" if run.is_on("read-only") else "--container-writable")
     # As docker: the image's entrypoint, unless the run names one. pyxis runs it once, before the command.
     options.append("--no-container-entrypoint" if run.has("entrypoint") else "--container-entrypoint")

@@ -5,33 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.cli import options as flags
 from ci_tasks.cli.given_options import OverlayOptions
-from ci_tasks.cli.options import (
-    BASE,
-    BRIEF,
-    EVENTS,
-    HOST,
-    IMAGE,
-    JSON,
-    KEEP,
-    LABEL,
-    ONE_RUN,
-    ONLY,
-    REPEAT,
-    REPO,
-    REV,
-    WORKFLOW,
-    number,
-    positional,
-    repeatable,
-    switch,
-    text,
-)
 
-_LOG = text("a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)", "FILE")
-_JOB = text("which job, where the log holds several", "JOB")
-_ATTEMPT = number("which attempt, where the log holds several (else the last)", "")
-_URL = text(
+_LOG = flags.text(
+    "a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)", "FILE"
+)
+_JOB = flags.text("which job, where the log holds several", "JOB")
+_ATTEMPT = flags.number("which attempt, where the log holds several (else the last)", "")
+_URL = flags.text(
     "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access",
     "URL",
     excludes=(
@@ -40,29 +22,29 @@ _URL = text(
         ("job", "the URL names the job", "…/actions/runs/RUN/job/JOB is one"),
     ),
 )
-_HERE = replace(HOST, default="local", commas=False)
+_HERE = replace(flags.HOST, default="local", commas=False)
 BISECT_EXAMPLE = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks jobs` lists the rows"
 
 
 @dataclass(frozen=True)
 class TriageOptions:
-    log: str | None = positional(_LOG.help, required=False).field()
+    log: str | None = flags.positional(_LOG.help, required=False).field()
     url: str | None = _URL.field()
     job: str | None = _JOB.field()
     attempt: int | None = _ATTEMPT.field()
-    exit_code: int | None = number("the job's exit code, where the log does not say it", "", minimum=0).field()
-    passed: tuple[str, ...] = repeatable(
+    exit_code: int | None = flags.number("the job's exit code, where the log does not say it", "", minimum=0).field()
+    passed: tuple[str, ...] = flags.repeatable(
         "a log of a run of this job that passed: its lines are normal; may be repeated", "FILE"
     ).field()
-    json: bool = JSON.field()
-    brief: bool = BRIEF.field()
+    json: bool = flags.JSON.field()
+    brief: bool = flags.BRIEF.field()
 
 
 @dataclass(frozen=True)
 class HangOptions:
-    run: str = ONE_RUN.field()
-    json: bool = JSON.field()
-    brief: bool = BRIEF.field()
+    run: str = flags.ONE_RUN.field()
+    json: bool = flags.JSON.field()
+    brief: bool = flags.BRIEF.field()
 
 
 @dataclass(frozen=True)
@@ -72,96 +54,100 @@ class ReproduceOptions(OverlayOptions):
     job: str | None = _JOB.field()
     attempt: int | None = _ATTEMPT.field()
     host: str = _HERE.field()
-    on_my_tree: bool = switch(
+    on_my_tree: bool = flags.switch(
         "run the working tree instead of CI's commit, to show that it is fixed",
         excludes=(("rev", "they name two trees", ""),),
     ).field()
-    repeat: int | None = REPEAT.field(help=f"{REPEAT.help}; one equal failure is enough")
-    label: str | None = text("the label, where the log does not say it", "LABEL", complete=LABEL.complete).field()
-    only: str | None = ONLY.field(help="the row, where the log does not say it")
-    base: str | None = BASE.field(help="then compare with this revision: is the failure new?", nox=False)
-    rev: str | None = REV.field(help="the commit, where the log does not say it or another one is meant")
-    image: str | None = IMAGE.field(help="run in this container image instead of the one that CI ran")
-    keep: bool = KEEP.field()
-    repo: str | None = REPO.field()
-    workflow: str | None = WORKFLOW.field()
-    json: bool = JSON.field()
-    events: str | None = EVENTS.field()
+    repeat: int | None = flags.REPEAT.field(help=f"{flags.REPEAT.help}; one equal failure is enough")
+    label: str | None = flags.text(
+        "the label, where the log does not say it", "LABEL", complete=flags.LABEL.complete
+    ).field()
+    only: str | None = flags.ONLY.field(help="the row, where the log does not say it")
+    base: str | None = flags.BASE.field(help="then compare with this revision: is the failure new?", nox=False)
+    rev: str | None = flags.REV.field(help="the commit, where the log does not say it or another one is meant")
+    image: str | None = flags.IMAGE.field(help="run in this container image instead of the one that CI ran")
+    keep: bool = flags.KEEP.field()
+    repo: str | None = flags.REPO.field()
+    workflow: str | None = flags.WORKFLOW.field()
+    json: bool = flags.JSON.field()
+    events: str | None = flags.EVENTS.field()
 
 
 @dataclass(frozen=True)
 class CompareOptions(OverlayOptions):
-    label: str = LABEL.field()
-    only: str | None = ONLY.field()
-    base: str | None = BASE.field(
+    label: str = flags.LABEL.field()
+    only: str | None = flags.ONLY.field()
+    base: str | None = flags.BASE.field(
         help="the revision to compare with (else where HEAD and origin/main, or main, part)", nox=False
     )
     host: str = _HERE.field()
-    max_runs: int | None = number(
+    max_runs: int | None = flags.number(
         "number of new runs of a row, of both sides together, after which it cannot tell (else 20)",
         "runs",
         minimum=6,
         hint="three runs of each side are the fewest that show a difference, as with --max-runs 20",
     ).field()
-    image: str | None = IMAGE.field()
-    repo: str | None = REPO.field()
-    workflow: str | None = WORKFLOW.field()
-    json: bool = JSON.field()
-    events: str | None = EVENTS.field()
+    image: str | None = flags.IMAGE.field()
+    repo: str | None = flags.REPO.field()
+    workflow: str | None = flags.WORKFLOW.field()
+    json: bool = flags.JSON.field()
+    events: str | None = flags.EVENTS.field()
 
 
 @dataclass(frozen=True)
 class BisectOptions(OverlayOptions):
-    label: str = LABEL.field()
-    only: str = ONLY.field(
+    label: str = flags.LABEL.field()
+    only: str = flags.ONLY.field(
         help="the row's name, or a part that no other row has",
         metavar="ROW",
         commas=False,
         required=True,
         hint=BISECT_EXAMPLE,
     )
-    axis: str = text(
+    axis: str = flags.text(
         "what to search: commit; or, with one commit of the checkout, image, submodule:PATH, overlay:NAME of --with, "
         "or env or packages, the variables or packages of two environments; several with commas, one after the other; "
         "or diff, all that differ between two runs",
         "AXIS",
         default="commit",
     ).field()
-    good: str | None = text(
+    good: str | None = flags.text(
         "a revision where the row passes, or a run; with --axis image an image, with env and packages a run or a file",
         "REV",
     ).field()
-    bad: str | None = text(
+    bad: str | None = flags.text(
         "one where it fails, always or now and then (else HEAD, or the last of --images)", "REV"
     ).field()
-    images: str | None = text(
+    images: str | None = flags.text(
         "with --axis image: images from the oldest to the newest, with commas, or a file with one in each line; "
         "by digest, since tags move (else what the registry has from --good to --bad)",
         "LIST",
         excludes=(("image", "the search replaces the image", "leave --image away"),),
     ).field()
-    rev: str | None = REV.field(help="with another axis than commit: the commit that runs (else HEAD)")
-    host: str = HOST.field(help="hosts of hosts.yaml with commas, each runs one commit at a time", default="local")
-    repeat: int | None = REPEAT.field(
+    rev: str | None = flags.REV.field(help="with another axis than commit: the commit that runs (else HEAD)")
+    host: str = flags.HOST.field(
+        help="hosts of hosts.yaml with commas, each runs one commit at a time", default="local"
+    )
+    repeat: int | None = flags.REPEAT.field(
         help="least number of runs of a commit that passes (else as many as the failure rate asks for)"
     )
-    signature: str | None = text(
+    signature: str | None = flags.text(
         "the failure to look for, as `triage` names it (else the one seen most at --bad)", "TEXT"
     ).field()
-    metric: str | None = text(
+    metric: str | None = flags.text(
         "search for where this metric got worse, instead of for a failure; `seconds` is how long the row took",
         "NAME",
         excludes=(("signature", "a metric is searched for, or a failure", ""),),
     ).field()
-    worse: str | None = text("with --metric: by how much it got worse, at least, such as 10%", "SHARE").field()
-    first_parent: bool = switch("treat a merge as one commit").field()
-    resume: bool = switch(
+    worse: str | None = flags.text("with --metric: by how much it got worse, at least, such as 10%", "SHARE").field()
+    first_parent: bool = flags.switch("treat a merge as one commit").field()
+    resume: bool = flags.switch(
         "go on with an earlier bisection; the same command does so anyway",
         excludes=(("fresh", "one keeps what the other forgets", ""),),
     ).field()
-    fresh: bool = switch("start again, without the results so far").field()
-    image: str | None = IMAGE.field()
-    repo: str | None = REPO.field()
-    workflow: str | None = WORKFLOW.field()
-    json: bool = JSON.field()
-    events: str | None = EVENTS.field()
+    fresh: bool = flags.switch("start again, without the results so far").field()
+    image: str | None = flags.IMAGE.field()
+    repo: str | None = flags.REPO.field()
+    workflow: str | None = flags.WORKFLOW.field()
+    json: bool = flags.JSON.field()
+    events: str | None = flags.EVENTS.field()

@@ -10,25 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import (
-    BUILD,
-    DETACH,
-    EVENTS,
-    HOST,
-    JSON,
-    KEEP,
-    NODES,
-    REPEAT,
-    TIMEOUT,
-    WITH,
-    Option,
-    flag_of,
-    number,
-    options_of,
-    repeatable,
-    switch,
-    text,
-)
+from ci_tasks.cli import options as flags
 from ci_tasks.cli.output import for_programs, print_json, print_record
 from ci_tasks.errors import UsageError
 
@@ -47,7 +29,7 @@ def levels(_given: Mapping[str, str], _typed: str) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class VerlOptions:
-    level: int = number(
+    level: int = flags.number(
         "0 smoke, 1 save/resume, 2 parallelism, 3 FSDP, 4 a feature, 5 learning signal (default: 0)",
         "level",
         default=0,
@@ -55,50 +37,52 @@ class VerlOptions:
         hint="--level 0 to 5",
         complete="ci_tasks.features.verl.command:levels",
     ).field()
-    bridge: str = text(
+    bridge: str = flags.text(
         "the Megatron-Bridge checkout (else BRIDGE_REPO)",
         "DIR",
         required=True,
         environment="BRIDGE_REPO",
         hint=_SAMPLE,
     ).field()
-    verl: str = text(
+    verl: str = flags.text(
         "the verl checkout (else VERL_REPO)", "DIR", required=True, environment="VERL_REPO", hint=_SAMPLE
     ).field()
-    host: str = HOST.field(
+    host: str = flags.HOST.field(
         help="a host or a pool of hosts.yaml; several with commas: the first with free GPUs", default="local"
     )
-    image: str | None = text("verlai/verl:TAG (else VERL_IMAGE)", "IMAGE", environment="VERL_IMAGE").field()
-    gpus: int = number("number of GPUs that the run takes, on each of its nodes", "GPUs", default=8).field()
-    nodes: int = NODES.field(help="number of Slurm nodes, with --gpus on each of them", default=1, nox=False)
-    timeout: float | None = TIMEOUT.field(
+    image: str | None = flags.text("verlai/verl:TAG (else VERL_IMAGE)", "IMAGE", environment="VERL_IMAGE").field()
+    gpus: int = flags.number("number of GPUs that the run takes, on each of its nodes", "GPUs", default=8).field()
+    nodes: int = flags.NODES.field(help="number of Slurm nodes, with --gpus on each of them", default=1, nox=False)
+    timeout: float | None = flags.TIMEOUT.field(
         help="minutes after which the run is ended (else timeout_minutes of the host, else 90 to 720 by the level)"
     )
-    model_id: str = text("a small Hugging Face model", "ID", default="Qwen/Qwen2.5-0.5B").field()
-    model_path: str | None = text("the model's directory on the host", "DIR").field()
-    data: str | None = text(
+    model_id: str = flags.text("a small Hugging Face model", "ID", default="Qwen/Qwen2.5-0.5B").field()
+    model_path: str | None = flags.text("the model's directory on the host", "DIR").field()
+    data: str | None = flags.text(
         "a directory of the host with data and models, mounted into the container under the same path", "DIR"
     ).field()
-    train_files: str | None = text("parquet file on the host", "FILE").field()
-    val_files: str | None = text("parquet file on the host", "FILE").field()
-    reward_model: str | None = text("the reward model's directory on the host", "DIR").field()
-    no_reward_model: bool = switch("rule reward only (a limitation)").field()
-    dummy_config: str | None = text("a minimal config.json instead of a checkpoint (a limitation)", "FILE").field()
-    enforce_eager: bool = switch("no CUDA graphs in vLLM (a limitation)").field()
-    variant: str = text(
+    train_files: str | None = flags.text("parquet file on the host", "FILE").field()
+    val_files: str | None = flags.text("parquet file on the host", "FILE").field()
+    reward_model: str | None = flags.text("the reward model's directory on the host", "DIR").field()
+    no_reward_model: bool = flags.switch("rule reward only (a limitation)").field()
+    dummy_config: str | None = flags.text(
+        "a minimal config.json instead of a checkpoint (a limitation)", "FILE"
+    ).field()
+    enforce_eager: bool = flags.switch("no CUDA graphs in vLLM (a limitation)").field()
+    variant: str = flags.text(
         "of level 2: dense, expert, or both with a comma",
         "VARIANT",
         default="dense",
         choices=("dense", "expert"),
         commas=True,
     ).field()
-    script: str | None = text("of level 4: a script of verl's instead of the wrapper", "FILE").field()
-    proof: tuple[str, ...] = repeatable(
+    script: str | None = flags.text("of level 4: a script of verl's instead of the wrapper", "FILE").field()
+    proof: tuple[str, ...] = flags.repeatable(
         "of level 4: regular expression of a line that shows the feature active; may be repeated", "REGEX"
     ).field()
-    steps: int = number("of level 5: 20 to 100", "steps", default=20, hint="for example --steps 40").field()
-    baseline: str | None = text("of level 5: the log of a known-good run", "FILE").field()
-    base: str | None = text(
+    steps: int = flags.number("of level 5: 20 to 100", "steps", default=20, hint="for example --steps 40").field()
+    baseline: str | None = flags.text("of level 5: the log of a known-good run", "FILE").field()
+    base: str | None = flags.text(
         "train this Bridge too, a revision of --bridge or another checkout, and compare both",
         "REV|DIR",
         excludes=(
@@ -108,31 +92,31 @@ class VerlOptions:
             ("markdown", "a comparison is text, JSON or a page", ""),
         ),
     ).field()
-    repeat: int | None = REPEAT.field(
+    repeat: int | None = flags.REPEAT.field(
         help="with --base: most trainings of each side (else 5 at level 5, 1 below)", nox=False, needs="base"
     )
-    margin: float = Option(
+    margin: float = flags.Option(
         "with --base: the drop of the mean reward that a Pass rules out", float, 0.05, metavar="REWARD", unit="reward"
     ).field()
-    env: tuple[str, ...] = repeatable("a variable for the wrapper; may be repeated", "NAME=VALUE").field()
-    override: tuple[str, ...] = repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()
-    test: tuple[str, ...] = repeatable("a test of Bridge, from its root; may be repeated", "FILE").field()
-    with_: tuple[str, ...] = WITH.field(
+    env: tuple[str, ...] = flags.repeatable("a variable for the wrapper; may be repeated", "NAME=VALUE").field()
+    override: tuple[str, ...] = flags.repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()
+    test: tuple[str, ...] = flags.repeatable("a test of Bridge, from its root; may be repeated", "FILE").field()
+    with_: tuple[str, ...] = flags.WITH.field(
         nox=False,
         last=False,
         excludes=(("base", "an overlay may change between the trainings that are compared", "leave one of them out"),),
     )
-    build: tuple[str, ...] = BUILD.field(nox=False, last=False)
-    plan: bool = switch("write what would run, print every training, and stop").field()
-    detach: bool = DETACH.field(
+    build: tuple[str, ...] = flags.BUILD.field(nox=False, last=False)
+    plan: bool = flags.switch("write what would run, print every training, and stop").field()
+    detach: bool = flags.DETACH.field(
         help="start the run and return at once; `attach` ends with the summary",
         nox=False,
         excludes=(("plan", "--plan starts nothing", ""),),
     )
-    markdown: bool = switch("print the summary as markdown").field()
-    json: bool = JSON.field()
-    events: str | None = EVENTS.field()
-    keep: bool = KEEP.field(help="keep the container and the workspace of a run that fails, for `shell`")
+    markdown: bool = flags.switch("print the summary as markdown").field()
+    json: bool = flags.JSON.field()
+    events: str | None = flags.EVENTS.field()
+    keep: bool = flags.KEEP.field(help="keep the container and the workspace of a run that fails, for `shell`")
 
 
 def verl(options: VerlOptions) -> int:
@@ -253,14 +237,14 @@ _NOT_SHOWN = ("plan", "markdown", "json", "events", "keep", "detach")
 def command_line(options: VerlOptions) -> str:
     """The command that starts the same plan, for a shell."""
     argv = ["ci-tasks", "verl"]
-    for name, option in options_of(VerlOptions).items():
+    for name, option in flags.options_of(VerlOptions).items():
         value = getattr(options, name)
         if name not in _NOT_SHOWN and (value != option.default or name in _ALWAYS_SHOWN):
-            argv += _option_argv(flag_of(name, option), option, value)
+            argv += _option_argv(flags.flag_of(name, option), option, value)
     return shlex.join(argv)
 
 
-def _option_argv(flag: str, option: Option, value: object) -> list[str]:
+def _option_argv(flag: str, option: flags.Option, value: object) -> list[str]:
     if option.kind is bool:
         return [flag]
     values = value if isinstance(value, tuple) else (value,)
