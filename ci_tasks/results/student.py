@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from statistics import fmean, variance
 
 _STEPS = 400
@@ -14,13 +15,42 @@ def welch(one: Sequence[float], other: Sequence[float]) -> float:
     """The probability that means differ by so much where there is no difference. Values that never vary differ, or they
     do not."""
     errors = variance(one) / len(one), variance(other) / len(other)
+    parts = sum(error**2 / (len(values) - 1) for error, values in zip(errors, (one, other), strict=True))
+    return _chance(one, other, sum(errors), sum(errors) ** 2 / parts if parts else 1)
+
+
+def pooled(one: Sequence[float], other: Sequence[float]) -> float:
+    """The same, of values that have one scatter on both sides."""
+    freedom = len(one) + len(other) - 2
+    scatter = (variance(one) * (len(one) - 1) + variance(other) * (len(other) - 1)) / freedom
+    return _chance(one, other, scatter * (1 / len(one) + 1 / len(other)), freedom)
+
+
+def _chance(one: Sequence[float], other: Sequence[float], square_error: float, freedom: float) -> float:
     difference = abs(fmean(one) - fmean(other))
     if difference <= _EQUAL * max(map(abs, (*one, *other))):
         return 1.0
-    if not sum(errors):
-        return 0.0
-    freedom = sum(errors) ** 2 / (errors[0] ** 2 / (len(one) - 1) + errors[1] ** 2 / (len(other) - 1))
-    return student_tails(difference / math.sqrt(sum(errors)), freedom)
+    return student_tails(difference / math.sqrt(square_error), freedom) if square_error else 0.0
+
+
+def chance_of_more(mean: float, error: float, freedom: float) -> float:
+    """How probable a mean as high, with this standard error, is where the true one is 0 or less."""
+    if not error:
+        return 0.0 if mean > 0 else 1.0
+    tail = student_tails(mean / error, freedom) / 2
+    return tail if mean > 0 else 1 - tail
+
+
+@cache
+def student_quantile(probability: float, freedom: int) -> float:
+    """Student's t that is exceeded, to either side, with this probability."""
+    low, high = 0.0, 2.0
+    while student_tails(high, freedom) > probability:
+        low, high = high, high * 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_tails(middle, freedom) > probability else (low, middle)
+    return high
 
 
 def student_tails(t: float, freedom: float) -> float:

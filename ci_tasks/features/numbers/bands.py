@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from statistics import fmean, stdev
 
 from ci_tasks.features.numbers.result import Acceptance, Band, Mark, MetricPoint, RunNumbers
-from ci_tasks.results.student import student_tails
+from ci_tasks.results.student import student_quantile
 
 LEAST_RUNS = 5  # fewer show no scatter that could be trusted
 MOST_RUNS = 50  # the newest ones
@@ -99,18 +98,6 @@ def _band(place: _Place, values: Sequence[float], tests: int, furthest: float) -
     if deviation <= _ROUNDING * abs(mean):
         deviation, width = 0.0, _ROUNDING * abs(mean)
     else:
-        errors = max(_MARGIN * furthest, _quantile(len(values) - 1, _SHARE / tests))
+        errors = max(_MARGIN * furthest, student_quantile(_SHARE / tests, len(values) - 1))
         width = errors * deviation * math.sqrt(1 + 1 / len(values))
     return Band(name, training, step, len(values), mean, deviation, mean - width, mean + width)
-
-
-@cache
-def _quantile(freedom: int, probability: float) -> float:
-    """The t that is exceeded, to either side, with this probability."""
-    low, high = 0.0, 2.0
-    while student_tails(high, freedom) > probability:
-        low, high = high, high * 2
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_tails(middle, freedom) > probability else (low, middle)
-    return high

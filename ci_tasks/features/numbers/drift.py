@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, variance
+from statistics import fmean
 
 from ci_tasks.features.numbers.result import Drift, RunNumbers
-from ci_tasks.results.student import student_tails
+from ci_tasks.results.student import pooled
 
 LEAST_SIDE = 5
 SIGNIFICANT = 0.01
-_ROUNDING = 1e-9  # relative; what is closer differs by rounding
 
 
 def drifts(runs: Sequence[RunNumbers]) -> tuple[Drift, ...]:
@@ -32,24 +31,12 @@ def _change(name: str, runs: Sequence[RunNumbers], names: int) -> Drift | None:
     places = range(LEAST_SIDE, len(values) - LEAST_SIDE + 1)
     if not places:
         return None
-    p, at = min((_probability(values[:place], values[place:]), place) for place in places)
+    p, at = min((pooled(values[:place], values[place:]), place) for place in places)
     corrected = min(1.0, p * len(places) * names)
     if corrected > SIGNIFICANT:
         return None
     run = series[at][0]
     return Drift(name, run.id, run.started_at, fmean(values[:at]), fmean(values[at:]), corrected)
-
-
-def _probability(before: Sequence[float], after: Sequence[float]) -> float:
-    """That two means differ by so much by chance."""
-    difference = abs(fmean(after) - fmean(before))
-    freedom = len(before) + len(after) - 2
-    scatter = (variance(before) * (len(before) - 1) + variance(after) * (len(after) - 1)) / freedom
-    if difference <= _ROUNDING * max(map(abs, (*before, *after))):
-        return 1.0
-    if not scatter:
-        return 0.0
-    return student_tails(difference / math.sqrt(scatter * (1 / len(before) + 1 / len(after))), freedom)
 
 
 def _mean(run: RunNumbers, name: str) -> float | None:

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from statistics import fmean, stdev
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.results.student import student_tails
+from ci_tasks.errors import counted
+from ci_tasks.results.student import chance_of_more, student_quantile
 
 ERROR = 0.05
 MARGIN = 0.05
@@ -93,7 +93,7 @@ def decide(pairs: Sequence[PairScore], planned: int, margin: float = MARGIN) -> 
     differences = [pair.difference for pair in pairs]
     estimate = _estimate(differences, [pair.noise for pair in pairs])
     if planned < FEWEST_PAIRS:
-        why = f"{planned} pair{'' if planned == 1 else 's'} show no scatter; --repeat {FEWEST_PAIRS} is the fewest"
+        why = f"{counted(planned, 'pair')} show no scatter; --repeat {FEWEST_PAIRS} is the fewest"
         return SequentialDecision(NOT_SEEN if len(pairs) >= planned else GO_ON, why, estimate)
     if len(pairs) < FEWEST_PAIRS:
         return SequentialDecision(GO_ON, "", estimate)
@@ -134,13 +134,7 @@ def _are_one_pair(pairs: Sequence[PairScore]) -> bool:
 
 def _probability(values: Sequence[float], noise: Sequence[float]) -> float:
     """How probable a mean as high is where the true one is 0 or less."""
-    error = _mean_error(values, noise)
-    mean = fmean(values)
-    if not error:
-        return 0.0 if mean > 0 else 1.0
-    t = mean / error
-    tails = student_tails(abs(t), len(values) - 1) / 2
-    return tails if t > 0 else 1 - tails
+    return chance_of_more(fmean(values), _mean_error(values, noise), len(values) - 1)
 
 
 def _mean_error(values: Sequence[float], noise: Sequence[float]) -> float:
@@ -154,18 +148,8 @@ def _estimate(values: Sequence[float], noise: Sequence[float]) -> Estimate:
     mean = fmean(values)
     if len(values) < FEWEST_PAIRS:
         return Estimate(mean, -math.inf, math.inf)
-    half = _t_of(ERROR, len(values) - 1) * _mean_error(values, noise)
+    half = student_quantile(ERROR, len(values) - 1) * _mean_error(values, noise)
     return Estimate(mean, mean - half, mean + half)
-
-
-@cache
-def _t_of(probability: float, freedom: int) -> float:
-    """Student's t that is exceeded, on either side, with this probability."""
-    low, high = 0.0, 1000.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_tails(middle, freedom) > probability else (low, middle)
-    return high
 
 
 def _standard_error(values: Sequence[float]) -> float:

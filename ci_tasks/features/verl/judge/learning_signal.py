@@ -14,7 +14,7 @@ from statistics import fmean
 
 from ci_tasks.features.verl.judge.log_records import Metrics
 from ci_tasks.features.verl.levels.criterion import Criterion, contradicted, not_seen, shown
-from ci_tasks.results.student import student_tails
+from ci_tasks.results.student import chance_of_more
 
 REWARD = "critic/rewards/mean"
 TREND = "validation or reward trend"
@@ -78,7 +78,7 @@ def trend(metrics: Metrics, baseline: Metrics | None = None) -> Criterion:
         text = f"rewards at {len(rewards)} steps are too few for a trend"
         return not_seen(TREND, f"{validation}; {text}" if validation else text, _RERUN)
     gain, error, freedom = _slope(rewards)
-    rises, falls = _probability(gain, error, freedom), _probability(-gain, error, freedom)
+    rises, falls = chance_of_more(gain, error, freedom), chance_of_more(-gain, error, freedom)
     text = f"reward {gain:+.4g} over {len(rewards)} steps, standard error {error:.2g}"
     text = f"{validation}; {text}" if validation else text
     if rises <= _LEVEL and means and means[max(means)] < HALVED * means[min(means)] >= HALVED * 0.1:
@@ -206,9 +206,9 @@ def _against(rewards: Sequence[tuple[int, float]], base: Sequence[tuple[int, flo
     error = math.hypot(*(part for part, _ in parts), RUN_SCATTER, RUN_SCATTER)
     freedom = sum(freedom for _, freedom in parts)
     text = f"reward {own:.4g}, the baseline's {other:.4g} (last halves, standard error {error:.2g})"
-    if _probability(other - own, error, freedom) <= _FALLS:
+    if chance_of_more(other - own, error, freedom) <= _FALLS:
         return contradicted(TREND, f"{text}: below it", follow_up="--base REV --repeat 5 says whether it is the change")
-    if _probability(own - other + MARGIN, error, freedom) <= _LEVEL:
+    if chance_of_more(own - other + MARGIN, error, freedom) <= _LEVEL:
         return shown(TREND, text)
     return not_seen(TREND, f"{text}: a drop of {MARGIN:g} is not ruled out", _RERUN)
 
@@ -246,14 +246,6 @@ def _inflation(rest: Sequence[float], fitted: int) -> float:
     lag = sum(one * other for one, other in pairwise(rest)) / total
     lag = min(max(lag + (1 + 3 * max(lag, 0.0)) * fitted / count, 0.0), 0.9)
     return (1 + lag) / (1 - lag)
-
-
-def _probability(value: float, error: float, freedom: float) -> float:
-    """How probable one as high is where the true one is 0 or less."""
-    if not error:
-        return 0.0 if value > 0 else 1.0
-    tail = student_tails(value / error, freedom) / 2
-    return tail if value > 0 else 1 - tail
 
 
 def _validation_means(metrics: Metrics) -> dict[int, float]:
