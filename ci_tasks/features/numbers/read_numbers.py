@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -22,10 +22,13 @@ _FILE = "numbers.json"
 
 @dataclass(frozen=True)
 class _Kept:
-    """The file. `log` is the digest of the log that it was read from."""
+    """The file. `log` is the digest of the log that `points` were read from; `passed` are the other numbers of a run
+    that passed, as they were read from the record with the stamp `record`."""
 
     log: str
     points: Mapping[str, tuple[MetricPoint, ...]] = field(default_factory=dict)
+    record: tuple[int, ...] = ()
+    passed: RunNumbers | None = None
 
 
 def numbers_of(run: RunDir, record: RunRecord) -> RunNumbers:
@@ -56,25 +59,48 @@ def passed_numbers(label: str, row: str) -> Iterator[RunNumbers]:
     """Of the row's newest runs that passed, the newest first. With an overlay a run is compared with the others, and
     teaches nothing of them."""
     for run in runs_of_row(label, row, MOST_RUNS):
+        kept, stamp = _read(run), _stamp(run.record)
+        if kept is not None and kept.passed is not None and stamp and kept.record == stamp:
+            yield replace(kept.passed, values={**kept.points, **kept.passed.values})
+            continue
         record = read_run_record(run)
         if record is not None and record.status == PASSED and not (record.checkout and record.checkout.overlays):
-            yield numbers_of(run, record)
+            numbers = numbers_of(run, record)
+            kept = _read(run) or _Kept(record.log.sha256 or "")
+            others = {name: points for name, points in numbers.values.items() if name not in kept.points}
+            _write(run, replace(kept, record=stamp, passed=replace(numbers, values=others)))
+            yield numbers
 
 
 def _points(run: RunDir, record: RunRecord) -> Mapping[str, tuple[MetricPoint, ...]]:
-    path, digest = os.path.join(run.path, _FILE), record.log.sha256 or ""
-    try:
-        kept = read_record(_Kept, path)
-    except (OSError, RecordError):
-        kept = None
+    digest, kept = record.log.sha256 or "", _read(run)
     if kept is not None and kept.log == digest:
         return kept.points
     points = points_of(read_log_series(run))
+    _write(run, _Kept(digest, points))
+    return points
+
+
+def _read(run: RunDir) -> _Kept | None:
     try:
-        write_record(path, _Kept(digest, points))
+        return read_record(_Kept, os.path.join(run.path, _FILE))
+    except (OSError, RecordError):
+        return None
+
+
+def _write(run: RunDir, kept: _Kept) -> None:
+    try:
+        write_record(os.path.join(run.path, _FILE), kept)
     except OSError:
         pass  # it is read again next time
-    return points
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def points_of(series: Iterable[Series]) -> dict[str, tuple[MetricPoint, ...]]:
