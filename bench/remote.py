@@ -5,8 +5,8 @@
 Every figure is a median of pairs, ours and by hand in turn, so that a machine whose speed drifts does not decide;
 `spread` is how far the middle half of the pairs' ratios lies apart. `--quick` takes fewer pairs and smaller trees.
 
-TMPDIR says on which file system both sides work. Each of our runs makes a fresh checkout and removes it again, while
-rsync's tree stays; a file system that is slow at that shows it. ext4 without a journal, as some virtual machines have,
+TMPDIR says on which file system both sides work. Our first run makes a fresh checkout, and each later one starts from
+the workspace of the one before, as rsync does from its tree. ext4 without a journal, as some virtual machines have,
 looks long for inodes that were not removed a moment ago.
 
 - first line: a tracked file is edited, then `ci-tasks remote` in a fresh process until the job's first own line is

@@ -21,6 +21,7 @@ _PURPOSE = {
     "hosts": "what hosts answered",
     "hub": "files of the Hugging Face hub that say what there is to download",
     "store.git": "objects of checkouts, so that only what changed travels; unused ones go after some days",
+    "workspaces": "checkouts that no run uses, which the next rows start from; --all removes them",
     "agents": "the program that supervises runs",
     "logs": "logs of ci-tasks itself",
 }

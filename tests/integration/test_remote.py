@@ -84,6 +84,7 @@ def test_a_second_run_sends_what_changed_and_to_a_host_that_forgot_everything_al
     before = {path: path.stat().st_size for path in (box.home / ".ci-tasks/store.git").rglob("*.pack")}
     say(far_person, "once more")
     assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async").code == 0
+    assert len(list((box.home / ".ci-tasks/workspaces").iterdir())) == 1, "the second run used that of the first"
     after = {path: path.stat().st_size for path in (box.home / ".ci-tasks/store.git").rglob("*.pack")}
     assert 0 < sum(after.values()) - sum(before.values()) < 200_000
     assert "once more" in running_log(far_person).decode()
@@ -235,9 +236,11 @@ def test_a_secret_travels_and_stays_unseen(far_person: Any, box: Any) -> None:
 
 
 def test_a_failed_run_is_kept_entered_and_cleaned(far_person: Any, box: Any) -> None:
+    """The workspace of one that passed before stays for later ones until `clean --all`, and is not the kept one."""
+    assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async").code == 0
     far_person.write("tests/test_tiny_ckpt.py", "import sys\nprint('bad luck', flush=True)\nsys.exit(3)\n")
     assert far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--keep").code == 1
-    (id,) = [record["id"] for record in far_person.records()]
+    (id,) = [record["id"] for record in far_person.records() if record["status"] == "failed"]
     entered = far_person.start("shell", id, stdin='echo "at $PWD"; ls tests; echo "job $GITHUB_JOB"; exit 7\n')
     out, err = entered.communicate(timeout=60)
     assert entered.returncode == 7, out + err
@@ -248,6 +251,7 @@ def test_a_failed_run_is_kept_entered_and_cleaned(far_person: Any, box: Any) -> 
     said = far_person.ci_tasks("clean", "--host", "box", "--all")
     assert (said.code, f"{id}: removed" in said.out) == (0, True), said.out + said.err
     assert left(box) == []
+    assert list((box.home / ".ci-tasks/workspaces").iterdir()) == []
     said = far_person.ci_tasks("shell", id)
     assert said.code == 2
     assert "--keep" in said.err

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Tuple, TypeVar
 
-from .. import run_directory
+from .. import process_tree, run_directory
 from ..agent_log import log_traceback
 from ..artifacts.collect import collect
 from ..containers.kept import remove_images
@@ -20,8 +21,10 @@ from ..job_environment import secret_values
 from ..probe.evidence import collect_evidence
 from ..quick_dataclass import dataclass
 from ..records import Kept, Plan
+from ..trees.git import StoreError
+from ..trees.idle_workspaces import release
 from .environment_snapshot import EnvironmentSnapshot
-from .remove_tree import make_readable, remove_tree
+from .remove_tree import make_readable, remove_tree, take_ownership
 
 MAX_SECONDS = 900.0  # for everything: a kernel that holds a process, or a file system that is gone, never answers
 
@@ -81,7 +84,10 @@ class RunCleanup:
         if os.path.realpath(self.paths.path) != self._directory:
             left.append("%s leads elsewhere now: nothing below it is removed" % self.paths.path)
             return (*self._problems, *left)
-        for path in (os.path.join(self.paths.path, "tmp"), self.paths.evidence, *self._workspace()):
+        if not left and not self.plan.keeps_workspace:
+            self._release_workspace(image)
+        tmp = os.path.join(self.paths.path, "tmp")
+        for path in (tmp, self.paths.evidence, self.paths.checked_out, *self._workspace()):
             left += remove_tree(path, image, *runtime_of(self.plan))
         return (*self._problems, *left)
 
@@ -119,6 +125,13 @@ class RunCleanup:
         if unmasked:
             self._problems += remove_tree(unmasked, image, *runtime_of(self.plan))
         return True
+
+    def _release_workspace(self, image: Optional[str]) -> None:
+        """Let another run have the workspace, unless something of the job's is still there that may write into it."""
+        if os.path.exists(self.paths.checked_out) and not process_tree.of_job(os.getpid()):
+            take_ownership(self.paths.workspace, image, *runtime_of(self.plan))
+            with suppress(OSError, ValueError, StoreError):  # then it is removed
+                release(self.paths.workspace, self.paths.checked_out)
 
     def _workspace(self) -> List[str]:
         """A run's own lies in its directory, whatever a plan names: a job can write what it likes into that."""

@@ -9,25 +9,19 @@ from __future__ import annotations
 import csv
 import io
 import os
-import re
-import shutil
-import stat
-import subprocess
-from typing import Dict, Iterator, List, Optional
+from typing import Dict, List, Optional
 
 from ..containers.run_containers import RUNTIMES, SHORT_TIMEOUT, DockerClient, DockerResult
-
-TIMEOUT = 600.0  # seconds for one tree; a hundred thousand files on a network file system take their time
-_MOUNTS = "/proc/self/mountinfo"
+from ..directories import TIMEOUT, add_permissions, mounted_below, remove_own, walk
 
 
 def remove_tree(path: str, image: Optional[str], runtime: str, env: Dict[str, str]) -> List[str]:
     """Remove `path`, a directory, file or link. Returns a line for each problem; none is success."""
     path = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(path))), os.path.basename(path.rstrip("/")))
-    mounts = _mounted_below(path)
+    mounts = mounted_below(path)
     if mounts:
         return ["%s: a file system is mounted there" % mount for mount in mounts]
-    problem = _remove(path)
+    problem = remove_own(path)
     if os.path.lexists(path) and image and runtime in RUNTIMES:
         answer = in_container(DockerClient(runtime, env), image, path, "rm", "-rf")
         problem = problem if answer.code == 0 else answer.problem
@@ -36,10 +30,19 @@ def remove_tree(path: str, image: Optional[str], runtime: str, env: Dict[str, st
 
 def make_readable(path: str, image: Optional[str], runtime: str, env: Dict[str, str]) -> None:
     """Everything below the directory `path` can be read by us afterwards, also what root wrote in a container."""
-    if all(_add_permissions(entry) for entry in _walk(path)):
+    if all(add_permissions(entry) for entry in walk(path)):
         return
     if image and runtime in RUNTIMES:
         in_container(DockerClient(runtime, env), image, path, "chmod", "-R", "a+rX")
+
+
+def take_ownership(path: str, image: Optional[str], runtime: str, env: Dict[str, str]) -> None:
+    """What root wrote in a container below the directory `path` is ours afterwards, as far as its image has chown."""
+    if mounted_below(path) or not image or runtime not in RUNTIMES:
+        return
+    if any(os.lstat(entry).st_uid != os.geteuid() for entry in walk(path)):
+        owner = "%d:%d" % (os.geteuid(), os.getegid())
+        in_container(DockerClient(runtime, env), image, path, "chown", "-hR", owner)
 
 
 def in_container(client: DockerClient, image: str, path: str, program: str, *args: str) -> DockerResult:
@@ -56,76 +59,6 @@ def in_container(client: DockerClient, image: str, path: str, program: str, *arg
         *(image, *args, "--", "/x/" + name),
         timeout=TIMEOUT,
     )
-
-
-def _remove(path: str) -> str:
-    """As far as our own permissions go. Returns the problem where something is left."""
-    if not os.path.isdir(path) or os.path.islink(path):
-        return _unlink(path)
-    try:
-        for directory in _walk(path, only_directories=True):
-            _add_permissions(directory, stat.S_IRWXU)
-        shutil.rmtree(path)
-    except OSError as error:
-        return str(error)
-    except RecursionError:  # deeper than Python can go, and rm can
-        try:
-            subprocess.run(["rm", "-rf", "--", path], stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-    return ""
-
-
-def _unlink(path: str) -> str:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        return str(error)
-    return ""
-
-
-def _walk(top: str, only_directories: bool = False) -> Iterator[str]:
-    """`top` and everything below it, links left out; a directory comes before it is looked into."""
-    ahead = [top]
-    while ahead:
-        path = ahead.pop()
-        yield path
-        try:
-            entries = list(os.scandir(path))
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                ahead.append(entry.path)
-            elif not entry.is_symlink() and not only_directories:
-                yield entry.path
-
-
-def _add_permissions(path: str, more: int = 0) -> bool:
-    try:
-        mode = os.lstat(path).st_mode
-        new_mode = mode | more | stat.S_IRUSR | (stat.S_IXUSR if stat.S_ISDIR(mode) else 0)
-        if new_mode != mode:
-            os.chmod(path, stat.S_IMODE(new_mode))
-    except OSError:
-        return False
-    return os.access(path, os.R_OK)
-
-
-def _mounted_below(path: str) -> List[str]:
-    try:
-        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as source:
-            points = [_unescape(line.split(" ")[4]) for line in source]
-    except (OSError, IndexError):
-        return []
-    return [point for point in points if (point + "/").startswith(path + "/")]
-
-
-def _unescape(point: str) -> str:
-    """The kernel writes blanks, newlines and backslashes as octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), point)
 
 
 def _csv(*fields: str) -> str:

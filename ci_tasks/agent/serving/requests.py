@@ -28,6 +28,7 @@ from ..setup_copy import make_copy, restore_copy
 from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ..slurm.cancel import removing
 from ..slurm.session import SlurmSession
+from ..trees.idle_workspaces import IdleWorkspaces, key_of
 from ..trees.kept_workspace import NotKept
 from ..trees.repositories import SHA1, SHA256, form_of
 from ..trees.store import MissingBase, StoreError, TreeStore
@@ -65,6 +66,9 @@ class ServeSession:
     def store(self, form: str = SHA1) -> TreeStore:
         """A store has object ids of one form."""
         return TreeStore(os.path.join(self.home, "store.git" if form == SHA1 else "store-%s.git" % form), form)
+
+    def idle_workspaces(self, checkout: str = "", note: str = "") -> IdleWorkspaces:
+        return IdleWorkspaces(os.path.join(self.home, "workspaces"), key_of(checkout), note)
 
     def run_dir(self, path: str) -> str:
         """The run directory that a request names. One below another home, which a client may remember, is refused, and
@@ -115,7 +119,11 @@ def create(session: ServeSession, request: messages.Create, number: int) -> Done
         elif request.parts:
             shutil.rmtree(request.plan.workspace, ignore_errors=True)
             with _store_errors():
-                session.store(form_of(request.parts[0].tree)).check_out(request.parts, request.plan.workspace)
+                # What other runs use too goes with them; a run's own is another's afterwards.
+                plan = request.plan
+                idle = None if plan.keeps_workspace else session.idle_workspaces(plan.checkout.path, run.checked_out)
+                store = session.store(form_of(request.parts[0].tree))
+                store.check_out(request.parts, request.plan.workspace, idle)
         plan = replace(request.plan, script=request.script)
         create_run_directory.write_run_dir(run, plan, with_bytecode(session.archive))
     return Done()
@@ -327,6 +335,7 @@ def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned
             if entry.path != used and entry.stat().st_mtime < oldest:
                 shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)
     programs.remove_old_programs(session.home, oldest)
+    session.idle_workspaces().prune(time.time() if request.all_environments else oldest)
     done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
     environments = EnvironmentStore(os.path.join(session.home, "environments"))
     lines = list(environments.clean(request.days, everything=request.all_environments))

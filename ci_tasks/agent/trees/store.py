@@ -20,6 +20,7 @@ from ..records import CheckoutPart, Retry
 from . import kept_workspace
 from . import workspace as workspaces
 from .git import DiskFull, HostGit, MissingBase, StoreError
+from .idle_workspaces import IdleWorkspaces
 from .repositories import RepositoryRefs, make_repository
 
 __all__ = ["MissingBase", "StoreError", "TreeStore"]
@@ -57,13 +58,14 @@ class TreeStore:
                 pass
             raise
 
-    def check_out(self, parts: Sequence[CheckoutPart], workspace: str) -> None:
-        """Replace `workspace` by a checkout of its parts, and verify that it is exactly their trees.
+    def check_out(self, parts: Sequence[CheckoutPart], workspace: str, idle: Optional[IdleWorkspaces] = None) -> None:
+        """Replace `workspace` by a checkout of its parts, and verify that it is exactly their trees. It may be made of
+        one that is `idle`.
 
         Raises MissingBase where objects are not here, and StoreError; there is no workspace then.
         """
         with self._locked():
-            workspaces.check_out(self._packs, parts, os.path.abspath(workspace), self.form)
+            workspaces.check_out(self._packs, parts, os.path.abspath(workspace), self.form, idle)
             for part in parts:
                 self._commits.add(part.commit)
 

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from typing import Dict, List, Optional, Sequence, Set
+from typing import Collection, Dict, List, Optional, Sequence, Set
 
 from .git import HostGit, MissingBase
 from .objects import LINK, SUBMODULE, ObjectReader, TreeEntries, TreeEntry, object_id
@@ -22,19 +22,29 @@ _IDENT = re.compile(rb"\$Id(?::[^$\n]?[^ $\n]* ?)?\$")
 _LONE_LF = re.compile(rb"(?<!\r)\n")
 
 
-def verify_checkout(git: HostGit, tree: str, entries: TreeEntries, reader: ObjectReader) -> None:
+def verify_checkout(
+    git: HostGit,
+    tree: str,
+    entries: TreeEntries,
+    reader: ObjectReader,
+    converted: Optional[Collection[bytes]] = None,
+) -> None:
     """Raises MissingBase, with the first names, unless git's work tree is `entries`, those of `tree`, with empty
-    submodules."""
-    differing = differing_files(git, entries, reader)
+    submodules. `converted`: the only files that may be converted."""
+    differing = differing_files(git, entries, reader, converted)
     if differing:
         more = " and %d more" % (len(differing) - _MAX_SHOWN) if len(differing) > _MAX_SHOWN else ""
         shown = ", ".join(repr(os.fsdecode(path)) for path in differing[:_MAX_SHOWN])
         raise MissingBase("%s is not the tree %s: %s%s" % (git.directory, tree, shown, more))
 
 
-def differing_files(git: HostGit, entries: TreeEntries, reader: ObjectReader) -> List[bytes]:
-    """Paths of git's work tree that are not what a checkout makes of `entries`, or that are too many."""
-    return _unconverted(git, entries, reader, different_files(os.fsencode(git.directory), entries, reader.form))
+def differing_files(
+    git: HostGit, entries: TreeEntries, reader: ObjectReader, converted: Optional[Collection[bytes]] = None
+) -> List[bytes]:
+    """Paths of git's work tree that are not what a checkout makes of `entries`, or that are too many. `converted`: the
+    only files that may be converted."""
+    may = entries if converted is None else {path: entries[path] for path in converted}
+    return _unconverted(git, may, reader, different_files(os.fsencode(git.directory), entries, reader.form))
 
 
 def different_files(directory: bytes, entries: TreeEntries, form: str) -> List[bytes]:

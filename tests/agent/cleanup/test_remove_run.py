@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ci_tasks.agent import directories
 from ci_tasks.agent.cleanup import end_of_run
 from ci_tasks.agent.cleanup import remove_run as remove
 from ci_tasks.agent.cleanup import remove_tree as trees
@@ -119,6 +120,23 @@ def test_the_container_gets_words_and_no_shell_text(
     assert not tree.exists()
 
 
+def test_what_root_wrote_in_a_container_becomes_ours(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "x").touch()
+    program, note = tmp_path / "bin" / "docker", tmp_path / "words"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\n[ "$1" = run ] && echo "$*" > {note}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    trees.take_ownership(str(tree), "img", "docker", dict(os.environ))
+    assert not note.exists(), "all of it is ours"
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    trees.take_ownership(str(tree), "img", "docker", dict(os.environ))
+    assert "--entrypoint chown" in note.read_text()
+    assert f"img -hR 4321:{os.getegid()} -- /x/{tree.name}" in note.read_text()
+
+
 PRETEND = """
 import csv, io, os, sys
 words = sys.argv[1:]
@@ -143,8 +161,8 @@ def test_a_mount_inside_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, path: str, mounts: list[str]
 ) -> None:
     (tmp_path / "mountinfo").write_text(line + "\n")
-    monkeypatch.setattr(trees, "_MOUNTS", str(tmp_path / "mountinfo"))
-    assert trees._mounted_below(path) == mounts
+    monkeypatch.setattr(directories, "_MOUNTS", str(tmp_path / "mountinfo"))
+    assert directories.mounted_below(path) == mounts
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
