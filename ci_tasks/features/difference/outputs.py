@@ -14,6 +14,7 @@ from ci_tasks.records import PASSED
 from ci_tasks.results.metrics import Points, Series
 
 STATUS, FAILURE, METRIC, TIME, MEMORY = "status", "failure", "metric", "time", "memory"
+_LEAST_SHARE = 5e-5  # less is 0 in percent with two digits
 LEAST_SECONDS, LEAST_CHANGE = 1.0, 0.05  # of a phase, and relative, of time and memory: less is no difference
 
 
@@ -70,12 +71,18 @@ def _metrics(old: RunSide, new: RunSide) -> Iterator[OutputDifference]:
             part, step, before, after = parting
             note = _largest(series.parts[part - 1], other.parts[part - 1])
             where = f"training {part}, {note}" if len(series.parts) > 1 else note
-            yield OutputDifference(METRIC, series.name, f"{before:.6g}", f"{after:.6g}", step, where)
+            yield OutputDifference(METRIC, series.name, *_pair(before, after), step, where)
     for name in old.metrics:
         if name in drawn or name not in new.metrics or _equal(old.metrics[name], new.metrics[name]):
             continue
         before, after = old.metrics[name], new.metrics[name]
-        yield OutputDifference(METRIC, name, f"{before:.6g}", f"{after:.6g}", note=change(before, after))
+        yield OutputDifference(METRIC, name, *_pair(before, after), note=change(before, after))
+
+
+def _pair(old: float, new: float) -> tuple[str, str]:
+    """In six digits, or in all of them where six are equal."""
+    short = f"{old:.6g}", f"{new:.6g}"
+    return short if short[0] != short[1] else (repr(old), repr(new))
 
 
 def _trainings(series: Series) -> str:
@@ -106,9 +113,15 @@ def _amounts(
 def change(old: float, new: float) -> str:
     """`+2.4%`, or the difference where the old value is 0 or no finite number."""
     if old and math.isfinite(old) and math.isfinite(new):
-        return f"{(new - old) / abs(old):+.2g}x" if abs(new) > 100 * abs(old) else f"{(new - old) / abs(old):+.2%}"
+        share = (new - old) / abs(old)
+        if abs(new) > 100 * abs(old):
+            return f"{share:+.2g}x"
+        return f"{share:+.2%}" if not share or abs(share) >= _LEAST_SHARE else f"{share:+.1g} of it"
     return f"{old:g} to {new:g}"
 
 
 def _equal(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
+    """Bit for bit, but for the many forms of NaN: 0 and -0 are two."""
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return one == other and math.copysign(1.0, one) == math.copysign(1.0, other)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
-from ci_tasks.features.numbers.result import Acceptance, Band, Mark, MetricPoint, RunNumbers
+from ci_tasks.features.numbers.result import Acceptance, Band, Mark, MetricPoint, RunNumbers, as_json
 from ci_tasks.results.student import student_quantile
 
 LEAST_RUNS = 5  # fewer show no scatter that could be trusted
@@ -21,6 +21,7 @@ FALSE_MARKS = 0.05  # of healthy runs, measured
 _SHARE = 0.005  # of that, for normal scatter: real scatter has heavier tails
 MOST_STEPS = 50  # of one training, evenly: more would widen all bands
 _MARGIN = 1.15  # beyond the furthest known value: the next odd one may be further
+_LARGEST = 1e100
 _ROUNDING = 1e-9  # relative; what is closer differs by rounding
 
 _Place = tuple[str, int, int | None]
@@ -49,17 +50,22 @@ def counted(runs: Sequence[RunNumbers], accepted: Sequence[Acceptance]) -> list[
     ]
 
 
+def unseen(run: RunNumbers, bands: Sequence[Band]) -> int:
+    """How many bands the run has no value for: nothing is known of these."""
+    return len({(band.name, band.training, band.step) for band in bands} - _values(run).keys())
+
+
 def marks(run: RunNumbers, bands: Sequence[Band]) -> tuple[Mark, ...]:
     """The values of a run that are outside of their bands, the furthest first. One that is no finite number where all
     runs before had one is outside."""
-    values = {(name, at.training, at.step): at.value for name, points in run.values.items() for at in points}
+    values = _values(run)
     outside = []
     for band in bands:
         value = values.get((band.name, band.training, band.step))
         if value is None or band.low <= value <= band.high:
             continue
         sigma = (value - band.mean) / band.deviation if band.deviation and math.isfinite(value) else None
-        outside.append(Mark(band.name, band.training, band.step, value, band.mean, sigma, band.runs))
+        outside.append(Mark(band.name, band.training, band.step, as_json(value), band.mean, sigma, band.runs))
     return tuple(sorted(outside, key=lambda mark: -abs(mark.sigma) if mark.sigma is not None else -math.inf))
 
 
@@ -70,12 +76,21 @@ def thinned(points: Sequence[MetricPoint]) -> tuple[MetricPoint, ...]:
     return tuple(points[round(at * (len(points) - 1) / (MOST_STEPS - 1))] for at in range(MOST_STEPS))
 
 
+def _values(run: RunNumbers) -> dict[_Place, float]:
+    return {(name, at.training, at.step): at.value for name, points in run.values.items() for at in points}
+
+
+def is_usable(value: float) -> bool:
+    """Whether means and scatter can be computed with it: no NaN, and no float64's largest, whose sum is infinite."""
+    return abs(value) < _LARGEST
+
+
 def _finite(values: Mapping[str, Sequence[MetricPoint]]) -> dict[_Place, float]:
     return {
         (name, point.training, point.step): point.value
         for name, points in values.items()
         for point in points
-        if math.isfinite(point.value)
+        if is_usable(point.value)
     }
 
 

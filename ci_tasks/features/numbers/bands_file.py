@@ -42,23 +42,27 @@ def read_bands(path: Path, *, must_exist: bool = True) -> BandsFile:
 
 
 def write_bands(path: Path, rows: Sequence[RowNumbers], file: BandsFile) -> int:
-    """The bands that the rows have now, with those of other rows that the file had. Returns how many rows have one."""
-    new = [replace(row, marks=(), drifts=(), newest="", accepted=None) for row in rows if row.bands]
+    """The bands that the rows have now, what was accepted for them, and all else that the file had. Returns how many
+    rows have a band."""
+    new = [replace(row, marks=(), drifts=(), newest="", accepted=None, unseen=0) for row in rows if row.bands]
     keys = {(row.label, row.row, row.kind) for row in new}
     kept = [row for row in file.rows if (row.label, row.row, row.kind) not in keys]
-    write_file(path, [_content(replace(file, rows=(*kept, *new))).decode()])
+    accepted = dict.fromkeys([*file.accepted, *(row.accepted for row in rows if row.accepted)])
+    write_file(path, [_content(BandsFile((*kept, *new), tuple(accepted))).decode()])
     return len(new)
 
 
 def accept(rows: Sequence[RowNumbers], run: str, why: str) -> Acceptance:
     """Keep the word of whoever asks, by git's `user.name`, that `run` is right. Raises UsageError without a reason, and
     where the run is not the newest of a row."""
-    if not why:
+    if not why.strip():
         raise UsageError("--accept needs --why TEXT", hint="it is kept for those who ask later why the numbers changed")
-    row = next((row for row in rows if run in (row.newest, store.batch_of(row.newest))), None)
-    if row is None:
-        newest = ", ".join(row.newest for row in rows)
-        raise UsageError(f"{run} is not the newest run of a row that passed", hint=f"the newest: {newest}")
+    named = [row for row in rows if run in (row.newest, store.batch_of(row.newest))]
+    if len(named) != 1:
+        newest = ", ".join(row.newest for row in named or rows)
+        problem = f"has {len(named)} of them" if named else "is not the newest run of a row that passed"
+        raise UsageError(f"{run} {problem}; one is accepted at a time", hint=f"the newest: {newest}")
+    (row,) = named
     by = (Git(Path.cwd()).text_or_none("config", "user.name") or "unknown").strip()
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     accepted = Acceptance(row.label, row.row, row.kind, row.newest, by, at, why)

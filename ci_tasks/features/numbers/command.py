@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import JSON, LABEL, ONLY, switch, text
-from ci_tasks.cli.output import print_json
+from ci_tasks.cli.output import people_read_stderr, print_json
 from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 class NumbersOptions:
     label: str = LABEL.field()
     only: str | None = ONLY.field()
-    exact: bool = switch("compare the newest run of each row with the one before it, bit for bit").field()
+    exact: bool = switch(
+        "compare the newest run of each row with the one before it, bit for bit",
+        excludes=tuple((name, "it has no bands", "") for name in ("bands", "export", "accept")),
+    ).field()
     bands: str | None = text(
         "compare with the bands in this file, not with those of the runs kept here", "FILE"
     ).field()
     export: str | None = text(
         "write the bands into a file, for review; other rows in it stay",
         "FILE",
-        excludes=(("exact", "it has no bands", ""),),
     ).field()
     accept: str | None = text("the newest run of a row is right: count from it on", "RUN").field()
     why: str | None = text("with --accept: the reason, which is kept", "TEXT", needs="accept").field()
-    strict: bool = switch("exit code 1 where a run does not fit, or two runs part").field()
+    strict: bool = switch("exit code 1 where a run does not fit or has no number to compare, or two runs part").field()
     json: bool = JSON.field()
 
 
@@ -75,6 +77,7 @@ def _exact(options: NumbersOptions, rows: list[str]) -> int:
 
 
 def _bands(options: NumbersOptions, rows: list[str]) -> int:
+    from dataclasses import replace
     from pathlib import Path
 
     from ci_tasks.agent.codec import encode
@@ -85,22 +88,27 @@ def _bands(options: NumbersOptions, rows: list[str]) -> int:
     from ci_tasks.safe_output import terminal_width
 
     def every(known: BandsFile) -> list[RowNumbers]:
-        return [each for row in rows for each in row_numbers(options.label, row, known)]
+        return [each for row in rows for each in row_numbers(options.label, row, known, options.bands)]
 
     exported = Path(options.export) if options.export else None
     file = bands_file.read_bands(exported, must_exist=False) if exported else BandsFile()
     known = bands_file.read_bands(Path(options.bands)) if options.bands else BandsFile(accepted=file.accepted)
-    if options.accept:
-        accepted = bands_file.accept(every(known), options.accept, options.why or "")
-        file = known = BandsFile(file.rows, (*file.accepted, accepted))
-        print(f"{accepted.run} is accepted: {accepted.label} {accepted.row} counts from it on")
-    if options.bands is None:
-        known = BandsFile(accepted=known.accepted)
-    result = every(known)
-    if exported:
-        print(f"{exported}: the bands of {bands_file.write_bands(exported, result, file)} of {len(result)} rows")
-    elif options.json:
+    with people_read_stderr(options.json):
+        if options.accept is not None:
+            accepted = bands_file.accept(every(known), options.accept, options.why or "")
+            known = replace(known, accepted=(*known.accepted, accepted))
+            print(f"{accepted.run} is accepted: {accepted.label} {accepted.row} counts from it on")
+        result = every(known)
+        if exported:
+            print(f"{exported}: the bands of {bands_file.write_bands(exported, result, file)} of {len(result)} rows")
+    if options.json:
         print_json([encode(each, versioned=False) for each in result])
-    elif not options.accept:
+    elif not exported and options.accept is None:
         print("\n".join(as_text(result, terminal_width())))
-    return int(options.strict and any(each.marks for each in result))
+    return int(options.strict and (any(each.marks for each in result) or not _were_compared(options, result)))
+
+
+def _were_compared(options: NumbersOptions, result: list[RowNumbers]) -> bool:
+    """Whether the newest run of each row had a band to fit in; without --bands a row may be too new to have any."""
+    newest = {each.row: each for each in reversed(result)}  # of a row the kind that ran last comes first
+    return all(each.was_compared or not (each.bands or options.bands) for each in newest.values())

@@ -7,15 +7,17 @@ places and quantities that were tried, is at most SIGNIFICANT.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 from statistics import fmean
 
+from ci_tasks.features.numbers.bands import is_usable
 from ci_tasks.features.numbers.result import Drift, RunNumbers
 from ci_tasks.results.student import pooled
 
 LEAST_SIDE = 5
 SIGNIFICANT = 0.01
+_LEAST = sys.float_info.min  # 0 is for values that never scattered
 
 
 def drifts(runs: Sequence[RunNumbers]) -> tuple[Drift, ...]:
@@ -32,6 +34,8 @@ def _change(name: str, runs: Sequence[RunNumbers], names: int) -> Drift | None:
     if not places:
         return None
     p, at = min((pooled(values[:place], values[place:]), place) for place in places)
+    if len({*values}) > 2:
+        p = max(p, _LEAST)
     corrected = min(1.0, p * len(places) * names)
     if corrected > SIGNIFICANT:
         return None
@@ -40,5 +44,5 @@ def _change(name: str, runs: Sequence[RunNumbers], names: int) -> Drift | None:
 
 
 def _mean(run: RunNumbers, name: str) -> float | None:
-    finite = [point.value for point in run.values.get(name, ()) if math.isfinite(point.value)]
+    finite = [point.value for point in run.values.get(name, ()) if is_usable(point.value)]
     return fmean(finite) if finite else None

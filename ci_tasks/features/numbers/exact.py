@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ci_tasks.features.difference.outputs import parting_step
-from ci_tasks.features.numbers.result import ExactComparison, Parting
+from ci_tasks.features.numbers.result import ExactComparison, Parting, as_json
 from ci_tasks.results.metrics import Series
 
 _RANK = re.compile(rb"(?i)^.{0,60}?\brank[ _:=]?(\d{1,6})\b")
@@ -31,18 +31,22 @@ def lines_by_rank(lines: Iterable[bytes]) -> dict[str, list[bytes]]:
 def compare_exactly(old_id: str, old: SeriesByRank, new_id: str, new: SeriesByRank) -> ExactComparison:
     """The earliest step counts first, then the lowest rank, then the metrics' order."""
     partings: list[Parting] = []
-    compared = 0
+    matched = 0
     for rank in sorted(old, key=lambda rank: (len(rank), rank)):
         others = {series.name: series for series in new.get(rank, ())}
         for series in old[rank]:
             other = others.get(series.name)
             if other is None:
                 continue
-            compared += sum(
+            matched += sum(
                 len({*dict(one)} & {*dict(two)}) for one, two in zip(series.parts, other.parts, strict=False)
             )
             if (found := parting_step(series, other)) is not None:
                 training, step, before, after = found
-                partings.append(Parting(series.name, rank, training, step, before, after))
+                partings.append(Parting(series.name, rank, training, step, as_json(before), as_json(after)))
     first = min(partings, key=lambda parting: (parting.training, parting.step), default=None)
-    return ExactComparison(old_id, new_id, compared, first)
+    return ExactComparison(old_id, new_id, matched, first, _count(old) + _count(new) - 2 * matched)
+
+
+def _count(ranks: SeriesByRank) -> int:
+    return sum(len(part) for every in ranks.values() for series in every for part in series.parts)

@@ -11,7 +11,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_record, write_record
 from ci_tasks.features.difference.read_run import read_log_series
 from ci_tasks.features.numbers.bands import MOST_RUNS, thinned
-from ci_tasks.features.numbers.result import MEMORY, SECONDS, MetricPoint, RunNumbers
+from ci_tasks.features.numbers.result import MEMORY, SECONDS, MetricPoint, RunNumbers, as_json, from_json
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.results.history.passed_runs import runs_of_row
 from ci_tasks.results.metrics import Series
@@ -21,14 +21,27 @@ _FILE = "numbers.json"
 
 
 @dataclass(frozen=True)
+class _KeptPoint:
+    training: int
+    step: int | None
+    value: float | str
+
+
+@dataclass(frozen=True)
 class _Kept:
     """The file. `log` is the digest of the log that `points` were read from; `passed` are the other numbers of a run
     that passed, as they were read from the record with the stamp `record`."""
 
     log: str
-    points: Mapping[str, tuple[MetricPoint, ...]] = field(default_factory=dict)
+    points: Mapping[str, tuple[_KeptPoint, ...]] = field(default_factory=dict)
     record: tuple[int, ...] = ()
     passed: RunNumbers | None = None
+
+    def read_points(self) -> dict[str, tuple[MetricPoint, ...]]:
+        return {
+            name: tuple(MetricPoint(each.training, each.step, from_json(each.value)) for each in several)
+            for name, several in self.points.items()
+        }
 
 
 def numbers_of(run: RunDir, record: RunRecord) -> RunNumbers:
@@ -52,7 +65,8 @@ def kind_of(record: RunRecord) -> str:
     host = record.host or "local"
     if record.gpus:
         host = f"{record.gpus} x {' and '.join(models)}" if models else f"{record.gpus} GPUs of {host}"
-    return f"{host}, {around.digest or 'no container'}"
+    without = "no container" if around.runtime in (None, "none") else "image not seen"
+    return f"{host}, {around.digest or without}"
 
 
 def passed_numbers(label: str, row: str) -> Iterator[RunNumbers]:
@@ -61,7 +75,7 @@ def passed_numbers(label: str, row: str) -> Iterator[RunNumbers]:
     for run in runs_of_row(label, row, MOST_RUNS):
         kept, stamp = _read(run), _stamp(run.record)
         if kept is not None and kept.passed is not None and stamp and kept.record == stamp:
-            yield replace(kept.passed, values={**kept.points, **kept.passed.values})
+            yield replace(kept.passed, values={**kept.read_points(), **kept.passed.values})
             continue
         record = read_run_record(run)
         if record is not None and record.status == PASSED and not (record.checkout and record.checkout.overlays):
@@ -75,9 +89,13 @@ def passed_numbers(label: str, row: str) -> Iterator[RunNumbers]:
 def _points(run: RunDir, record: RunRecord) -> Mapping[str, tuple[MetricPoint, ...]]:
     digest, kept = record.log.sha256 or "", _read(run)
     if kept is not None and kept.log == digest:
-        return kept.points
+        return kept.read_points()
     points = points_of(read_log_series(run))
-    _write(run, _Kept(digest, points))
+    every = {
+        name: tuple(_KeptPoint(each.training, each.step, as_json(each.value)) for each in several)
+        for name, several in points.items()
+    }
+    _write(run, _Kept(digest, every))
     return points
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -9,6 +10,16 @@ from ci_tasks.agent.quick_dataclass import dataclass
 
 # Quantities beside the metrics that a log has by step.
 SECONDS, MEMORY = "seconds", "GPU memory, MiB"
+
+
+def as_json(value: float) -> float | str:
+    """JSON has no NaN and no infinity: their names."""
+    return value if math.isfinite(value) else str(value)
+
+
+def from_json(value: float | str) -> float:
+    """A text that is no name of a number is none."""
+    return float(value) if not isinstance(value, str) or value in ("inf", "-inf") else math.nan
 
 
 @dataclass(frozen=True)
@@ -49,12 +60,12 @@ class Band:
 @dataclass(frozen=True)
 class Mark:
     """A value outside of its band; `sigma` is how many standard deviations from the mean, None where the runs before
-    were all equal."""
+    were all equal, and of a value that is no finite number, which is its name ("nan")."""
 
     name: str
     training: int
     step: int | None
-    value: float
+    value: float | str
     mean: float
     sigma: float | None
     runs: int
@@ -63,6 +74,8 @@ class Mark:
     def sentence(self) -> str:
         where = "" if self.step is None else f" at step {self.step}"
         which = f" of training {self.training}" if self.training > 1 else ""
+        if isinstance(self.value, str):
+            return f"{self.name}{where}{which} is {self.value}; {self.runs} runs before gave {self.mean:.4g}"
         if self.sigma is None:
             return f"{self.name}{where}{which} is {self.value:.6g}; in all {self.runs} runs before {self.mean:.6g}"
         way = "high" if self.sigma > 0 else "low"
@@ -100,8 +113,8 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """A row on one kind of host and image. `marks` are of its newest run, against the runs before it; `not_seen` says
-    why there is no band."""
+    """A row on one kind of host and image. `marks` are of its newest run, against the runs before it; `unseen` counts
+    the bands that it has no value for; `not_seen` says why there is no band."""
 
     label: str
     row: str
@@ -113,6 +126,11 @@ class RowNumbers:
     drifts: tuple[Drift, ...] = ()
     accepted: Acceptance | None = None
     not_seen: str = ""
+    unseen: int = 0
+
+    @property
+    def was_compared(self) -> bool:
+        return self.unseen < len(self.bands)
 
 
 @dataclass(frozen=True)
@@ -126,22 +144,25 @@ class BandsFile:
 @dataclass(frozen=True)
 class Parting:
     """Where two runs first differ: the metric, the rank whose line it is ("" where the log names none), and both
-    values as the log prints them."""
+    values as the log prints them; "nan" and "inf" are text."""
 
     name: str
     rank: str
     training: int
     step: int
-    old: float
-    new: float
+    old: float | str
+    new: float | str
 
 
 @dataclass(frozen=True)
 class ExactComparison:
     """Two runs bit for bit, as their logs print the numbers. `compared` counts values that both have; with none nothing
-    was seen."""
+    was seen. `unmatched` counts those that one of them alone has. The kinds are what numbers are compared within."""
 
     old: str
     new: str
     compared: int
     first: Parting | None = None
+    unmatched: int = 0
+    old_kind: str = ""
+    new_kind: str = ""

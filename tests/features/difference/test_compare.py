@@ -86,7 +86,13 @@ def test_what_a_side_did_not_show_is_neither_the_same_nor_different() -> None:
 
 CURVES = [
     ("equal, also where both are not a number", [(1, 0.5), (2, math.nan)], [(1, 0.5), (2, math.nan)], None, ""),
-    ("one ULP", [(1, 0.5), (2, 0.7)], [(1, 0.5), (2, math.nextafter(0.7, 1))], 2, "furthest apart at step 2: +0.00%"),
+    (
+        "one ULP",
+        [(1, 0.5), (2, 0.7)],
+        [(1, 0.5), (2, math.nextafter(0.7, 1))],
+        2,
+        "furthest apart at step 2: +2e-16 of it",
+    ),
     ("steps that one side lacks", [(1, 0.5), (2, 0.7)], [(2, 0.7), (3, 9.0)], None, ""),
     (
         "from a step on",
@@ -108,6 +114,13 @@ def test_metrics_part_at_a_step(
     sides = [replace(OLD, series=(Series("reward", "reward", (tuple(points),)),)) for points in (old, new)]
     found = [(each.step, each.note) for each in compare_runs(*sides).outputs]
     assert found == ([] if step is None else [(step, note)])
+
+
+def test_two_values_that_differ_are_never_shown_as_one() -> None:
+    one_ulp = math.nextafter(0.7, 1)
+    sides = [replace(OLD, metrics={"reward": value}) for value in (0.7, one_ulp)]
+    (found,) = compare_runs(*sides).outputs
+    assert (found.old, found.new) == ("0.7", repr(one_ulp))
 
 
 AMOUNTS = [
