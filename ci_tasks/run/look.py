@@ -8,10 +8,9 @@ import tempfile
 from contextlib import closing
 
 from ci_tasks import known_secrets
-from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.exit_gate import masked_record
 from ci_tasks.agent.hang.facts import HangFacts
-from ci_tasks.agent.hang.look import NoLook, wait_for_look
+from ci_tasks.agent.hang.look import NoLook, facts_of, wait_for_look
 from ci_tasks.agent.mask import mask_text
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
@@ -48,11 +47,7 @@ def look_of_ended(run: RunDir) -> LookOfEnded | None:
     status = read_status_if_readable(run)
     if not status.has_ended:
         return None
-    try:
-        facts = read_record(HangFacts, run.hang)
-    except (OSError, RecordError):
-        facts = None
-    return LookOfEnded(facts, status.longest_silence)
+    return LookOfEnded(facts_of(run), status.longest_silence)
 
 
 def look_at(run: RunDir) -> HangFacts:

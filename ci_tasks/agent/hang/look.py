@@ -22,7 +22,7 @@ class NoLook(Exception):
 def wait_for_look(run_dir: str, request: str, is_given_up: Callable[[], bool] = lambda: False) -> HangFacts:
     """What the run's agent has seen after it was asked. Raises NoLook."""
     paths = run_directory.RunDir(run_dir)
-    facts = _facts(paths)
+    facts = facts_of(paths)
     if facts is not None and facts.request == request:
         return facts
     if not (request.isalnum() and len(request) <= 100):
@@ -37,7 +37,7 @@ def wait_for_look(run_dir: str, request: str, is_given_up: Callable[[], bool] = 
     until = time.monotonic() + _WAIT_SECONDS
     while time.monotonic() < until and not is_given_up():
         time.sleep(_POLL_SECONDS)
-        facts = _facts(paths)
+        facts = facts_of(paths)
         if facts is not None and facts.request == request:
             return facts
         if run_directory.read_status_if_readable(paths).has_ended:
@@ -45,7 +45,8 @@ def wait_for_look(run_dir: str, request: str, is_given_up: Callable[[], bool] = 
     raise NoLook("its agent has not answered within %.0f s" % _WAIT_SECONDS)
 
 
-def _facts(paths: run_directory.RunDir) -> "HangFacts | None":
+def facts_of(paths: run_directory.RunDir) -> "HangFacts | None":
+    """What was seen last of a run."""
     try:
         return run_directory.read_record(HangFacts, paths.hang)
     except (OSError, RecordError):

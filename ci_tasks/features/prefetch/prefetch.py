@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.codec import encode
-from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_json
@@ -33,11 +32,15 @@ from ci_tasks.features.prefetch.report import (
     RepositoryStatus,
     human,
 )
-from ci_tasks.features.prefetch.requirements import LabelRequirements, RequiredRepository, label_requirements
+from ci_tasks.features.prefetch.requirements import (
+    LabelRequirements,
+    RequiredRepository,
+    container_and_environment,
+    label_requirements,
+)
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.planning.container_rules import container_rules
-from ci_tasks.planning.host_paths import container_of, environment_of, is_inside
-from ci_tasks.planning.steps import plan_steps
+from ci_tasks.planning.host_paths import is_inside
 from ci_tasks.recorder.record import open_recorder
 from ci_tasks.records import Plan
 from ci_tasks.results import store
@@ -48,8 +51,7 @@ from ci_tasks.run.job_outputs import JobRows, find_rows
 from ci_tasks.run.prepare import print_override_warnings
 from ci_tasks.run.row_plans import RowPlanner
 from ci_tasks.safe_output import terminal_width
-from ci_tasks.workflow import rows as workflow_rows
-from ci_tasks.workflow import secrets, select
+from ci_tasks.workflow import select
 from ci_tasks.workflow.model import Row
 
 if TYPE_CHECKING:
@@ -242,15 +244,11 @@ class Prefetch:
         ):
             if line.problem or line.state == THERE or state is None or isinstance(answer, HubRefusal):
                 continue
-            container, env = self._container(rows[item.rows[0]])
-            downloads.append(Download(number, item, answer, container, env))
+            row = rows[item.rows[0]]
+            container, env = container_and_environment(self.source, self.config, self.job_rows, row, self.spec)
+            inside = container if is_inside(container, self.spec) else None
+            downloads.append(Download(number, item, answer, inside, env))
         return downloads
-
-    def _container(self, row: Row) -> tuple[DockerRun | None, Mapping[str, str]]:
-        resolve = workflow_rows.row_resolver(self.source.workflow, self.job_rows.job, row, self.job_rows.context)
-        run = container_of(self.job_rows.job, resolve, plan_steps(self.job_rows.job, resolve, self.config.overrides))
-        env = environment_of(run, self.spec, {name: secrets.shown(value) for name, value in row.env.items()})
-        return (run if is_inside(run, self.spec) else None), env
 
     def _download(
         self,

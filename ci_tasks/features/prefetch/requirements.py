@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Generic, TypeVar
 
+from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.features.prefetch.detection import hub_requirements
@@ -65,9 +66,7 @@ def label_requirements(
     paths: dict[tuple[str, HostPath], Requirement[str]] = {}
     unresolved: dict[tuple[str, str, str], list[str]] = {}
     for row in (row for row in rows if row.test):
-        resolve = workflow_rows.row_resolver(source.workflow, job_rows.job, row, job_rows.context)
-        run = container_of(job_rows.job, resolve, plan_steps(job_rows.job, resolve, config.overrides))
-        env = environment_of(run, spec, {name: secrets.shown(value) for name, value in row.env.items()})
+        run, env = container_and_environment(source, config, job_rows, row, spec)
         found = _record(row, env, recorder)
         for repository, where in found.repositories.items():
             location = place(repository.directory, run, spec, env)
@@ -83,6 +82,15 @@ def label_requirements(
         [*paths.values()],
         [UnresolvedInRows(*key, tuple(names)) for key, names in unresolved.items()],
     )
+
+
+def container_and_environment(
+    source: CheckoutSource, config: Config, job_rows: JobRows, row: Row, spec: HostSpec
+) -> tuple[DockerRun | None, dict[str, str]]:
+    """What a row's test runs in on a host; None where it runs in no container."""
+    resolve = workflow_rows.row_resolver(source.workflow, job_rows.job, row, job_rows.context)
+    run = container_of(job_rows.job, resolve, plan_steps(job_rows.job, resolve, config.overrides))
+    return run, environment_of(run, spec, {name: secrets.shown(value) for name, value in row.env.items()})
 
 
 def _record(row: Row, env: dict[str, str], recorder: LaunchRecorder) -> HubRequirements:
