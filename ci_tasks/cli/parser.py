@@ -16,7 +16,7 @@ from invoke.parser.context import ParserContext
 from invoke.parser.parser import ParseResult
 
 from ci_tasks.cli.options import Option, dashed, options_of
-from ci_tasks.errors import UsageError
+from ci_tasks.errors import UsageError, nearest
 
 FindCommand = Callable[[str], "ParserContext | None"]
 
@@ -159,8 +159,6 @@ _CORE_OPTION_OF = {
 
 def suggestion(word: str, valid: Iterable[str]) -> str:
     """The end of a message about `word`. Stricter than for labels, since these words are short."""
-    import difflib
-
     by_name = {name.lstrip("-"): name for name in valid}
-    matches = difflib.get_close_matches(word.lstrip("-"), by_name, n=1, cutoff=0.6)
-    return f"; did you mean {by_name[matches[0]]!r}?" if matches else ""
+    match = nearest(word.lstrip("-"), by_name, cutoff=0.6)
+    return f"; did you mean {by_name[match]!r}?" if match else ""

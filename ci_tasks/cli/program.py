@@ -68,11 +68,11 @@ class CommandTask(Task[Any]):
             raise Exit(code=code)
 
 
-def _commands() -> list[Command]:
+def commands() -> list[Command]:
     return [*COMMANDS, *(command for feature in registry.features() for command in feature.commands)]
 
 
-namespace = Collection(*(CommandTask(command) for command in _commands()))
+namespace = Collection(*(CommandTask(command) for command in commands()))
 
 
 class CommandLine(Program):
@@ -156,7 +156,7 @@ class CommandLine(Program):
     def list_flat(self) -> None:
         from ci_tasks.cli.help import groups
 
-        for heading, columns in groups(_commands(), HEADINGS).items():
+        for heading, columns in groups(commands(), HEADINGS).items():
             print(f"{heading}:\n")
             self.print_columns(columns)
 

@@ -18,8 +18,8 @@ from ci_tasks.cli.commands import HEADINGS
 from ci_tasks.cli.commands.run import RemoteOptions
 from ci_tasks.cli.exit_codes import of_command
 from ci_tasks.cli.options import Option, flag_of, options_of
-from ci_tasks.cli.program import namespace
-from ci_tasks.cli.schemas import commands, commands_by_schema
+from ci_tasks.cli.program import commands, namespace
+from ci_tasks.cli.schemas import commands_by_schema
 from ci_tasks.registry import Command
 
 PAGE = Path("docs/reference/commands.md")

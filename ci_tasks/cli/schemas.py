@@ -21,7 +21,7 @@ from typing import Any
 
 from ci_tasks import registry
 from ci_tasks.agent.codec import JSON_SCHEMA, VERSION_KEY
-from ci_tasks.cli.commands import COMMANDS
+from ci_tasks.cli.program import commands
 from ci_tasks.registry import Command
 
 EVENTS = "events"
@@ -37,10 +37,6 @@ _SCALARS: Mapping[Any, Mapping[str, Any]] = {
     Any: {},
     object: {},
 }
-
-
-def commands() -> list[Command]:
-    return [*COMMANDS, *(command for feature in registry.features() for command in feature.commands)]
 
 
 def commands_by_schema() -> dict[str, list[Command]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import nox
 
 from ci_tasks import registry
+from ci_tasks.errors import counted
 from ci_tasks.registry import Session
 from ci_tasks.safe_output import PROGRAM
 
@@ -70,7 +71,7 @@ def _add_command(declaration: Session, tag: str) -> None:
 def _description(rows: int, changed: bool) -> str:
     if changed:
         return "test files added or modified since the base branch, uncommitted ones too"
-    return f"{rows} row{'' if rows == 1 else 's'}" if rows else "its rows depend on another job"
+    return counted(rows, "row") if rows else "its rows depend on another job"
 
 
 def _row_sessions(label: str, rows: list[str]) -> dict[str, str]:

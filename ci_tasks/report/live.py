@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.cells import cell_len
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import one_line, printable
+from ci_tasks.errors import counted, one_line, printable
 from ci_tasks.report.fleet import FREE, OTHERS, Holder, cells, share
 from ci_tasks.report.layout import GAP, narrowest, without_middle
 
@@ -239,7 +239,7 @@ def _drawing(drawn: Sequence[str], ours: Sequence[int], rows: Sequence[RowProgre
 def _standing(host: HostProgress, drawn: Sequence[str], rows: int) -> str:
     """What the cells do not say: that it is away, how many rows it has, what it does."""
     gpus = share(drawn) if host.gpus is not None else "GPUs not known" if host.up else ""
-    count = f"{rows} row{'' if rows == 1 else 's'}" if rows else ""
+    count = counted(rows, "row") if rows else ""
     parts = ("" if host.up else "away", one_line(host.note), gpus, count)
     return "; ".join(word for word in parts if word)
 

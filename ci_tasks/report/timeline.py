@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import counted
 from ci_tasks.records import RunRecord
 from ci_tasks.report.layout import GAP, columns, narrowest
 
@@ -97,7 +98,7 @@ def _path(path: Sequence[Span], begin: float, width: int | None, rows: Sequence[
         if span.end - span.begin >= long
     ][:_MOST]
     total = sum(span.end - span.begin for span in path)
-    many = f"{len(path)} row{'' if len(path) == 1 else 's'}"
+    many = counted(len(path), "row")
     more = [f"  and {len(path) - len(body)} shorter"] if len(body) < len(path) else []
     return [f"Critical path: {many}, {duration(total)}", *columns(_fitting(body, width, rows), width), *more]
 

@@ -13,6 +13,7 @@ from ci_tasks.agent.gpus.sample_file import merged
 from ci_tasks.agent.gpus.xids import HARDWARE_ERRORS, PROGRAM_ERRORS
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
+from ci_tasks.errors import counted
 from ci_tasks.records import GpuPeaks, GpuUse
 
 OUT_OF_MEMORY = ("cuda_oom", "gpu_memory")  # causes of a triage
@@ -163,7 +164,7 @@ def _ecc_errors(several: Sequence[GpuSample]) -> list[str]:
     errors = _increase([sample.uncorrected for sample in several])
     if not errors:
         return []
-    return [f"{errors} uncorrected ECC error{'' if errors == 1 else 's'} on GPU {several[0].gpu}"]
+    return [f"{counted(errors, 'uncorrected ECC error')} on GPU {several[0].gpu}"]
 
 
 def _xids(samples: Iterable[GpuSample], own: Collection[str]) -> list[str]:

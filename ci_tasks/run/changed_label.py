@@ -13,7 +13,7 @@ from dataclasses import replace
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.revision import BASE
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError
+from ci_tasks.errors import UsageError, counted
 from ci_tasks.executors.executor import OpenExecutor
 from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.layout import columns
@@ -144,7 +144,7 @@ def _overview(changed: ChangedRows, request: RunRequest) -> list[str]:
 
 
 def _gpus(row: Row) -> str:
-    return "GPUs unknown" if row.gpus is None else f"{row.gpus} GPU{'' if row.gpus == 1 else 's'}"
+    return "GPUs unknown" if row.gpus is None else counted(row.gpus, "GPU")
 
 
 def _end(results: Sequence[LabelResult], request: RunRequest, config: Config) -> BatchResult:

@@ -18,7 +18,7 @@ from dataclasses import field, replace
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.revision import BASE
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError
+from ci_tasks.errors import UsageError, counted
 from ci_tasks.executors.executor import OpenExecutor
 from ci_tasks.executors.open_executor import open_executor
 from ci_tasks.planning.load import ExpectedTime, expected, speed
@@ -237,7 +237,7 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest) -> list[Pl
 
 def _headline(ready: PreparedBatch) -> str:
     checkout = ready.checkout
-    count = f"{len(ready.rows)} row{'' if len(ready.rows) == 1 else 's'}"
+    count = counted(len(ready.rows), "row")
     return f"run {ready.batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}"
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status_if_readable
+from ci_tasks.errors import counted
 from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
 from ci_tasks.report import table, timeline
 from ci_tasks.run.machine_notes import machine_notes
@@ -45,7 +46,7 @@ def kept_lines(records: Sequence[RunRecord], logs: Sequence[str]) -> list[str]:
     if not kept:
         return []
     id, remote = kept[0][0], read_remote(kept[0][1])
-    lines = [f"kept: {len(kept)} row{'' if len(kept) == 1 else 's'}; `ci-tasks shell {id}` opens bash there"]
+    lines = [f"kept: {counted(len(kept), 'row')}; `ci-tasks shell {id}` opens bash there"]
     if remote is None or remote.kind != "slurm":
         lines.append(f"after an edit, `ci-tasks retry {id}` runs the failed step again")
     return lines

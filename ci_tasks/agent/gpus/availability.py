@@ -45,7 +45,7 @@ def wait_reasons(request: GpuRequest, snapshot: GpuSnapshot, own: Container[int]
             reasons[gpu] = ": %s without a lock" % in_use[gpu]
         elif gpu not in own and os.path.exists(path) and not lock_files.is_free(path):
             reasons[gpu] = " held by " + lock_holders.UNKNOWN
-    absent = "%s %s not exist here" % (lock_holders.format_gpu_ids(missing), "do" if len(missing) > 1 else "does")
+    absent = "%s %s not exist here" % (lock_holders.numbered("GPU", missing), "do" if len(missing) > 1 else "does")
     return lock_holders.group_by_reason(reasons) + ([absent] if missing else [])
 
 

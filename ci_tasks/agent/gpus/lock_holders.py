@@ -45,16 +45,16 @@ def describe_process(pid: int, uptime: Optional[float] = None) -> str:
     return "pid %d%s (%s)%s" % (pid, _owner("%s/%d" % (_PROC, pid)), command, _age(pid, uptime))
 
 
-def format_gpu_ids(ids: Iterable[int]) -> str:
-    """`GPU 5`, `GPUs 0-3`, `GPUs 0, 2, 5-7`."""
+def numbered(noun: str, numbers: Iterable[int]) -> str:
+    """`GPU 5`, `GPUs 0-3`, `ranks 0, 2, 5-7`."""
     ranges: List[List[int]] = []
-    for number in sorted(ids):
+    for number in sorted(numbers):
         if ranges and number == ranges[-1][-1] + 1:
             ranges[-1].append(number)
         else:
             ranges.append([number])
     text = ", ".join("%d-%d" % (part[0], part[-1]) if len(part) > 1 else str(part[0]) for part in ranges)
-    return ("GPUs " if sum(map(len, ranges)) > 1 else "GPU ") + text
+    return "%s%s %s" % (noun, "s" if sum(map(len, ranges)) > 1 else "", text)
 
 
 def group_by_reason(reasons: Dict[int, str]) -> List[str]:
@@ -62,7 +62,7 @@ def group_by_reason(reasons: Dict[int, str]) -> List[str]:
     groups: Dict[str, List[int]] = {}
     for gpu, reason in sorted(reasons.items()):
         groups.setdefault(reason, []).append(gpu)
-    return [format_gpu_ids(gpus) + reason for reason, gpus in groups.items()]
+    return [numbered("GPU", gpus) + reason for reason, gpus in groups.items()]
 
 
 def _run_id(directory: str) -> str:

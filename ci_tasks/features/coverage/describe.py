@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ci_tasks.errors import counted
 from ci_tasks.features.coverage.coverage import CoveredTest
 from ci_tasks.features.coverage.facts import E2E, UNREAD, VACUOUS, RowFacts
 
@@ -31,7 +32,7 @@ def _untrained(test: CoveredTest, facts: RowFacts) -> str:
         return f"{description} (runs nothing: no `__main__`)"
     if facts.kind == UNREAD and facts.problem:
         return f"not seen: {facts.problem}"
-    count = f" ({facts.tests} test{'s' if facts.tests != 1 else ''})" if facts.tests else ""
+    count = f" ({counted(facts.tests, 'test')})" if facts.tests else ""
     return f"{description}{count}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from ci_tasks.errors import counted
 from ci_tasks.features.difference.result import NO_VALUE, OutputDifference, RunSide
 from ci_tasks.records import PASSED
 from ci_tasks.results.metrics import Points, Series
@@ -86,7 +87,7 @@ def _pair(old: float, new: float) -> tuple[str, str]:
 
 
 def _trainings(series: Series) -> str:
-    return f"{len(series.parts)} training{'' if len(series.parts) == 1 else 's'}"
+    return counted(len(series.parts), "training")
 
 
 def _largest(old: Points, new: Points) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ci_tasks.errors import counted
 from ci_tasks.features.doctor.check_results import CheckResult, ok, warning
 from ci_tasks.results.machines import MachineRun, suspects
 
@@ -19,7 +20,7 @@ def results(host: str, runs: Sequence[MachineRun]) -> list[CheckResult]:
         return []
     named = [suspect for suspect in suspects(runs) if suspect.machine.partition("/")[0] == host]
     if not named:
-        return [ok(TOPIC, f"no GPU is worse than its peers in {len(here)} run{'' if len(here) == 1 else 's'}")]
+        return [ok(TOPIC, f"no GPU is worse than its peers in {counted(len(here), 'run')}")]
     found = []
     for suspect in named:
         own = [run for run in here if suspect.is_in(run)]

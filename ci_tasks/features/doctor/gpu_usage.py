@@ -9,6 +9,7 @@ from typing import Any
 
 from ci_tasks.agent.gpus import lock_files as locks
 from ci_tasks.agent.gpus import nvidia_smi
+from ci_tasks.agent.gpus.lock_holders import numbered
 from ci_tasks.agent.gpus.request import PATTERN
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.executors.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_files, lock_holders
@@ -85,7 +86,9 @@ def _locks(answers: QueryAnswers, processes: Mapping[int, HostProcess]) -> list[
     by_holder: dict[tuple[int, ...], list[int]] = {}
     for gpu, pids in lock_holders(answers).items():
         by_holder.setdefault(tuple(pids), []).append(gpu)
-    results = [ok(LOCKS, f"{_gpus(on)}: held by {_holders(pids, processes)}") for pids, on in by_holder.items()]
+    results = [
+        ok(LOCKS, f"{numbered('GPU', on)}: held by {_holders(pids, processes)}") for pids, on in by_holder.items()
+    ]
     results += [_unopened(file) for file in lock_files(inspection) if file["problem"]]
     results += _protected(inspection, {*range(LOCKED_GPUS), *(gpu.index for gpu in visible_gpus(answers))})
     return results or [ok(LOCKS, "none is held")]
@@ -109,7 +112,8 @@ def _protected(inspection: Mapping[str, Any], gpu_ids: Iterable[int]) -> list[Ch
         results.append(warning(LOCKS, text, f"sudo chown root {' '.join(foreign)}"))
     missing = sorted({*gpu_ids} - {file["gpu"] for file in files})
     if missing and locks.blocks_other_users(directory, inspection.get("user", 0), protected):
-        text = f"no lock file for {_gpus(missing)}, and one made by you would lock out root (fs.protected_regular)"
+        lacking = f"no lock file for {numbered('GPU', missing)}"
+        text = f"{lacking}, and one made by you would lock out root (fs.protected_regular)"
         ids = " ".join(str(gpu) for gpu in missing)
         path = PATTERN.format(gpu_id="$i")
         step = f"after each boot: for i in {ids}; do sudo install -m 666 /dev/null {path}; done"
@@ -133,7 +137,3 @@ def _holder(pid: int, process: HostProcess | None) -> str:
     if process is None:
         return f"pid {pid}, which is not visible here" if pid > 0 else "a process of another container"
     return f"pid {pid} ({process.name}) of {process.user}, for {ago(process.seconds)}"
-
-
-def _gpus(ids: Sequence[int]) -> str:
-    return f"GPU{'' if len(ids) == 1 else 's'} {', '.join(str(gpu) for gpu in ids)}"

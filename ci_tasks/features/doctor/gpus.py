@@ -12,6 +12,7 @@ from ci_tasks.agent.gpus.xids import bus_id
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
+from ci_tasks.errors import counted
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, unknown, warning
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers
 
@@ -166,7 +167,7 @@ def _problems(gpu: GpuHealth, pending: bool, failure: bool) -> list[CheckResult]
         results.append(fault("GPU health", f"{name}: broken memory is taken out only by a reset", reset))
     if gpu.uncorrected:
         # The counter stays until the driver is loaded anew, so this alone does not show that something is wrong now.
-        errors = f"{gpu.uncorrected} uncorrected ECC error{'' if gpu.uncorrected == 1 else 's'}"
+        errors = counted(gpu.uncorrected, "uncorrected ECC error")
         results.append(warning("GPU health", f"{name}: {errors} since the driver was loaded", reset))
     if gpu.mig_enabled:
         step = f"with nobody on it: `sudo nvidia-smi -i {gpu.index} -mig 0`"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import printable
+from ci_tasks.errors import counted, printable
 from ci_tasks.features.lint.lint_finding import RULES, LintFinding
 from ci_tasks.report.layout import paragraph
 from ci_tasks.safe_output import json_document
@@ -46,7 +46,7 @@ def summary(findings: Sequence[LintFinding], in_baseline: int) -> str:
         for rule in dict.fromkeys(finding.rule for finding in findings)
     }
     parts = ", ".join(f"{count} {rule}" for rule, count in counts.items())
-    total = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}: {parts}" if findings else "no finding"
+    total = f"{counted(len(findings), 'finding')}: {parts}" if findings else "no finding"
     return f"{total}; {in_baseline} more in the baseline" if in_baseline else total
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import some
+from ci_tasks.errors import counted, some
 from ci_tasks.report.layout import columns, paragraph
 
 THERE, PARTLY, MISSING, FETCHED, NOT_KEPT = "there", "partly", "missing", "fetched", "not kept"
@@ -146,7 +146,7 @@ def summary(report: PrefetchReport) -> str:
     lack = sum(path.there is False for path in report.expected)
     many = f"{len(report.repositories)} repositor{'y' if len(report.repositories) == 1 else 'ies'}"
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
-    more = [f"{lack} path{'' if lack == 1 else 's'} missing"] if lack else []
+    more = [f"{counted(lack, 'path')} missing"] if lack else []
     open_ = [f"{len(report.unresolved)} unresolved"] if report.unresolved else []
     return "; ".join([f"{many}: {states}" if states else many, *more, *open_])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config, Override
-from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.errors import UnknownName, UsageError, counted
 from ci_tasks.executors.local_executor import LocalExecutor
 from ci_tasks.features.setup import package_index, users_file
 from ci_tasks.features.setup.gpu_host import gpu_host_lines
@@ -175,7 +175,7 @@ def _find(
     wanted = wanted_python(source.workflow, job, row, event, config.overrides)
     path, version = executor.find_python(wanted)
     python = FoundPython(wanted, path, version)
-    count = f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
+    count = counted(len(rows), "row")
     print(f"\nlabel {row.label}: {count} without GPUs\n  Python: {python.text}", flush=True)
     steps = plan_steps(job, workflow_rows.row_resolver(source.workflow, job, row, event), config.overrides).sources
     findings = _indexes(replace(job, steps=steps), path, index, ask)

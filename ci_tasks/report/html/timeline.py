@@ -7,6 +7,7 @@ from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Event
+from ci_tasks.errors import counted
 from ci_tasks.report.html.templates import template
 from ci_tasks.report.html.words import clock, time_step
 
@@ -90,7 +91,7 @@ def _figure(batch: str, host: str, bars: Sequence[Bar]) -> TimelineFigure:
     by_lane = lanes(bars)
     scale = (_WIDTH - _GUTTER - 10) / seconds
     gpus = sum(name.startswith("GPU") for name in by_lane)
-    many = f"{len(bars)} row{'' if len(bars) == 1 else 's'}"
+    many = counted(len(bars), "row")
     step = time_step(seconds, _MOST_TICKS)
     return TimelineFigure(
         title=f"{many} of {batch} on {host}, over {f'{gpus} GPUs' if gpus else 'time'}",

@@ -90,7 +90,7 @@ IDS = [([5], "GPU 5"), ([0, 1, 2, 3], "GPUs 0-3"), ([7, 0, 2, 5, 6], "GPUs 0, 2,
 
 @pytest.mark.parametrize(("gpus", "expected"), IDS, ids=[expected for _, expected in IDS])
 def test_gpus_are_named_shortly(gpus: list[int], expected: str) -> None:
-    assert lock_holders.format_gpu_ids(gpus) == expected
+    assert lock_holders.numbered("GPU", gpus) == expected
 
 
 def test_gpus_of_which_the_same_is_said_share_a_sentence() -> None:

@@ -66,7 +66,7 @@ def test_locks_are_reported_by_holder_and_not_for_files_of_other_disks(read: Any
     results = [f for f in read(gpu_usage.facts(say()), say()) if f.topic == gpu_usage.LOCKS]
     assert [(f.status, f.text) for f in results] == [
         ("ok", "GPU 3: held by pid 903, which is not visible here"),
-        ("ok", "GPUs 4, 5: held by pid 900 (python3) of root, for 2 h"),
+        ("ok", "GPUs 4-5: held by pid 900 (python3) of root, for 2 h"),
     ]
 
 

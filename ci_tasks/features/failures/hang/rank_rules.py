@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ci_tasks.agent.gpus.lock_holders import numbered
 from ci_tasks.agent.hang.facts import ProcessFacts
 from ci_tasks.features.failures.hang import waits
 from ci_tasks.features.failures.hang.finding import Finding, mains_of, odd_of_two
@@ -15,7 +16,6 @@ from ci_tasks.features.failures.hang.wording import (
     how_it_ended,
     names,
     place_of,
-    rank_list,
     wait_or_waits,
     waiting_in,
     where,
@@ -35,7 +35,7 @@ def missing_rank(run: RunProcesses) -> Finding | None:
     dead = {rank: item for item in run.facts.dead for rank in (rank_in(item.env),) if rank in missing}
     ends = [f"rank {rank}: {dead[rank].error or how_it_ended(dead[rank].how)}" for rank in missing if rank in dead]
     told = f" ({'; '.join(ends[:3])})" if ends else ""
-    why = f"{rank_list(missing)} {'is' if len(missing) == 1 else 'are'} gone{told}; {waiting_in(waiting)}"
+    why = f"{numbered('rank', missing)} {'is' if len(missing) == 1 else 'are'} gone{told}; {waiting_in(waiting)}"
     gone = [_gone(run, rank) for rank in missing[:8]]
     return Finding("dead rank", why, gone)
 

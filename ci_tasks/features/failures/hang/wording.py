@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ci_tasks.agent.gpus.lock_holders import numbered
 from ci_tasks.features.failures.hang import waits
 from ci_tasks.features.failures.hang.processes import Process, RunProcesses, ThreadState
 
@@ -68,19 +69,7 @@ def names(processes: Sequence[Process]) -> str:
     numbers = sorted(process.rank for process in processes if process.rank is not None)
     others = [process.name for process in processes if process.rank is None]
     shown = others[:4] + ([f"{len(others) - 4} more"] if len(others) > 4 else [])
-    return ", ".join([*([rank_list(numbers)] if numbers else []), *shown])
-
-
-def rank_list(numbers: Sequence[int]) -> str:
-    """`ranks 0-2, 4-7`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"rank{'' if len(numbers) == 1 else 's'} {', '.join(texts)}"
+    return ", ".join([*([numbered("rank", numbers)] if numbers else []), *shown])
 
 
 def with_where(why: str, processes: Sequence[Process]) -> str:

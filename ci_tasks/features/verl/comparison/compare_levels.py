@@ -19,7 +19,7 @@ from pathlib import Path
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.config import Config
-from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError
+from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError, counted
 from ci_tasks.features.failures.repeats.repeat_label import QuietRowsView
 from ci_tasks.features.verl.comparison import report, sequential_test
 from ci_tasks.features.verl.comparison.observed_run import BASE, CANDIDATE, ObservedRun, links_of, observe
@@ -114,7 +114,7 @@ def _announcement(request: ComparisonRequest, base: TreesUnderTest, candidate: T
         f"Candidate: {candidate.context.bridge.title}, {request.candidate.bridge}",
         f"verl:      {candidate.context.verl.title}, {request.candidate.verl}",
         *(f"note: {remark}" for remark in candidate.context.remarks),
-        f"at most {count} pair{'' if count == 1 else 's'} of level {request.candidate.request.level} on "
+        f"at most {counted(count, 'pair')} of level {request.candidate.request.level} on "
         f"{request.candidate.host}, one seed and the same data for both sides of each",
     ]
 

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from ci_tasks.errors import counted
 from ci_tasks.features.verl.judge.hook_records import LoadedCheckpoint, SavedFiles
 from ci_tasks.features.verl.judge.log_records import TrainingFacts
 from ci_tasks.features.verl.judge.training_run import TrainingRun
@@ -78,7 +79,7 @@ def same_step(run: TrainingRun, resumed: TrainingFacts | None) -> Criterion:
     if changed:
         text = f"{equal}, but {len(changed)} of {len(own)} files of tensors differ after it, such as {changed[0]}"
         return not_seen(SAME, text, "see whether the optimizer's state was saved and read back")
-    files = f"{len(own)} file{'s' if len(own) != 1 else ''} of tensors"
+    files = f"{counted(len(own), 'file')} of tensors"
     return shown(SAME, f"{equal}, and {files} after it, by SHA-256")
 
 
