@@ -80,6 +80,13 @@ def from_url(url: str, *, exit_code: int | None = None, passed: Sequence[str] = 
 
 
 @contextmanager
+def open_text(path: str) -> Iterator[Iterable[bytes]]:
+    """The lines of the job that `from_file` takes, without GitHub's prefixes. Raises UsageError as that does."""
+    with open_log(path) as log:
+        yield _selected(log, None)
+
+
+@contextmanager
 def open_ci_log(path: str, job: str | None) -> Iterator[CiJobLog]:
     """The log in a file for a report. Raises UsageError for standard input, what is no log, and several jobs of which
     `job` names none."""

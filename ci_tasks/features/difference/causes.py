@@ -78,6 +78,8 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
     """The command that runs the new side with this input of the old one; "" where no option sets it alone."""
     if not new.label or not new.row or new.label.startswith("-"):
         return ""
+    if (old.label, old.row) != (new.label, new.row):
+        return ""  # what another row gave with it says nothing
     if not all(overlay.path for overlay in new.overlays.values()):
         return ""
     others = {name: overlay for name, overlay in new.overlays.items() if f"{OVERLAY}{name}" != axis}
@@ -86,14 +88,18 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
     rev = f" --rev {new.commit}" if new.commit else ""
     if axis == COMMIT and new.dirty and old.commit:
         return f"ci-tasks compare {row} --base {old.commit}{here}"
+    good, bad = (new, old) if new.status == PASSED else (old, new)
+    is_search = good.status == PASSED != bad.status  # else both ends pass, or both fail
     if axis == COMMIT and old.commit and new.commit:
-        return f"ci-tasks bisect {row} --good {old.commit} --bad {new.commit}{here}"
-    if axis.startswith(SUBMODULE) and old.commit and new.commit:
-        return f"ci-tasks bisect {row} --axis {shlex.quote(axis)} --good {old.commit} --bad {new.commit}{here}"
+        if is_search:
+            return f"ci-tasks bisect {row} --good {good.commit} --bad {bad.commit}{here}"
+        return f"ci-tasks remote{here} {row} --rev {old.commit}" if here else ""
+    if axis.startswith(SUBMODULE) and old.commit and new.commit and is_search:
+        return f"ci-tasks bisect {row} --axis {shlex.quote(axis)} --good {good.commit} --bad {bad.commit}{here}"
     if axis.startswith(OVERLAY):
         return _overlay_proof(axis.removeprefix(OVERLAY), old, new, row, f"{here}{rev}")
-    if axis in (ENV, PACKAGES) and old.is_kept and new.is_kept:
-        return f"ci-tasks bisect {row} --axis {axis} --good {old.id} --bad {new.id}{here}{rev}"
+    if axis in (ENV, PACKAGES) and old.is_kept and new.is_kept and is_search:
+        return f"ci-tasks bisect {row} --axis {axis} --good {good.id} --bad {bad.id}{here}{rev}"
     if axis == IMAGE and old.image:
         return f"ci-tasks remote{here} {row}{rev} --image {shlex.quote(old.image)}"
     if axis in _MACHINE and old.host and old.host != new.host:
@@ -121,7 +127,9 @@ def _overlay_proof(name: str, old: RunSide, new: RunSide, row: str, where: str) 
     if name not in old.overlays:
         return f"ci-tasks remote {row}{where}" if new.host else ""
     good, bad = old.overlays[name].commit, overlay.commit
-    if not good or not bad or good == bad:
+    if new.status == PASSED:
+        good, bad = bad, good
+    if not good or not bad or good == bad or (old.status == PASSED) == (new.status == PASSED):
         return ""
     axis = shlex.quote(f"{OVERLAY}{name}")
     return f"ci-tasks bisect {row} --axis {axis}{_with({name: overlay})} --good {good} --bad {bad}{where}"
@@ -131,7 +139,7 @@ def _named(axis: str, failed: RunSide, inputs: Sequence[InputDifference], change
     """Why the failure is about this axis; "" where it does not say so."""
     assert failed.triage is not None
     triage = failed.triage
-    text = "\n".join((triage.line, triage.reason, *triage.frames, *triage.context))
+    text = "\n".join((triage.line, triage.reason, *triage.frames))  # lines around it name what they like
     if axis == COMMIT and (file := _changed_file(failed, changed_files)):
         return f"the failure is in {file}, which differs"
     if axis.startswith((SUBMODULE, OVERLAY)) and axis.partition(":")[2] in text:

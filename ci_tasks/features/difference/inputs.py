@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from ci_tasks.features.difference.result import (
     AXES,
     COMMIT,
+    IMAGE,
+    MOUNT,
     NO_VALUE,
+    NOT_SEEN,
     OVERLAY,
     PACKAGES,
     SUBMODULE,
@@ -21,17 +24,27 @@ def compare_inputs(old: RunSide, new: RunSide) -> tuple[tuple[InputDifference, .
     differences: list[InputDifference] = []
     same: list[str] = []
     not_seen: dict[str, list[str]] = {}
+    partly: list[str] = []
     for axis in _axes(old, new):
         first, second = _values(old, axis), _values(new, axis)
         unseen = [run.id for run, values in ((old, first), (new, second)) if values is None]
         if first is None or second is None:
             not_seen.setdefault(" and ".join(unseen), []).append(axis)
             continue
-        found = _compare(axis, first, second)
-        differences += found
-        if not found:
+        seen, unnamed = [], 0
+        for name in [*first, *(name for name in second if name not in first)]:
+            before, after = _value(old, axis, name), _value(new, axis, name)
+            unnamed += NOT_SEEN in (before, after)
+            if NOT_SEEN not in (before, after) and not _equal(axis, before, after):
+                seen.append(InputDifference(axis, name, before, after))
+        differences += seen
+        if unnamed and axis != COMMIT:  # a log has no hash of its tree
+            partly.append(f"{unnamed} of {axis}")
+        elif not seen:
             same.append(axis)
-    return tuple(differences), tuple(same), tuple(f"{', '.join(axes)} of {ids}" for ids, axes in not_seen.items())
+    lines = [f"{', '.join(axes)} of {ids}" for ids, axes in not_seen.items()]
+    lines += [f"on one side or both: {', '.join(partly)}"] if partly else []
+    return tuple(differences), tuple(same), tuple(lines)
 
 
 def _values(run: RunSide, axis: str) -> Mapping[str, str] | None:
@@ -45,9 +58,18 @@ def axes_of(differences: Sequence[InputDifference]) -> list[str]:
     return list(dict.fromkeys(difference.axis for difference in differences))
 
 
-def _equal(axis: str, old: str | None, new: str | None) -> bool:
-    """Of a package from a work tree the commit is seen only where a process imported it."""
-    if axis == PACKAGES and old and new and (old.startswith(f"{new} (git ") or new.startswith(f"{old} (git ")):
+def _value(run: RunSide, axis: str, name: str) -> str:
+    """Mounts come from the plan, which has all of them."""
+    is_partial = axis in run.partial and not name.startswith(MOUNT)
+    return (_values(run, axis) or {}).get(name, NOT_SEEN if is_partial else NO_VALUE)
+
+
+def _equal(axis: str, old: str, new: str) -> bool:
+    """Of a package from a work tree the commit is seen only where a process imported it. A digest names an image,
+    whatever the tag or the mirror before it."""
+    if axis == IMAGE and "@" in old and "@" in new:
+        return old.partition("@")[2] == new.partition("@")[2]
+    if axis == PACKAGES and (old.startswith(f"{new} (git ") or new.startswith(f"{old} (git ")):
         return True
     return old == new
 
@@ -56,12 +78,3 @@ def _axes(old: RunSide, new: RunSide) -> list[str]:
     """Submodules and overlays that one side alone has are differences too: of the code, so they come behind it."""
     named = sorted({axis for run in (old, new) for axis in run.inputs if axis.startswith((SUBMODULE, OVERLAY))})
     return [AXES[0], *named, *AXES[1:]]
-
-
-def _compare(axis: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[InputDifference]:
-    names = [*old, *(name for name in new if name not in old)]
-    return [
-        InputDifference(axis, name, old.get(name, NO_VALUE), new.get(name, NO_VALUE))
-        for name in names
-        if not _equal(axis, old.get(name), new.get(name))
-    ]

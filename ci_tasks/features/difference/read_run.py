@@ -19,7 +19,7 @@ from ci_tasks.agent.files import pieces_of
 from ci_tasks.agent.records import DirectUrl, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError
-from ci_tasks.features.ci_logs.job_log import AnalysedLog, from_file
+from ci_tasks.features.ci_logs.job_log import AnalysedLog, from_file, open_text
 from ci_tasks.features.difference.result import (
     ARGUMENTS,
     COMMIT,
@@ -31,6 +31,8 @@ from ci_tasks.features.difference.result import (
     HOST,
     IMAGE,
     KERNEL,
+    MOUNT,
+    NOT_SEEN,
     OVERLAY,
     PACKAGES,
     OverlaySide,
@@ -56,7 +58,9 @@ def of_file(path: str) -> RunSide:
     with file.open("rb") as opened:
         is_record = opened.read(1) == b"{"
     if not is_record:
-        return _of_log(from_file(path))
+        side = _of_log(from_file(path))
+        with open_text(path) as lines:
+            return replace(side, series=read_series(lines, metric_formats()))
     try:
         record = from_json(RunRecord, file.read_bytes(), where=path)
     except RecordError as error:
@@ -110,6 +114,7 @@ def _of_record(
         series=series,
         seconds=_seconds(record, phases),
         memory=_memory(record),
+        partial=frozenset((DATA,)),
     )
 
 
@@ -134,7 +139,7 @@ def _inputs(record: RunRecord, plan: Plan | None, revisions: Mapping[str, str]) 
     packages, direct = _packages(record)
     if packages:
         watched = {module.name: module.commit for module in around.imported if module.commit}
-        inputs[PACKAGES] = {"Python": around.python or "not seen"}
+        inputs[PACKAGES] = {"Python": around.python or NOT_SEEN}
         inputs[PACKAGES] = {
             **inputs[PACKAGES],
             **{
@@ -146,7 +151,7 @@ def _inputs(record: RunRecord, plan: Plan | None, revisions: Mapping[str, str]) 
         inputs[ENV] = {name: _own(value, record, plan) for name, value in {**plan.env, **plan.host_env}.items()}
         inputs[ARGUMENTS] = {"test": plan.test or "none", "arguments": plan.args, "nodes": str(plan.nodes)}
         mounts = plan.container.mounts if plan.container is not None else {}
-        inputs[DATA] = {**{f"mount {ci}": here for ci, here in mounts.items()}, **revisions}
+        inputs[DATA] = {**{f"{MOUNT}{ci}": here for ci, here in mounts.items()}, **revisions}
     if around.driver:
         inputs[DRIVER] = {"driver": around.driver}
     if around.gpus:
@@ -174,7 +179,7 @@ def _of_log(log: AnalysedLog) -> RunSide:
     inputs: Inputs = {DEVIATIONS: {}}
     if job.scripts:
         last = job.scripts[-1]
-        inputs[ENV] = {name: value for name, value in last.env.items() if name not in last.masked}
+        inputs[ENV] = {name: NOT_SEEN if name in last.masked else value for name, value in last.env.items()}
     if job.commit:
         inputs[COMMIT] = {"commit": job.commit[:7]}
     if job.digest:
@@ -197,6 +202,7 @@ def _of_log(log: AnalysedLog) -> RunSide:
         inputs=inputs,
         triage=log.triage,
         seconds=seconds,
+        partial=frozenset((COMMIT, PACKAGES)),
     )
 
 

@@ -13,7 +13,9 @@ COMMIT, IMAGE, PACKAGES, ENV, ARGUMENTS, DATA = "commit", "image", "packages", "
 DRIVER, GPUS, KERNEL, HOST, DEVIATIONS = "driver", "gpus", "kernel", "host", "deviations"
 SUBMODULE, OVERLAY = "submodule:", "overlay:"  # followed by a path, or a name
 AXES = (COMMIT, IMAGE, PACKAGES, ENV, ARGUMENTS, DATA, DRIVER, GPUS, KERNEL, HOST, DEVIATIONS)
+MOUNT = "mount "  # begins a name of DATA that is no revision
 NO_VALUE = "–"  # a name that one side does not have
+NOT_SEEN = "not seen"  # of an input: it has one that was not shown
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class RunSide:
     its metrics by step, `seconds` by phase, `memory` in MiB by GPU. `commit` and `image` are what `--rev` and `--image`
     take: a tree with uncommitted changes, `dirty`, is none, and has only the `head` that they are on top of.
     `repository` is the directory that has the commits; `overlays` are by name. `label` is empty where it is not known.
-    `is_kept`: its run directory is here, so that commands take its id."""
+    `is_kept`: its run directory is here, so that commands take its id. Of an axis in `partial` a name that is missing
+    was not seen: a log shows some packages only, and the revisions that it happened to name."""
 
     id: str
     label: str = ""
@@ -53,6 +56,7 @@ class RunSide:
     seconds: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, float] = field(default_factory=dict)
     is_kept: bool = False
+    partial: frozenset[str] = frozenset()
 
     @property
     def commit(self) -> str:

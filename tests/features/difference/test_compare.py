@@ -49,6 +49,7 @@ INPUT_CASES: list[tuple[str, Mapping[str, Mapping[str, str]], list[InputDifferen
         changed(packages={"xformers": "1"}),
         [InputDifference("packages", "xformers", "–", "1")],
     ),
+    ("a digest that was pulled by another name", changed(image={"image": "mirror/trainer:0101@sha256:aa"}), []),
     (
         "two axes, in the order of the axes",
         changed(host={"host": "h100b"}, image={"image": "trainer@sha256:bb"}),
@@ -82,6 +83,53 @@ def test_what_a_side_did_not_show_is_neither_the_same_nor_different() -> None:
     assert result.not_seen[-1] == "driver of new"
     assert result.not_seen[0] == "arguments, data, gpus, kernel, deviations of old and new"
     assert result.same == ("commit", "image", "packages", "env", "host")
+
+
+def test_a_name_that_a_log_does_not_show_is_neither_the_same_nor_different() -> None:
+    log = replace(OLD, inputs={**INPUTS, "packages": {"torch": "2.8.0"}, "data": {"model a": "1" * 40}})
+    log = replace(log, partial=frozenset(("packages", "data")))
+    new = replace(NEW, inputs={**INPUTS, "data": {"model b": "2" * 40, "mount /models": "/disk"}})
+    result = compare_runs(log, replace(new, partial=frozenset(("data",))))
+    assert result.inputs == (InputDifference("data", "mount /models", "–", "/disk"),)
+    assert "packages" not in result.same and "data" not in result.same
+    assert result.not_seen[-1] == "on one side or both: 1 of packages, 2 of data"
+    commit = {"commit": {"commit": "1111111", "tree": "abc"}}
+    of_log = replace(log, inputs={"commit": {"commit": "1111111"}}, partial=frozenset(("commit",)))
+    assert compare_runs(of_log, replace(NEW, inputs=commit)).same == ("commit",)
+    masked = replace(OLD, inputs=changed(env={"HF_TOKEN": "not seen"}))
+    assert compare_runs(masked, NEW).inputs == ()
+
+
+PASSED, OTHER_ROW = replace(NEW, status="passed", triage=None), replace(OLD, row="other")
+OVERLAY_OF = {"sglang": OverlaySide("/sglang", "c" * 40)}
+ENDS: list[tuple[str, RunSide, RunSide, str]] = [
+    ("it failed later", OLD, NEW, f"--good {'1' * 40} --bad {'2' * 40}"),
+    (
+        "it failed before",
+        replace(NEW, head="1" * 40),
+        replace(OLD, head="2" * 40),
+        f"--good {'2' * 40} --bad {'1' * 40}",
+    ),
+    ("both passed", OLD, PASSED, f"ci-tasks remote --host h100a ckpt --only row --rev {'1' * 40}"),
+    (
+        "both failed",
+        replace(OLD, status="failed"),
+        NEW,
+        f"ci-tasks remote --host h100a ckpt --only row --rev {'1' * 40}",
+    ),
+    ("two rows", OTHER_ROW, NEW, ""),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "command"), [case[1:] for case in ENDS], ids=[case[0] for case in ENDS])
+def test_a_search_is_proposed_from_the_end_that_passed(old: RunSide, new: RunSide, command: str) -> None:
+    """Where both ends pass, or both fail, a search is refused after it ran them."""
+    old = replace(old, is_kept=True, overlays={"sglang": OverlaySide("/sglang", "d" * 40)})
+    inputs = changed(commit={"commit": "2222222"}, env={"LEARNING_RATE": "0.2"}, **{"overlay:sglang": {"commit": "c"}})
+    new = replace(new, head="2" * 40, is_kept=True, inputs=inputs, overlays=OVERLAY_OF, metrics={"reward": 1.0})
+    proofs = {cause.axis: cause.proof for cause in compare_runs(replace(old, metrics={"reward": 2.0}), new).causes}
+    assert command in proofs["commit"].replace(" --with sglang=/sglang", "") and bool(proofs["commit"]) == bool(command)
+    assert ("bisect" in proofs["env"], "bisect" in proofs["overlay:sglang"]) == ("--good" in command,) * 2
 
 
 CURVES = [
