@@ -5,8 +5,10 @@ Only `ci_tasks.agent.codec` turns them into JSON and back. Fields may be added, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from datetime import datetime, timezone
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.probe.records import ImportedModule
@@ -457,3 +459,14 @@ class PlanEntry(Plan):
 
     run_dir: str = ""
     lacks: tuple[str, ...] = ()
+
+
+def epoch_seconds(stamp: str | None) -> float | None:
+    """An ISO time as seconds since the epoch; one without an offset is UTC. None for what is no time."""
+    try:
+        # Python 3.10 reads neither Z nor an offset without a colon.
+        text = re.sub("[zZ]$", "+00:00", stamp or "")
+        moment = datetime.fromisoformat(re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text) if "T" in text else text)
+    except (ValueError, OverflowError):
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

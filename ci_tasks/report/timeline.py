@@ -5,13 +5,11 @@ A row holds its GPUs from when it has them to its end: `queue_seconds` is how lo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted
-from ci_tasks.records import RunRecord
+from ci_tasks.records import RunRecord, epoch_seconds
 from ci_tasks.report.layout import GAP, columns, narrowest
 
 _AT_ONCE = 2.0  # seconds within which one thing follows another without a wait
@@ -50,7 +48,7 @@ def spans(records: Sequence[RunRecord]) -> Iterator[Span]:
     """The rows that began and ended, earlier attempts included where their times are known."""
     for record in records:
         for attempt in record.attempts:
-            started, ended = seconds(attempt.started_at), seconds(attempt.ended_at)
+            started, ended = epoch_seconds(attempt.started_at), epoch_seconds(attempt.ended_at)
             if started is None or ended is None or ended < started:
                 continue
             ids = frozenset(attempt.gpu_ids)
@@ -131,17 +129,6 @@ def _busy(all_spans: Sequence[Span], gpus_by_host: Mapping[str, int], wall: floa
 
 def _percent(part: float, whole: float) -> str:
     return f"{min(100.0, 100 * part / whole):.0f} %"
-
-
-def seconds(stamp: str | None) -> float | None:
-    """An ISO time as seconds since the epoch; one without an offset is UTC. None for what is no time."""
-    try:
-        # Python 3.10 reads neither Z nor an offset without a colon.
-        text = re.sub("[zZ]$", "+00:00", stamp or "")
-        moment = datetime.fromisoformat(re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text) if "T" in text else text)
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def duration(seconds: float) -> str:

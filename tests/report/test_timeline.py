@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.records import Attempt, RunRecord
-from ci_tasks.report.timeline import critical_path, duration, seconds, spans, summary_lines
+from ci_tasks.records import Attempt, RunRecord, epoch_seconds
+from ci_tasks.report.timeline import critical_path, duration, spans, summary_lines
 
 
 def stamp(at: float) -> str:
@@ -142,7 +142,7 @@ def test_a_host_that_had_more_than_it_has_is_not_busier_than_busy() -> None:
     ],
 )
 def test_times(text: str | None, since: float | None) -> None:
-    assert seconds(text) == since
+    assert epoch_seconds(text) == since
 
 
 @pytest.mark.parametrize(

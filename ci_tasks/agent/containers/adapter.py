@@ -23,7 +23,7 @@ from ..run_directory import RunDir, read_plan
 from . import apptainer, kept, podman, probe_mounts, pyxis, ray_nodes
 from .bare import bare_deviations, container_command, container_environment, inner_environment
 from .container_names import names_here, with_names_here
-from .docker_argv import DockerArgvError, DockerRun, is_run, option, parse_run, render, split_global
+from .docker_argv import DockerArgvError, DockerRun, is_run, parse_run, render, split_global
 from .journal import ContainerBlocked, journal, masked_invocation, record_container, record_pull
 from .mounts import bind_sources
 from .rewrite import client_environment, rewrite
@@ -133,8 +133,7 @@ def _in_kept(
     done = kept.commit(container)
     if done.code != 0:
         raise ContainerBlocked(f"the kept container {container.name}: {done.problem}")
-    others = tuple(item for item in here.options if item.name != "pull")
-    here = dataclasses.replace(here, options=(*others, option("pull", "never")), image=kept.image_of(container))
+    here = probe_mounts.without_pull(dataclasses.replace(here, image=kept.image_of(container)))
     why = "retry goes on with the files that the failed run's container had at its end"
     kept_files = Deviation("image", ci.image, f"files of {container.name}", why)
     return here, [*(item for item in deviations if item.what not in ("image", "pull")), kept_files]

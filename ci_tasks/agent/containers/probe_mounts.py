@@ -138,7 +138,7 @@ def pull(run: DockerRun, program: str, environ: Mapping[str, str]) -> bool:
 
 
 def without_pull(run: DockerRun) -> DockerRun:
-    """The same run, whose image was pulled a moment ago."""
+    """The same run, whose image is there."""
     others = tuple(item for item in run.options if item.name != "pull")
     return replace(run, options=(*others, option("pull", "never")))
 

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ci_tasks.agent.codec import from_json
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.records import BLOCKED, FAILED, INSTALLING, PASSED, PLANNED, PREPARING, RowTally, RunRecord
+from ci_tasks.records import BLOCKED, FAILED, INSTALLING, PASSED, PLANNED, PREPARING, RowTally, RunRecord, epoch_seconds
 from ci_tasks.results import store
 from ci_tasks.results.history import database
 from ci_tasks.results.history.run_row import (
     RUN_COLUMNS,
     RunQuery,
     RunRow,
-    epoch_seconds,
     from_line,
     restored,
     run_row,
@@ -93,25 +92,21 @@ def silences(label: str) -> dict[str, float]:
     """Row → the most seconds for which the log of a run that passed did not grow, on any host. Empty where the database
     cannot be used."""
     query = "SELECT row, max(json_extract(record_json, '$.timings.silence')) FROM runs WHERE label = ? AND status = ?"
-    values = stored(label), PASSED
-    try:
-        lines = database.with_connection(
-            lambda connection: _synced(connection).execute(f"{query} AND NOT retry GROUP BY row", values).fetchall()
-        )
-    except database.HistoryUnavailable:
-        return {}
+    lines = _lines_if_usable(f"{query} AND NOT retry GROUP BY row", stored(label), PASSED)
     return {restored(row): float(seconds) for row, seconds in lines if isinstance(seconds, (int, float))}
 
 
 def proven_hosts() -> frozenset[str]:
     """The hosts on which a row has passed today. None where the database cannot be used."""
     query = "SELECT DISTINCT host FROM runs WHERE stamp >= ? AND status = ? AND host IS NOT NULL AND NOT retry"
-    values = store.today(), PASSED
+    return frozenset(restored(host) or "" for (host,) in _lines_if_usable(query, store.today(), PASSED))
+
+
+def _lines_if_usable(query: str, *values: Any) -> list[tuple[Any, ...]]:
     try:
-        lines = database.with_connection(lambda connection: _synced(connection).execute(query, values).fetchall())
+        return database.with_connection(lambda connection: _synced(connection).execute(query, values).fetchall())
     except database.HistoryUnavailable:
-        return frozenset()
-    return frozenset(restored(host) or "" for (host,) in lines)
+        return []
 
 
 def flakes(label: str = "", query: RunQuery = RunQuery()) -> list[RowTally]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import astuple, fields, replace
-from datetime import datetime
 from typing import Any
 
 from ci_tasks.agent.codec import encode, from_json
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.records import UNFINISHED, RunEnvironment, RunRecord
+from ci_tasks.records import UNFINISHED, RunEnvironment, RunRecord, epoch_seconds
 
 STAMP = len("20260101-120000")
 _MAX_REASON = 2000  # characters
@@ -137,11 +136,3 @@ def to_line(row: RunRow) -> tuple[Any, ...]:
 
 def from_line(line: tuple[Any, ...]) -> RunRow:
     return RunRow(*map(restored, line))
-
-
-def epoch_seconds(text: str | None) -> float | None:
-    """The seconds since 1970 of a time in a record; None for no time."""
-    try:
-        return datetime.fromisoformat(text or "").timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
