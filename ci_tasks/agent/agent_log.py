@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import traceback
 
 from . import run_directory
 from .job_environment import secret_values
@@ -18,6 +17,8 @@ def log_traceback(run_dir: str, where: str, error: BaseException) -> None:
     """Append the traceback of `error`. Never raises: the run must still end."""
     paths = run_directory.RunDir(run_dir)
     try:
+        import traceback  # most agents never need it
+
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         head = "%s %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), where)
         masker = Masker(secret_values(run_directory.read_plan(paths)))

@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import io
-import tarfile
-import zipfile
 from typing import Any, BinaryIO, Callable, Optional, Sequence
 
 from .mask import Masker
@@ -55,6 +53,8 @@ class ArchiveSearch:
         """Why the file must not leave the host; None where nothing speaks against it."""
         source.seek(0)
         unpack = self._unpacker(source.read(_HEAD))
+        import zipfile
+
         if unpack is None and zipfile.is_zipfile(source):  # a program may stand before it
             unpack = self._zip
         source.seek(0)
@@ -112,6 +112,8 @@ class ArchiveSearch:
             packed = io.BytesIO(packed.read())
         if _members(packed) > MAX_MEMBERS:
             raise _Unsafe(TOO_LARGE)
+        import zipfile
+
         try:
             with zipfile.ZipFile(packed) as archive:
                 names = "\n".join(archive.namelist())
@@ -125,6 +127,8 @@ class ArchiveSearch:
             raise _Unsafe(UNREADABLE) from None
 
     def _tar(self, packed: Any, depth: int) -> None:
+        import tarfile
+
         try:
             # What is no header is skipped, so that an archive behind the first one is searched too.
             with tarfile.open(mode="r|", fileobj=packed, bufsize=_CHUNK, ignore_zeros=True) as archive:

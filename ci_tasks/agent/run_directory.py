@@ -23,6 +23,9 @@ END_TIMEOUT: Final = "timeout"
 END_CANCELLED: Final = "cancelled"
 END_ERROR: Final = "error"
 
+BLOCKED: Final = "ci-tasks: blocked: "  # begins the line of a log that says why a job could not run, with EXIT_BLOCKED
+EXIT_BLOCKED: Final = 125
+
 HANG_FILES = ("hang/facts.json", "hang/stacks.txt")
 # What is fetched beside log, status and artifacts.
 SMALL_FILES = (

@@ -19,7 +19,6 @@ from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
 from .cleanup.left_containers import remove_left_containers
 from .client_watch import ClientDeadline
 from .codec import RecordError
-from .containers.adapter import BLOCKED, EXIT_BLOCKED
 from .containers.daemon_monitor import DaemonMonitor
 from .exit_gate import masked_record
 from .gpus.run_resources import ResourcesUnavailable, RunResources
@@ -159,9 +158,9 @@ class Supervisor:
         return "waited for %g min: %s" % (self.timeout / 60, "; ".join(waiting) or "nothing is known of the GPUs")
 
     def _blocked(self, reason: str) -> EndAndCode:
-        line = "%s%s%s\n" % ("\n" if self.log.bytes else "", BLOCKED, " ".join(reason.split()))
+        line = "%s%s%s\n" % ("\n" if self.log.bytes else "", run_directory.BLOCKED, " ".join(reason.split()))
         self.log.write(line.encode("utf-8", "backslashreplace"))
-        return run_directory.END_EXIT, EXIT_BLOCKED
+        return run_directory.END_EXIT, run_directory.EXIT_BLOCKED
 
     def _poll_resources(self) -> None:
         """Put the state of the resources on record; at once where it changes what the run does."""

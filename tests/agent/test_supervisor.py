@@ -233,6 +233,7 @@ def test_what_a_job_says_while_it_stops_is_in_the_log(run: Run, until: Until) ->
 def test_a_job_that_ends_before_a_cancel_is_seen_was_not_cancelled(run: Run, until: Until) -> None:
     """The agent is held still, so that it finds both at once."""
     run.start('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.01; done; exit 6')
+    until(lambda: run.status().group)
     status = run.status()
     os.kill(sure(status.pid), signal.SIGSTOP)
     (run.path / "go").touch()

@@ -60,6 +60,15 @@ print(*sorted(set(sys.modules) - before))
     assert sorted((NEVER | NO_TABLE | {"invoke", "ci_tasks.config"}) & set(modules)) == []
 
 
+def test_the_agent_of_a_row_loads_nothing_for_what_few_rows_have(tmp_path: Path) -> None:
+    """Archives, docker's words, tracebacks: its start is most of what a short row costs."""
+    find = f"import sys; sys.path.insert(0, {str(ROOT / 'ci_tasks')!r}); "
+    modules = _python(find + "import agent.supervisor; print(*sys.modules)", tmp_path).split()
+    assert "agent.cleanup.end_of_run" in modules
+    few = {"zipfile", "tarfile", "pathlib", "platform", "traceback", "difflib", "agent.containers.adapter"}
+    assert sorted((NEVER | few) & set(modules)) == []
+
+
 def test_what_was_deferred_is_loaded_at_its_first_use(tmp_path: Path) -> None:
     """Invoke's class for tests and its configuration files work as before."""
     (tmp_path / ".invoke.yaml").write_text("run: {echo: true}\n")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tarfile
 import time
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
@@ -79,6 +78,8 @@ class _ArtifactCopy:
             self._ray_logs_of_rootless_containers()
 
     def _from_container(self, container: RunContainer, path: str) -> None:
+        import tarfile
+
         place = "container-%d" % container.number
         try:
             with ContainerArchive(container.client, container.id, path, self._deadline) as entries:

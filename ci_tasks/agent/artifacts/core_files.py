@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tarfile
 import time
 from typing import Iterator, List, Optional
 
@@ -73,6 +72,8 @@ def _is_core(head: bytes) -> bool:
 
 def _in_container(container: RunContainer) -> List[CoreFile]:
     """Those in its working directory; a mounted one is the host's, and was looked through there."""
+    import tarfile
+
     directory = container.directory.rstrip("/")
     answer = container.client.run("diff", container.id, timeout=_DIFF_SECONDS)
     added = [line[2:] for line in answer.out.splitlines() if line[:2] == "A "]

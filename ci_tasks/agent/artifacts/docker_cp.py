@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
-import tarfile
 import time
-from typing import Any, BinaryIO, Iterator, Optional, Tuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, Optional, Tuple, cast
 
 from ..containers.run_containers import DockerClient
 
 _CHUNK = 1 << 18
 
-Entry = Tuple[str, tarfile.TarInfo, tarfile.TarFile]
+if TYPE_CHECKING:
+    import tarfile
+
+    Entry = Tuple[str, tarfile.TarInfo, tarfile.TarFile]
 
 
 class CopyTimeout(Exception):
@@ -47,6 +49,8 @@ class ContainerArchive:
         source = _PipeReader(cast(Any, process.stdout).fileno(), self._deadline)
         if source.is_empty():
             return
+        import tarfile  # as everywhere in the agent only where there is an archive: it loads many modules
+
         with tarfile.open(
             fileobj=cast(BinaryIO, source), mode="r|", errors="surrogateescape", bufsize=_CHUNK
         ) as archive:

@@ -7,7 +7,6 @@ in it, so `taken_at` says when it was recorded. A fact that is not known is left
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -96,7 +95,7 @@ class EnvironmentSnapshot:
         self.paths = run_directory.RunDir(run_dir)
         self.containers = RunContainers(run_dir)
         self.plan = self.containers.plan
-        self.environment = Environment(kernel=platform.release())
+        self.environment = Environment(kernel=os.uname().release)
         self._states: Dict[str, ContainerState] = {}
         self._stop = threading.Event()
         self._lock = threading.Lock()

@@ -19,7 +19,7 @@ from ..codec import RecordError
 from ..gpus.claim import visible_gpus
 from ..job_environment import secret_values
 from ..records import Deviation, Plan
-from ..run_directory import RunDir, read_plan
+from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan
 from . import apptainer, kept, podman, probe_mounts, pyxis, ray_nodes
 from .bare import bare_deviations, container_command, container_environment, inner_environment
 from .container_names import names_here, with_names_here
@@ -32,8 +32,6 @@ from .rules import APPTAINER, DOCKER, NONE, PODMAN, PYXIS, ContainerRules
 from .run_containers import RunContainer
 from .slurm_variables import VISIBLE, slurm_variables
 
-BLOCKED = "ci-tasks: blocked: "
-EXIT_BLOCKED = 125
 # As docker's own exit codes, so that a script sees no difference.
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127

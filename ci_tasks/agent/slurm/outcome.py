@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from typing import Optional
 
-from ..containers.adapter import BLOCKED, EXIT_BLOCKED
 from ..quick_dataclass import dataclass
 from ..records import End, Status
-from ..run_directory import END_CANCELLED, END_EXIT, END_TIMEOUT
+from ..run_directory import BLOCKED, END_CANCELLED, END_EXIT, END_TIMEOUT, EXIT_BLOCKED
 from .states import UNKNOWN, SlurmJobState
 
 _EXIT_OUT_OF_MEMORY = 137

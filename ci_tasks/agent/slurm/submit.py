@@ -17,10 +17,10 @@ from typing import Callable, Dict, List, Sequence
 
 from .. import run_directory
 from ..agent_log import log_traceback
-from ..containers.adapter import EXIT_BLOCKED
 from ..file_lock import LockTimeout, file_lock
 from ..host_queries import ask
 from ..records import SlurmJob, Status
+from ..run_directory import EXIT_BLOCKED
 from . import job_file, states
 from .outcome import JobOutcome
 from .record_end import record_outcome
