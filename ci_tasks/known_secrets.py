@@ -14,6 +14,7 @@ from ci_tasks.agent.argv_masking import is_secret_name
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
+_LOGIN = re.compile(r"://[^/\s@]+@")
 _added: set[str] = set()
 
 
@@ -35,6 +36,12 @@ def values() -> list[str]:
 def may_be_secret(name: str) -> bool:
     """Whether the name of a variable says that its value is a secret."""
     return _SECRET_NAME.search(name) is not None or is_secret_name(name)
+
+
+def is_private(name: str, value: str) -> bool:
+    """Whether a variable may be a secret, by its name or by its value."""
+    is_hidden = MASK in value or "<secret " in value or masked(value) != value
+    return may_be_secret(name) or is_hidden or _LOGIN.search(value) is not None
 
 
 def secret_variables() -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ci_tasks.features.difference.result import (
     AXES,
     COMMIT,
+    ENV,
     IMAGE,
     MOUNT,
     NO_VALUE,
@@ -17,6 +18,7 @@ from ci_tasks.features.difference.result import (
     InputDifference,
     RunSide,
 )
+from ci_tasks.known_secrets import MASK, is_private
 
 
 def compare_inputs(old: RunSide, new: RunSide) -> tuple[tuple[InputDifference, ...], tuple[str, ...], tuple[str, ...]]:
@@ -36,7 +38,7 @@ def compare_inputs(old: RunSide, new: RunSide) -> tuple[tuple[InputDifference, .
             before, after = _value(old, axis, name), _value(new, axis, name)
             unnamed += NOT_SEEN in (before, after)
             if NOT_SEEN not in (before, after) and not _equal(axis, before, after):
-                seen.append(InputDifference(axis, name, before, after))
+                seen.append(InputDifference(axis, name, *_shown(axis, name, before, after)))
         differences += seen
         if unnamed and axis != COMMIT:  # a log has no hash of its tree
             partly.append(f"{unnamed} of {axis}")
@@ -62,6 +64,14 @@ def _value(run: RunSide, axis: str, name: str) -> str:
     """Mounts come from the plan, which has all of them."""
     is_partial = axis in run.partial and not name.startswith(MOUNT)
     return (_values(run, axis) or {}).get(name, NOT_SEEN if is_partial else NO_VALUE)
+
+
+def _shown(axis: str, name: str, old: str, new: str) -> tuple[str, str]:
+    """Of what may be a secret only that it differs: a comparison is shown to others."""
+    if axis != ENV or not (is_private(name, old) or is_private(name, new)):
+        return old, new
+    hidden = [value if value == NO_VALUE else MASK for value in (old, new)]
+    return hidden[0], f"{MASK}, another value" if hidden == [MASK, MASK] else hidden[1]
 
 
 def _equal(axis: str, old: str, new: str) -> bool:

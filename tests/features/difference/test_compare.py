@@ -132,6 +132,23 @@ def test_a_search_is_proposed_from_the_end_that_passed(old: RunSide, new: RunSid
     assert ("bisect" in proofs["env"], "bisect" in proofs["overlay:sglang"]) == ("--good" in command,) * 2
 
 
+SECRETS = [
+    ({"MY_API_KEY": "one-1f2e"}, {"MY_API_KEY": "two-3d4c"}, ("***", "***, another value")),
+    ({"HF_TOKEN": "one-1f2e"}, {}, ("***", "–")),
+    ({}, {"DB": "postgres://user:two-3d4c@host/db"}, ("–", "***")),
+    ({"LAYERS": "2"}, {"LAYERS": "3"}, ("2", "3")),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "shown"), SECRETS)
+def test_a_value_that_may_be_a_secret_is_never_shown(
+    old: Mapping[str, str], new: Mapping[str, str], shown: tuple[str, str]
+) -> None:
+    sides = [replace(run, inputs=changed(env=values)) for run, values in ((OLD, old), (NEW, new))]
+    (found,) = compare_runs(*sides).inputs
+    assert (found.old, found.new) == shown
+
+
 CURVES = [
     ("equal, also where both are not a number", [(1, 0.5), (2, math.nan)], [(1, 0.5), (2, math.nan)], None, ""),
     (

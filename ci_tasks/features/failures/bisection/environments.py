@@ -11,7 +11,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.features.failures.bisection.axis import Change
-from ci_tasks.known_secrets import MASK, masked, may_be_secret
+from ci_tasks.known_secrets import is_private
 from ci_tasks.results import store
 from ci_tasks.results.read_record import load_record
 
@@ -21,7 +21,6 @@ _OWN = re.compile(
     r"(?:CI_TASKS_|GITHUB_|RUNNER_|SSH_|XDG_|DBUS_|SLURM_|BASH|PS\d$|LESS)\w*"
     r"|CI|_|\w*HOME|HOSTNAME|LOGNAME|LS_COLORS|MAIL|OLDPWD|PATH|PWD|PYTEST_ADDOPTS|SHELL|SHLVL|TERM|TMPDIR|USER|VIRTUAL_ENV"
 )
-_LOGIN = re.compile(r"://[^/\s@]+@")
 _UNUSABLE = re.compile(r"[\x00-\x08\x0e-\x1f]|\$\{\{")  # nothing that a workflow could say of a value
 
 
@@ -37,7 +36,7 @@ def changed_variables(good: str, bad: str, label: str, row: str) -> ChangedEnvir
     """Those of which a value differs. `good` and `bad` are runs of the row, or files. Raises UsageError."""
     old, new = (_variables(name, option, label, row) for option, name in (("--good", good), ("--bad", bad)))
     names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
-    secret = tuple(name for name in names if any(_is_secret(name, side.get(name) or "") for side in (old, new)))
+    secret = tuple(name for name in names if any(is_private(name, side.get(name) or "") for side in (old, new)))
     own = tuple(name for name in names if name not in secret and _is_own(name, old, new))
     changes = [Change(name, old.get(name), new.get(name)) for name in names if name not in secret and name not in own]
     left_out = {"they may be secrets": secret, "a machine or a run has its own": own}
@@ -96,11 +95,6 @@ def _variables(name: str, option: str, label: str, row: str) -> Mapping[str, str
     of_run = [text for text in (plan.id, plan.workspace, checkout.commit, checkout.head) if text]
     variables = {**plan.env, **plan.host_env}
     return {name: value for name, value in variables.items() if not any(text in value for text in of_run)}
-
-
-def _is_secret(name: str, value: str) -> bool:
-    hidden = MASK in value or "<secret " in value or masked(value) != value
-    return may_be_secret(name) or hidden or _LOGIN.search(value) is not None
 
 
 def _is_own(name: str, *sides: Mapping[str, str]) -> bool:
