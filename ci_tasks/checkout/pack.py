@@ -88,11 +88,6 @@ def sent_trees(store: Path, host_key: str) -> list[str]:
     return _marks(store, host_key).newest()
 
 
-def forget_host(store: Path, host_key: str) -> None:
-    """The host has said that it lacks what it was sent."""
-    _marks(store, host_key).forget()
-
-
 def _marks(store: Path, host_key: str) -> RepositoryRefs:
     return RepositoryRefs(
         str(store), "hosts/" + hashlib.sha256(host_key.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -16,7 +16,6 @@ from ci_tasks import registry
 from ci_tasks.cli import help
 from ci_tasks.cli.commands import HEADINGS
 from ci_tasks.cli.commands.run import RemoteOptions
-from ci_tasks.cli.exit_codes import of_command
 from ci_tasks.cli.options import Option, flag_of, options_of
 from ci_tasks.cli.program import commands, namespace
 from ci_tasks.cli.schemas import commands_by_schema
@@ -83,8 +82,13 @@ def _section(command: Command) -> Iterator[str]:
         yield from (f"{links}.", "")
 
 
+def exit_codes(command: Command) -> dict[str, int]:
+    """Word → exit code: what `command` adds to the codes of every command."""
+    return dict(registry.load(command.exit_codes)) if command.exit_codes else {}
+
+
 def _links(command: Command) -> Iterator[str]:
-    if codes := of_command(command):
+    if codes := exit_codes(command):
         yield "Exit codes: " + ", ".join(f"{code} {word}" for word, code in codes.items())
     for schema, alike in commands_by_schema().items():
         if command in alike:

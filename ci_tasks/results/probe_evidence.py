@@ -6,7 +6,7 @@ It is the job's claim, and what is missing from it was not seen. Pure but for `r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -144,16 +144,6 @@ def packages_key(process: ProcessEvidence, evidence: RunEvidence) -> str:
             break
         process = parent
     return process.packages
-
-
-def process_tree(evidence: RunEvidence) -> Mapping[tuple[str, int, int] | None, tuple[ProcessEvidence, ...]]:
-    """The children of each process, by its key; None has those whose parent was not seen."""
-    keys = {process.key for process in evidence.processes}
-    tree: dict[tuple[str, int, int] | None, tuple[ProcessEvidence, ...]] = {}
-    for process in evidence.processes:
-        parent = process.parent if process.parent in keys and process.parent != process.key else None
-        tree[parent] = (*tree.get(parent, ()), process)
-    return tree
 
 
 # -- packages ----------------------------------------------------------------------------------------------------------

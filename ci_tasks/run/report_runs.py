@@ -33,7 +33,6 @@ from ci_tasks.run.output_file import write_file
 from ci_tasks.run.results_table import batch_result, print_results
 
 _PIECE = 1 << 18
-_MOST_EVENTS = 1 << 20  # bytes of events.jsonl: a gate that waits for days says so again and again
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 from ci_tasks.agent.file_lock import file_lock
 from ci_tasks.agent.trees.repositories import RepositoryRefs
 from ci_tasks.checkout.git import GitError
-from ci_tasks.checkout.pack import forget_host, prune_store, record_sent_trees, sent_trees, thin_pack
+from ci_tasks.checkout.pack import prune_store, record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.snapshot import SnapshotPart, take_snapshot
 
 repositories = sys.modules["ci_tasks_tests_repositories"]
@@ -52,12 +52,6 @@ def test_a_tree_that_is_sent_again_is_the_newest(repo: Path, store: Path) -> Non
     record_sent_trees(store, "box", trees)
     record_sent_trees(store, "box", trees[:1])
     assert sent_trees(store, "box") == trees
-
-
-def test_a_host_that_lost_its_store_is_forgotten(repo: Path, store: Path) -> None:
-    record_sent_trees(store, "box", [tree(repo, store, "a\n")])
-    forget_host(store, "box")
-    assert sent_trees(store, "box") == []
 
 
 def test_a_reference_that_lost_its_content_is_none(repo: Path, store: Path) -> None:

@@ -28,7 +28,6 @@ from ci_tasks.results.probe_evidence import (
     imported_modules,
     peak_memory,
     probe_summary,
-    process_tree,
     read_run_evidence,
     uncaught_exceptions,
     with_imports,
@@ -173,13 +172,6 @@ def test_memory_is_listed_by_rank() -> None:
     )
     peaks = [(peak.rank, peak.pid, peak.device, peak.allocated) for peak in peak_memory(found)]
     assert peaks == [(2, 3, 0, 7), (10, 2, 1, 3), (10, 2, 0, 5), (None, 1, 0, 1)]
-
-
-def test_the_tree_of_processes_has_those_whose_parent_was_not_seen_at_its_top() -> None:
-    top, child = process(1, ppid=99), process(2, ppid=1, parent_start=10)
-    reused, elsewhere = process(3, ppid=1, parent_start=11), process(4, ppid=1, parent_start=10, namespace="m")
-    tree = process_tree(evidence(top, child, reused, elsewhere))
-    assert tree == {None: (top, reused, elsewhere), top.key: (child,)}
 
 
 def test_the_summary_says_what_was_not_seen() -> None:

@@ -8,7 +8,7 @@ from typing import Literal, Mapping, Optional, Tuple
 from ..quick_dataclass import dataclass
 
 Reason = Literal["request", "stall", "timeout"]
-PROBE, PY_SPY, NATIVE = "probe", "py-spy", "native"
+PROBE, NATIVE = "probe", "native"
 
 
 @dataclass(frozen=True)

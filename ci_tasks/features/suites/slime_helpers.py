@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ci_tasks.recorder.records import LaunchCall, Value, commands_in
+from ci_tasks.recorder.records import LaunchCall, commands_in
 
 # Helper → the names of its parameters, in order.
 HELPERS: Mapping[str, Sequence[str]] = {
@@ -34,8 +34,3 @@ DATASETS = "/root/datasets"
 def commands_of(call: LaunchCall) -> list[list[str]]:
     """The words of each command that the call starts through `exec_command` or the standard library; [] for others."""
     return commands_in(call.kwargs.get("cmd")) if call.function == "exec_command" else call.commands
-
-
-def argument(call: LaunchCall, name: str) -> Value:
-    """A helper's argument, by the name of its parameter; None where it is left to its default."""
-    return call.kwargs.get(name)
