@@ -139,13 +139,13 @@ def _is_plain(path: str) -> bool:
 def _is_used(path: str) -> bool:
     """Whether a process works in the directory, has a file of it open, or has it mounted, as a container that nobody
     knows of has; as far as this account may look."""
-    mounted = "/".join(path.split("/")[-3:]) + "/"  # from the root of its own file system, whichever that is
+    mounted = "/".join(path.split("/")[-3:])  # what comes before depends on the root of its file system
     for process in os.listdir(_PROC) if os.path.isdir(_PROC) else ():
         directory = os.path.join(_PROC, process)
         with suppress(OSError, ValueError):  # it has ended, is another account's, or is no process
             int(process)
             with open(os.path.join(directory, "mountinfo"), encoding="utf-8", errors="surrogateescape") as source:
-                if any(mounted in line.split(" ")[3] + "/" for line in source):
+                if mounted in source.read():
                     return True
             files = (os.path.join(directory, "fd", name) for name in os.listdir(os.path.join(directory, "fd")))
             links = map(os.readlink, (os.path.join(directory, "cwd"), *files))

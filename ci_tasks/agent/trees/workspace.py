@@ -31,8 +31,7 @@ def check_out(
     nothing where it raises StoreError or OSError."""
     outer_first = sorted(parts, key=lambda part: part.path.count("/") if part.path else -1)
     _check_ids(outer_first)
-    if os.path.lexists(workspace):
-        shutil.rmtree(workspace)
+    _remove_own(workspace)
     if idle is None:
         _check_out_parts(packs, outer_first, workspace, form)
         return
@@ -67,11 +66,10 @@ def _set_aside(workspace: str, outer_first: Sequence[CheckoutPart]) -> None:
     """Remove each `.git`, and move submodules into that of the workspace: git has to find their directories empty."""
     _remove_own(os.path.join(workspace, ".git"))
     os.mkdir(os.path.join(workspace, ".git"))
+    top = os.path.realpath(workspace)
     for part in outer_first[:0:-1]:
-        directory = os.path.join(workspace, part.path)
-        if os.path.isdir(directory) and os.path.realpath(directory) == os.path.join(
-            os.path.realpath(workspace), part.path
-        ):
+        directory = os.path.join(top, part.path)
+        if os.path.isdir(directory) and os.path.realpath(directory) == directory:
             _remove_own(os.path.join(directory, ".git"))
             os.rename(directory, _aside(workspace, part))
 
