@@ -340,6 +340,12 @@ def test_what_a_record_says_breaks_no_line() -> None:
     assert command.count("``") == 2, "the command's own backtick does not end it"
 
 
+def test_a_name_in_a_record_is_no_mention_in_markdown() -> None:
+    old = replace(OLD, id="@alice in #12")
+    lines = markdown(SideBySide(old, NEW, compare_runs(old, NEW)))
+    assert "alice" in lines[0] and not any(text in line for line in lines for text in ("@alice", "#12"))
+
+
 @pytest.mark.parametrize(("axis", "new", "command"), PROOFS)
 def test_a_command_runs_the_new_side_with_one_input_of_the_old(axis: str, new: dict[str, object], command: str) -> None:
     side = replace(NEW, inputs=EVERY, head="2" * 40, host="h100b", **new)  # type: ignore[arg-type]
