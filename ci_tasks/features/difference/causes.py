@@ -32,7 +32,7 @@ from ci_tasks.features.difference.result import (
     OverlaySide,
     RunSide,
 )
-from ci_tasks.records import PASSED
+from ci_tasks.records import FAILED, PASSED
 
 RULE = (
     "first what the failure names, then code, image, packages, arguments and environment, data, and the machine; "
@@ -88,17 +88,17 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
     rev = f" --rev {new.commit}" if new.commit else ""
     if axis == COMMIT and new.dirty and old.commit:
         return f"ci-tasks compare {row} --base {old.commit}{here}"
-    good, bad = (new, old) if new.status == PASSED else (old, new)
-    is_search = good.status == PASSED != bad.status  # else both ends pass, or both fail
+    broke, mended = (old.status, new.status) == (PASSED, FAILED), (old.status, new.status) == (FAILED, PASSED)
     if axis == COMMIT and old.commit and new.commit:
-        if is_search:
-            return f"ci-tasks bisect {row} --good {good.commit} --bad {bad.commit}{here}"
+        if broke:
+            return f"ci-tasks bisect {row} --good {old.commit} --bad {new.commit}{here}"
         return f"ci-tasks remote{here} {row} --rev {old.commit}" if here else ""
-    if axis.startswith(SUBMODULE) and old.commit and new.commit and is_search:
-        return f"ci-tasks bisect {row} --axis {shlex.quote(axis)} --good {good.commit} --bad {bad.commit}{here}"
+    if axis.startswith(SUBMODULE) and old.commit and new.commit and broke:
+        return f"ci-tasks bisect {row} --axis {shlex.quote(axis)} --good {old.commit} --bad {new.commit}{here}"
     if axis.startswith(OVERLAY):
         return _overlay_proof(axis.removeprefix(OVERLAY), old, new, row, f"{here}{rev}")
-    if axis in (ENV, PACKAGES) and old.is_kept and new.is_kept and is_search:
+    if axis in (ENV, PACKAGES) and old.is_kept and new.is_kept and (broke or mended):
+        good, bad = (old, new) if broke else (new, old)
         return f"ci-tasks bisect {row} --axis {axis} --good {good.id} --bad {bad.id}{here}{rev}"
     if axis == IMAGE and old.image:
         return f"ci-tasks remote{here} {row}{rev} --image {shlex.quote(old.image)}"
@@ -127,9 +127,7 @@ def _overlay_proof(name: str, old: RunSide, new: RunSide, row: str, where: str) 
     if name not in old.overlays:
         return f"ci-tasks remote {row}{where}" if new.host else ""
     good, bad = old.overlays[name].commit, overlay.commit
-    if new.status == PASSED:
-        good, bad = bad, good
-    if not good or not bad or good == bad or (old.status == PASSED) == (new.status == PASSED):
+    if not good or not bad or good == bad or (old.status, new.status) != (PASSED, FAILED):
         return ""
     axis = shlex.quote(f"{OVERLAY}{name}")
     return f"ci-tasks bisect {row} --axis {axis}{_with({name: overlay})} --good {good} --bad {bad}{where}"

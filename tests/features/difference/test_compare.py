@@ -102,34 +102,34 @@ def test_a_name_that_a_log_does_not_show_is_neither_the_same_nor_different() -> 
 
 PASSED, OTHER_ROW = replace(NEW, status="passed", triage=None), replace(OLD, row="other")
 OVERLAY_OF = {"sglang": OverlaySide("/sglang", "c" * 40)}
-ENDS: list[tuple[str, RunSide, RunSide, str]] = [
-    ("it failed later", OLD, NEW, f"--good {'1' * 40} --bad {'2' * 40}"),
-    (
-        "it failed before",
-        replace(NEW, head="1" * 40),
-        replace(OLD, head="2" * 40),
-        f"--good {'2' * 40} --bad {'1' * 40}",
-    ),
-    ("both passed", OLD, PASSED, f"ci-tasks remote --host h100a ckpt --only row --rev {'1' * 40}"),
-    (
-        "both failed",
-        replace(OLD, status="failed"),
-        NEW,
-        f"ci-tasks remote --host h100a ckpt --only row --rev {'1' * 40}",
-    ),
-    ("two rows", OTHER_ROW, NEW, ""),
+REMOTE = f"ci-tasks remote --host h100a ckpt --only row --rev {'1' * 40}"
+COMMITS = f"--good {'1' * 40} --bad {'2' * 40}"
+ENDS: list[tuple[str, RunSide, RunSide, str, str]] = [
+    ("it broke", OLD, NEW, COMMITS, "--good old --bad new"),
+    ("it was mended", replace(NEW, head="1" * 40), PASSED, REMOTE, "--good new --bad old"),
+    ("it was blocked", OLD, replace(NEW, status="blocked"), REMOTE, ""),
+    ("both passed", OLD, PASSED, REMOTE, ""),
+    ("both failed", replace(OLD, status="failed"), NEW, REMOTE, ""),
+    ("two rows", OTHER_ROW, NEW, "", ""),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "command"), [case[1:] for case in ENDS], ids=[case[0] for case in ENDS])
-def test_a_search_is_proposed_from_the_end_that_passed(old: RunSide, new: RunSide, command: str) -> None:
-    """Where both ends pass, or both fail, a search is refused after it ran them."""
-    old = replace(old, is_kept=True, overlays={"sglang": OverlaySide("/sglang", "d" * 40)})
+@pytest.mark.parametrize(
+    ("old", "new", "of_commit", "of_env"), [case[1:] for case in ENDS], ids=[case[0] for case in ENDS]
+)
+def test_a_search_is_proposed_where_one_run_passed_and_the_other_failed(
+    old: RunSide, new: RunSide, of_commit: str, of_env: str
+) -> None:
+    """Bisect looks for the commit after which a row fails, and refuses other ends after it ran them."""
+    old = replace(old, id="old", is_kept=True, overlays={"sglang": OverlaySide("/sglang", "d" * 40)})
     inputs = changed(commit={"commit": "2222222"}, env={"LEARNING_RATE": "0.2"}, **{"overlay:sglang": {"commit": "c"}})
-    new = replace(new, head="2" * 40, is_kept=True, inputs=inputs, overlays=OVERLAY_OF, metrics={"reward": 1.0})
-    proofs = {cause.axis: cause.proof for cause in compare_runs(replace(old, metrics={"reward": 2.0}), new).causes}
-    assert command in proofs["commit"].replace(" --with sglang=/sglang", "") and bool(proofs["commit"]) == bool(command)
-    assert ("bisect" in proofs["env"], "bisect" in proofs["overlay:sglang"]) == ("--good" in command,) * 2
+    new = replace(new, id="new", head="2" * 40, is_kept=True, inputs=inputs, overlays=OVERLAY_OF)
+    sides = replace(old, metrics={"reward": 2.0}), replace(new, metrics={"reward": 1.0})
+    proofs = {cause.axis: cause.proof for cause in compare_runs(*sides).causes}
+    commit = proofs["commit"].replace(" --with sglang=/sglang", "")
+    assert of_commit in commit and bool(commit) == bool(of_commit)
+    assert of_env in proofs["env"] and bool(proofs["env"]) == bool(of_env)
+    assert ("bisect" in proofs["overlay:sglang"]) == (of_commit == COMMITS)
 
 
 SECRETS = [

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.checkout.commits import commit_at, commits_between, pinned_commit
+from ci_tasks.checkout.repository import find_repository
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, printable, some
 from ci_tasks.features.failures.bisection import report, strategy
@@ -176,6 +177,11 @@ def _overlay(source: CheckoutSource, axis: str) -> OverlaySource:
         raise UsageError(
             f"--axis {axis} needs --with {name or 'NAME'}=DIR",
             hint=f"given: {', '.join(given)}" if given else "DIR is the working tree whose commits are searched",
+        )
+    if find_repository(Path(given[name].path)) is None:
+        raise UsageError(
+            f"--axis {axis}: {given[name].path} is no git repository",
+            hint="name a checkout that has the commits, or search another axis",
         )
     return given[name]
 
