@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a host without Slurm does not load it
     from ..slurm.run_state import SlurmRunState
 
 POLL_SECONDS = 0.02
-BUSY_POLL_SECONDS = 0.004  # the same where a log has just grown: more of it is likely to come
+BUSY_POLL_SECONDS = 0.002  # the same where a log has just grown: more of it is likely to come
 _BUSY_SECONDS = 0.5
 HEARTBEAT_SECONDS = 2.0
 _CHUNK = 1 << 18
