@@ -9,12 +9,9 @@ import importlib.util
 import io
 import marshal
 import os
-import sys
 import types
 import zipfile
 from typing import List, Optional, Tuple
-
-from .files import content_of, replace_file
 
 _MAIN = "import sys\nfrom agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal sources give equal bytes
@@ -27,33 +24,26 @@ def build() -> bytes:
 
 
 @functools.lru_cache(maxsize=1)
-def for_this_machine(kept: str) -> bytes:
-    """The same with byte code. `kept` is a file of ours from which the next command has it: to zip it takes a tenth of
-    a second. It begins with a hash of what was zipped."""
-    sources = _sources()
-    made_of = hashlib.sha256(repr((sys.version, sources)).encode()).digest()
-    content = content_of(kept)
-    if content.startswith(made_of):
-        return content[len(made_of) :]
-    archive = with_bytecode(_zipped(sources))
-    try:
-        replace_file(kept, made_of + archive)
-    except OSError:  # a full disk: the run says so
-        pass
-    return archive
+def for_this_machine() -> bytes:
+    """The same with byte code. It is made anew for each command: in a file that is kept, a job could put its own code
+    for later runs."""
+    return _with_bytecode(_sources())
 
 
 @functools.lru_cache(maxsize=1)
 def with_bytecode(archive: bytes) -> bytes:
     """The same agent with this Python's byte code beside each source: to compile is half of an agent's start. Another
     version of Python finds a foreign magic number, and compiles the source."""
-    entries: List[Tuple[str, bytes]] = []
     with zipfile.ZipFile(io.BytesIO(archive)) as sources:
-        for name in sources.namelist():
-            source = sources.read(name)
-            header = importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(source)
-            entries += [(name, source), (name + "c", header + marshal.dumps(_compiled(name, source)))]
-    return _zipped(entries, level=1)  # it stays on this machine: a sixteenth larger, and written in half of the time
+        return _with_bytecode([(name, sources.read(name)) for name in sources.namelist()])
+
+
+def _with_bytecode(sources: List[Tuple[str, bytes]]) -> bytes:
+    entries: List[Tuple[str, bytes]] = []
+    for name, source in sources:
+        header = importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(source)
+        entries += [(name, source), (name + "c", header + marshal.dumps(_compiled(name, source)))]
+    return _zipped(entries, level=1)  # it stays on this machine: larger, and written in half of the time
 
 
 def _compiled(name: str, source: bytes) -> types.CodeType:
@@ -72,7 +62,7 @@ def _zipped(entries: List[Tuple[str, bytes]], level: Optional[int] = None) -> by
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
         for name, content in entries:
             entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.compress_type = zipfile.ZIP_STORED if name.endswith(".pyc") else zipfile.ZIP_DEFLATED
             archive.writestr(entry, content)
     return out.getvalue()
 

@@ -19,7 +19,6 @@ from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.errors import Blocked
 from ci_tasks.records import Plan
-from ci_tasks.results import store
 
 # -I: the caller's PYTHONPATH and user packages must not reach into the agent.
 _PYTHON = (sys.executable, "-I")
@@ -29,12 +28,7 @@ _GLANCE = 0.02  # seconds between two looks at a run that somebody waits for
 
 def write_run_dir(run: RunDir, plan: Plan) -> None:
     """Everything that the agent needs, in one directory that can also be copied elsewhere."""
-    create_run_directory.write_run_dir(run, plan, agent_archive())
-
-
-def agent_archive() -> bytes:
-    """The agent, as every run of this machine has it."""
-    return archive.for_this_machine(str(store.home() / "agent.cache"))
+    create_run_directory.write_run_dir(run, plan, archive.for_this_machine())
 
 
 def start(run: RunDir, secrets: Mapping[str, str] = _NONE) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ci_tasks.agent import create_run_directory, run_directory
+from ci_tasks.agent import archive, create_run_directory, run_directory
 from ci_tasks.agent.cleanup.remove_tree import remove_tree
 from ci_tasks.agent.containers.rules import NONE, ContainerRules
 from ci_tasks.agent.files import open_file
@@ -138,7 +138,7 @@ def remove_venv(directory: str) -> list[str]:
 
 def write(setup: SharedSetup, host: HostSpec) -> None:
     """The environment's own run directory; `bash run.sh` in it makes it ready."""
-    create_run_directory.write_run_dir(RunDir(setup.directory), setup_plan(setup, host), local_runs.agent_archive())
+    create_run_directory.write_run_dir(RunDir(setup.directory), setup_plan(setup, host), archive.for_this_machine())
 
 
 def setup_plan(setup: SharedSetup, host: HostSpec) -> Plan:

@@ -64,24 +64,8 @@ def test_byte_code_is_that_of_the_archives_own_sources(tmp_path: Path) -> None:
         assert done.stdout == "as archived\n"
 
 
-def test_the_next_command_has_it_from_a_file_unless_a_source_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def made() -> bytes:
-        archive.for_this_machine.cache_clear()
-        return archive.for_this_machine(str(kept))
-
-    kept, sources = tmp_path / "kept", [("agent/one.py", b"1")]
-    monkeypatch.setattr(archive, "_sources", lambda: sources)
-    first = made()
-    kept.write_bytes(kept.read_bytes() + b"as it was kept")
-    assert made() == first + b"as it was kept"
-    sources.append(("agent/two.py", b"2"))
-    assert "agent/two.pyc" in zipfile.ZipFile(io.BytesIO(made())).namelist()
-    kept.unlink()
-    kept.mkdir()  # nothing can be kept there
-    assert made() == archive.with_bytecode(archive.build())
-    archive.for_this_machine.cache_clear()
+def test_a_run_of_this_machine_has_the_same_agent_with_byte_code() -> None:
+    assert archive.for_this_machine() == archive.with_bytecode(archive.build())
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=[path.name for path in SOURCES])
