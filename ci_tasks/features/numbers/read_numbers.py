@@ -15,7 +15,7 @@ from ci_tasks.features.numbers.result import MEMORY, SECONDS, MetricPoint, RunNu
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.results.history.passed_runs import runs_of_row
 from ci_tasks.results.metrics import Series
-from ci_tasks.results.read_record import read_run_record
+from ci_tasks.results.read_record import UnreadableRun, read_run_record
 
 _FILE = "numbers.json"
 
@@ -71,19 +71,26 @@ def kind_of(record: RunRecord) -> str:
 
 def passed_numbers(label: str, row: str) -> Iterator[RunNumbers]:
     """Of the row's newest runs that passed, the newest first. With an overlay a run is compared with the others, and
-    teaches nothing of them."""
+    teaches nothing of them; neither does one whose record is damaged."""
     for run in runs_of_row(label, row, MOST_RUNS):
         kept, stamp = _read(run), _stamp(run.record)
         if kept is not None and kept.passed is not None and stamp and kept.record == stamp:
             yield replace(kept.passed, values={**kept.read_points(), **kept.passed.values})
             continue
-        record = read_run_record(run)
+        record = record_or_none(run)
         if record is not None and record.status == PASSED and not (record.checkout and record.checkout.overlays):
             numbers = numbers_of(run, record)
             kept = _read(run) or _Kept(record.log.sha256 or "")
             others = {name: points for name, points in numbers.values.items() if name not in kept.points}
             _write(run, replace(kept, record=stamp, passed=replace(numbers, values=others)))
             yield numbers
+
+
+def record_or_none(run: RunDir) -> RunRecord | None:
+    try:
+        return read_run_record(run)
+    except (UnreadableRun, OSError):
+        return None
 
 
 def _points(run: RunDir, record: RunRecord) -> Mapping[str, tuple[MetricPoint, ...]]:

@@ -9,16 +9,15 @@ from pathlib import Path
 
 from ci_tasks.agent.files import open_file
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.features.numbers.bands import LEAST_RUNS, counted, learn, marks, unseen
+from ci_tasks.features.numbers.bands import LEAST_RUNS, MOST_RUNS, counted, learn, marks, unseen
 from ci_tasks.features.numbers.bands_file import acceptances
 from ci_tasks.features.numbers.drift import drifts
 from ci_tasks.features.numbers.exact import SeriesByRank, compare_exactly, lines_by_rank
-from ci_tasks.features.numbers.read_numbers import kind_of, passed_numbers
+from ci_tasks.features.numbers.read_numbers import kind_of, passed_numbers, record_or_none
 from ci_tasks.features.numbers.result import BandsFile, ExactComparison, RowNumbers, RunNumbers
 from ci_tasks.registry import metric_formats
 from ci_tasks.results.history.passed_runs import runs_of_row
 from ci_tasks.results.metrics import read_series
-from ci_tasks.results.read_record import read_run_record
 
 
 def row_numbers(label: str, row: str, file: BandsFile = BandsFile(), path: str | None = None) -> Iterator[RowNumbers]:
@@ -58,10 +57,10 @@ def _of_kind(label: str, row: str, runs: Sequence[RunNumbers], file: BandsFile, 
 
 def exact(label: str, row: str) -> ExactComparison | None:
     """The newest run that passed against the one before it; None where there are no two."""
-    runs = runs_of_row(label, row, 2)
+    runs = runs_of_row(label, row, MOST_RUNS)  # some logs may be gone
     if len(runs) < 2:
         return None
-    new, old = runs
+    new, old = runs[:2]
     compared = compare_exactly(_id(old), _series(old), _id(new), _series(new))
     return replace(compared, old_kind=_kind(old), new_kind=_kind(new))
 
@@ -72,7 +71,7 @@ def _id(run: RunDir) -> str:
 
 
 def _kind(run: RunDir) -> str:
-    record = read_run_record(run)
+    record = record_or_none(run)
     return kind_of(record) if record is not None else ""
 
 

@@ -13,9 +13,11 @@ import pytest
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
+from ci_tasks.features.numbers import read_numbers
 from ci_tasks.features.numbers import row_numbers as module
 from ci_tasks.features.numbers.bands import LEAST_RUNS, MOST_STEPS, counted, learn, marks, thinned, unseen
-from ci_tasks.features.numbers.bands_file import accept, read_bands, write_bands
+from ci_tasks.features.numbers.bands_file import accept, own_file, read_bands, write_bands
+from ci_tasks.features.numbers.check_run import check_run
 from ci_tasks.features.numbers.drift import drifts
 from ci_tasks.features.numbers.exact import compare_exactly, lines_by_rank
 from ci_tasks.features.numbers.read_numbers import numbers_of
@@ -208,6 +210,23 @@ def test_what_is_no_number_is_kept_and_printed_as_json(tmp_path: Path) -> None:
     parted = compare_exactly("a", {"": series(((1, 0.5),))}, "b", {"": series(((1, -math.inf),))})
     texts = [json_document(encode(each, versioned=False)) for each in (mark, parted)]
     assert '"nan"' in texts[0] and '"-inf"' in texts[1]
+
+
+def test_damaged_files_of_before_do_not_end_a_run_that_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    runs = [RunDir(str(tmp_path / "runs" / f"2026010{day}-120000-ckpt" / "01")) for day in (1, 2)]
+    for each in runs:
+        Path(each.path).mkdir(parents=True)
+        Path(each.record).write_text('{"a"')
+    monkeypatch.setattr(read_numbers, "runs_of_row", lambda label, row, count: runs[:1])
+    record = RunRecord("20260102-120000-ckpt.01", "ckpt", "row", "h100a", "passed")
+    assert check_run(runs[1], record) == () and capsys.readouterr().err == ""
+    own_file().parent.mkdir(parents=True, exist_ok=True)
+    own_file().write_text("<<<<<<< HEAD")
+    assert check_run(runs[1], record) == ()
+    assert "is not compared with earlier runs: " in capsys.readouterr().err
 
 
 def test_a_change_without_any_scatter_has_no_probability() -> None:
