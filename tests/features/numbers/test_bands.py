@@ -256,6 +256,15 @@ def test_bands_of_a_file_are_not_those_of_another_image(
     assert (row.bands, row.not_seen, row.was_compared) == (bands, not_seen, bool(bands))
 
 
+def test_a_change_that_was_accepted_is_no_drift_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [run(at, 1.0 + 0.01 * (at % 3) + (at >= 8)) for at in range(16)]
+    monkeypatch.setattr(module, "passed_numbers", lambda label, row: iter(runs[::-1]))
+    accepted = Acceptance("l", "row", "8 x H100", "r08", "somebody", "2026-01-09T12", "a new tokenizer")
+    for known, since in (((), ["r08"]), ((accepted,), [])):
+        (row,) = module.row_numbers("l", "row", BandsFile(accepted=known))
+        assert [drift.since for drift in row.drifts] == since
+
+
 def test_the_exported_file_has_who_accepted_what_and_why(tmp_path: Path) -> None:
     accepted = Acceptance("l", "row", REVIEWED.kind, "r02", "somebody", "2026-01-03T12", "a new tokenizer")
     path = tmp_path / "bands.json"
