@@ -150,6 +150,8 @@ def bisect(options: BisectOptions) -> int:
     from ci_tasks.features.failures.bisection.several_axes import bisect_axes, run_ends
 
     axes = [axis.strip() for axis in options.axis.split(",") if axis.strip()]
+    if twice := next((axis for axis in axes if axes.count(axis) > 1), None):
+        raise UsageError(f"--axis names {twice} twice", hint="each axis is searched once, in the order given")
     ends = run_ends(options)
     for axis in axes or [options.axis]:
         _check_axis(axis, ends.options(options, axis) if ends and axis != "diff" else options, alone=len(axes) == 1)

@@ -113,6 +113,7 @@ def test_the_axes_that_diff_proposes_are_searched_in_its_order(
         ({"axis": "comit"}, "invalid value 'comit' for --axis"),
         ({"axis": "commit,nothing"}, "invalid value 'nothing' for --axis"),
         ({"axis": ","}, "invalid value ',' for --axis"),
+        ({"axis": "commit,env,commit"}, "--axis names commit twice"),
         ({"axis": "diff,commit"}, "bisect needs --good RUN and --bad RUN"),
         ({"axis": "diff"}, "--axis diff needs two runs"),
         ({"axis": "env", "bad": None}, "bisect needs --good and --bad"),
