@@ -16,6 +16,7 @@ from ..quick_dataclass import dataclass
 from .git import HostGit, MissingBase, StoreError
 
 LINK, SUBMODULE = 0o120000, 0o160000
+HASHES = {"sha1": hashlib.sha1, "sha256": hashlib.sha256}  # by a repository's object format
 _DIRECTORY = 0o040000
 _TREE_MODE = b"40000"
 
@@ -37,7 +38,7 @@ TreeEntries = Dict[bytes, TreeEntry]  # by path from the tree's root
 
 def object_id(kind: str, content: bytes, form: str) -> str:
     """The id that git gives to an object."""
-    return hashlib.new(form, b"%s %d\0%s" % (kind.encode("ascii"), len(content), content)).hexdigest()
+    return HASHES[form](b"%s %d\0%s" % (kind.encode("ascii"), len(content), content)).hexdigest()
 
 
 class ObjectReader:
@@ -95,7 +96,7 @@ def read_tree(reader: ObjectReader, commit: str, tree: str) -> TreeEntries:
 
 
 def _parse(content: bytes, above: bytes, form: str) -> Iterator[Tuple[int, bytes, str]]:
-    size = hashlib.new(form).digest_size
+    size = HASHES[form]().digest_size
     names, at = set(), 0
     while at < len(content):
         space = content.index(b" ", at)

@@ -6,14 +6,13 @@ checkout makes of the blob: CRLF for LF, `$Id$` expanded, another encoding.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
 from typing import Collection, Dict, List, Optional, Sequence, Set
 
 from .git import HostGit, MissingBase
-from .objects import LINK, SUBMODULE, ObjectReader, TreeEntries, TreeEntry, object_id
+from .objects import HASHES, LINK, SUBMODULE, ObjectReader, TreeEntries, TreeEntry, object_id
 
 _CHUNK = 1 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # what was a file may have become a link, or a pipe
@@ -78,7 +77,8 @@ def is_same_file(path: bytes, entry: TreeEntry, form: str) -> bool:
     except OSError:
         return False
     try:
-        return _has_mode(handle, entry) and _file_id(handle, form) == entry.id
+        info = os.fstat(handle)
+        return _has_mode(info, entry) and _file_id(handle, info.st_size, form) == entry.id
     finally:
         os.close(handle)
 
@@ -99,7 +99,7 @@ def _content(path: bytes, entry: TreeEntry) -> Optional[bytes]:
     except OSError:
         return None
     try:
-        if _has_mode(handle, entry):
+        if _has_mode(os.fstat(handle), entry):
             with open(handle, "rb", closefd=False) as source:
                 return source.read()
     finally:
@@ -107,19 +107,21 @@ def _content(path: bytes, entry: TreeEntry) -> Optional[bytes]:
     return None
 
 
-def _has_mode(handle: int, entry: TreeEntry) -> bool:
-    mode = os.fstat(handle).st_mode
-    return stat.S_ISREG(mode) and bool(mode & stat.S_IXUSR) == entry.is_executable
+def _has_mode(info: os.stat_result, entry: TreeEntry) -> bool:
+    return stat.S_ISREG(info.st_mode) and bool(info.st_mode & stat.S_IXUSR) == entry.is_executable
 
 
-def _file_id(handle: int, form: str) -> str:
-    size = os.fstat(handle).st_size
-    digest = hashlib.new(form, b"blob %d\0" % size)
+def _file_id(handle: int, size: int, form: str) -> str:
+    """Of a file that had this size; one that has another by now has an id that no object has."""
+    digest = HASHES[form](b"blob %d\0" % size)
+    left = size + 1  # one byte more than there should be
     while True:
-        chunk = os.read(handle, min(size + 1, _CHUNK))  # one byte more than there should be
-        if not chunk:
-            return digest.hexdigest()
+        asked = min(left, _CHUNK)
+        chunk = os.read(handle, asked)
         digest.update(chunk)
+        left -= len(chunk)
+        if not chunk or (left == 1 and len(chunk) < asked):  # a file gives less than asked only at its end
+            return digest.hexdigest()
 
 
 def _parents(entries: TreeEntries) -> Set[bytes]:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent.trees import verify as verify_module
 from ci_tasks.agent.trees.git import HostGit, MissingBase, StoreError
-from ci_tasks.agent.trees.objects import TreeEntries, object_id, object_reader, read_tree
-from ci_tasks.agent.trees.verify import different_files, is_checkout_of, verify_checkout
+from ci_tasks.agent.trees.objects import TreeEntries, TreeEntry, object_id, object_reader, read_tree
+from ci_tasks.agent.trees.verify import different_files, is_checkout_of, is_same_file, verify_checkout
 
 
 def git(directory: Path, *args: str, input: bytes | None = None) -> bytes:
@@ -151,6 +152,32 @@ def test_every_difference_is_seen(repo: Path, change: Callable[[Path], object], 
     if names:
         with pytest.raises(MissingBase, match="is not the tree"):
             verify(repo)
+
+
+@pytest.mark.parametrize("size", range(10))
+def test_a_file_that_is_read_in_pieces_is_hashed_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(verify_module, "_CHUNK", 4)
+    content = b"0123456789"[:size]
+    file, entry = tmp_path / "file", TreeEntry(0o100644, object_id("blob", content, "sha1"))
+    for there in (content, content + b"x", content[:-1] + b"x"):
+        file.write_bytes(there)
+        assert is_same_file(os.fsencode(file), entry, "sha1") is (there == content)
+
+
+@pytest.mark.parametrize(("size", "read"), [(0, b"x"), (3, b"0123"), (4, b"01234567"), (6, b"012"), (4, b"")])
+def test_a_file_that_changes_while_it_is_read_is_not_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, read: bytes
+) -> None:
+    monkeypatch.setattr(verify_module, "_CHUNK", 4)
+    entry = TreeEntry(0o100644, object_id("blob", b"01234567"[:size], "sha1"))
+    file = tmp_path / "file"
+    file.write_bytes(b"01234567"[:size])
+    before = os.stat(file)
+    file.write_bytes(read)
+    monkeypatch.setattr(verify_module.os, "fstat", lambda handle: before)
+    assert not is_same_file(os.fsencode(file), entry, "sha1")
 
 
 def test_the_directory_of_a_submodule_is_empty(repo: Path) -> None:
