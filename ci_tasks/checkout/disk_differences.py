@@ -36,7 +36,7 @@ def disk_differences(git: Git, tree: str, git_dir: Path) -> tuple[DiskDifference
     if not entries:
         return ()
     attributes = _attributes(git.run("check-attr", "-z", "--stdin", "--all", input=b"\0".join(entries)))
-    disk, form = os.fsencode(git.directory), form_of(tree)
+    disk, form = os.fsencode(git.directory) + b"/", form_of(tree)
     with tempfile.TemporaryDirectory() as scratch:
         neutral = HostGit(str(git_dir.absolute()), scratch, GIT_INDEX_FILE=os.path.join(scratch, ".git"))
         converted = _converted_at_checkout(neutral, entries)
@@ -44,16 +44,14 @@ def disk_differences(git: Git, tree: str, git_dir: Path) -> tuple[DiskDifference
             path
             for _, _, size, path in listed
             if path in converted
-            or not _looks_alike(os.path.join(disk, path), entries[path], int(size))
-            or (_rewrites(attributes.get(path, {})) and not is_same_file(os.path.join(disk, path), entries[path], form))
+            or not _looks_alike(disk + path, entries[path], int(size))
+            or (_rewrites(attributes.get(path, {})) and not is_same_file(disk + path, entries[path], form))
         ]
         _check_out(neutral, {path: entries[path] for path in unsure})
         reasons = {
-            path: _reason(
-                os.path.join(disk, path), entries[path], {**converted.get(path, {}), **attributes.get(path, {})}
-            )
+            path: _reason(disk + path, entries[path], {**converted.get(path, {}), **attributes.get(path, {})})
             for path in unsure
-            if not _is_equal(os.path.join(disk, path), os.path.join(os.fsencode(scratch), path))
+            if not _is_equal(disk + path, os.path.join(os.fsencode(scratch), path))
         }
     return _by_reason(reasons)
 

@@ -27,7 +27,7 @@ from ..files import read_file, replace_file
 from ..quick_dataclass import dataclass
 from ..records import CheckoutPart
 from .git import HostGit, StoreError
-from .objects import LINK, SUBMODULE, TreeEntries, TreeEntry
+from .objects import HASHES, LINK, SUBMODULE, TreeEntries, TreeEntry
 from .repositories import form_of
 
 _MAX_IDLE = 8
@@ -39,6 +39,8 @@ _REMOVED = "removed-"
 _SELINUX = "security.selinux"  # containers give files another label
 _CONVERTING = ("eol", "ident", "working-tree-encoding")  # attributes with which a file is not its blob, byte for byte
 _NOT_CONVERTING = (b"unspecified", b"unset", b"lf")
+_INDEX_NUMBERS = struct.Struct(">10L")
+_LOW = 0xFFFFFFFF  # what of a number an index keeps
 _AGE = 2.0  # seconds; git reads files again that are not older than its index, and some file systems count in seconds
 
 
@@ -68,9 +70,10 @@ class IdleWorkspaces:
         """By the entries of each part."""
         lines = [os.fsencode(self.path), self.key.encode("ascii")]
         for part, entries in listings.items():
-            for path, entry in entries.items():
-                line = b"%o %s %s" % (entry.mode, entry.id.encode("ascii"), os.path.join(os.fsencode(part), path))
-                lines.append(line)
+            above = _prefix(part)
+            lines += [
+                b"%o %s %s%s" % (mode, name.encode("ascii"), above, path) for path, (mode, name) in entries.items()
+            ]
         replace_file(self.note, b"\0".join(lines))
 
     def prune(self, unused_since: float) -> bool:
@@ -101,6 +104,11 @@ class IdleWorkspaces:
             return []
         ours = [name for name in names if name.startswith(prefix) and (_KEY.match(name) or name.startswith(_REMOVED))]
         return sorted(ours, key=lambda name: _mtime(os.path.join(self.path, name)))
+
+
+def _prefix(part: str) -> bytes:
+    """What comes before a path of the part."""
+    return os.fsencode(part) + b"/" if part else b""
 
 
 def key_of(checkout: str) -> str:
@@ -165,8 +173,8 @@ def keep_same_files(git: HostGit, part: CheckoutPart, entries: TreeEntries, befo
     """Leave in git's work tree only files that seem to be as a checkout of the part makes them, with an index that has
     them. `before`: what the workspace was checked out as. Returns the files that a checkout converts; none is left.
     Raises StoreError, OSError."""
-    above = os.fsencode(part.path)
-    same = {path: entry for path, entry in entries.items() if before.get(os.path.join(above, path)) == entry}
+    above = _prefix(part.path)
+    same = {path: entry for path, entry in entries.items() if before.get(above + path) == entry}
     converted = _converted(git, part.tree, entries)
     for path in converted:
         same.pop(path, None)
@@ -189,13 +197,15 @@ def _index(files: Mapping[bytes, Tuple[TreeEntry, os.stat_result]], form: str) -
     """An index of git's (gitformat-index, version 2) in which these files are unchanged since they were checked out."""
     parts = [b"DIRC" + struct.pack(">LL", 2, len(files))]
     for path, (entry, info) in sorted(files.items()):
-        times = (*divmod(info.st_ctime_ns, 10**9), *divmod(info.st_mtime_ns, 10**9))
-        numbers = (*times, info.st_dev, info.st_ino, entry.mode, info.st_uid, info.st_gid, info.st_size)
-        head = struct.pack(">10L", *(number & 0xFFFFFFFF for number in numbers)) + bytes.fromhex(entry.id)
-        line = head + struct.pack(">H", min(len(path), 0xFFF)) + path
+        changed, changed_ns = divmod(info.st_ctime_ns, 10**9)
+        written, written_ns = divmod(info.st_mtime_ns, 10**9)
+        device, inode, size = info.st_dev & _LOW, info.st_ino & _LOW, info.st_size & _LOW
+        times = changed & _LOW, changed_ns, written & _LOW, written_ns
+        numbers = _INDEX_NUMBERS.pack(*times, device, inode, entry.mode, info.st_uid, info.st_gid, size)
+        line = b"".join((numbers, bytes.fromhex(entry.id), min(len(path), 0xFFF).to_bytes(2, "big"), path))
         parts.append(line + bytes(8 - len(line) % 8))
     content = b"".join(parts)
-    return content + hashlib.new(form, content).digest()
+    return content + HASHES[form](content).digest()
 
 
 def remove_others(

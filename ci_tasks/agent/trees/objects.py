@@ -10,9 +10,8 @@ import hashlib
 import io
 import subprocess
 from contextlib import contextmanager
-from typing import IO, Dict, Iterator, List, Tuple, cast
+from typing import IO, Dict, Iterator, List, NamedTuple, Tuple, cast
 
-from ..quick_dataclass import dataclass
 from .git import HostGit, MissingBase, StoreError
 
 LINK, SUBMODULE = 0o120000, 0o160000
@@ -21,8 +20,7 @@ _DIRECTORY = 0o040000
 _TREE_MODE = b"40000"
 
 
-@dataclass(frozen=True)
-class TreeEntry:
+class TreeEntry(NamedTuple):
     """A file (with its executable bit), a link, or a submodule's commit: mode and id as git has them."""
 
     mode: int

@@ -176,7 +176,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_what_it_was(
     file.write_bytes(b"01234567"[:size])
     before = os.stat(file)
     file.write_bytes(read)
-    monkeypatch.setattr(verify_module.os, "fstat", lambda handle: before)
+    monkeypatch.setattr(os, "fstat", lambda handle: before)
     assert not is_same_file(os.fsencode(file), entry, "sha1")
 
 
