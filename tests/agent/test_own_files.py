@@ -79,9 +79,10 @@ def test_a_job_that_writes_what_it_may_has_changed_nothing(run: Run) -> None:
 def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Until) -> None:
     """The agent is held still, so that it cannot restore its status meanwhile."""
     run.start(
-        'cd "$CI_TASKS_RUN_DIR"; until [ -e go ]; do sleep 0.01; done\n'
+        'cd "$CI_TASKS_RUN_DIR"; touch ready; until [ -e go ]; do sleep 0.01; done\n'
         f"echo '{PASSED}' > new; mv new status.json; touch forged; until [ -e end ]; do sleep 0.01; done; exit 4"
     )
+    until(lambda: run.has("ready"))  # the agent has started the job by now
     agent = run.status().pid or 0
     os.kill(agent, signal.SIGSTOP)
     (run.path / "go").touch()
