@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import fields
 from fnmatch import fnmatch
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.registry import Feature, features, load
+from tests.parts.imports import ROOT, imported_names, module_name, syntax_tree
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ci_tasks"
 AGENT = ("agent",)  # may be imported by anyone, and imports nothing of ours
 # From the ground up: a folder of the core imports only folders before it. Those of one line do not import each other.
@@ -86,12 +85,7 @@ WORLD |= {"fabric", "requests", "huggingface_hub"}
 # -- modules and what they import --------------------------------------------------------------------------------------
 
 
-def name_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES: Mapping[str, Path] = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES: Mapping[str, Path] = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 NAMES = sorted(MODULES)
 
 
@@ -114,28 +108,12 @@ def feature_of(module: str) -> str:
     return parts[2] if parts[1:2] == ["features"] and len(parts) > 2 else ""
 
 
-@cache
 def tree_of(module: str) -> ast.Module:
-    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    return syntax_tree(MODULES[module])
 
 
-@cache
 def imports(module: str) -> frozenset[str]:
-    """Dotted names of everything that a module imports, at its top, inside a function or for types alone; relative ones
-    made absolute."""
-    return frozenset(_imports(module, tree_of(module)))
-
-
-def _imports(module: str, tree: ast.AST) -> Iterator[str]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-        yield from _imports(module, node)
+    return imported_names(MODULES[module])
 
 
 def ours(module: str) -> set[str]:
