@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import time
 
 # Blocked while a run starts: they arrive before it exists or after it handles them, never in between.
 BLOCKED_AT_START = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -38,6 +40,16 @@ class SignalPipe:
                 pass
         except BlockingIOError:
             pass
+
+    def wait_for_stop(self, seconds: float) -> bool:
+        """Wait so long, or until a stop is requested, and return whether one is. No other signal ends it."""
+        until = time.monotonic() + seconds
+        while True:
+            self.clear()
+            left = until - time.monotonic()
+            if self.stop_requested or left <= 0:
+                return self.stop_requested
+            select.select([self.fd], [], [], left)
 
     def _request_stop(self, _number: int, _frame: object) -> None:
         self.stop_requested = True

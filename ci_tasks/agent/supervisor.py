@@ -327,10 +327,8 @@ class Supervisor:
     def remove_left_containers(self) -> None:
         """The run has ended, and its daemon did not answer: remove its containers when it does, within some time."""
         deadline = time.monotonic() + RETRY_MINUTES * 60
-        while self.cleanup.left_containers and not self.signals.stop_requested and time.monotonic() < deadline:
-            select.select([self.signals.fd], [], [], RETRY_SECONDS)
-            self.signals.clear()
-            if self.signals.stop_requested:
+        while self.cleanup.left_containers and time.monotonic() < deadline:
+            if self.signals.wait_for_stop(RETRY_SECONDS):
                 return
             left = (*self.cleanup.retry(), *self._processes_left())
             if left != self.status.left:
