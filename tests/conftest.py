@@ -8,6 +8,7 @@ import atexit
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,9 @@ os.environ["XDG_RUNTIME_DIR"] = os.path.join(os.environ["HOME"], "shared")
 os.mkdir(os.environ["XDG_RUNTIME_DIR"], 0o755)
 # Set in many images; each program that a test starts would compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# The Python that PATH finds, itself: a shim of pyenv is a shell script that takes longer than what it starts.
+_python3 = subprocess.check_output(["python3", "-c", "import sys; print(sys.executable)"], text=True).strip()
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(_python3), os.environ["PATH"]])
 
 _HELPERS_FILE = "slime/utils/external_utils/command_utils.py"  # where tests import their helpers from
 
