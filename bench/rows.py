@@ -1,0 +1,194 @@
+"""What a row costs beyond its own job: as processes, in a container, and 31 of them over four hosts.
+
+    python bench/rows.py [--only WORD] [--pairs 3]      one JSON line a figure; exit code 1 where a goal is not met
+
+Each row runs `true`. The cost of a row is what 11 rows, one after the other, take longer than one row, by ten.
+
+- processes: rows of this machine, against `bash -c true`.
+- container: jobs with `container:` on a Docker daemon of the tests' own, against `docker run` of the same image.
+- hosts: 31 rows on four hosts (sshd of the tests, eight rows at once on each), and how long after the command the last
+  of them has begun. All four are this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.parts import dockerd  # noqa: E402
+from tests.parts.sshd import Sshd  # noqa: E402
+
+MANY, HOSTS, ALL = 11, 4, 31
+GOALS = {"processes": 0.3, "container": 0.5, "hosts": 2.0}  # seconds
+JOB = """\
+  e2e-test-{name}:
+    runs-on: ubuntu-latest
+    {container}
+    strategy:
+      matrix:
+        info: [{rows}]
+    steps:
+      - uses: actions/checkout@v4
+      - {{name: Execute, shell: bash, run: "bash tests/${{{{ matrix.info.test_file }}}}"}}
+"""
+
+
+class Person:
+    """With a checkout of one row, many, and all, each as processes and in containers."""
+
+    def __init__(self, directory: Path) -> None:
+        self.checkout, self.begun = directory / "checkout", directory / "begun"
+        self.begun.mkdir()
+        self.hosts = directory / "hosts.yaml"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_"))}
+        self.env = {
+            **kept,
+            "CI_TASKS_HOME": str(directory / "home"),
+            "CI_TASKS_HOSTS": str(self.hosts),
+            "XDG_RUNTIME_DIR": str(directory),
+        }
+        jobs = []
+        for count in (1, MANY, ALL):
+            rows = ", ".join(f"{{test_file: row{number}.sh, num_gpus: 0}}" for number in range(count))
+            for kind, container in (("plain", ""), ("inside", f"container: {{image: {dockerd.IMAGE}}}")):
+                jobs.append(JOB.format(name=f"{kind}{count}", container=container, rows=rows))
+        self._write(".github/workflows/pr-test.yml", "name: PR Test\non: pull_request\njobs:\n" + "".join(jobs))
+        for number in range(ALL):
+            stamp = f"[ ! -d {self.begun} ] || date +%s.%N > {self.begun}/{number}"
+            self._write(f"tests/row{number}.sh", f"{stamp}\necho done {number}\n")
+        subprocess.run(["git", "init", "-q"], cwd=self.checkout, check=True)
+
+    def _write(self, name: str, text: str) -> None:
+        (self.checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.checkout / name).write_text(text)
+
+    def use(self, hosts: Mapping[str, Mapping[str, Any]]) -> None:
+        self.hosts.write_text(json.dumps({"hosts": hosts}))
+
+    def seconds(self, *words: str) -> float:
+        return seconds([str(Path(sys.executable).with_name("ci-tasks")), "remote", *words], self.checkout, self.env)
+
+
+def seconds(command: list[str], directory: Path | None = None, env: Mapping[str, str] | None = None) -> float:
+    begun = time.perf_counter()
+    done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return time.perf_counter() - begun
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="WORD", help="processes, container or hosts")
+    parser.add_argument("--pairs", type=int, default=3, help="how often each is measured")
+    words = parser.parse_args()
+    missed = 0
+    for part in (processes, container, hosts):
+        if words.only in part.__name__:
+            with tempfile.TemporaryDirectory(prefix="rows-", ignore_cleanup_errors=True) as scratch:
+                for figure in part(Path(scratch), words.pairs):
+                    missed += not figure["met"]
+                    print(json.dumps(figure), flush=True)
+    return int(missed > 0)
+
+
+def processes(scratch: Path, pairs: int) -> Iterator[dict[str, Any]]:
+    person = Person(scratch)
+    person.use({"box": {"kind": "local", "runtime": "none"}})
+    yield from _rows(person, "plain", ["bash", "-c", "true"], pairs, "processes")
+
+
+def container(scratch: Path, pairs: int) -> Iterator[dict[str, Any]]:
+    person = Person(scratch)
+    with dockerd.Daemon() as daemon:
+        daemon.call("import", "-", dockerd.IMAGE, stdin=dockerd.image_tar())
+        host = {"kind": "local", "runtime": "docker", "pull": "never", "env": daemon.environ}
+        person.use({"box": host})
+        by_hand = [
+            "docker",
+            "--host",
+            daemon.host,
+            "run",
+            "--rm",
+            "--network",
+            "host",
+            dockerd.IMAGE,
+            "bash",
+            "-c",
+            "true",
+        ]
+        yield from _rows(person, "inside", by_hand, pairs, "container")
+
+
+def _rows(person: Person, kind: str, by_hand: list[str], pairs: int, name: str) -> Iterator[dict[str, Any]]:
+    person.seconds("--host", "box", f"{kind}1")
+    costs, hand, first = [], [], []
+    for _ in range(pairs):
+        one, many = (person.seconds("--host", "box", "--jobs", "1", f"{kind}{count}") for count in (1, MANY))
+        first.append(one)
+        costs.append((many - one) / (MANY - 1))
+        hand.append(statistics.median(seconds(by_hand) for _ in range(5)))
+    cost = statistics.median(costs) - statistics.median(hand)
+    yield {
+        "figure": f"{name}: seconds of a further row beyond the same by hand",
+        "ours": round(statistics.median(costs), 3),
+        "by_hand": round(statistics.median(hand), 3),
+        "beyond": round(cost, 3),
+        "goal": GOALS[name],
+        "met": cost <= GOALS[name],
+        "one_row_whole": round(statistics.median(first), 3),
+        "spread": round(max(costs) - min(costs), 3),
+        "pairs": pairs,
+    }
+
+
+def hosts(scratch: Path, pairs: int) -> Iterator[dict[str, Any]]:
+    person, names = Person(scratch), [f"box{number}" for number in range(HOSTS)]
+    sshd = Sshd(scratch / "ssh")
+    try:
+        for name in names:
+            sshd.start(name)
+        person.env.update(sshd.env)
+        person.use({name: {"kind": "ssh", "address": name, "runtime": "none"} for name in names})
+        words = ["--host", ",".join(names), "--jobs", "8", f"plain{ALL}"]
+        person.seconds(*words)
+        lasts, wholes = [], []
+        for _ in range(pairs):
+            begun = time.time()
+            wholes.append(person.seconds(*words))
+            lasts.append(max(float(stamp.read_text()) for stamp in person.begun.iterdir()) - begun)
+    finally:
+        subprocess.run(
+            [*_program(), "clean", "--host", ",".join(names)], env=person.env, capture_output=True, check=False
+        )
+        sshd.stop()
+    last = statistics.median(lasts)
+    yield {
+        "figure": f"hosts: seconds until the last of {ALL} rows on {HOSTS} hosts has begun",
+        "ours": round(last, 3),
+        "goal": GOALS["hosts"],
+        "met": last <= GOALS["hosts"],
+        "whole_command": round(statistics.median(wholes), 3),
+        "spread": round(max(lasts) - min(lasts), 3),
+        "pairs": pairs,
+    }
+
+
+def _program() -> list[str]:
+    return [str(Path(sys.executable).with_name("ci-tasks"))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
