@@ -55,6 +55,8 @@ class Person:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_"))}
         self.env = {
             **kept,
+            # A host's own programs, not what a developer has put before them.
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "CI_TASKS_HOME": str(directory / "home"),
             "CI_TASKS_HOSTS": str(self.hosts),
             "XDG_RUNTIME_DIR": str(directory),
