@@ -715,12 +715,17 @@ def _cut_packs(host: PipedHost) -> None:
         os.truncate(file, file.stat().st_size // 2)
 
 
+def _lose(host: PipedHost, path: Path) -> None:
+    """All at once: a directory that the host is writing in cannot be emptied file by file."""
+    path.rename(tempfile.mkdtemp(dir=host.tmp))
+
+
 LOSSES: dict[str, Callable[[PipedHost], Any]] = {
-    "the whole store": lambda host: shutil.rmtree(_store(host)),
-    "all that is ours": lambda host: shutil.rmtree(host.home / ".ci-tasks"),
+    "the whole store": lambda host: _lose(host, _store(host)),
+    "all that is ours": lambda host: _lose(host, host.home / ".ci-tasks"),
     "half of each pack": _cut_packs,
-    "every object": lambda host: shutil.rmtree(_store(host) / "objects"),
-    "the references": lambda host: shutil.rmtree(_store(host) / "refs"),
+    "every object": lambda host: _lose(host, _store(host) / "objects"),
+    "the references": lambda host: _lose(host, _store(host) / "refs"),
 }
 
 
