@@ -44,6 +44,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 _python3 = subprocess.check_output(["python3", "-c", "import sys; print(sys.executable)"], text=True).strip()
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(_python3), os.environ["PATH"]])
 
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """`-n auto`: one more than there are cores, since a test that waits for a daemon or a job leaves its core idle."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
+
+
 _HELPERS_FILE = "slime/utils/external_utils/command_utils.py"  # where tests import their helpers from
 
 
