@@ -13,24 +13,25 @@ import types
 import zipfile
 from typing import List, Optional, Tuple
 
+Sources = List[Tuple[str, bytes]]  # names in the zip file, and what they hold
+
 _MAIN = "import sys\nfrom agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal sources give equal bytes
 _UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: named by the source's hash, which nobody compares
 
 
-def build() -> bytes:
-    """The bytes of agent.pyz: sources alone, so that equal sources give equal bytes."""
-    return _zipped(_sources())
+def build(sources: Optional[Sources] = None) -> bytes:
+    """The bytes of agent.pyz: sources alone, so that equal sources give equal bytes. `sources`: see `read_sources`."""
+    return _zipped(sources or read_sources())
 
 
 @functools.lru_cache(maxsize=1)
 def for_this_machine() -> bytes:
     """The same with byte code. It is made anew for each command: in a file that is kept, a job could put its own code
     for later runs."""
-    return _with_bytecode(_sources())
+    return _with_bytecode(read_sources())
 
 
-@functools.lru_cache(maxsize=1)
 def with_bytecode(archive: bytes) -> bytes:
     """The same agent with this Python's byte code beside each source: to compile is half of an agent's start. Another
     version of Python finds a foreign magic number, and compiles the source."""
@@ -38,8 +39,8 @@ def with_bytecode(archive: bytes) -> bytes:
         return _with_bytecode([(name, sources.read(name)) for name in sources.namelist()])
 
 
-def _with_bytecode(sources: List[Tuple[str, bytes]]) -> bytes:
-    entries: List[Tuple[str, bytes]] = []
+def _with_bytecode(sources: Sources) -> bytes:
+    entries: Sources = []
     for name, source in sources:
         header = importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(source)
         entries += [(name, source), (name + "c", header + marshal.dumps(_compiled(name, source)))]
@@ -57,7 +58,7 @@ def _compiled(name: str, source: bytes) -> types.CodeType:
     return kept or compile(source, name, "exec", dont_inherit=True)
 
 
-def _zipped(entries: List[Tuple[str, bytes]], level: Optional[int] = None) -> bytes:
+def _zipped(entries: Sources, level: Optional[int] = None) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
         for name, content in entries:
@@ -67,7 +68,8 @@ def _zipped(entries: List[Tuple[str, bytes]], level: Optional[int] = None) -> by
     return out.getvalue()
 
 
-def _sources() -> List[Tuple[str, bytes]]:
+def read_sources() -> Sources:
+    """What this process was loaded from."""
     return [("__main__.py", _MAIN.encode()), *(("agent/" + name, _read(name)) for name in _names())]
 
 
@@ -90,6 +92,7 @@ def _path(name: str) -> str:
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
 
 
-def digest(archive: bytes) -> str:
+def digest(sources: Sources) -> str:
     """The name of the agent on a host: equal sources have equal names."""
-    return hashlib.sha256(archive).hexdigest()
+    parts = (b"%s\0%d\0%s" % (name.encode(), len(content), content) for name, content in sources)
+    return hashlib.sha256(b"".join(parts)).hexdigest()

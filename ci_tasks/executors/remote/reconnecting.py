@@ -53,8 +53,8 @@ class ReconnectingConnection:
         self._clock_ahead = 0.0
         self._connect, self._cache_file = connect, cache_file
         self._news, self._log = news, log
-        self._archive = archive.build()
-        self._digest = archive.digest(self._archive)
+        self._agent = archive.read_sources()
+        self._digest = archive.digest(self._agent)
         self._change = threading.Condition()
         self._channel: Channel | None = None
         self._hello: Hello | None = None
@@ -209,7 +209,7 @@ class ReconnectingConnection:
 
     def _begin(self, channel: Channel, has_agent: bool) -> None:
         try:
-            channel.send_archive(b"" if has_agent else self._archive)
+            channel.send_archive(b"" if has_agent else archive.build(self._agent))
         except LinkDied:
             return  # what the host says to `hello` tells more
         if not channel.died.is_set():
