@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from statistics import median
 
 from ci_tasks.agent.quick_dataclass import dataclass
 
@@ -93,10 +92,16 @@ def expected(row: str, durations: Mapping[str, float], gpus: int) -> ExpectedTim
         return ExpectedTime(durations[row], from_history=True)
     test = row.partition("[")[0]
     siblings = [seconds for name, seconds in durations.items() if name.partition("[")[0] == test]
-    return ExpectedTime(median(siblings) if siblings else prior(gpus))
+    return ExpectedTime(_median(siblings) if siblings else prior(gpus))
 
 
 def speed(everywhere: Mapping[str, float], here: Mapping[str, float]) -> float:
     """The speed of a host by its rows' seconds. A row that never ran there has the seconds of all hosts in `here`."""
     ratios = [everywhere[row] / here[row] for row in here if here[row] > 0 and everywhere.get(row, 0.0) > 0]
-    return median([ratio for ratio in ratios if ratio != 1] or [1.0])
+    return _median([ratio for ratio in ratios if ratio != 1] or [1.0])
+
+
+def _median(values: Sequence[float]) -> float:
+    """As `statistics` has it, whose import takes longer than planning a label."""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
