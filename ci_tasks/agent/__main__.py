@@ -1,14 +1,15 @@
-"""`python agent.pyz start RUN_DIR`, `… cancel …`, `… shell …`, `… batch …` as a batch job, `… docker RUN_DIR --
-WORDS` of `bin/docker`, and what run.sh asks for around install steps: `… venv RUN_DIR DIR`, `… store-packages RUN_DIR
-DIR`, `… row-venv DIR BELOW`."""
+"""`python agent.pyz start RUN_DIR`, `… launch` for several, `… cancel …`, `… shell …`, `… batch …` as a batch job,
+`… docker RUN_DIR -- WORDS` of `bin/docker`, and what run.sh asks for around install steps: `… venv RUN_DIR DIR`,
+`… store-packages RUN_DIR DIR`, `… row-venv DIR BELOW`."""
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import sys
-from typing import List
+from typing import List, Mapping
 
 # What a command alone needs is imported there: the container adapter runs once for each docker of the job.
 from . import run_directory, signals
@@ -18,6 +19,8 @@ _START_SECONDS = 30.0  # until the run has a status; a file system that hangs mu
 
 
 def main(argv: List[str]) -> int:
+    if argv == ["launch"]:
+        return launch()
     if len(argv) >= 2:
         command, run_dir = argv[0], argv[1]
         if command == "start":
@@ -55,24 +58,43 @@ def main(argv: List[str]) -> int:
 
 def start(run_dir: str) -> int:
     """Start the run in a daemon process; return when it has a status."""
+    problem = _start(run_dir, {})
+    if problem:
+        _print_error(problem)
+    return 1 if problem else 0
+
+
+def launch() -> int:
+    """Start one run for each line of standard input, and answer with a line: why it did not start, or nothing."""
+    from . import supervisor  # noqa: F401  # each run's process has it then
+
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        answer = json.dumps({"problem": _start(request["run_dir"], request["secrets"])})
+        sys.stdout.write(answer + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _start(run_dir: str, secrets: Mapping[str, str]) -> str:
+    """Start the run with `secrets` on top of our environment. Returns why it did not start, or ""."""
     paths = run_directory.RunDir(run_dir)
     if os.path.lexists(paths.status):
-        _print_error("%s has run before (it has a status.json); plan a new run" % paths.path)
-        return 1
+        return "%s has run before (it has a status.json); plan a new run" % paths.path
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller may ignore it, and then no child can be waited for
     signal.pthread_sigmask(signal.SIG_BLOCK, signals.BLOCKED_AT_START)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
+        os.environ.update(secrets)
         _detach(paths.path, write)
     os.close(write)
     os.waitpid(child, 0)
     problem = _start_problem(read)
+    os.close(read)
     if not problem and not os.path.exists(paths.status):
         problem = "the agent died"
-    if problem:
-        _print_error(problem)
-    return 1 if problem else 0
+    return problem
 
 
 def cancel(run_dir: str) -> int:

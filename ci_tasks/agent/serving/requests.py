@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 import zlib
 from contextlib import contextmanager, suppress
@@ -13,7 +11,6 @@ from dataclasses import field, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 from .. import create_run_directory, host_queries, run_directory
-from ..archive import with_bytecode
 from ..cleanup import cancel as cancel_run
 from ..cleanup.remove_run import remove_run
 from ..environments.store import EnvironmentStore
@@ -33,6 +30,7 @@ from ..trees.kept_workspace import NotKept
 from ..trees.repositories import SHA1, SHA256, form_of
 from ..trees.store import MissingBase, StoreError, TreeStore
 from . import bundle, frames, list_runs, messages
+from .installed_agent import InstalledAgent
 from .messages import Cleared, DescribedRun, Done, ProgramOutputs, Pruned, Result, RunList
 from .watch import RunWatcher
 
@@ -50,13 +48,10 @@ class BadRequest(Exception):
 
 @dataclass
 class ServeSession:
-    """One client's connection. `agent` is agent.pyz on this host, `archive` its content, which stays if somebody
-    removes our files, and `code` the directory it was unpacked to."""
+    """One client's connection."""
 
     home: str
-    agent: str
-    archive: bytes = field(repr=False)
-    code: str
+    agent: InstalledAgent
     watcher: RunWatcher
     send: Callable[[bytes], None]
     pack_chunks: Callable[[], Iterator[bytes]]
@@ -100,6 +95,7 @@ class ServeSession:
 
 def receive(session: ServeSession, request: messages.Receive, number: int) -> Done:
     chunks = session.pack_chunks()
+    session.agent.prepare()
     try:
         with _store_errors():
             session.store(request.form).receive(chunks)
@@ -125,7 +121,7 @@ def create(session: ServeSession, request: messages.Create, number: int) -> Done
                 store = session.store(form_of(request.parts[0].tree))
                 store.check_out(request.parts, request.plan.workspace, idle)
         plan = replace(request.plan, script=request.script)
-        create_run_directory.write_run_dir(run, plan, with_bytecode(session.archive))
+        create_run_directory.write_run_dir(run, plan, session.agent.archive())
     return Done()
 
 
@@ -157,18 +153,9 @@ def start(session: ServeSession, request: messages.StartRun, number: int) -> Don
             return Done()
         _check_created(run)
         _check_setup(run)
-        code = session.code if os.path.exists(session.code) else run.agent  # the same, but compiled
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", code, "start", run.path],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **request.secrets},
-            start_new_session=True,
-        )
-        if done.returncode and not os.path.lexists(run.status):
-            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no error message"]
-            raise BadRequest("start", "the agent did not start: %s" % lines[-1])
+        problem = session.agent.start(run, request.secrets)
+        if problem and not os.path.lexists(run.status):
+            raise BadRequest("start", "the agent did not start: %s" % problem)
     return Done()
 
 
@@ -330,7 +317,7 @@ def runs(session: ServeSession, request: messages.ListRuns, number: int) -> RunL
 
 def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned:
     oldest = time.time() - request.days * 86400
-    for used in (session.agent, session.code):
+    for used in (session.agent.path, session.agent.code):
         for entry in list(os.scandir(os.path.dirname(used))):
             if entry.path != used and entry.stat().st_mtime < oldest:
                 shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)

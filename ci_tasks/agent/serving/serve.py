@@ -16,6 +16,7 @@ from typing import Iterator, List, Union
 
 from ..codec import RecordError, decode, parse
 from . import frames
+from .installed_agent import InstalledAgent
 from .messages import ClientMessage, Hello, HostMessage, RequestError, Response
 from .requests import HANDLERS, BadRequest, ServeSession
 from .watch import RunWatcher
@@ -34,13 +35,9 @@ def main(home: str, agent: str, code: str) -> None:
     connection.send(frames.MAGIC + frames.message(HostMessage(hello=hello)))
     watcher = RunWatcher(connection.send)
     watcher.start()
-    with open(agent, "rb") as source:
-        archive = source.read()
     session = ServeSession(
         home=home,
-        agent=agent,
-        archive=archive,
-        code=code,
+        agent=InstalledAgent(agent, code),
         watcher=watcher,
         send=connection.send,
         pack_chunks=connection.pack_chunks,
