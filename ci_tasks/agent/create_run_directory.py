@@ -13,7 +13,7 @@ from .run_directory import RunDir, write_record
 _ADAPTER = """#!/bin/sh
 # The container adapter: gets the words that CI gives to docker, and does on this host what they mean.
 here=$(dirname -- "$0")
-exec {python} -I "$here/agent.pyz" docker "$(dirname -- "$here")" -- "$@"
+exec {python} -I -S "$here/agent.pyz" docker "$(dirname -- "$here")" -- "$@"
 """
 
 

@@ -21,7 +21,7 @@ from ci_tasks.errors import Blocked
 from ci_tasks.records import Plan
 
 # -I: the caller's PYTHONPATH and user packages must not reach into the agent.
-_PYTHON = (sys.executable, "-I")
+_PYTHON = (sys.executable, "-I", "-S")
 _NONE: Mapping[str, str] = {}
 _GLANCE = 0.02  # seconds between two looks at a run that somebody waits for
 

@@ -18,7 +18,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Tuple
 from .. import run_directory
 from ..agent_log import log_traceback
 from ..codec import RecordError, from_json, parse
-from ..containers.run_containers import RunContainer, RunContainers, names_by_runtime, read_invocations
+from ..containers.run_containers import DockerClient, RunContainer, RunContainers, names_by_runtime, read_invocations
 from ..exit_gate import masked_record
 from ..files import content_of
 from ..job_environment import job_environment, secret_values
@@ -126,6 +126,7 @@ class EnvironmentSnapshot:
         self.plan = self.containers.plan
         self.environment = Environment(kernel=os.uname().release)
         self._states: Dict[str, ContainerState] = {}
+        self._versions: Optional[DockerVersions] = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._child: "Optional[subprocess.Popen[bytes]]" = None
@@ -201,6 +202,8 @@ class EnvironmentSnapshot:
 
     def _watch_containers(self) -> None:
         """Query each container that docker.json names, once. A pull may take an hour, so the checks become rarer."""
+        client = self.containers.client
+        self._versions = _versions(client) if client is not None else None
         pause = POLL_SECONDS
         while not self._stop.wait(pause):
             names = names_by_runtime(read_invocations(self.paths) or ())
@@ -243,11 +246,10 @@ class EnvironmentSnapshot:
             **vars(packages),
         )
         with self._lock:
-            first = not self._states
             self._states[container.id] = fact
-        versions = _versions(container) if first else None
+        self._versions = versions = self._versions or _versions(container.client)
         states = tuple(self._states.values())
-        self._update(lambda environment: replace(environment, docker=versions or environment.docker, containers=states))
+        self._update(lambda environment: replace(environment, docker=versions, containers=states))
 
     # -- the file ----------------------------------------------------------------------------------------------------
 
@@ -306,12 +308,13 @@ def _digests(container: RunContainer) -> List[str]:
     return [str(digest) for digest in digests] if isinstance(digests, list) else []
 
 
-def _versions(container: RunContainer) -> DockerVersions:
-    answer = container.client.run("version", "--format", "{{json .}}")
+def _versions(client: DockerClient) -> Optional[DockerVersions]:
+    """None where the daemon does not say."""
+    answer = client.run("version", "--format", "{{json .}}")
     try:
         versions = from_json(_Versions, answer.out, where="docker version")
     except RecordError:
-        return DockerVersions()
+        return None
     return DockerVersions(
         versions.Client.Version if versions.Client else None, versions.Server.Version if versions.Server else None
     )

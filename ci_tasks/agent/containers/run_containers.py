@@ -123,6 +123,11 @@ class RunContainers:
         self.problems: List[str] = []
         self._clients = {runtime: DockerClient(runtime, environment(self.plan, environ)) for runtime in RUNTIMES}
 
+    @property
+    def client(self) -> Optional[DockerClient]:
+        """That of the plan's containers; None for a runtime without a daemon."""
+        return self._clients.get(self.plan.container_runtime or "")
+
     def find(self) -> List[RunContainer]:
         """All that exist. `problems` says which daemons did not answer."""
         self._set_deadline()
@@ -130,10 +135,9 @@ class RunContainers:
 
     def find_of_any_run(self) -> List[RunContainer]:
         self._set_deadline()
-        runtime = self.plan.container_runtime
-        if runtime not in RUNTIMES:
+        client = self.client
+        if client is None:
             return []
-        client = self._clients[runtime]
         ids = client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=" + LABEL_DIR).out.split()
         result = client.run("inspect", "--type", "container", "--", *ids) if ids else None
         return list(_parse_inspect(client, result.out)) if result is not None else []
