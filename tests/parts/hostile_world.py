@@ -11,7 +11,6 @@ changed, memory has grown, another error came out, a process was signalled, or n
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import logging
 import os
@@ -112,7 +111,7 @@ class HostileWorld:
         patch = mock.patch.object
         for each in (
             mock.patch.dict(os.environ, {"CI_TASKS_HOME": str(self.home)}),
-            patch(archive, "build", functools.cache(archive.build)),
+            patch(archive, "build", lambda _sources, built=archive.build(): built),
             patch(reconnecting, "GIVE_UP_S", 0.0),  # there is no second connection
             patch(reconnecting, "_RETRY_DELAYS_S", (0.001,)),
             patch(attach, "_POLL_SECONDS", 0.001),
