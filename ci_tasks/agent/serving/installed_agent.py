@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import Mapping, Optional
 
 from ..archive import with_bytecode
@@ -25,12 +26,16 @@ class InstalledAgent:
         with open(path, "rb") as source:
             self._sources = source.read()  # stays if somebody removes our files
         self._archive = b""
-        self._archiving = threading.Thread(target=self._make_archive, daemon=True)
+        self._archiving: Optional[threading.Thread] = None
         self._launcher: Optional[subprocess.Popen[bytes]] = None
 
     def prepare(self) -> None:
         """Do in the background what every run needs, unless that was done."""
-        if self._launcher is None:
+        if self._archiving is not None:
+            return
+        self._archiving = threading.Thread(target=self._make_archive, daemon=True)
+        self._archiving.start()
+        with suppress(OSError):  # where there can be no process, the start of a run says so
             # In a session of its own: what ends a connection's processes must not end one that is starting a run.
             self._launcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", self.code, "launch"],
@@ -39,20 +44,24 @@ class InstalledAgent:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            self._archiving.start()
 
     def archive(self) -> bytes:
         """agent.pyz with byte code, for a run's directory."""
         self.prepare()
+        assert self._archiving is not None
         self._archiving.join()
         return self._archive
 
     def start(self, run: RunDir, secrets: Mapping[str, str]) -> str:
         """Start it for the run, with `secrets` on top of our environment. Returns why it did not start, or ""."""
-        if not os.path.exists(self.code):  # somebody has removed it: what is imported later would be missing
+        # Where somebody has removed it, what is imported later would be missing. A process that was just importing from
+        # there makes the directory anew, for its byte code.
+        if not os.path.exists(os.path.join(self.code, "__main__.py")):
             return _execute(run.agent, run, secrets)
         self.prepare()
-        assert self._launcher and self._launcher.stdin and self._launcher.stdout
+        if self._launcher is None:
+            return _execute(self.code, run, secrets)
+        assert self._launcher.stdin and self._launcher.stdout
         request = json.dumps({"run_dir": run.path, "secrets": dict(secrets)})
         try:
             self._launcher.stdin.write(request.encode("ascii") + b"\n")

@@ -95,8 +95,8 @@ class ServeSession:
 
 def receive(session: ServeSession, request: messages.Receive, number: int) -> Done:
     chunks = session.pack_chunks()
-    session.agent.prepare()
     try:
+        session.agent.prepare()
         with _store_errors():
             session.store(request.form).receive(chunks)
     finally:

@@ -107,8 +107,10 @@ except OSError:  # read-only, say: what cannot be done is refused when it is ask
     pass
 code = os.path.join(home, "code", {digest!r})
 try:
-    if not os.path.exists(code):
-        import zipfile
+    if not os.path.exists(os.path.join(code, "__main__.py")):
+        import shutil, zipfile
+        if os.path.isdir(code):  # only byte code, of a process that was just importing when somebody removed it
+            shutil.rmtree(code)
         os.makedirs(code + ".%d" % os.getpid(), mode=0o700)
         zipfile.ZipFile(agent).extractall(code + ".%d" % os.getpid())
         os.rename(code + ".%d" % os.getpid(), code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -112,6 +111,18 @@ def test_a_run_begins_without_the_process_that_starts_agents(agent: InstalledAge
     assert run.ended().exit_code == 0
 
 
+def test_a_run_begins_where_nothing_could_be_prepared(
+    agent: InstalledAgent, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as lacking:
+        lacking.setattr(sys, "executable", "/nowhere/python3")
+        agent.prepare()
+    assert agent._launcher is None
+    _written(run, "echo begun")
+    assert agent.start(run.paths, {}) == ""
+    assert run.ended().exit_code == 0
+
+
 def test_a_run_that_may_have_begun_is_not_begun_twice(agent: InstalledAgent, launcher: int, run: Run) -> None:
     os.kill(launcher, signal.SIGSTOP)
     _written(run, "echo begun")
@@ -128,7 +139,7 @@ def test_a_run_that_may_have_begun_is_not_begun_twice(agent: InstalledAgent, lau
 def test_a_run_begins_with_its_own_agent_where_the_installed_one_was_removed(
     agent: InstalledAgent, launcher: int, run: Run
 ) -> None:
-    shutil.rmtree(agent.code)
+    os.rename(agent.code, f"{agent.code}-removed")  # at once: the launcher may be writing byte code there
     os.unlink(agent.path)
     _written(run, "echo begun")
     Path(run.paths.agent).write_bytes(agent.archive())

@@ -266,6 +266,24 @@ def test_an_agent_that_lost_its_code_is_unpacked_again(host: PipedHost) -> None:
     assert Path(second.run.log).read_bytes() == b"two\n"
 
 
+def test_byte_code_that_is_left_of_removed_code_is_in_nobodys_way(host: PipedHost) -> None:
+    """Python makes missing directories anew for what it compiles."""
+    first = host.remote_run("echo one")
+    manager = host.open()
+    manager.start(first)
+    done(first)
+    manager.close()
+    (code,) = (host.home / ".ci-tasks/code").iterdir()
+    for file in code.rglob("*.py"):
+        file.unlink()
+    (host.home / ".ci-tasks/agents" / f"{code.name}.pyz").unlink()  # so that it is sent, and must be loaded
+    second = host.remote_run("echo two", "02")
+    host.open().start(second)
+    done(second)
+    assert Path(second.run.log).read_bytes() == b"two\n"
+    assert (code / "__main__.py").exists()
+
+
 def test_nobody_else_can_enter_the_workspace(host: PipedHost) -> None:
     remote_run = host.remote_run("true")
     host.open().start(remote_run)
