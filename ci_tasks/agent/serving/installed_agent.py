@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from typing import Mapping, Optional
 
 from ..archive import with_bytecode
 from ..run_directory import RunDir
+
+ANSWER_SECONDS = 60.0  # twice what an agent is given to start
 
 
 class InstalledAgent:
@@ -68,6 +71,9 @@ class InstalledAgent:
             self._launcher.stdin.flush()
         except OSError:  # it has died, and has not started this one
             return _execute(self.code, run, secrets)
+        if not select.select([self._launcher.stdout], [], [], ANSWER_SECONDS)[0]:
+            self._launcher.kill()
+            return "the process that starts agents has not answered for %g s" % ANSWER_SECONDS
         try:
             return str(json.loads(self._launcher.stdout.readline())["problem"])
         except ValueError:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent import archive
+from ci_tasks.agent.serving import installed_agent
 from ci_tasks.agent.serving.installed_agent import InstalledAgent
 from tests.agent.conftest import Run
 
@@ -134,6 +135,19 @@ def test_a_run_that_may_have_begun_is_not_begun_twice(agent: InstalledAgent, lau
     starting.join()
     assert problems == ["the process that starts agents has died"]
     assert not run.has("status.json")
+
+
+def test_what_starts_agents_is_not_waited_for_without_end(
+    agent: InstalledAgent, launcher: int, new_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed_agent, "ANSWER_SECONDS", 0.1)
+    os.kill(launcher, signal.SIGSTOP)
+    first, second = (_written(new_run(name), "echo begun") for name in ("first", "second"))
+    assert agent.start(first.paths, {}) == "the process that starts agents has not answered for 0.1 s"
+    os.waitid(os.P_PID, launcher, os.WEXITED | os.WNOWAIT)
+    assert agent.start(second.paths, {}) == ""
+    assert second.ended().exit_code == 0
+    assert not first.has("status.json")
 
 
 def test_a_run_begins_with_its_own_agent_where_the_installed_one_was_removed(
