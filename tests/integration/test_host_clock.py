@@ -37,9 +37,14 @@ def box(request: pytest.FixtureRequest, sshd: Any, tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def far_person(person: Any, sshd: Any, box: Any) -> Any:
-    """With two hosts: `box`, and `right`, whose clock is the client's."""
-    sshd.start("right")
+def right(sshd: Any) -> Any:
+    """Its clock is the client's."""
+    return sshd.start("right")
+
+
+@pytest.fixture
+def far_person(person: Any, sshd: Any, box: Any, right: Any) -> Any:
+    """With two hosts: `box` and `right`."""
     hosts: dict[str, Any] = {"local": {}}
     for name in ("box", "right"):
         hosts[name] = {"kind": "ssh", "address": name, "runtime": "none", "gpus": 8, "simulate": True}
@@ -59,6 +64,10 @@ def all_gpus_locked(box: Any) -> Iterator[None]:
         yield
 
 
+def statuses(host: Any) -> list[Path]:
+    return list(host.home.glob(".ci-tasks/runs/*/*/status.json"))
+
+
 def is_waiting(status: Path) -> bool:
     return bool(json.loads(status.read_text())["waiting"])
 
@@ -67,13 +76,12 @@ def seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
 
 
-def test_times_durations_waits_and_gpu_use_are_the_client_s(far_person: Any, box: Any) -> None:
+def test_times_durations_waits_and_gpu_use_are_the_client_s(far_person: Any, box: Any, right: Any) -> None:
     before = time.time()
     with all_gpus_locked(box):
         client = far_person.start("remote", "--host", "box,right", "ckpt")
-        support.until(
-            lambda: any(map(is_waiting, box.home.glob(".ci-tasks/runs/*/*/status.json"))), "a row waits there"
-        )
+        support.until(lambda: any(map(is_waiting, statuses(box))), "a row waits there")
+        support.until(lambda: statuses(right), "a row runs on the other host")
         waiting_since = time.time()
         time.sleep(1)
         waited = time.time() - waiting_since
@@ -81,7 +89,7 @@ def test_times_durations_waits_and_gpu_use_are_the_client_s(far_person: Any, box
     after = time.time()
     assert client.returncode == 0, out + err
     records = far_person.records()
-    assert {record["host"] for record in records} == {"box", "right"}
+    assert {record["host"] for record in records} == {"box", "right"}, out + err
     for record in records:
         started, ended = seconds(record["started_at"]), seconds(record["ended_at"])
         assert before - SLACK_S <= started <= ended <= after + SLACK_S
