@@ -233,6 +233,24 @@ class SSHServer:
             self.listener.kill()
             self.listener.wait()
             self.listener = None
+            self._await_free_port()
+
+    def _await_free_port(self) -> None:
+        """A process that it had just forked for a connection has its socket for a moment longer: the next server could
+        not listen then, and who connects would reach nobody."""
+        end = time.monotonic() + START_TIMEOUT_S
+        while not self._is_port_free():
+            assert time.monotonic() < end, f"a process that sshd left still listens on {self.known_as}"
+            time.sleep(0.01)
+
+    def _is_port_free(self) -> bool:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that ended do not count
+            try:
+                probe.bind((self.ip, self.port))
+            except OSError:
+                return False
+        return True
 
     def _await(self) -> None:
         assert self.listener is not None
