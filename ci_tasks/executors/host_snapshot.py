@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,17 @@ class RemoteSnapshot:
 
     def checkout_parts(self) -> list[CheckoutPart]:
         return [CheckoutPart(part.path, part.commit, part.tree) for part in self.snapshot.parts]
+
+
+def start_host_snapshot(
+    source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+) -> Future[Snapshot] | None:
+    """Take it in the background: git is busy with it while the rest of a command is loaded."""
+    if store.home().is_relative_to(
+        source
+    ):  # nothing may be written there before `prepare` has found that git ignores it
+        return None
+    return ThreadPoolExecutor(1).submit(take_host_snapshot, source, rev, base, overlays)
 
 
 def take_host_snapshot(

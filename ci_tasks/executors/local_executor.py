@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ci_tasks.agent.setup_manifest import WORKSPACE, SetupChanged, check_setup, 
 from ci_tasks.agent.trees.git import StoreError
 from ci_tasks.agent.trees.kept_workspace import NotKept, update_workspace
 from ci_tasks.checkout.revision import local_base
-from ci_tasks.checkout.snapshot import materialize
+from ci_tasks.checkout.snapshot import Snapshot, materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.executors import local_runs, py_spy, python, requirements, shared_venvs
@@ -82,9 +83,7 @@ class LocalExecutor:
     def find_python(self, version_spec: str) -> tuple[str, str]:
         return python.find_python(version_spec)
 
-    def start_snapshot(
-        self, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
-    ) -> None:
+    def use_snapshot(self, snapshot: Future[Snapshot]) -> None:
         pass
 
     def reuse_snapshot(self, code: CodeSnapshot) -> None:

@@ -18,7 +18,7 @@ from ci_tasks.executors import local_runs
 from ci_tasks.executors.last_line import last_line
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import Plan, Triage
-from ci_tasks.results.record import log_facts, log_triage
+from ci_tasks.results.judge_run import log_facts, log_triage
 from ci_tasks.results.verdict import JobEnd
 
 Say = Callable[[str], None]

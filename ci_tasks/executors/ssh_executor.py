@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -110,11 +110,8 @@ class SSHExecutor:
             pythons[version_spec] = python.choose_python(version_spec, answers["python"].out, (path, version))
         return pythons[version_spec]
 
-    def start_snapshot(
-        self, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
-    ) -> None:
-        if not store.home().is_relative_to(source):  # else `prepare` complains, and nothing may be written there
-            self._future_snapshot = ThreadPoolExecutor(1).submit(take_host_snapshot, source, rev, base, overlays)
+    def use_snapshot(self, snapshot: Future[Snapshot]) -> None:
+        self._future_snapshot = snapshot
 
     def reuse_snapshot(self, code: CodeSnapshot) -> None:
         if isinstance(code, RemoteSnapshot):
@@ -188,6 +185,9 @@ class SSHExecutor:
     def prepare_environments(
         self, setups: Sequence[SharedSetup], say: Say, should_continue: Callable[[], bool] = lambda: True
     ) -> Iterator[str | None]:
+        if not setups:
+            yield None
+            return
         from ci_tasks.executors.shared_venvs import prepare
 
         def install(setup: SharedSetup) -> str | None:

@@ -33,7 +33,7 @@ def load_record(run: RunDir) -> RunRecord:
         batch = read_state_if_readable(os.path.dirname(run.path))
         if record := read_record(RunRecord, run.record):
             return record
-        from ci_tasks.results.record import record_without_file
+        from ci_tasks.results.judge_run import record_without_file
 
         return record_without_file(run, batch)
 

@@ -13,7 +13,7 @@ from ci_tasks.errors import CiTasksError
 from ci_tasks.executors.executor import PreparedRow, RunState
 from ci_tasks.planning.load import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, VACUOUS, Plan, RunRecord
-from ci_tasks.results.record import judge_run, record_not_started, with_status
+from ci_tasks.results.record import record_not_started, with_status
 from ci_tasks.run import journal as journals
 from ci_tasks.run.host_failures import HostFailures, is_early, shows_no_test
 from ci_tasks.run.host_sessions import HostSession, HostSessions
@@ -176,6 +176,8 @@ class LabelExecution:
 
     def judge_and_record(self, ended: Sequence[tuple[RowExecution, RunState]]) -> None:
         """Judge what has ended, as far as there is time. All of it is shown by now: to judge a log takes a while."""
+        from ci_tasks.results.judge_run import judge_run
+
         self._placer.replan()
         deadline = time.monotonic() + _WORK_SECONDS
         for execution, state in ended:
@@ -375,6 +377,8 @@ class LabelExecution:
         self.view.update(row_progress(self.executions), hosts, self.seconds_left)
 
     def wait(self) -> None:
+        from ci_tasks.results import judge_run  # noqa: F401  # while the rows run, not before they start
+
         if len(self.sessions) == 1:
             self.sessions[0].executor.wait(_POLL_SECONDS)
         else:

@@ -3,7 +3,7 @@
 prepare   rows, hosts, the code and the plans                prepare.py
 place     which waiting row starts on which host, now        place_rows.py
 execute   rows are started, polled, moved, retried, ended    execute.py
-judge     what a run directory shows, as a status            results.record.judge_run
+judge     what a run directory shows, as a status            results.judge_run
 record    record.json, the history, the closing table        results.record, print_results
 """
 
@@ -33,7 +33,6 @@ from ci_tasks.records import (
     RunRecord,
     overall,
 )
-from ci_tasks.report import junit
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history.queries import durations, proven_hosts
@@ -48,7 +47,6 @@ from ci_tasks.run.prepare import PreparedBatch, prepare
 from ci_tasks.run.progress_view import ProgressView, open_view
 from ci_tasks.run.request import RunRequest
 from ci_tasks.run.results_table import kept_lines, print_results, statuses
-from ci_tasks.run.resume import check_same_tree
 from ci_tasks.run.row_execution import ExecutionOptions, RowExecution
 from ci_tasks.run.row_plans import host_requirements
 from ci_tasks.workflow.model import Row
@@ -125,6 +123,8 @@ def execute_label(
             _print_no_rows(source, request, ready)
             return None
         if journal:
+            from ci_tasks.run.resume import check_same_tree
+
             check_same_tree(journal, ready.checkout.tree)
         else:
             start_journal(ready.batch, request.label, request.host, [row.row for row in ready.rows], ready.checkout)
@@ -243,6 +243,8 @@ def _headline(ready: PreparedBatch) -> str:
 
 def write_junit(result: LabelResult) -> str:
     """Returns where it is, or why there is none: a full disk changes no result."""
+    from ci_tasks.report import junit
+
     path = store.home() / "runs" / result.batch / "junit.xml"
     try:
         path.write_text(junit.render(result.batch, result.records, result.logs), encoding="utf-8")

@@ -19,15 +19,16 @@ from ci_tasks.checkout.git import Git
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError, printable, some
 from ci_tasks.executors.executor import Executor, PreparedRow
-from ci_tasks.executors.host_snapshot import RemoteSnapshot
+from ci_tasks.executors.host_snapshot import RemoteSnapshot, start_host_snapshot
 from ci_tasks.executors.open_executor import open_executor
 from ci_tasks.planning.entry_point import has_entry_point
 from ci_tasks.planning.retry import failed_step, retry_plan
 from ci_tasks.records import BatchResult, Plan, RunRecord
 from ci_tasks.report.live import RowProgress
 from ci_tasks.results import store
+from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.one_run import find_one
-from ci_tasks.results.record import events_of, is_over, judge_run, record_not_started
+from ci_tasks.results.record import events_of, is_over, record_not_started
 from ci_tasks.run.events import EventStream, EventView
 from ci_tasks.run.host_of_run import host_of_run
 from ci_tasks.run.interrupts import Interrupts
@@ -49,7 +50,8 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
     if not source.is_dir():
         raise UsageError(f"{source}, the checkout of {id}, is gone", hint=_anew(before))
     with closing(open_executor(_host(before, remote))) as executor:
-        executor.start_snapshot(source, rev=None, base=None)
+        if remote is not None and (snapshot := start_host_snapshot(source, None, None)):
+            executor.use_snapshot(snapshot)
         batch = store.new_batch(before.label)
         try:
             code = executor.snapshot_for_retry(batch, source)

@@ -15,8 +15,8 @@ from ci_tasks.agent import codec, liveness, processes
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.serving import watch
 from ci_tasks.executors import local_runs
+from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.read_record import load_record
-from ci_tasks.results.record import judge_run
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run

@@ -20,7 +20,7 @@ import pytest
 from ci_tasks.agent import processes, run_directory, supervisor
 from ci_tasks.agent.gpus import lock_files
 from ci_tasks.agent.records import Status
-from ci_tasks.results.record import judge_run
+from ci_tasks.results.judge_run import judge_run
 
 if TYPE_CHECKING:
     from tests.agent.conftest import GpuHost, Run

@@ -18,7 +18,12 @@ NEVER |= {"huggingface_hub", "jinja2", "nox", "mcp", "rich.live", "rich.markdown
 # Completion runs at every press of Tab, and looks at no record.
 NO_TABLE = {"rich", "sqlite3", "ci_tasks.records", "ci_tasks.agent.records"}
 # What judges, begins or follows a run; a run that has ended needs none of it.
-NO_RUN = {"ci_tasks.results.record", "ci_tasks.run.attach", "ci_tasks.executors.open_executor", "ci_tasks.run.listing"}
+NO_RUN = {
+    "ci_tasks.results.judge_run",
+    "ci_tasks.run.attach",
+    "ci_tasks.executors.open_executor",
+    "ci_tasks.run.listing",
+}
 NO_RUN |= {"ci_tasks.workflow.model", "ci_tasks.executors.kept.client"}
 FORBIDDEN = {
     "--version": NEVER | NO_TABLE,

@@ -117,7 +117,7 @@ def test_a_log_that_cannot_be_written_is_blocked_not_a_short_log(person: Any, un
     until(lambda: json.loads((run / "status.json").read_text())["state"] == "ended", "the run ends")
     (run / "log").unlink()  # which, unlike a full disk's, could be read for ever
     from ci_tasks.agent.run_directory import RunDir
-    from ci_tasks.results.record import judge_run
+    from ci_tasks.results.judge_run import judge_run
 
     record = judge_run(RunDir(str(run)))
     assert (record.status, record.reason) == ("blocked", "the log could not be written: No space left on device")

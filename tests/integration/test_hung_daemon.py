@@ -11,7 +11,7 @@ import pytest
 from ci_tasks.agent import processes, run_directory
 from ci_tasks.agent.cleanup.remove_run import remove_run
 from ci_tasks.agent.containers import run_containers
-from ci_tasks.results.record import judge_run
+from ci_tasks.results.judge_run import judge_run
 from tests import fixtures as support
 from tests.integration.container_box import Box
 from tests.parts.dockerd import Daemon

@@ -13,7 +13,8 @@ from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.report.timeline import summary_lines
 from ci_tasks.results import store
 from ci_tasks.results.clock import seconds_since_start
-from ci_tasks.results.record import events_of, judge_run
+from ci_tasks.results.judge_run import judge_run
+from ci_tasks.results.record import events_of
 
 HOUR = 3600.0
 

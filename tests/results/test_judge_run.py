@@ -16,6 +16,7 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, StackText, ThreadFacts
 from ci_tasks.agent.run_directory import RunDir, write_json, write_record
 from ci_tasks.records import Attempt
+from ci_tasks.results import judge_run as judging
 from ci_tasks.results import record
 from ci_tasks.results.read_record import UnreadableRun, load_record
 
@@ -51,7 +52,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
-    judged = record.judge_run(run)
+    judged = judging.judge_run(run)
     assert (judged.status, judged.exit_code, judged.gpu_ids) == ("passed", 0, (1, 3))
     written = json.loads(Path(run.record).read_text())
     assert set(written) >= FIELDS
@@ -85,7 +86,7 @@ def test_why_a_row_hung_is_its_reason_where_its_timeout_ended_it(run: RunDir, en
     write_json(run.status, {**STATUS, "end": end, "exit_code": 1})
     os.makedirs(os.path.dirname(run.hang))
     write_record(run.hang, HangFacts(machine="x86_64", seconds_between=3.0, processes=(HANGS,), reason="timeout"))
-    judged = record.judge_run(run)
+    judged = judging.judge_run(run)
     if end == "exit":
         assert judged.hang is None, "it went on after the look"
         return
@@ -98,7 +99,7 @@ def test_why_a_row_hung_is_its_reason_where_its_timeout_ended_it(run: RunDir, en
 def test_a_failure_that_ci_goes_on_after_says_so(run: RunDir) -> None:
     write_json(run.plan, {**PLAN, "may_fail": True})
     write_json(run.status, {**STATUS, "exit_code": 3})
-    judged = record.judge_run(run)
+    judged = judging.judge_run(run)
     assert (judged.status, judged.counted_status) == ("failed", "passed")
     assert judged.reason.endswith("; CI's run would not fail (continue-on-error)")
 
@@ -110,7 +111,7 @@ def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> No
     write_json(run.environment, {"gpus": gpus, "containers": [{"name": "c", "digests": [digest]}]})
     lines = ['{"t": 1, "event": "started"}', '{"t": 2, "event": "waiting"}', '{"t": 9, "event": "gpus"}']
     Path(run.events).write_text("\n".join(lines))
-    (attempt,) = record.judge_run(run).attempts
+    (attempt,) = judging.judge_run(run).attempts
     assert attempt == Attempt(
         id="b.01",
         host="local",
@@ -132,7 +133,7 @@ def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:
     held = [{"pid": 7, "memory": 71680, "owner": "other", "name": "vllm"}]
     line = {"t": 101.0, "gpu": 1, "uuid": "GPU-1", "used": 71680, "total": 143360, "processes": held}
     Path(run.gpu_samples).write_text(json.dumps(line) + "\nno line of ours\n")
-    judged = record.judge_run(run)
+    judged = judging.judge_run(run)
     assert judged.reason.endswith("; GPU 1 was fullest at 00:01:41 UTC: others 70 GiB, of 140 GiB")
     assert judged.gpu_use is not None
     assert judged.gpu_use.gpus[0].others == 71680
@@ -142,7 +143,7 @@ def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:
 
 
 def test_without_samples_nothing_is_said_of_the_gpus(run: RunDir) -> None:
-    assert record.judge_run(run).gpu_use is None
+    assert judging.judge_run(run).gpu_use is None
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_an_exit_code_that_slurm_does_not_confirm_is_a_deviation(
     run: RunDir, slurm: dict[str, Any], what: list[str], here: list[str]
 ) -> None:
     write_json(run.status, {**STATUS, "slurm": slurm})
-    deviations = [item for item in record.judge_run(run).deviations if item.what in ("exit code", "status.json")]
+    deviations = [item for item in judging.judge_run(run).deviations if item.what in ("exit code", "status.json")]
     assert ([item.what for item in deviations], [item.here for item in deviations]) == (what, here)
 
 
@@ -189,33 +190,33 @@ def test_a_pipe_that_a_job_leaves_blocks_no_judging(run: RunDir, name: str, secr
     path.unlink(missing_ok=True)
     os.mkfifo(path)
     known_secrets.add(secrets)
-    assert record.judge_run(run).exit_code == 0
+    assert judging.judge_run(run).exit_code == 0
 
 
 def test_an_environment_that_is_none_is_a_problem_that_is_named(run: RunDir) -> None:
     write_json(run.environment, {"driver": 3})
-    assert "driver: expected" in (record.judge_run(run).environment.problem or "")
+    assert "driver: expected" in (judging.judge_run(run).environment.problem or "")
 
 
 def test_what_the_adapter_saw_replaces_what_the_plan_foresaw(run: RunDir) -> None:
     write_json(run.docker, {"calls": [{**CALL, "deviations": [SEEN]}, {**CALL, "deviations": [SEEN]}]})
-    assert [deviation.what for deviation in record.judge_run(run).deviations] == ["other", "pull"]
+    assert [deviation.what for deviation in judging.judge_run(run).deviations] == ["other", "pull"]
 
 
 def test_docker_can_only_block_a_run_that_called_it(run: RunDir) -> None:
     Path(run.log).write_text("docker: Error response from daemon: denied\n")
     write_json(run.status, {**STATUS, "exit_code": 125})
-    assert record.judge_run(run).status == "failed"
+    assert judging.judge_run(run).status == "failed"
     write_json(run.docker, {"calls": [CALL]})
-    assert record.judge_run(run).status == "blocked"
+    assert judging.judge_run(run).status == "blocked"
 
 
 def test_junit_counts_and_half_of_one_does_not(run: RunDir) -> None:
     whole = '<testsuite><testcase name="a"><failure message="boom"/></testcase></testsuite>'
     Path(run.junit).write_text(whole)
-    assert record.judge_run(run).reason == "exit code 0, but a: boom"
+    assert judging.judge_run(run).reason == "exit code 0, but a: boom"
     Path(run.junit).write_text(whole[:-9])
-    assert record.judge_run(run).evidence.kind == "metrics"
+    assert judging.judge_run(run).evidence.kind == "metrics"
 
 
 STATES: list[tuple[str, dict[str, Any] | None, str]] = [
@@ -250,7 +251,7 @@ def test_a_run_that_could_not_begin_says_so(run: RunDir) -> None:
 def test_without_a_log_there_is_no_evidence_but_a_verdict(run: RunDir) -> None:
     os.unlink(run.log)
     write_json(run.plan, {**PLAN, "entry_point": False})
-    assert record.judge_run(run).status == "vacuous"
+    assert judging.judge_run(run).status == "vacuous"
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -263,7 +264,7 @@ def test_what_a_dead_agent_left_unmasked_is_masked_before_it_is_read(
     write_json(run.status, {**STATUS, "masked": masked})
     failure = "<failure message='assert correct-horse'/>"
     Path(run.junit).write_text(f"<testsuite><testcase name='a correct-horse'>{failure}</testcase></testsuite>")
-    judged = record.judge_run(run)
+    judged = judging.judge_run(run)
     assert "correct-horse" not in Path(run.record).read_text()
     assert judged.evidence.tests == 1
     assert ("correct-horse" in Path(run.junit).read_text()) is masked
@@ -280,7 +281,7 @@ def test_a_run_of_another_host_is_over_when_all_of_it_is_here(run: RunDir) -> No
 
 def test_what_the_runner_found_out_about_the_machine_is_in_the_record(run: RunDir) -> None:
     write_json(run.environment, {"driver": "570.1", "image": "changed by nobody"})
-    judged = record.judge_run(run).environment
+    judged = judging.judge_run(run).environment
     assert (judged.runtime, judged.driver) == ("docker", "570.1")
 
 
@@ -295,10 +296,10 @@ LINES = [
 
 @pytest.mark.parametrize(("data", "lines"), LINES, ids=range(len(LINES)))
 def test_a_line_is_bounded_and_the_next_one_is_whole(data: bytes, lines: list[bytes]) -> None:
-    assert list(record._lines(io.BytesIO(data))) == lines
+    assert list(judging._lines(io.BytesIO(data))) == lines
 
 
 def test_of_a_long_progress_bar_the_end_is_read() -> None:
-    [line] = record._lines(io.BytesIO(b"\r".join(b"%07d%%" % number for number in range(100_000)) + b"\n"))
+    [line] = judging._lines(io.BytesIO(b"\r".join(b"%07d%%" % number for number in range(100_000)) + b"\n"))
     assert line.endswith(b"\r0099999%\n")
     assert len(line) <= 65536

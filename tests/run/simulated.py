@@ -201,7 +201,7 @@ class Played:
     def find_python(self, requested: str) -> tuple[str, str]:
         return "/usr/bin/python3", self.host.python
 
-    def start_snapshot(self, source: Path, **more: object) -> None:
+    def use_snapshot(self, snapshot: object) -> None:
         pass
 
     def reuse_snapshot(self, code: CodeSnapshot) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ci_tasks.run.row_execution import ExecutionOptions
 
 _DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's runners have cores
+_SWITCH_INTERVAL_S = 0.0005
 _CLIENT_DECIDES = "the client decides after each repetition whether another one is needed"
 _NOT_DETACHED = "use tmux or nohup instead of --detach"
 _ONE_NODE = "repeating rows on several nodes is not supported"
@@ -186,17 +188,22 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
 def _run_once(options: RunOptions, config: Config, events: EventStream | None) -> BatchResult:
     from contextlib import ExitStack, closing
 
+    from ci_tasks.executors.host_snapshot import start_host_snapshot
     from ci_tasks.executors.open_executor import open_executor
-    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.checkout_source import find_checkout, open_source
 
+    # What git and the host have said is taken at once, although this thread is busy loading.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with ExitStack() as stack:
-        # First, since connecting and recording the tree take time while the rest is loaded.
-        specs = config.select_hosts(options.host)
+        # First, since recording the tree and connecting take time while the rest is loaded.
+        specs, snapshot = config.select_hosts(options.host), None
+        if specs[0].kind != "local":
+            path, _ = find_checkout(options.repo)
+            snapshot = start_host_snapshot(path, options.rev, options.base, config.given.overlays)
         executors = {spec.name: stack.enter_context(closing(open_executor(spec))) for spec in specs}
+        if snapshot is not None:
+            executors[specs[0].name].use_snapshot(snapshot)
         source = open_source(options.repo, options.rev, options.workflow, config.given)
-        next(iter(executors.values())).start_snapshot(
-            source.path, rev=source.rev, base=options.base, overlays=source.given.overlays
-        )
         request = replace(_request(options, source), slots=(options.jobs or _DETACHED_ROWS) if options.detach else 0)
         if source.suite.is_changed(request.label) and not options.resume:
             from ci_tasks.run.changed_label import run_changed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ci_tasks.agent.records import RunDescription
 from ci_tasks.agent.run_directory import END_EXIT, RunDir, write_json
-from ci_tasks.results import record
+from ci_tasks.results import judge_run
 from ci_tasks.results.history import queries as history
 from ci_tasks.results.history.passed_runs import passed_runs
 from ci_tasks.results.history.run_row import RunQuery
@@ -54,5 +54,5 @@ def test_a_failed_run_is_read_against_runs_in_the_image_that_its_container_had(m
     write_json(failed.environment, {"containers": [{"name": "c", "digests": ["mirror/slime@sha256:aa"]}]})
     history.search(RunQuery())
     description = RunDescription(id="20260102-120000-ckpt.01", label="ckpt", row="new", host="h100a")
-    triage = record.log_triage(failed, JobEnd(END_EXIT, 1), description)
+    triage = judge_run.log_triage(failed, JobEnd(END_EXIT, 1), description)
     assert triage is not None and triage.line == "step 2"

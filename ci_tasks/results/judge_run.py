@@ -1,0 +1,274 @@
+"""What an ended run shows, put together from its directory: its record. `verdict` decides, this reads."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ci_tasks import known_secrets
+from ci_tasks.agent.cleanup.lost_run import conclude
+from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.exit_gate import mask_run
+from ci_tasks.agent.files import content_of, open_file, pieces_of, read_file
+from ci_tasks.agent.probe.evidence import collect_left_evidence
+from ci_tasks.agent.records import (
+    Deviation,
+    DockerInvocation,
+    DockerInvocations,
+    Environment,
+    Event,
+    GpuSample,
+    RemoteLocation,
+    RunDescription,
+    read_gpu_samples,
+)
+from ci_tasks.agent.run_directory import (
+    END_TIMEOUT,
+    RunDir,
+    read_description,
+    read_plan,
+    read_record,
+    read_remote,
+    read_status,
+)
+from ci_tasks.errors import Blocked
+from ci_tasks.records import (
+    LOST,
+    NO_EVIDENCE,
+    PASSED,
+    PLANNED,
+    RUNNING,
+    WAITING,
+    Evidence,
+    GpuUse,
+    Hang,
+    RunEnvironment,
+    RunRecord,
+    Triage,
+    Verdict,
+)
+from ci_tasks.results.analysis import JobKnowledge, analyse, hang_of, passed_marks
+from ci_tasks.results.batch_state import BatchState
+from ci_tasks.results.clock import clock_ahead, local_status
+from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
+from ci_tasks.results.junit import Junit, read_junit
+from ci_tasks.results.log_facts import LogFacts, read_log
+from ci_tasks.results.overlay_evidence import with_overlay_uses
+from ci_tasks.results.probe_evidence import probe_summary, read_run_evidence, with_imports
+from ci_tasks.results.record import LARGEST_EVENTS, events_of, is_over, new_record, save_record
+from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
+from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
+from ci_tasks.results.waits import queue_seconds
+
+_CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
+_LONGEST_LINE = 1 << 16
+_MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
+_LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
+_LARGEST_SAMPLES = 1 << 23
+_LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log has to do
+
+
+def judge_run(run: RunDir) -> RunRecord:
+    """Judge an ended run, write its record.json and return it."""
+    _mask_leftovers(run)
+    plan, status = read_description(run), local_status(run)
+    facts = log_facts(run)
+    evidence = collect_evidence(_junit(run), facts, plan.entry_point)
+    if evidence.kind in ("script", "none") and status.exit_code and plan.takes_locks and not facts.gpu_ids:
+        evidence = Evidence("set-up")
+    calls = _container_calls(run)
+    ended = JobEnd(
+        end=status.end,
+        exit_code=status.exit_code,
+        error=status.error or "",
+        timeout_minutes=plan.timeout_minutes,
+        log_error=status.log_error or "",
+    )
+    triage = log_triage(run, ended, plan) if needs_triage(ended) else None
+    contained = any(call.runtime in ("docker", "podman") for call in calls)
+    verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
+    events = events_of(run)
+    record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, _environment(run), queue_seconds(events))
+    metrics = {name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()}
+    record = replace(record, metrics=metrics)
+    record = replace(record, deviations=(*record.deviations, *_packages_used_again(events)))
+    record = replace(record, triage=triage if verdict.status != PASSED else None)
+    record = _with_evidence(record, run, plan, calls)
+    record = _with_hang(record, hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
+    record = _with_gpu_use(record, read_gpu_use(run, record, status.ended_at))
+    return save_record(run, _with_marks(record, run) if record.status == PASSED else record)
+
+
+def _with_marks(record: RunRecord, run: RunDir) -> RunRecord:
+    marks = passed_marks(run, record)
+    if not marks:
+        return record
+    more = f", and {len(marks) - 1} more" if len(marks) > 1 else ""
+    return replace(record, marks=marks, reason=f"but {marks[0]}{more}")
+
+
+def _with_hang(record: RunRecord, hang: Hang | None) -> RunRecord:
+    """The record of a run that ended silently, or at its timeout, with why. What was not shown is no reason."""
+    if hang is None or record.status == PASSED or not record.attempts:
+        return record
+    record = replace(record, hang=hang)
+    if hang.outcome != "shown":
+        return record
+    reason = f"{record.reason.partition('; last line: ')[0]}: {hang.reason}"
+    attempts = (*record.attempts[:-1], replace(record.attempts[-1], reason=reason))
+    triage = record.triage
+    if triage is not None and triage.cause in (UNKNOWN, TIMEOUT_HANG):
+        triage = replace(triage, cause=TIMEOUT_HANG, group=group_of(TIMEOUT_HANG), reason=hang.reason)
+    return replace(record, reason=reason, attempts=attempts, triage=triage)
+
+
+def _with_evidence(
+    record: RunRecord, run: RunDir, plan: RunDescription, calls: Sequence[DockerInvocation]
+) -> RunRecord:
+    evidence = read_run_evidence(run)
+    environment = with_imports(record.environment, evidence, plan.test)
+    record = replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
+    probe = read_plan(run).probe
+    overlays = record.checkout.overlays if record.checkout else ()
+    built = {overlay.name: text for overlay in overlays if (text := _built_files(run, overlay.name)) is not None}
+    return with_overlay_uses(record, evidence, probe.overlays if probe else (), built)
+
+
+def _built_files(run: RunDir, overlay: str) -> str | None:
+    name = os.path.basename(overlay)  # of a run that another client began, its host says the name
+    try:
+        text = read_file(os.path.join(run.artifacts, "builds", f"{name}.sha256"), LARGEST_EVENTS)
+    except OSError:
+        return None
+    return text.decode("utf-8", "replace")
+
+
+def _mask_leftovers(run: RunDir) -> None:
+    """Mask what an agent of this machine that died could not. What came from a host was masked when it came."""
+    known_secrets.add_variables(read_plan(run).secrets)
+    collect_left_evidence(run, known_secrets.values())
+    if not read_status(run).masked and read_remote(run) is None:
+        old = mask_run(run, known_secrets.values())
+        if old:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def record_without_file(run: RunDir, batch: BatchState | None) -> RunRecord:
+    """What can be said of a run that has no record.json; of one that has ended, its record, which is written. `batch`
+    is the state of its command as it was before record.json was looked for."""
+    remote = read_remote(run)
+    status = local_status(run) if remote else conclude(run)
+    if status.exists and is_over(run):
+        return judge_run(run)
+    plan = read_description(run)
+    if status.exists:
+        return new_record(plan, status, Verdict(WAITING if status.phase == "waiting" else RUNNING, "", NO_EVIDENCE))
+    return new_record(plan, status, _not_started(batch, remote))
+
+
+def _not_started(batch: BatchState | None, remote: RemoteLocation | None) -> Verdict:
+    """How a run stands that has neither a record nor, as far as is known here, an agent."""
+    if batch is not None and batch.is_active:
+        return Verdict(WAITING if batch.phase == "running" else batch.phase, "", NO_EVIDENCE)
+    if remote is not None and not remote.complete:
+        why = f"whether it began on {remote.host} is not known here: `ci-tasks attach` asks"
+        return Verdict(WAITING, why, NO_EVIDENCE)
+    if batch is None:
+        return Verdict(PLANNED, "", NO_EVIDENCE)
+    return Verdict(LOST, batch.why_not_started, NO_EVIDENCE)
+
+
+def _packages_used_again(events: Sequence[Event]) -> list[Deviation]:
+    names = dict.fromkeys(event.name for event in events if event.event == "packages" and event.name)
+    why = "shared by runs with the same install steps; --fresh-env installs them anew"
+    return [Deviation("packages", "resolved anew in each run", name, why) for name in names]
+
+
+def read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None) -> GpuUse | None:
+    """What gpu.jsonl shows of the run's GPUs; None where there is none, or it has nothing of them."""
+    uuids = {uuid for attempt in record.attempts[-1:] for uuid in attempt.gpu_uuids}
+    out_of_memory = record.cause in OUT_OF_MEMORY
+    samples = gpu_samples(run)
+    return gpu_use(samples, uuids=uuids, ids=record.gpu_ids, ended_at=ended_at, out_of_memory=out_of_memory)
+
+
+def gpu_samples(run: RunDir) -> list[GpuSample]:
+    """The lines of gpu.jsonl, by our clock; none where there is no such file."""
+    text = content_of(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace")
+    return by_clock(read_gpu_samples(text), clock_ahead(run))
+
+
+def _with_gpu_use(record: RunRecord, use: GpuUse | None) -> RunRecord:
+    """The record with what its GPUs did. Who else held their memory is a difference from CI, and explains a row that
+    ran out of it."""
+    if use is None:
+        return record
+    held = "held by others, too"
+    others = [Deviation("memory of its GPUs", "locked for the row", held, sentence) for sentence in use.strangers]
+    reason = "; ".join(filter(None, [record.reason, use.fullest]))
+    return replace(record, gpu_use=use, deviations=(*record.deviations, *others), reason=reason)
+
+
+def log_facts(run: RunDir) -> LogFacts:
+    """What the log of a run says; nothing where there is none."""
+    try:
+        with open_file(run.log) as source:
+            return read_log(_lines(source))
+    except OSError:
+        return LogFacts()
+
+
+def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -> Triage | None:
+    """Why a run ended so, as far as its log, its processes and the last runs that passed say; None where no
+    feature analyses failures."""
+    passed = [pieces_of(earlier.log) for earlier in (_passed_before(run, plan) if plan else [])]
+    return analyse(pieces_of(run.log), ended, JobKnowledge(read_run_evidence(run), passed))
+
+
+def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
+    """Runs that passed, as `passed_runs` has them; none where the history is not to be had."""
+    try:
+        from ci_tasks.results.history.passed_runs import passed_runs
+    except Blocked:  # a Python that was built without SQLite
+        return []
+    digest = RunEnvironment(**vars(_environment(run))).digest or ""
+    return passed_runs(plan.label, plan.row, _MOST_PASSED, image_digest=digest.rpartition("@")[2], host=plan.host)
+
+
+def _lines(source: Any) -> Iterator[bytes]:
+    """Lines of bounded length, so that 100 MB without a newline stay 64 KiB: of a longer one its beginning, or its end
+    where that is a progress bar's, which writes its line again and again."""
+    while line := source.readline(_LONGEST_LINE):
+        more = line
+        while more and not more.endswith(b"\n"):
+            more = source.readline(_LONGEST_LINE)
+            if b"\r" in more.rstrip(b"\r\n"):
+                line = more
+        yield line
+
+
+def _junit(run: RunDir) -> Junit | None:
+    try:
+        return read_junit(read_file(run.junit, _LARGEST_JUNIT))
+    except OSError:
+        return None
+
+
+def _environment(run: RunDir) -> Environment:
+    """What the agent found out about the machine; a file that does not hold that is named in `problem`."""
+    try:
+        return read_record(Environment, run.environment) or Environment()
+    except (OSError, RecordError) as error:
+        return Environment(problem=str(error))
+
+
+def _container_calls(run: RunDir) -> tuple[DockerInvocation, ...]:
+    try:
+        invocations = read_record(DockerInvocations, run.docker)
+    except (OSError, RecordError):
+        return ()
+    return invocations.calls if invocations else ()
