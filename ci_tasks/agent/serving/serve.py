@@ -21,14 +21,15 @@ from .messages import ClientMessage, Hello, HostMessage, RequestError, Response
 from .requests import HANDLERS, BadRequest, ServeSession
 from .watch import RunWatcher
 
+__all__ = ["InstalledAgent", "main"]
+
 SILENCE = 40.0  # seconds without a frame of the client, which sends heartbeats: then the connection is dead
 FINISH_SECONDS = 180.0  # what cancels or removes a run may take so long after that
 _CHUNK = 1 << 18
 
 
-def main(home: str, agent: str, code: str) -> None:
-    """Serve one client; `agent` is the zip file that this code came in, `code` where it is loaded from. Never
-    returns."""
+def main(home: str, agent: InstalledAgent) -> None:
+    """Serve one client; `agent` is where this code came from. Never returns."""
     os.makedirs(home, mode=0o700, exist_ok=True)
     connection = _Connection()
     hello = Hello(home, (sys.executable, "%d.%d.%d" % sys.version_info[:3]), time.time())
@@ -37,7 +38,7 @@ def main(home: str, agent: str, code: str) -> None:
     watcher.start()
     session = ServeSession(
         home=home,
-        agent=InstalledAgent(agent, code),
+        agent=agent,
         watcher=watcher,
         send=connection.send,
         pack_chunks=connection.pack_chunks,

@@ -42,12 +42,16 @@ _QUOTED = 300  # characters of the host's own words in a message
 _QUIET_HINT = "let it end early where there is no terminal; at the top of ~/.bashrc: [[ $- == *i* ]] || return"
 _GREETING = 1 << 20  # bytes that a login script may print before we give up on it
 _HELLO_TIMEOUT_S = 120.0  # seconds for all of them, and what follows; a slow file system takes its time
+_LONGEST_WAIT_S = 3600.0  # seconds for which what was begun ahead waits, should its connection die unnoticed
 _MAX_MESSAGE = 2000  # characters of a refusal
 
 # Loads the agent that stands on standard input, or that an earlier client left, and hands it the rest. It is unpacked,
 # since Python keeps no byte code of what lies in a zip file: to compile it each time is most of a warm start.
+#
+# A connection that is kept begins one ahead, for the next command: it loads what is there and waits for its input.
+# Where the files of a login were edited meanwhile, its environment is not what a new login would have.
 _BOOTSTRAP = """
-import os, sys
+import os, select, sys
 MAGIC = {magic!r}
 def send(mark, text):
     os.write(1, MAGIC + mark + text.encode())
@@ -78,12 +82,37 @@ if os.geteuid() not in (0, owner):  # what lies there would be run, and it is no
     except Exception:
         name = "uid %d" % owner
     send({refused!r}, "%s belongs to %s" % (home, name))
+def login_files():
+    stamps = []
+    for name in {login_files!r}:
+        try:
+            found = os.stat(os.path.expanduser(name))
+            stamps.append((found.st_ino, found.st_size, found.st_mtime_ns))
+        except OSError:
+            stamps.append(None)
+    return stamps
+login = login_files()
 agent = os.path.join(home, "agents", {digest!r} + ".pyz")
+code = os.path.join(home, "code", {digest!r})
+installed = None
+try:
+    if os.path.exists(os.path.join(code, "__main__.py")):
+        sys.path.insert(0, code)
+        from agent.serving.serve import InstalledAgent, main
+        installed = InstalledAgent(agent, code)
+        if not select.select([0], [], [], 0)[0]:
+            installed.prepare()
+except (ImportError, OSError):
+    pass
+if not select.select([0], [], [], {longest_wait})[0]:
+    sys.exit(3)
 header = read({header})
 while header[:1] == b"\\n":
     header = header[1:] + read(1)
 if not header.startswith({start!r}):
     send({unread!r}, "")
+if login_files() != login:
+    send({changed!r}, "")
 size = int(header[len({start!r}):])
 if size:
     archive = read(size)
@@ -105,7 +134,6 @@ try:
     os.utime(agent)  # `clean` keeps what was used lately
 except OSError:  # read-only, say: what cannot be done is refused when it is asked for
     pass
-code = os.path.join(home, "code", {digest!r})
 try:
     if not os.path.exists(os.path.join(code, "__main__.py")):
         import shutil, zipfile
@@ -119,15 +147,38 @@ except OSError:
     code = agent
 sys.path.insert(0, code)
 try:
-    from agent.serving.serve import main
+    from agent.serving.serve import InstalledAgent, main
 except ImportError:
     if size:
         raise
     import shutil
     shutil.rmtree(code, ignore_errors=True)  # removed since we looked, or half of it
     send({asks!r}, "")
-main(home, agent, code)
+main(home, installed or InstalledAgent(agent, code))
 """
+# What sshd, PAM and shells read at a login, and directories of such files.
+_LOGIN_FILES = (
+    *(
+        "~/.profile",
+        "~/.bash_profile",
+        "~/.bash_login",
+        "~/.bashrc",
+        "~/.zshenv",
+        "~/.zprofile",
+        "~/.zshrc",
+        "~/.cshrc",
+    ),
+    *(
+        "~/.tcshrc",
+        "~/.login",
+        "~/.config/fish/config.fish",
+        "~/.config/fish/conf.d",
+        "~/.ssh/environment",
+        "~/.ssh/rc",
+    ),
+    *("~/.pam_environment", "/etc/environment", "/etc/profile", "/etc/profile.d", "/etc/bash.bashrc", "/etc/bashrc"),
+    *("/etc/zshenv", "/etc/zsh/zshenv", "/etc/csh.cshrc", "/etc/security/limits.conf", "/etc/security/limits.d"),
+)
 
 
 class RequestRefused(Blocked):
@@ -140,6 +191,10 @@ class RequestRefused(Blocked):
 
 class AgentMissing(Exception):
     """The host does not have our agent any more: it has to be sent along."""
+
+
+class LoginChanged(Exception):
+    """What answers was begun before the files were edited that a login there reads: another one has to be begun."""
 
 
 class PendingRequest(Generic[R]):
@@ -186,6 +241,9 @@ def command(home: str, digest: str) -> str:
         asks=frames.ASKS_FOR_AGENT,
         unread=frames.INPUT_TAKEN,
         refused=frames.HOME_REFUSED,
+        changed=frames.LOGIN_CHANGED,
+        login_files=_LOGIN_FILES,
+        longest_wait=_LONGEST_WAIT_S,
         start=START,
         header=len(START) + 12,
         home=home,
@@ -218,7 +276,8 @@ class Channel:
         self._stream.send(b"\n" + START + b"%012d" % len(archive) + archive)
 
     def hello(self) -> Hello:
-        """Wait for the host's first words. Raises LinkDied, AgentMissing, HostDataError, Blocked."""
+        """Wait for the host's first words. Raises LinkDied, AgentMissing, LoginChanged, HostDataError,
+        Blocked."""
         self._stream.settimeout(SILENCE_TIMEOUT_S * 2)
         self._hello_deadline = time.monotonic() + _HELLO_TIMEOUT_S
         try:
@@ -239,6 +298,8 @@ class Channel:
         rest = data.partition(frames.MAGIC)[2] or self._receive_hello()
         if rest[:1] == frames.ASKS_FOR_AGENT:
             raise AgentMissing
+        if rest[:1] == frames.LOGIN_CHANGED:
+            raise LoginChanged
         if rest[:1] == frames.PYTHON_TOO_OLD:
             version = printable(rest[1:40].decode(errors="replace"))
             raise Blocked(

@@ -66,7 +66,6 @@ class SSHLink:
         self._over = threading.Event()
         self._reason = ""
         self._heard = _awake_and_asleep()
-        self._reserved: list[Any] = []  # one channel that waits for its command, or none
 
     @property
     def silent_for(self) -> float:
@@ -130,9 +129,7 @@ class SSHLink:
     def open(self, command: str) -> SSHStream:
         import paramiko
 
-        channel = self._reserved.pop() if self._reserved else None
-        if channel is None or channel.closed:
-            channel = self._channel()
+        channel = self._channel()
         try:
             _begin(channel, command)
         except (paramiko.SSHException, OSError, EOFError) as error:
@@ -155,16 +152,6 @@ class SSHLink:
         if code < 0 and not self.is_still_alive():
             raise self.died_error()
         return code if code >= 0 else 255  # a signal ended it, as ssh would say
-
-    def reserve_channel(self) -> None:
-        """Have a channel open for the next command, which saves it a round trip. In the background."""
-
-        def reserve() -> None:
-            with debug_log.ignored("a channel for later"):  # the host may permit few; the next command asks for itself
-                self._reserved.append(self._channel())
-
-        if not self._reserved:
-            threading.Thread(target=reserve, daemon=True, name="ci-tasks channel").start()
 
     def close(self) -> None:
         self._end("closed")

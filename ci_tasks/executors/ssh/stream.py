@@ -38,6 +38,11 @@ class SSHStream:
         self._held = memoryview(b"")
         self._closed = False
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the command has, as far as the host has said so."""
+        return bool(self._channel.closed or self._channel.eof_received or not self._link.alive)
+
     def send(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
