@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,13 +119,19 @@ def test_what_others_wrote_stays_text_in_a_cell(text: str, shown: str) -> None:
     assert cell(text) == shown
 
 
+LONG = record("r", "failed", triage={**TRIAGE, "context": ["y" * 190] * 99})
+GOOD = record("r")
+BAD = record("bad", "failed", reason="why")
+
+
 @pytest.mark.parametrize(
     ("records", "kept"),
     [
-        ([record(f"r{at}", "failed", triage={**TRIAGE, "context": ["y" * 190] * 99}) for at in range(300)], "r299"),
-        ([record(f"r{at}" + "x" * 300) for at in range(5000)] + [record("bad", "failed", reason="why")], "bad"),
-        ([record("✓" * 300, "failed", reason="✓" * 300) for _ in range(5000)], "further lines did not fit"),
+        ([replace(LONG, row=f"r{at}") for at in range(300)], "r299"),
+        ([replace(GOOD, row=f"r{at}" + "x" * 300) for at in range(5000)] + [BAD], "bad"),
+        ([replace(BAD, row="✓" * 300, reason="✓" * 300)] * 5000, "further lines did not fit"),
     ],
+    ids=["long failures", "many that passed", "many that failed"],
 )
 def test_a_summary_stays_below_what_github_takes(records: list[RunRecord], kept: str) -> None:
     text = render("t", records)
