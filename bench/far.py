@@ -136,6 +136,8 @@ class World:
         self.directory = directory
         # A host's own programs, as a session over SSH finds them, and not what a developer has put before them.
         os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        # Set in many images; every program would compile all that it imports, at each start.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         self.sshd = Sshd(directory / "ssh")
         self.box = self.sshd.start("near")
         self.proxy = CountingProxy((self.box.ip, self.box.port), delay)
