@@ -57,7 +57,11 @@ class SecretForms:
         self.prefixes: FrozenSet[bytes] = frozenset(head[:end] for head in heads for end in range(1, len(head)))
         self.firsts: FrozenSet[int] = frozenset(head[0] for head in heads)
         self.longest_head = max(map(len, heads), default=0)
-        self.unescaper = Unescaper(form.text for form in self.forms)
+
+    @functools.cached_property
+    def unescaper(self) -> Unescaper:
+        """Made when a text is searched: its patterns take 15 ms, and most runs have no secrets."""
+        return Unescaper(form.text for form in self.forms)
 
 
 @functools.lru_cache(64)
