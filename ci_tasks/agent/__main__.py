@@ -66,8 +66,12 @@ def start(run_dir: str) -> int:
 
 def launch() -> int:
     """Start one run for each line of standard input, and answer with a line: why it did not start, or nothing."""
-    from . import supervisor  # noqa: F401  # each run's process has it then
+    # Each run's process has it then, and what it would import or resolve first.
+    import ctypes  # noqa: F401
 
+    from . import codec, records, supervisor  # noqa: F401
+
+    codec.prepare(records.Plan, records.Status, records.Event, records.Environment)
     for line in sys.stdin.buffer:
         request = json.loads(line)
         answer = json.dumps({"problem": _start(request["run_dir"], request["secrets"])})

@@ -85,6 +85,14 @@ def parse(text: Union[str, bytes], *, where: str) -> Any:
         raise RecordError(where, "", f"not JSON: {what[:200]}") from None
 
 
+def prepare(*kinds: Any) -> None:
+    """Resolve the types of records, and of those inside of them, before the first is read: a process that forks does it
+    for the others."""
+    for kind in kinds:
+        is_record = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        prepare(*([field.type for field in _fields(kind)] if is_record else typing.get_args(kind)))
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 

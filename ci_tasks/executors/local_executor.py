@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ci_tasks.agent.cleanup.remove_run import end_and_clean
 from ci_tasks.agent.cleanup.remove_tree import remove_tree
+from ci_tasks.agent.launcher import AgentLauncher
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart, QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir
@@ -73,6 +74,7 @@ class LocalExecutor:
         self._keeps_files = False  # for rows that go on, or were kept
         self._setups: set[str] = set()
         self._copies: shared_venvs.EnvironmentCopies | None = None
+        self._launcher: AgentLauncher | None = None
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         return requirements.facts(self.spec, gpus=gpus > 0, container=container, simulates=simulates)
@@ -153,6 +155,8 @@ class LocalExecutor:
 
     def start(self, row: PreparedRow) -> None:
         try:
+            if self._launcher is None:  # it loads the agent while the row's code is checked out
+                self._launcher = AgentLauncher(row.run.agent)
             if row.plan.retry:
                 self._update_kept(row, row.plan.retry)
             elif row.has_own_checkout:
@@ -160,7 +164,7 @@ class LocalExecutor:
             if row.plan.setup:
                 check_setup(row.plan.setup)
             py_spy.keep_here(store.home())
-            local_runs.start(row.run, row.secrets)
+            local_runs.start(row.run, row.secrets, self._launcher)
         except (CiTasksError, SetupChanged, OSError) as problem:  # the tree is proven: what fails now is the machine
             self._never[row.run.path] = (BLOCKED, str(problem))
 
@@ -227,6 +231,8 @@ class LocalExecutor:
         return []
 
     def close(self) -> None:
+        if self._launcher is not None:
+            self._launcher.close()
         for setup in () if self._keeps_files else self._setups:
             shared_venvs.remove_venv(setup)
         if hasattr(self, "_batch") and not self._keeps_files:  # checkouts borrow its objects

@@ -15,6 +15,7 @@ from ci_tasks.agent import archive, create_run_directory, liveness
 from ci_tasks.agent.cleanup import cancel as ending
 from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.client_watch import ClientWatch
+from ci_tasks.agent.launcher import AgentLauncher
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.errors import Blocked
@@ -31,30 +32,42 @@ def write_run_dir(run: RunDir, plan: Plan) -> None:
     create_run_directory.write_run_dir(run, plan, archive.for_this_machine())
 
 
-def start(run: RunDir, secrets: Mapping[str, str] = _NONE) -> None:
+def start(run: RunDir, secrets: Mapping[str, str] = _NONE, launcher: AgentLauncher | None = None) -> None:
     """Begin the run in a process of its own that outlives this one; `secrets` come on top of our environment. Raises
     Blocked where that cannot be."""
     debug_log.LOGGER.debug("start of %s", run.path)
-    starter = None
+    problem_of_start = None
     try:
         with _interrupts_held():
-            starter = subprocess.Popen(
-                [*_PYTHON, run.agent, "start", run.path],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env={**os.environ, **secrets},
-                start_new_session=True,
-            )
-        _, stderr = starter.communicate()
+            problem_of_start = _begin(run, secrets, launcher)
+        problem = problem_of_start()
     except KeyboardInterrupt:
         # A start takes a moment: when it is through, the run is on record and whoever asked for it can cancel it.
-        if starter is not None:
-            starter.communicate()
+        if problem_of_start is not None:
+            problem_of_start()
         raise
-    if starter.returncode:
-        message = stderr.decode(errors="replace").strip()
-        raise Blocked(f"the agent did not start: {message.splitlines()[-1] if message else 'it said nothing'}")
+    if problem:
+        raise Blocked(f"the agent did not start: {problem}")
+
+
+def _begin(run: RunDir, secrets: Mapping[str, str], launcher: AgentLauncher | None) -> Callable[[], str]:
+    """Returns what waits for the end of the start, and says why the agent did not start, or ""."""
+    if launcher is not None and launcher.request(run, secrets):
+        return launcher.answer
+    starter = subprocess.Popen(
+        [*_PYTHON, run.agent, "start", run.path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **secrets},
+        start_new_session=True,
+    )
+
+    def problem() -> str:
+        lines = starter.communicate()[1].decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        return lines[-1] if starter.returncode else ""
+
+    return problem
 
 
 def complete(run: RunDir, meanwhile: Callable[[], None] = lambda: None) -> int | None:
@@ -75,7 +88,7 @@ def complete(run: RunDir, meanwhile: Callable[[], None] = lambda: None) -> int |
 
 def has_ended(run: RunDir) -> bool:
     """Whether the run is over: its agent has ended."""
-    return not liveness.is_alive(run, read_status_if_readable(run))
+    return not liveness.is_held(run.path) and not liveness.is_alive(run, read_status_if_readable(run))
 
 
 def read_run_status(run: RunDir) -> Status:

@@ -15,6 +15,7 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.setup_manifest import check_setup
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CheckoutError
+from ci_tasks.executors import local_runs
 from ci_tasks.executors.executor import PreparedRow
 from ci_tasks.executors.local_executor import LocalExecutor
 from ci_tasks.records import BLOCKED, Plan
@@ -92,6 +93,27 @@ def test_a_row_does_not_start_in_a_venv_that_an_earlier_row_has_changed(tmp_path
     plan, run = Plan(id="b.01", setup=str(tmp_path / "setup")), RunDir(str(tmp_path / "run"))
     row = PreparedRow(row=cast(Any, None), plan=plan, run=run, setup=None, executor=executor)
     executor.start(row)
+    executor.close()
     status, why = executor.poll(row).aborted or ("", "")
     assert status == BLOCKED
     assert "what the install steps made is not as they left it: 1 file differs (venv/module.py);" in why
+
+
+def test_rows_have_agents_that_one_process_has_become_by_forking(tmp_path: Path) -> None:
+    executor = LocalExecutor(HostSpec(name="local", kind="local"))
+    rows = []
+    for name in ("first", "second"):
+        plan = Plan(id=name, script="until [ -e go ]; do sleep 0.02; done", keeps_workspace=True)
+        run = RunDir(str(tmp_path / name))
+        rows.append(PreparedRow(row=cast(Any, None), plan=plan, run=run, setup=None, executor=executor))
+        executor.write_plan(run, plan)
+        executor.start(rows[-1])
+    pids = [local_runs.read_run_status(row.run).pid for row in rows]
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in pids]
+    assert commands[0][-3:] == commands[1][-3:] == [os.fsencode(rows[0].run.agent), b"launch", b""]
+    executor.close()
+    for row in rows:
+        Path(row.run.path, "go").touch()
+        while not executor.poll(row).is_complete:
+            executor.wait(0.01)
+    assert [local_runs.read_run_status(row.run).exit_code for row in rows] == [0, 0]

@@ -167,7 +167,10 @@ class RealAgents(Played):
 
     def start(self, row: PreparedRow) -> None:
         self.local = LocalExecutor(self.spec)
-        self.local.start(replace(row, plan=replace(row.plan, workspace="")))
+        try:
+            self.local.start(replace(row, plan=replace(row.plan, workspace="")))
+        finally:
+            self.local.close()
         self.host.began.append(row.row.row)
 
     def poll(self, row: PreparedRow) -> RunState:
@@ -178,7 +181,7 @@ class RealAgents(Played):
             local_runs.cancel(row.run)
 
 
-@pytest.mark.parametrize("statement", ["starter = None", "_, stderr = starter.communicate()", "if starter.returncode:"])
+@pytest.mark.parametrize("statement", ["problem_of_start = None", "problem = problem_of_start()", "if problem:"])
 def test_ctrl_c_while_an_agent_is_started_leaves_no_process(
     played: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:

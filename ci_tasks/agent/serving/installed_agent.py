@@ -1,14 +1,11 @@
 """The agent as a client has brought it to this host, and how it starts there for a run.
 
-To start Python and to import is most of what an agent's start takes. So while the first run's code is on its way, a
-process loads the agent, and becomes each run's by forking.
+A process loads it while the first run's code is on its way.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -16,9 +13,8 @@ from contextlib import suppress
 from typing import Mapping, Optional
 
 from ..archive import with_bytecode
+from ..launcher import AgentLauncher
 from ..run_directory import RunDir
-
-ANSWER_SECONDS = 60.0  # twice what an agent is given to start
 
 
 class InstalledAgent:
@@ -30,7 +26,7 @@ class InstalledAgent:
             self._sources = source.read()  # stays if somebody removes our files
         self._archive = b""
         self._archiving: Optional[threading.Thread] = None
-        self._launcher: Optional[subprocess.Popen[bytes]] = None
+        self._launcher: Optional[AgentLauncher] = None
 
     def prepare(self) -> None:
         """Do in the background what every run needs, unless that was done."""
@@ -39,14 +35,7 @@ class InstalledAgent:
         self._archiving = threading.Thread(target=self._make_archive, daemon=True)
         self._archiving.start()
         with suppress(OSError):  # where there can be no process, the start of a run says so
-            # In a session of its own: what ends a connection's processes must not end one that is starting a run.
-            self._launcher = subprocess.Popen(
-                [sys.executable, "-I", "-S", self.code, "launch"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self._launcher = AgentLauncher(self.code)
 
     def archive(self) -> bytes:
         """agent.pyz with byte code, for a run's directory."""
@@ -62,22 +51,9 @@ class InstalledAgent:
         if not os.path.exists(os.path.join(self.code, "__main__.py")):
             return _execute(run.agent, run, secrets)
         self.prepare()
-        if self._launcher is None:
+        if self._launcher is None or not self._launcher.request(run, secrets):
             return _execute(self.code, run, secrets)
-        assert self._launcher.stdin and self._launcher.stdout
-        request = json.dumps({"run_dir": run.path, "secrets": dict(secrets)})
-        try:
-            self._launcher.stdin.write(request.encode("ascii") + b"\n")
-            self._launcher.stdin.flush()
-        except OSError:  # it has died, and has not started this one
-            return _execute(self.code, run, secrets)
-        if not select.select([self._launcher.stdout], [], [], ANSWER_SECONDS)[0]:
-            self._launcher.kill()
-            return "the process that starts agents has not answered for %g s" % ANSWER_SECONDS
-        try:
-            return str(json.loads(self._launcher.stdout.readline())["problem"])
-        except ValueError:
-            return "the process that starts agents has died"
+        return self._launcher.answer()
 
     def _make_archive(self) -> None:
         self._archive = with_bytecode(self._sources)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent import archive
-from ci_tasks.agent.serving import installed_agent
+from ci_tasks.agent import launcher as launcher_module
 from ci_tasks.agent.serving.installed_agent import InstalledAgent
 from tests.agent.conftest import Run
 
@@ -32,8 +32,7 @@ def agent(tmp_path: Path) -> Iterator[InstalledAgent]:
     agent = InstalledAgent(str(path), str(code))
     yield agent
     if agent._launcher is not None:
-        agent._launcher.kill()
-        agent._launcher.communicate()
+        agent._launcher.close()
 
 
 @pytest.fixture
@@ -140,7 +139,7 @@ def test_a_run_that_may_have_begun_is_not_begun_twice(agent: InstalledAgent, lau
 def test_what_starts_agents_is_not_waited_for_without_end(
     agent: InstalledAgent, launcher: int, new_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed_agent, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(launcher_module, "ANSWER_SECONDS", 0.1)
     os.kill(launcher, signal.SIGSTOP)
     first, second = (_written(new_run(name), "echo begun") for name in ("first", "second"))
     assert agent.start(first.paths, {}) == "the process that starts agents has not answered for 0.1 s"
