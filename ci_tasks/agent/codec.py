@@ -19,7 +19,7 @@ import functools
 import json
 import math
 import typing
-from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Tuple, Type, TypeVar, Union
 
 # A change that an older reader would misunderstand raises the first number.
 VERSION = "1.0"
@@ -36,6 +36,7 @@ _MAX_DIGITS = 40  # to convert an integer takes the square of its digits
 _NAMES = {type(None): "null", dict: "object", list: "list", tuple: "list"}
 
 T = TypeVar("T")
+_Decoder = Callable[[Any], Any]
 
 
 class RecordError(ValueError):
@@ -59,7 +60,10 @@ def decode(kind: Type[T], data: Any, *, where: str) -> T:
     """The record of `kind` that `data`, parsed JSON, holds. `where` names its source in errors."""
     if isinstance(data, dict) and VERSION_KEY in data:
         _check_version(where, data[VERSION_KEY])
-    value: T = _decode(kind, data, _Place(where, ""))
+    try:
+        value: T = _decoder(kind)(data)
+    except _WrongValue as wrong:
+        raise RecordError(where, wrong.key, wrong.problem) from None
     return value
 
 
@@ -90,6 +94,8 @@ def prepare(*kinds: Any) -> None:
     for the others."""
     for kind in kinds:
         is_record = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        if is_record:
+            _record_decoder(kind)
         prepare(*([field.type for field in _fields(kind)] if is_record else typing.get_args(kind)))
 
 
@@ -136,23 +142,25 @@ def _plain(value: Any, compact: bool) -> Any:
     raise TypeError(f"JSON has no {type(value).__name__}")
 
 
-class _Place(NamedTuple):
-    """Where in the data a value is: its source, and the path of keys to it."""
+class _WrongValue(Exception):
+    """A value is not what its annotation says. Its key becomes known from the inside out."""
 
-    where: str
-    key: str
+    def __init__(self, problem: str, *keys: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self._keys = list(keys)
 
-    def at(self, name: str) -> "_Place":
-        return _Place(self.where, f"{self.key}.{name}" if self.key else name)
+    @property
+    def key(self) -> str:
+        key = "".join(reversed(self._keys))
+        return key[1:] if key.startswith(".") else key
 
-    def item(self, index: Union[int, str]) -> "_Place":
-        return _Place(self.where, f"{self.key}[{index if isinstance(index, int) else _shown(index)}]")
+    def is_inside(self, key: str) -> None:
+        self._keys.append(key)
 
-    def wrong(self, expected: str, value: Any) -> RecordError:
-        return self.error(f"expected {expected}, got {_name_of(value)}")
 
-    def error(self, problem: str) -> RecordError:
-        return RecordError(self.where, self.key, problem)
+def _unexpected(expected: str, value: Any) -> _WrongValue:
+    return _WrongValue(f"expected {expected}, got {_name_of(value)}")
 
 
 class _Field(NamedTuple):
@@ -160,14 +168,15 @@ class _Field(NamedTuple):
     type: Any
     default: Any  # MISSING where there is none
     factory: Any
+    is_tag: bool  # it has one possible value, which tells the members of a Union apart
 
     @property
     def required(self) -> bool:
         return self.default is dataclasses.MISSING and self.factory is dataclasses.MISSING
 
     def is_default(self, value: Any) -> bool:
-        """A Literal is what tells the members of a Union apart, and is never left out."""
-        if _is_literal(self.type) and len(typing.get_args(self.type)) == 1:
+        """A tag is never left out."""
+        if self.is_tag:
             return False
         default = self.factory() if self.factory is not dataclasses.MISSING else self.default
         return type(value) is type(default) and bool(value == default)
@@ -182,95 +191,117 @@ def _fields(kind: type) -> Tuple[_Field, ...]:
         if field.name == VERSION_KEY:
             raise TypeError(f"{kind.__name__}.{VERSION_KEY}: this name is the codec's own")
         if field.init and field.metadata.get("stored", True):
-            fields.append(_Field(field.name, types[field.name], field.default, field.default_factory))
+            type_ = types[field.name]
+            is_tag = _is_literal(type_) and len(typing.get_args(type_)) == 1
+            fields.append(_Field(field.name, type_, field.default, field.default_factory, is_tag))
     return tuple(fields)
 
 
-def _decode(kind: Any, value: Any, place: _Place) -> Any:
-    """`value` as `kind`, an annotation."""
+def _decoder(kind: Any) -> _Decoder:
+    """Gives a value as `kind`, an annotation, and raises _WrongValue. An annotation is looked into once, not for each
+    value."""
     if kind is Any:
-        return value
+        return lambda value: value
     if kind is None or kind is type(None):
-        return _exactly(type(None), value, place)
+        return _exactly(type(None))
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
-        return _literal(arguments, value, place)
+        return _literal(arguments)
     if origin is Union or type(kind).__name__ == "UnionType":  # X | Y, from Python 3.10 on
-        return _union(arguments, value, place)
+        return _union(arguments)
     if origin is tuple:
-        return _tuple(arguments, value, place)
+        return _tuple(arguments)
     if origin is list:
-        return _items(arguments[0], value, place)
+        return _items(arguments[0])
     if origin in (dict, collections.abc.Mapping) and arguments[0] is str:
-        return _mapping(arguments[1], value, place)
+        return _mapping(arguments[1])
     if isinstance(kind, type):
         if dataclasses.is_dataclass(kind):
-            return _record(kind, value, place)
+            return lambda value: _record_decoder(kind)(value)  # it may hold others of its kind
         if kind is float:
-            return _number(value, place)
-        if kind in (str, int, bool):
-            return _exactly(kind, value, place)
+            return _number
+        if kind is int:
+            return _integer
+        if kind in (str, bool):
+            return _exactly(kind)
     raise TypeError(f"a record cannot hold {kind}")
 
 
-def _exactly(kind: type, value: Any, place: _Place) -> Any:
-    if type(value) is not kind:  # a bool is no int
-        raise place.wrong(_label(kind), value)
-    if type(value) is int and not -_MAX_INT <= value < _MAX_INT:
-        raise place.error("the number is too large")
+def _exactly(kind: type) -> _Decoder:
+    def decoded(value: Any) -> Any:
+        if type(value) is not kind:
+            raise _unexpected(_label(kind), value)
+        return value
+
+    return decoded
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:  # a bool is none
+        raise _unexpected("int", value)
+    if not -_MAX_INT <= value < _MAX_INT:
+        raise _WrongValue("the number is too large")
     return value
 
 
-def _number(value: Any, place: _Place) -> float:
+def _number(value: Any) -> float:
     if type(value) not in (int, float):
-        raise place.wrong("float", value)
+        raise _unexpected("float", value)
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise place.error("the number is too large")
+        raise _WrongValue("the number is too large")
     return number
 
 
-def _literal(allowed: Tuple[Any, ...], value: Any, place: _Place) -> Any:
-    for choice in allowed:
-        if type(choice) is type(value) and choice == value:
-            return choice
-    raise place.error(f"expected {_one_of(allowed)}, got {_shown(value)}")
+def _literal(allowed: Tuple[Any, ...]) -> _Decoder:
+    def decoded(value: Any) -> Any:
+        for choice in allowed:
+            if type(choice) is type(value) and choice == value:
+                return choice
+        raise _WrongValue(f"expected {_one_of(allowed)}, got {_shown(value)}")
+
+    return decoded
 
 
-def _union(kinds: Tuple[Any, ...], value: Any, place: _Place) -> Any:
-    records: List[Any] = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
-    if records and isinstance(value, dict):
-        return _record(records[0] if len(records) == 1 else _variant(records, value, place), value, place)
-    first: Optional[RecordError] = None
-    for kind in sorted(kinds, key=lambda kind: kind is float):  # 1 stays an int where both may be
-        try:
-            return _decode(kind, value, place)
-        except RecordError as error:
-            deeper = len(error.key) > len(first.key if first else place.key)
-            first = error if deeper else first
-    if first is not None:  # one of the kinds fits but for something inside of it
-        raise first
+def _union(kinds: Tuple[Any, ...]) -> _Decoder:
     named = [kind for kind in kinds if kind is not type(None)]
     if len(named) == 1:
-        return _decode(named[0], value, place)  # its own message is the better one
-    raise place.wrong(" or ".join(_label(kind) for kind in kinds), value)
+        decode_named = _decoder(named[0])
+        return lambda value: None if value is None else decode_named(value)
+    records: List[Any] = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+    decoders = [_decoder(kind) for kind in sorted(kinds, key=lambda kind: kind is float)]  # 1 stays an int
+
+    def decoded(value: Any) -> Any:
+        if records and isinstance(value, dict):
+            return _record_decoder(records[0] if len(records) == 1 else _variant(records, value))(value)
+        deepest: Optional[_WrongValue] = None
+        for decoder in decoders:
+            try:
+                return decoder(value)
+            except _WrongValue as wrong:
+                if len(wrong.key) > (len(deepest.key) if deepest else 0):
+                    deepest = wrong
+        if deepest is not None:  # one of the kinds fits but for something inside of it
+            raise deepest
+        raise _unexpected(" or ".join(_label(kind) for kind in kinds), value)
+
+    return decoded
 
 
 @functools.lru_cache(maxsize=None)
 def _tags(kind: type) -> Tuple[Tuple[str, Any], ...]:
     """The fields of a record that have one possible value each: they tell the members of a Union apart."""
-    single = [(field.name, typing.get_args(field.type)) for field in _fields(kind) if _is_literal(field.type)]
-    return tuple((name, values[0]) for name, values in single if len(values) == 1)
+    return tuple((field.name, typing.get_args(field.type)[0]) for field in _fields(kind) if field.is_tag)
 
 
 def _is_literal(kind: Any) -> bool:
     return typing.get_origin(kind) is typing.Literal
 
 
-def _variant(records: List[Any], value: Dict[str, Any], place: _Place) -> Any:
+def _variant(records: List[Any], value: Dict[str, Any]) -> Any:
     for record in records:
         if all(value.get(name) == tag for name, tag in _tags(record)):
             return record
@@ -278,47 +309,93 @@ def _variant(records: List[Any], value: Dict[str, Any], place: _Place) -> Any:
     if not tags:
         raise TypeError(f"a record cannot hold a Union of {len(records)} dataclasses without a Literal field")
     key = tags[0][0]
-    raise place.at(key).error(f"expected {_one_of(tuple(value for _, value in tags))}, got {_shown(value.get(key))}")
+    expected = _one_of(tuple(value for _, value in tags))
+    raise _WrongValue(f"expected {expected}, got {_shown(value.get(key))}", "." + key)
 
 
-def _tuple(kinds: Tuple[Any, ...], value: Any, place: _Place) -> Tuple[Any, ...]:
+def _tuple(kinds: Tuple[Any, ...]) -> _Decoder:
     if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(_items(kinds[0], value, place))
-    if not isinstance(value, (list, tuple)):
-        raise place.wrong("list", value)
-    if len(value) != len(kinds):
-        raise place.error(f"expected {len(kinds)} items, got {len(value)}")
-    return tuple(_decode(kind, value[n], place.item(n)) for n, kind in enumerate(kinds))
+        decode_items = _items(kinds[0])
+        return lambda value: tuple(decode_items(value))
+    decoders = [_decoder(kind) for kind in kinds]
+
+    def decoded(value: Any) -> Tuple[Any, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise _unexpected("list", value)
+        if len(value) != len(decoders):
+            raise _WrongValue(f"expected {len(decoders)} items, got {len(value)}")
+        return tuple(_each((decoder, value[n]) for n, decoder in enumerate(decoders)))
+
+    return decoded
 
 
-def _items(kind: Any, value: Any, place: _Place) -> List[Any]:
-    if not isinstance(value, (list, tuple)):
-        raise place.wrong("list", value)
-    return [_decode(kind, item, place.item(n)) for n, item in enumerate(value)]
+def _items(kind: Any) -> _Decoder:
+    decoder = _decoder(kind)
+
+    def decoded(value: Any) -> List[Any]:
+        if not isinstance(value, (list, tuple)):
+            raise _unexpected("list", value)
+        return _each((decoder, item) for item in value)
+
+    return decoded
 
 
-def _mapping(kind: Any, value: Any, place: _Place) -> Dict[str, Any]:
-    if not isinstance(value, dict):
-        raise place.wrong("object", value)
-    for key in value:
-        if not isinstance(key, str):
-            raise place.wrong("an object with texts as keys", key)
-    return {key: _decode(kind, item, place.item(key)) for key, item in value.items()}
-
-
-def _record(kind: type, value: Any, place: _Place) -> Any:
-    if not isinstance(value, dict):
-        raise place.wrong("object", value)
-    values = {}
-    for field in _fields(kind):
-        if field.name in value:
-            values[field.name] = _decode(field.type, value[field.name], place.at(field.name))
-        elif field.required:
-            raise place.at(field.name).error("missing")
+def _each(pairs: Iterable[Tuple[_Decoder, Any]]) -> List[Any]:
+    """Each value by its decoder."""
+    decoded: List[Any] = []
     try:
-        return kind(**values)
-    except ValueError as error:
-        raise place.error(str(error)) from None
+        for decoder, item in pairs:
+            decoded.append(decoder(item))
+    except _WrongValue as wrong:
+        wrong.is_inside(f"[{len(decoded)}]")
+        raise
+    return decoded
+
+
+def _mapping(kind: Any) -> _Decoder:
+    decoder = _decoder(kind)
+
+    def decoded(value: Any) -> Dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _unexpected("object", value)
+        for key in value:
+            if not isinstance(key, str):
+                raise _unexpected("an object with texts as keys", key)
+        values = {}
+        for key, item in value.items():
+            try:
+                values[key] = decoder(item)
+            except _WrongValue as wrong:
+                wrong.is_inside(f"[{_shown(key)}]")
+                raise
+        return values
+
+    return decoded
+
+
+@functools.lru_cache(maxsize=None)
+def _record_decoder(kind: type) -> _Decoder:
+    fields = [(field.name, _decoder(field.type), field.required) for field in _fields(kind)]
+
+    def decoded(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _unexpected("object", value)
+        values = {}
+        for name, decoder, is_required in fields:
+            if name in value:
+                try:
+                    values[name] = decoder(value[name])
+                except _WrongValue as wrong:
+                    wrong.is_inside("." + name)
+                    raise
+            elif is_required:
+                raise _WrongValue("missing", "." + name)
+        try:
+            return kind(**values)
+        except ValueError as error:
+            raise _WrongValue(str(error)) from None
+
+    return decoded
 
 
 def _label(kind: Any) -> str:
