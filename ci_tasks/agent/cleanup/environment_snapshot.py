@@ -37,11 +37,11 @@ _OWN_VENV = b"/tmp/venv"  # in a script that makes a venv
 _VENV_SECONDS = 2.0  # it gets so long for that
 
 # What `pip freeze` would say, with nothing but the standard library of Python 3.8. Every row asks for it: to import
-# importlib.metadata takes five times as long as to read what it would read.
+# importlib.metadata takes five times as long as to read what it would read, and to import json as long as all the rest.
 LIST_PACKAGES = r"""
 import sys
 sys.path = [path for path in sys.path if path]  # a json.py in the checkout is none of ours
-import json, os
+import os
 try:
     os.nice(19)
 except OSError:
@@ -74,6 +74,12 @@ def installed():
         elif os.path.isfile(place):
             yield from in_archive(place)
 
+def quoted(text):
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return '"%s"' % text
+    import json
+    return json.dumps(text)
+
 packages, direct = {}, {}
 for text, url in installed():
     lines = text.split("\n\n", 1)[0].splitlines()
@@ -84,12 +90,19 @@ for text, url in installed():
     packages[name] = fields.get("Version", "")
     try:
         if url:
+            import json
             origin = json.loads(url)
             vcs = origin.get("vcs_info") or {}
-            direct[name] = {"url": str(origin["url"]), "vcs": vcs.get("vcs"), "commit_id": vcs.get("commit_id")}
+            about = {"url": str(origin["url"]), "vcs": vcs.get("vcs"), "commit_id": vcs.get("commit_id")}
+            direct[name] = json.dumps(about)
     except Exception:
         pass
-print("\n" + json.dumps({"python": sys.version.split()[0], "packages": packages, "direct": direct}))
+
+def listed(values):
+    return "{%s}" % ", ".join("%s: %s" % (quoted(name), value) for name, value in values.items())
+
+python, packages = quoted(sys.version.split()[0]), {name: quoted(version) for name, version in packages.items()}
+print('\n{"python": %s, "packages": %s, "direct": %s}' % (python, listed(packages), listed(direct)))
 """
 
 

@@ -86,11 +86,13 @@ def test_packages_are_those_that_the_job_would_import(tmp_path: Path) -> None:
     """The first of a name on the path wins, and a module of the working directory does not get in the way."""
     _package(tmp_path / "one", "slime", "1.0", "file:///w")
     _package(tmp_path / "two", "slime", "0.9")
+    _package(tmp_path / "two", "odd", '1.0+"\\\u00fc')
     (tmp_path / "json.py").write_text("raise SystemExit(7)")
     path = os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")])
     packages = _listed(path, tmp_path)
     assert packages.python == sys.version.split()[0]
     assert packages.packages["slime"] == "1.0"
+    assert packages.packages["odd"] == '1.0+"\\\u00fc'
     assert packages.direct["slime"] == DirectUrl("file:///w")
 
 
