@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # a host without Slurm does not load it
     from ..slurm.run_state import SlurmRunState
 
 POLL_SECONDS = 0.02
-BUSY_POLL_SECONDS = 0.002  # the same where a log has just grown: more of it is likely to come
-_BUSY_SECONDS = 0.5
+BUSY_POLL_SECONDS = 0.002  # the same where a log has just grown: more of it is likely to come soon, or not at all
+_BUSY_SHARE = 4  # polls within a time that is as long as that since a log grew
 HEARTBEAT_SECONDS = 2.0
 _CHUNK = 1 << 18
 _ALIVE_POLL_SECONDS = 1.0  # between two reads of a status that seems to be the same
@@ -58,7 +58,7 @@ class RunWatcher(threading.Thread):
                 if any(grew):
                     last_log = now
                 else:
-                    time.sleep(BUSY_POLL_SECONDS if now - last_log < _BUSY_SECONDS else POLL_SECONDS)
+                    time.sleep(min(POLL_SECONDS, max(BUSY_POLL_SECONDS, (now - last_log) / _BUSY_SHARE)))
         except _Disconnected:  # other threads may still have to finish
             return
 
