@@ -1,4 +1,5 @@
-"""What a row costs beyond its own job: as processes, in a container, and 31 of them over four hosts.
+"""What a row costs beyond its own job: as processes, in a container, and 31 of them over four hosts; and how soon a row
+that waits for GPUs has them.
 
     python bench/rows.py [--only WORD] [--pairs 3]      one JSON line a figure; exit code 1 where a goal is not met
 
@@ -8,6 +9,8 @@ Each row runs `true`. The cost of a row is what 11 rows, one after the other, ta
 - container: jobs with `container:` on a Docker daemon of the tests' own, against `docker run` of the same image.
 - hosts: 31 rows on four hosts (sshd of the tests, eight rows at once on each), and how long after the command the last
   of them has begun. All four are this machine.
+- locks: two commands with a row for all simulated GPUs each, and how long after the end of one row's script the other
+  has the GPUs.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ from tests.parts import dockerd  # noqa: E402
 from tests.parts.sshd import Sshd  # noqa: E402
 
 MANY, HOSTS, ALL = 11, 4, 31
-GOALS = {"processes": 0.3, "container": 0.5, "hosts": 2.0}  # seconds
+GOALS = {"processes": 0.3, "container": 0.5, "hosts": 2.0, "locks": 0.1}  # seconds
+HELD_SECONDS = 4  # until the other command's row waits, too
+# A host's own programs, not what a developer has put before them.
+PROGRAMS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 JOB = """\
   e2e-test-{name}:
     runs-on: ubuntu-latest
@@ -55,8 +61,6 @@ class Person:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_"))}
         self.env = {
             **kept,
-            # A host's own programs, not what a developer has put before them.
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "CI_TASKS_HOME": str(directory / "home"),
             "CI_TASKS_HOSTS": str(self.hosts),
             "XDG_RUNTIME_DIR": str(directory),
@@ -66,7 +70,14 @@ class Person:
             rows = ", ".join(f"{{test_file: row{number}.sh, num_gpus: 0}}" for number in range(count))
             for kind, container in (("plain", ""), ("inside", f"container: {{image: {dockerd.IMAGE}}}")):
                 jobs.append(JOB.format(name=f"{kind}{count}", container=container, rows=rows))
+        locked = ", ".join(f"{{test_file: locked{number}.sh, num_gpus: 8}}" for number in range(2))
+        jobs.append(JOB.format(name="locked", container="", rows=locked))
         self._write(".github/workflows/pr-test.yml", "name: PR Test\non: pull_request\njobs:\n" + "".join(jobs))
+        name = "tests/ci/gpu_lock_exec.py"  # without it there are no simulated GPUs
+        self._write(name, (ROOT / "examples/tiny-slime" / name).read_text())
+        for number in range(2):
+            script = f"sleep {HELD_SECONDS}\ndate +%s.%N > {directory}/{number}.ended\n"
+            self._write(f"tests/locked{number}.sh", script)
         for number in range(ALL):
             stamp = f"[ ! -d {self.begun} ] || date +%s.%N > {self.begun}/{number}"
             self._write(f"tests/row{number}.sh", f"{stamp}\necho done {number}\n")
@@ -93,11 +104,13 @@ def seconds(command: list[str], directory: Path | None = None, env: Mapping[str,
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="WORD", help="processes, container or hosts")
+    parser.add_argument("--only", default="", metavar="WORD", help="processes, container, hosts or locks")
     parser.add_argument("--pairs", type=int, default=3, help="how often each is measured")
     words = parser.parse_args()
+    os.environ["PATH"] = PROGRAMS
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each program compiles all its sources at every start
     missed = 0
-    for part in (processes, container, hosts):
+    for part in (processes, container, hosts, locks):
         if words.only in part.__name__:
             with tempfile.TemporaryDirectory(prefix="rows-", ignore_cleanup_errors=True) as scratch:
                 for figure in part(Path(scratch), words.pairs):
@@ -170,7 +183,7 @@ def hosts(scratch: Path, pairs: int) -> Iterator[dict[str, Any]]:
         for _ in range(pairs):
             begun = time.time()
             wholes.append(person.seconds(*words))
-            lasts.append(max(float(stamp.read_text()) for stamp in person.begun.iterdir()) - begun)
+            lasts.append(max(map(_stamp, person.begun.iterdir())) - begun)
     finally:
         subprocess.run(
             [*_program(), "clean", "--host", ",".join(names)], env=person.env, capture_output=True, check=False
@@ -186,6 +199,44 @@ def hosts(scratch: Path, pairs: int) -> Iterator[dict[str, Any]]:
         "spread": round(max(lasts) - min(lasts), 3),
         "pairs": pairs,
     }
+
+
+def locks(scratch: Path, pairs: int) -> Iterator[dict[str, Any]]:
+    person, gaps = Person(scratch), []
+    person.use({})
+    for _ in range(pairs):
+        rows = [
+            subprocess.Popen(
+                [*_program(), "remote", "--host", "sim", "--only", f"locked{number}", "locked"],
+                cwd=person.checkout,
+                env=person.env,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for number in range(2)
+        ]
+        if max(row.wait() for row in rows):
+            raise SystemExit("locks: a row has not passed")
+        events = [_events(file) for file in (scratch / "home/runs").glob("*/01/events.jsonl")]
+        gaps.append(max(row["gpus"] for row in events) - min(map(_stamp, scratch.glob("*.ended"))))
+    gap = statistics.median(gaps)
+    yield {
+        "figure": "locks: seconds from the end of a row's script until a row that waits for its GPUs has them",
+        "ours": round(gap, 3),
+        "goal": GOALS["locks"],
+        "met": gap <= GOALS["locks"],
+        "spread": round(max(gaps) - min(gaps), 3),
+        "pairs": pairs,
+    }
+
+
+def _events(file: Path) -> dict[str, float]:
+    """When each happened."""
+    return {event["event"]: event["t"] for event in map(json.loads, file.read_text().splitlines())}
+
+
+def _stamp(file: Path) -> float:
+    return float(file.read_text())
 
 
 def _program() -> list[str]:
