@@ -69,8 +69,7 @@ def test_a_bug_prints_one_line_that_names_the_log_with_its_traceback(case: str, 
 
 
 def test_a_bug_outside_a_command_is_logged_too(tmp_path: Path) -> None:
-    code = "from ci_tasks.cli.program import main\n"
-    code += "from invoke.program import Program\nProgram.parse_core = lambda *_: 1 // 0\nmain()"
+    code = "from ci_tasks.cli import parser, program\nparser.parse = lambda *_: 1 // 0\nprogram.main()"
     done = python(code, tmp_path, "--list")
     assert done.returncode == 70, done.stderr
     assert "ZeroDivisionError" in logs(tmp_path)[0].read_text()

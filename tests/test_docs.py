@@ -12,18 +12,17 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from invoke.parser.context import ParserContext
 
 from ci_tasks import config
-from ci_tasks.cli import reference
+from ci_tasks.cli import parser, reference
 from ci_tasks.cli.completion import SCRIPTS
 from ci_tasks.cli.options import build, options_of
-from ci_tasks.cli.program import CommandLine, namespace
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.records import STATUSES
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.list_runs import parse_time
 from ci_tasks.run.outline import outline
+from tests.parts.commands import COMMANDS, options_of_command
 from tests.parts.documents import EXAMPLES, PAGES, ROOT, name_of, tokens
 
 # The labels of slime's that examples may name, beside those of the sample.
@@ -109,9 +108,9 @@ def test_every_example_is_a_valid_command_line(where: str, call: list[str], monk
         return
     contexts = parsed(argv)
     for context in contexts:
-        options = namespace[context.name].options
-        values = {name: value for name, value in context.as_kwargs.items() if value and value != "N"}
-        for name, value in vars(build(options, values, context.name or "")).items():
+        options = options_of_command(context.name)
+        values = {name: value for name, value in context.values.items() if value != "N"}
+        for name, value in vars(build(options, values, context.name)).items():
             if name in values and options_of(options)[name].kind is str:
                 check_value(name, str(value), argv)
 
@@ -124,28 +123,25 @@ def test_the_reference_of_the_commands_is_that_of_the_declared_options() -> None
 
 def test_every_command_has_an_example() -> None:
     shown = {(where, call[1]) for where, call in EXAMPLES if call[0] != "nox" and len(call) > 1}
-    without = [name for name in namespace.task_names if (f"help of {name}", name) not in shown]
+    without = [name for name in COMMANDS if (f"help of {name}", name) not in shown]
     assert not without
     assert len(EXAMPLES) > 100
 
 
-@pytest.mark.parametrize("name", namespace.task_names)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_every_command_begins_with_a_sentence(name: str) -> None:
-    assert re.fullmatch(r"[A-Z].{10,88}[.?]", namespace[name].__doc__ or "")
+    assert re.fullmatch(r"[A-Z].{10,88}[.?]", COMMANDS[name].summary)
 
 
-def parsed(argv: list[str]) -> list[ParserContext]:
+def parsed(argv: list[str]) -> list[parser.Context]:
     """The commands of a line, as the program reads it."""
     if argv[0] in ("--help", "-h"):
-        assert argv[1] in namespace.task_names
+        assert argv[1] in COMMANDS
         return []
     if argv[0] == "--print-completion-script":
         assert argv[1] in SCRIPTS
         return []
-    program = CommandLine()
-    program.normalize_argv(["ci-tasks", *argv])
-    program.parse_core_args()
-    return list(program.tasks)
+    return parser.parse(argv)[1:]
 
 
 def check_value(name: str, value: str, argv: list[str]) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.cli.exit_handler import exit_code_of
-from ci_tasks.cli.program import CommandLine
+from ci_tasks.cli import program
 from tests.parts.documents import EXAMPLES
 
 # What a call has → why it is not made here.
@@ -48,7 +47,7 @@ def why_left_out(call: str) -> str | None:
 
 def run(call: str) -> int:
     words = [os.path.expanduser(word) for word in shlex.split(call)]
-    return exit_code_of(lambda: CommandLine().run(["ci-tasks", *words]))
+    return program.run(["ci-tasks", *words])
 
 
 @pytest.fixture(scope="module")

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from invoke.parser.argument import Argument
-from invoke.parser.context import ParserContext
+from typing import TYPE_CHECKING, Any
 
 from ci_tasks import debug_log, registry
+from ci_tasks.cli.commands import command_names
 from ci_tasks.cli.options import Option
-from ci_tasks.cli.parser import FindCommand, OptionArgument, argument_of, is_option, next_positional
+from ci_tasks.cli.parser import Context, command_context, is_option, program_context
 from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
     from ci_tasks.run.checkout_source import CheckoutSource
 
-Given = Mapping[str, str]
+Given = Mapping[str, Any]
 """The options and positionals before the cursor: name → value."""
 
 _NEWEST = 20  # batches that are offered before a year is typed
@@ -32,12 +30,10 @@ _YEAR = re.compile(r"\d{4}")
 _PLAIN_PART = re.compile(r"[\w./:@%+=][\w./:@%+=-]*")
 
 
-def candidates(
-    before: Sequence[str], current: str, core: ParserContext, find_command: FindCommand, names: Iterable[str]
-) -> list[str]:
+def candidates(before: Sequence[str], current: str) -> list[str]:
     """The words that begin with `current` and are valid after the words `before`; sorted, without duplicates."""
     try:
-        state = _State(core, find_command, names)
+        state = _State()
         for word in before:
             state.consume(word)
         offered = state.candidates(current)
@@ -47,83 +43,68 @@ def candidates(
     return sorted({word for word in offered if word.startswith(current)})
 
 
-def candidates_without_cursor(
-    argv: Sequence[str], core: ParserContext, find_command: FindCommand, names: Iterable[str]
-) -> list[str]:
+def candidates_without_cursor(words: Sequence[str]) -> list[str]:
     """As `candidates`, for invoke's own script, which does not pass the cursor's position: if the last word is
     complete, the next one is completed. The script itself filters by the typed text."""
-    names = list(names)
-    *before, last = argv or [""]
-    offered = candidates(before, last, core, find_command, names)
+    *before, last = words or [""]
+    offered = candidates(before, last)
     if last in offered or not offered:
-        offered = candidates([*before, last], "", core, find_command, names)
+        offered = candidates([*before, last], "")
     return offered
 
 
 class _State:
     """The meaning of the words so far: the command, its values, and the option whose value comes next."""
 
-    def __init__(self, core: ParserContext, find_command: FindCommand, names: Iterable[str]) -> None:
-        self.core, self.find_command, self.names = core, find_command, names
-        self.context = core
-        self.given: dict[str, str] = {}
-        self.argument: Argument | None = None
+    def __init__(self) -> None:
+        self.first = self.context = program_context()
+        self.option: tuple[Context, str] | None = None
 
     def consume(self, word: str) -> None:
-        if word == "=" and self.argument is not None:  # bash splits --host=a into three words
-            return
-        if self.argument is not None and not (self.argument.optional and word.startswith("-")):
-            self.given[str(self.argument.name)] = word
-            self.argument = None
+        if self.option is not None:
+            if word != "=":  # bash splits --host=a into three words
+                context, field = self.option
+                context.values[field] = word
+                self.option = None
         elif is_option(word):
-            name, equals, value = word.partition("=")
-            argument = argument_of(name, self.context, self.core)
-            assert argument is not None
-            self.given[str(argument.name)] = value
-            self.argument = argument if argument.takes_value and not equals else None
-        elif positional := next_positional(self.context):
-            positional.value = word
-            self.given[str(positional.name)] = word
+            flag, equals, value = word.partition("=")
+            context = self.context if flag in self.context.flags else self.first
+            field = context.flags[flag]
+            context.values[field] = value
+            self.option = (context, field) if context.takes_value(field) and not equals else None
+        elif positional := self.context.next_positional():
+            self.context.values[positional] = word
         else:
-            command = self.find_command(word)
+            command = command_context(word)
             assert command is not None
-            self.context, self.given = command, {}
+            self.context = command
 
     def candidates(self, current: str) -> Iterable[str]:
-        if self.argument is not None:
-            return self.values(self.argument, current.removeprefix("="), current[: current.startswith("=")])
+        if self.option is not None:
+            return self.values(*self.option, current.removeprefix("="), current[: current.startswith("=")])
         if current.startswith("-"):
-            name, equals, value = current.partition("=")
-            argument = argument_of(name, self.context)
-            if equals and argument is not None:
-                return self.values(argument, value, f"{name}=")
+            flag, equals, value = current.partition("=")
+            if equals and flag in self.context.flags:
+                return self.values(self.context, self.context.flags[flag], value, f"{flag}=")
             return [flag for flag in self.flags() if flag.startswith("--")]
-        if positional := next_positional(self.context):
-            return self.values(positional, current, "")
-        return self.names if self.context is self.core else self.flags()
+        if positional := self.context.next_positional():
+            return self.values(self.context, positional, current, "")
+        return command_names() if self.context is self.first else self.flags()
 
     def flags(self) -> list[str]:
         """The options that are still valid: those not given yet, and those that may be repeated."""
-        flags = self.context.flags
-        return [
-            name
-            for name, one in flags.items()
-            if (one.name not in self.given or one.kind is list) and not (one.positional or _option(one).refused)
-        ]
+        context = self.context
+        return [flag for flag, field in context.flags.items() if self.is_valid(field, context.options[field])]
 
-    def values(self, argument: Argument, typed: str, head: str) -> Iterable[str]:
-        option = _option(argument)
-        offered = option.choices
-        if argument.name == "print-completion-script":
-            offered = tuple(SCRIPTS)
-        elif option.complete:
-            offered = registry.load(option.complete)(self.given, typed)
+    def is_valid(self, field: str, option: Option) -> bool:
+        is_given = field in self.context.values and not self.context.is_repeatable(field)
+        return not (is_given or option.positional or option.refused)
+
+    def values(self, context: Context, field: str, typed: str, head: str) -> Iterable[str]:
+        option = context.options[field]
+        offered = registry.load(option.complete)(context.values, typed) if option.complete else option.choices
         others = typed[: typed.rfind(",") + 1] if option.commas else ""
         return [f"{head}{others}{candidate}" for candidate in offered if candidate not in others.split(",")]
-
-
-def _option(argument: Argument) -> Option:
-    return argument.option if isinstance(argument, OptionArgument) else Option()
 
 
 def labels(arguments: Given, _typed: str) -> Iterable[str]:

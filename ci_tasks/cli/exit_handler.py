@@ -30,15 +30,6 @@ def run(command: Callable[[], int], program: str = PROGRAM) -> int:
     return code
 
 
-def exit_code_of(program: Callable[[], object]) -> int:
-    """Call `program`, which returns or raises SystemExit as invoke's does. Returns its exit code."""
-    try:
-        program()
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 0
-
-
 def _exit_code(command: Callable[[], int]) -> int:
     try:
         if debug_log.start():

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -31,7 +31,7 @@ class Option:
     `excludes` are (option, why not both, next step); `needs` names an option that this one requires. `hint` is the next
     step if the value is missing or invalid. `refused` is the error message of an option that people try but that does
     not exist. An option of a `feature` exists if the feature does. `nox`: it is accepted after nox's `--`. `last`: help
-    lists it behind the command's own.
+    lists it behind the command's own. `short` is its name of one letter, `-h`.
     """
 
     help: str = ""
@@ -53,6 +53,7 @@ class Option:
     feature: str = ""
     nox: bool = False
     last: bool = False
+    short: str = ""
 
     def field(self, **changes: Any) -> Any:
         """The option as a field of a command's dataclass, with `changes` of its own attributes."""
@@ -189,6 +190,13 @@ BRIEF = switch(
 EVENTS = text("write what happens as JSON lines to this file, or - for standard output", "FILE")
 
 
+def options_class(function: Callable[..., int]) -> type[Any]:
+    """The dataclass that annotates the only parameter of a command's function."""
+    hints = get_type_hints(function)
+    options: type[Any] = next(hint for name, hint in hints.items() if name != "return")
+    return options
+
+
 def options_of(options: type[Any]) -> dict[str, Option]:
     """Field name → option of a command's dataclass, without those of features that do not exist."""
     by_name = {field.name: field.metadata.get("option") for field in dataclasses.fields(options)}
@@ -199,6 +207,12 @@ def options_of(options: type[Any]) -> dict[str, Option]:
 def flag_of(name: str, option: Option) -> str:
     """As typed: `--fail-fast`, or LABEL for a positional."""
     return name.upper() if option.positional else f"--{dashed(name)}"
+
+
+def typed(name: str, option: Option) -> str:
+    """As help shows it: `--host HOST`, `-h, --help [COMMAND]`, LABEL."""
+    flag = f"{option.short}, {flag_of(name, option)}" if option.short else flag_of(name, option)
+    return flag if option.positional or option.kind is bool else f"{flag} {option.metavar}"
 
 
 def dashed(name: str) -> str:
@@ -226,15 +240,13 @@ def _check(name: str, option: Option, declared: Mapping[str, Option], values: Ma
     flag = flag_of(name, option)
     if name not in values:
         if option.required:
-            missing = flag if option.positional else f"{flag} {option.metavar}"
             where = f" (or {option.environment})" if option.environment else ""
-            raise UsageError(f"{command} needs {missing}{where}", hint=option.hint)
+            raise UsageError(f"{command} needs {typed(name, option)}{where}", hint=option.hint)
         return
     if option.refused:
         raise UsageError(f"{command} has no option {flag}: {option.refused}", hint=option.hint)
     if option.needs and option.needs not in values:
-        other = declared[option.needs]
-        raise UsageError(f"{flag} needs {flag_of(option.needs, other)} {other.metavar}")
+        raise UsageError(f"{flag} needs {typed(option.needs, declared[option.needs])}")
     for other_name, why, hint in option.excludes:
         if other_name in values and other_name in declared:
             other_flag = flag_of(other_name, declared[other_name])

@@ -1,52 +1,79 @@
-"""A command line → invoke's parser contexts, with errors that name the valid words.
+"""A command line → the values of options by command, with errors that name the valid words.
 
-Invoke's own parser has no optional positional (`jobs [LABEL]`), exits with 1, takes a misspelt flag for a label and
-silently keeps the last of two values. It has no hook to change that. So the line is parsed here, into the
-`ParserContext` and `Argument` objects that the rest of invoke works with.
+Options are as declared: `jobs [LABEL]` is an optional positional, and of two values for one option none is dropped.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from invoke.parser.argument import Argument
-from invoke.parser.context import ParserContext
-from invoke.parser.parser import ParseResult
-
-from ci_tasks.cli.options import Option, dashed, options_of
+from ci_tasks import registry
+from ci_tasks.cli.commands import command_names, find
+from ci_tasks.cli.options import Option, dashed, options_class, options_of, switch, text
 from ci_tasks.errors import UsageError, nearest
 
-FindCommand = Callable[[str], "ParserContext | None"]
+LIST_HINT = "`ci-tasks --list` lists the commands"
+PROGRAM_OPTIONS = {
+    "help": text("show the options of a command, with examples", "[COMMAND]", short="-h"),
+    "list": switch("list the commands", short="-l"),
+    "debug": switch("write a debug log and print the path of the file"),
+    "print_completion_script": text(
+        "print the completion script for bash, zsh or fish", "SHELL", choices=("bash", "zsh", "fish")
+    ),
+    "version": switch("print the version", short="-V"),
+}
+# Commands that other programs have, and ours does as an option.
+_PROGRAM_OPTION_OF = {
+    "help": "`ci-tasks --help` lists the commands, `ci-tasks --help COMMAND` the options of one",
+    "version": "`ci-tasks --version` prints the version",
+    "completion": "`ci-tasks --print-completion-script SHELL` prints the script for bash, zsh or fish",
+}
 
 
-class OptionArgument(Argument):
-    """An argument with the option that it was made from."""
+class Context:
+    """A command of the line, or the program itself, whose name is "": its options, and the values given so far, both by
+    field name."""
 
-    def __init__(self, name: str, option: Option) -> None:
-        kinds: dict[type[Any], tuple[type[Any], Any]] = {bool: (bool, False), tuple: (list, [])}
-        kind, default = kinds.get(option.kind, (str, None))
-        flag = dashed(name)
-        super().__init__(
-            name=flag,
-            kind=kind,
-            default=default,
-            help=option.full_help,
-            positional=option.positional,
-            attr_name=name if name != flag else None,
-        )
-        self.option = option
+    def __init__(self, name: str, options: Mapping[str, Option]) -> None:
+        self.name, self.options = name, options
+        self.values: dict[str, Any] = {}
+        self.flags = {f"--{dashed(field)}": field for field in options}
+        self.flags.update({option.short: field for field, option in options.items() if option.short})
+
+    def next_positional(self) -> str | None:
+        """The positional that takes the next word, if any."""
+        positional = (field for field, option in self.options.items() if option.positional)
+        return next((field for field in positional if field not in self.values or self.is_repeatable(field)), None)
+
+    def is_repeatable(self, field: str) -> bool:
+        return self.options[field].kind is tuple
+
+    def takes_value(self, field: str) -> bool:
+        """Whether the next word is its value; the one after --help may be."""
+        return self.options[field].kind is not bool and field != "help"
+
+    def add(self, field: str, value: Any) -> None:
+        if self.is_repeatable(field):
+            self.values.setdefault(field, []).append(value)
+        else:
+            self.values[field] = value
 
 
-def arguments(options: type[Any]) -> list[Argument]:
-    """Invoke's arguments for a command's options."""
-    return [OptionArgument(name, option) for name, option in options_of(options).items()]
+def program_context() -> Context:
+    return Context("", PROGRAM_OPTIONS)
 
 
-def parse(argv: Sequence[str], core: ParserContext, find_command: FindCommand, names: Iterable[str]) -> ParseResult:
-    """The core context, and a context for each command of the line. Raises UsageError."""
-    return _ArgvParser(core, find_command, names).parse(argv)
+def command_context(name: str) -> Context | None:
+    """That of the command of this name, whose module is loaded; None if there is no such command."""
+    command = find(name)
+    return Context(name, options_of(options_class(registry.load(command.function)))) if command else None
+
+
+def parse(words: Sequence[str], first: Context | None = None) -> list[Context]:
+    """The context of the program, or `first`, and one for each command of the line. Raises UsageError."""
+    return _Parser(first or program_context()).parse(words)
 
 
 def is_option(word: str) -> bool:
@@ -54,48 +81,34 @@ def is_option(word: str) -> bool:
     return word.startswith("-") and word != "-"
 
 
-def argument_of(flag: str, *contexts: ParserContext) -> Argument | None:
-    """The argument of `flag` in the first context that has it. (`get` of invoke's Lexicon ignores short names.)"""
-    argument: Argument | None = next((context.flags[flag] for context in contexts if flag in context.flags), None)
-    return argument
+class _Parser:
+    def __init__(self, first: Context) -> None:
+        self.first = self.context = first
+        self.contexts = [first]
 
-
-def next_positional(context: ParserContext) -> Argument | None:
-    """The positional that takes the next word, if any."""
-    free = (argument for argument in context.positional_args if argument.raw_value is None or argument.kind is list)
-    return next(free, None)
-
-
-class _ArgvParser:
-    def __init__(self, core: ParserContext, find_command: FindCommand, names: Iterable[str]) -> None:
-        self.core, self.find_command, self.names = core, find_command, names
-        self.context = core
-        self.result = ParseResult([core])
-
-    def parse(self, argv: Sequence[str]) -> ParseResult:
-        rest = iter(argv)
+    def parse(self, words: Sequence[str]) -> list[Context]:
+        rest = iter(words)
         for word in rest:
             if word == "--":
-                self.result.remainder = " ".join(rest)
                 break
             if is_option(word):
                 self.read_option(word, rest)
             else:
                 self.read_word(word)
-        return self.result
+        return self.contexts
 
     def read_word(self, word: str) -> None:
-        positional = next_positional(self.context)
-        if positional is not None:
-            positional.value = word
-        elif (command := self.find_command(word)) is not None:
+        if field := self.context.next_positional():
+            self.context.add(field, word)
+        elif self.context is self.first and self.first.values.get("help") is True:
+            self.first.values["help"] = word
+        elif (command := command_context(word)) is not None:
             self.context = command
-            self.result.append(command)
-        elif self.context is self.core:
-            nearest = "" if word in _CORE_OPTION_OF else suggestion(word, self.names)
-            raise UsageError(f"unknown command {word!r}{nearest}", hint=_CORE_OPTION_OF.get(word, LIST_HINT))
+            self.contexts.append(command)
+        elif self.context is self.first:
+            raise unknown_command(word)
         else:
-            raise UsageError(f"{self.context.name}: unexpected argument {word!r}", hint=self.option_for(word))
+            raise UsageError(f"{self.head()}unexpected argument {word!r}", hint=self.option_for(word))
 
     def option_for(self, word: str) -> str:
         """The next step for an argument too many: the option that was probably meant to take it."""
@@ -108,38 +121,30 @@ class _ArgvParser:
 
     def read_option(self, word: str, rest: Iterator[str]) -> None:
         flag, equals, value = word.partition("=")
-        argument = argument_of(flag, self.context, self.core) or self.unknown_option(flag)
-        if argument.name == "help" and self.context is not self.core:
-            argument.set_value(self.context.name, cast=False)
-        elif not argument.takes_value:
-            argument.set_value(True)
-        elif equals:
-            self.set_value(argument, flag, value)
+        context = self.context if flag in self.context.flags else self.first
+        field = context.flags.get(flag) or self.unknown_option(flag)
+        if field == "help":
+            context.values[field] = value or self.context.name or True
+        elif not context.takes_value(field):
+            context.values[field] = True
+        elif field in context.values and not context.is_repeatable(field):
+            hint = f"separate several values with commas: {flag} A,B" if context.options[field].commas else ""
+            raise UsageError(f"{self.head()}{flag} is given twice", hint=hint or self.help_hint())
         else:
-            self.set_value(argument, flag, self.next_value(argument, flag, rest))
+            context.add(field, value if equals else self.next_value(flag, rest))
 
-    def next_value(self, argument: Argument, flag: str, rest: Iterator[str]) -> Any:
-        """The word after an option; True for an option of invoke that needs none, such as --list."""
+    def next_value(self, flag: str, rest: Iterator[str]) -> str:
         value = next(rest, None)
-        if argument.optional and (value is None or is_option(value)):
-            if value is not None:
-                self.read_option(value, rest)
-            return True
-        if value is None or value in self.context.flags or value in self.core.flags:
+        if value is None or value in self.context.flags or value in self.first.flags:
             raise UsageError(f"{flag} needs a value", hint=self.help_hint())
         return value
 
-    def set_value(self, argument: Argument, flag: str, value: Any) -> None:
-        if argument.raw_value is not None and argument.kind is not list:
-            option = argument.option if isinstance(argument, OptionArgument) else Option()
-            hint = f"separate several values with commas: {flag} A,B" if option.commas else ""
-            raise UsageError(f"{self.context.name}: {flag} is given twice", hint=hint or self.help_hint())
-        argument.set_value(value, cast=isinstance(value, str))
-
     def unknown_option(self, flag: str) -> NoReturn:
         valid = [name for name in self.context.flags if name.startswith("--")]
-        head = f"{self.context.name}: " if self.context.name else ""
-        raise UsageError(f"{head}unknown option {flag}{suggestion(flag, valid)}", hint=self.help_hint())
+        raise UsageError(f"{self.head()}unknown option {flag}{_suggestion(flag, valid)}", hint=self.help_hint())
+
+    def head(self) -> str:
+        return f"{self.context.name}: " if self.context.name else ""
 
     def help_hint(self) -> str:
         name = self.context.name
@@ -148,16 +153,14 @@ class _ArgvParser:
         return f"`{name if name.startswith('nox ') else f'ci-tasks {name}'} --help` lists its options"
 
 
-LIST_HINT = "`ci-tasks --list` lists the commands"
-# Commands that other programs have, and ours does as an option.
-_CORE_OPTION_OF = {
-    "help": "`ci-tasks --help` lists the commands, `ci-tasks --help COMMAND` the options of one",
-    "version": "`ci-tasks --version` prints the version",
-    "completion": "`ci-tasks --print-completion-script SHELL` prints the script for bash, zsh or fish",
-}
+def unknown_command(word: str) -> UsageError:
+    hint = _PROGRAM_OPTION_OF.get(word)
+    return UsageError(
+        f"unknown command {word!r}{'' if hint else _suggestion(word, command_names())}", hint=hint or LIST_HINT
+    )
 
 
-def suggestion(word: str, valid: Iterable[str]) -> str:
+def _suggestion(word: str, valid: Iterable[str]) -> str:
     """The end of a message about `word`. Stricter than for labels, since these words are short."""
     by_name = {name.lstrip("-"): name for name in valid}
     match = nearest(word.lstrip("-"), by_name, cutoff=0.6)

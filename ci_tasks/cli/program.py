@@ -5,211 +5,114 @@ Both have the same commands: references from the core and from every feature, of
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Any, NoReturn, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ci_tasks import debug_log, registry
+from ci_tasks import __version__, debug_log, registry
 from ci_tasks.cli import exit_handler
-from ci_tasks.cli.commands import COMMANDS, HEADINGS
-from ci_tasks.cli.deferred_modules import deferred
-from ci_tasks.errors import EXIT_USAGE, UsageError
 from ci_tasks.registry import Command
+from ci_tasks.safe_output import PROGRAM
 
-with deferred("unittest.mock", "invoke.vendor.yaml"):
-    from invoke.collection import Collection
-    from invoke.context import Context
-    from invoke.exceptions import Exit
-    from invoke.parser.argument import Argument
-    from invoke.parser.context import ParserContext
-    from invoke.parser.parser import ParseResult
+if TYPE_CHECKING:
     from invoke.program import Program
-    from invoke.tasks import Task
-    from invoke.terminals import pty_size
 
-NAME = "ci-tasks"
+_INVOKE = "invoke"
 
 
-class CommandTask(Task[Any]):
-    """A command as a task of invoke. Its module is loaded when its arguments, its help or its result are needed."""
-
-    def __init__(self, command: Command) -> None:
-        super().__init__(self.run, name=command.name, positional=())
-        self.__doc__ = command.summary
-        self.command = command
-
-    @cached_property
-    def function(self) -> Any:
-        return registry.load(self.command.function)
-
-    @cached_property
-    def options(self) -> type:
-        """The dataclass that annotates the function's only parameter."""
-        hints = get_type_hints(self.function)
-        options: type = next(hint for name, hint in hints.items() if name != "return")
-        return options
-
-    def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
-        from ci_tasks.cli.parser import arguments
-
-        return arguments(self.options)
-
-    def run(self, _context: Context, **values: Any) -> None:
-        """Check the options, run the command, and leave with its exit code."""
-
-        def command() -> int:
-            from ci_tasks.cli.options import build
-
-            code: int = self.function(build(self.options, values, self.name))
-            return code
-
-        if code := exit_handler.run(command):
-            raise Exit(code=code)
+def main() -> NoReturn:
+    """The program `ci-tasks`: the same commands, from any directory."""
+    raise SystemExit(run(sys.argv))
 
 
-def commands() -> list[Command]:
-    return [*COMMANDS, *(command for feature in registry.features() for command in feature.commands)]
+def run(argv: Sequence[str], program: str = PROGRAM) -> int:
+    """Execute a command line. Returns the exit code."""
+    _, *words = debug_log.take_flag(argv)
+    return exit_handler.run(lambda: _execute(words, program), typed_program(argv[0], program))
 
 
-namespace = Collection(*(CommandTask(command) for command in commands()))
+def _execute(words: Sequence[str], program: str) -> int:
+    if words[:1] == ["--complete"]:
+        print("\n".join(_candidates(words[2:], program)))
+        return 0
+    from ci_tasks.cli.parser import parse
 
-
-class CommandLine(Program):
-    """Invoke's program with our parser, help and completion. `is_invoke`: it was started as `invoke`."""
-
-    def __init__(self, *, is_invoke: bool = False) -> None:
-        from ci_tasks import __version__
-
-        self.is_invoke = is_invoke
-        self.own_name = "invoke" if is_invoke else NAME
-        super().__init__(name=self.own_name, binary=self.own_name, namespace=namespace, version=__version__)
-
-    @property
-    def tasks_by_name(self) -> Mapping[str, CommandTask]:
-        tasks: Mapping[str, CommandTask] = namespace.tasks
-        return tasks
-
-    def core_args(self) -> list[Argument]:
-        return [*super().core_args(), *(self.task_args() if self.is_invoke else [])]
-
-    def parse_core(self, argv: list[str] | None) -> None:
-        dont_write_bytecode = sys.dont_write_bytecode
-        super().parse_core(argv)
-        # Invoke turns byte code off to keep the directory of a tasks.py clean. We are an installed package.
-        sys.dont_write_bytecode = dont_write_bytecode
-
-    def parse_core_args(self) -> None:
-        """Parse the whole line; `parse_tasks` then has nothing to do."""
-        from ci_tasks.cli import parser
-
-        try:
-            result = parser.parse(self.argv[1:], self.initial_context, self.find_command, self.tasks_by_name)
-        except UsageError as error:
-            self.fail(error)
-        self.core = ParseResult(result[:1])
-        self.core.remainder = result.remainder
-        self.tasks = ParseResult(result[1:])
-        if shell := self.args["print-completion-script"].value:
-            self.print_completion_script(shell)
-
-    def find_command(self, name: str) -> ParserContext | None:
-        task = self.tasks_by_name.get(name)
-        if task is None:
-            return None
-        return ParserContext(name=name, args=task.get_arguments())
-
-    def parse_tasks(self) -> None:
-        pass
-
-    def parse_cleanup(self) -> None:
-        command = self.args.help.value
-        if isinstance(command, str):
-            self.print_command_help(command)
-            raise Exit
-        if self.args.complete.value:
-            self.complete()
-        super().parse_cleanup()
-
-    def complete(self) -> NoReturn:
-        """Print the candidates. Our own scripts leave the program's name out, invoke's pass the whole line."""
-        from ci_tasks.cli.completion import candidates, candidates_without_cursor
-
-        argv = self.argv[self.argv.index("--") + 1 :]
-        if self.is_invoke:
-            offered = candidates_without_cursor(argv[1:], self.initial_context, self.find_command, self.tasks_by_name)
-        else:
-            current = argv[-1] if argv else ""
-            offered = candidates(argv[:-1], current, self.initial_context, self.find_command, self.tasks_by_name)
-        print("\n".join(offered))
-        raise Exit
-
-    def print_completion_script(self, shell: str) -> NoReturn:
+    first, *commands = parse(words)
+    asked = first.values
+    if shell := asked.get("print_completion_script"):
         from ci_tasks.cli.completion import script
 
-        try:
-            print(script(shell), end="")
-        except UsageError as error:
-            self.fail(error)
-        raise Exit
+        print(script(shell), end="")
+    elif "version" in asked:
+        print(f"{PROGRAM} {__version__}")
+    elif commands and "help" not in asked and "list" not in asked:
+        from ci_tasks.cli.commands import find
 
-    def list_flat(self) -> None:
-        from ci_tasks.cli.help import groups
-
-        for heading, columns in groups(commands(), HEADINGS).items():
-            print(f"{heading}:\n")
-            self.print_columns(columns)
-
-    def print_help(self) -> None:
-        from ci_tasks.cli.help import CORE_OPTIONS
-
-        print(f"Usage: {self.binary} COMMAND [OPTIONS]\n")
-        self.list_flat()
-        print("Options:\n")
-        self.print_columns(CORE_OPTIONS)
-
-    def print_command_help(self, name: str) -> None:
+        codes = (run_command(command, context.values) for context in commands if (command := find(context.name)))
+        return next((code for code in codes if code), 0)
+    else:
         from ci_tasks.cli import help
-        from ci_tasks.cli.options import options_of
-        from ci_tasks.cli.parser import LIST_HINT, suggestion
-        from ci_tasks.safe_output import terminal_width
 
-        task = self.tasks_by_name.get(name)
-        if task is None:
-            self.fail(UsageError(f"unknown command {name!r}{suggestion(name, self.tasks_by_name)}", hint=LIST_HINT))
-        options = options_of(task.options)
-        print(f"Usage: {self.binary} {help.usage(name, options)}\n")
-        width = terminal_width() or pty_size()[0]
-        print("\n".join([*help.description(task.command, task.function, self.own_name, width), ""]))
-        for heading, columns in help.columns(options).items():
-            print(f"{heading}:\n")
-            self.print_columns(columns)
-
-    def fail(self, error: UsageError) -> NoReturn:
-        raise Exit(f"{NAME}: {error}", code=EXIT_USAGE)
+        name = asked.get("help", not asked)
+        lines = help.of_command(name, program) if isinstance(name, str) else help.overview(program if name else "")
+        print("\n".join(lines))
+    return 0
 
 
-def main() -> None:
-    """The program `ci-tasks`: the same commands, from any directory."""
-    raise SystemExit(_run(CommandLine(), sys.argv))
+def run_command(command: Command, values: Mapping[str, Any]) -> int:
+    """Check the values of its options, by field name, and run it. Returns its exit code."""
+    from ci_tasks.cli.options import build, options_class
+
+    function = registry.load(command.function)
+    code: int = function(build(options_class(function), values, command.name))
+    return code
 
 
-def _run(program: CommandLine, argv: list[str]) -> int:
-    from ci_tasks.cli.help import typed_program
+def _candidates(words: Sequence[str], program: str) -> list[str]:
+    """Our own scripts leave the program's name out and end with the word at the cursor, invoke's passes the whole
+    line."""
+    from ci_tasks.cli.completion import candidates, candidates_without_cursor
 
-    arguments = debug_log.take_flag(argv)
-    typed = typed_program(argv[0], program.own_name)
-    return exit_handler.run(lambda: exit_handler.exit_code_of(lambda: program.run(arguments)), typed)
+    if program == _INVOKE:
+        return candidates_without_cursor(words[1:])
+    return candidates(words[:-1], words[-1] if words else "")
+
+
+def typed_program(argv0: str, name: str) -> str:
+    """How a person calls our program `name` after having typed `argv0`, it or one beside it: `.venv/bin/ci-tasks` where
+    PATH does not lead to it."""
+    beside = os.path.join(os.path.dirname(argv0), name)
+    if os.sep not in argv0 or not os.path.isfile(beside):
+        return name
+    on_path = (os.path.join(directory, name) for directory in os.get_exec_path())
+    first = next((path for path in on_path if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+    if first is not None and os.path.samefile(first, beside):
+        return name
+    import shlex
+
+    return shlex.quote(beside)
 
 
 def replace_invoke() -> None:
     """Make `invoke`, which is loading our tasks.py, continue as our program.
 
-    This replaces one method, since a tasks.py can name neither another program nor another parser; see
-    `ci_tasks.cli.parser` for what invoke's own parser lacks.
+    This replaces one method, since a tasks.py can name neither another program nor another parser.
     """
+    from invoke.program import Program
 
     def parse_tasks(program: Program) -> NoReturn:
-        raise SystemExit(_run(CommandLine(is_invoke=True), program.argv))
+        raise SystemExit(run(_line_of(program), _INVOKE))
 
     Program.parse_tasks = parse_tasks  # type: ignore[method-assign, assignment]
+
+
+def _line_of(program: Program) -> list[str]:
+    """The command line without the options that only invoke has."""
+    name, *words = program.argv
+    asked = program.args
+    if asked.complete.value:
+        return [name, *words[words.index("--complete") :]]
+    own = [f"--{option}" for option in ("debug", "list") if asked[option].value]
+    help = [f"--help={asked.help.value}"] if asked.help.value else []
+    return [name, *own, *help, *program.core.unparsed]

@@ -6,7 +6,6 @@ program itself reads.
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,10 +13,10 @@ from pathlib import Path
 
 from ci_tasks import registry
 from ci_tasks.cli import help
-from ci_tasks.cli.commands import HEADINGS
+from ci_tasks.cli.commands import HEADINGS, commands
 from ci_tasks.cli.commands.run import RemoteOptions
-from ci_tasks.cli.options import Option, flag_of, options_of
-from ci_tasks.cli.program import commands, namespace
+from ci_tasks.cli.options import Option, flag_of, options_class, options_of, typed
+from ci_tasks.cli.parser import PROGRAM_OPTIONS
 from ci_tasks.cli.schemas import commands_by_schema
 from ci_tasks.registry import Command
 
@@ -49,7 +48,7 @@ def _every_command() -> list[str]:
     return [
         "## Options of every command",
         "",
-        *_table(("option", "meaning"), [(f"`{flag}`", text or "") for flag, text in help.CORE_OPTIONS]),
+        *_table(("option", "meaning"), _option_rows(PROGRAM_OPTIONS)),
     ]
 
 
@@ -69,9 +68,9 @@ def _in_order() -> list[Command]:
 
 
 def _section(command: Command) -> Iterator[str]:
-    task = namespace[command.name]
-    options = options_of(task.options)
-    examples, *paragraphs = inspect.cleandoc(task.function.__doc__ or "").split("\n\n")
+    function = registry.load(command.function)
+    options = options_of(options_class(function))
+    examples, *paragraphs = help.doc_of(function).split("\n\n")
     yield from (f"### ci-tasks {command.name}", "", command.summary, "")
     for paragraph in paragraphs:
         yield from (" ".join(paragraph.split()), "")
@@ -113,10 +112,7 @@ def _option_rows(options: Mapping[str, Option]) -> Iterator[tuple[str, str]]:
     """(as typed with its value, meaning) of each argument and option, arguments first."""
     for name, option in sorted(options.items(), key=lambda item: not item[1].positional):
         if not option.refused:
-            takes_value = not option.positional and option.kind is not bool
-            flag = flag_of(name, option)
-            typed = f"{flag} {option.metavar}" if takes_value else flag
-            yield f"`{typed}`", "; ".join([option.full_help, *_limits(name, option, options)])
+            yield f"`{typed(name, option)}`", "; ".join([option.full_help, *_limits(name, option, options)])
 
 
 def _limits(name: str, option: Option, options: Mapping[str, Option]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from ci_tasks import registry
 from ci_tasks.agent.codec import JSON_SCHEMA, VERSION_KEY
-from ci_tasks.cli.program import commands
+from ci_tasks.cli.commands import commands
 from ci_tasks.registry import Command
 
 EVENTS = "events"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import nox
 
@@ -28,7 +28,7 @@ _PROGRAM = "import sys; sys.argv[0] = sys.argv.pop(1); from ci_tasks.cli.program
 def register() -> None:
     """Register a session for every label of the checkout's workflow. Exits nox with 2 if that cannot be read."""
     from ci_tasks.cli import exit_handler
-    from ci_tasks.cli.help import typed_program
+    from ci_tasks.cli.program import typed_program
 
     code = exit_handler.run(_register, typed_program(sys.argv[0], PROGRAM))
     if code:
@@ -85,7 +85,7 @@ def _row_sessions(label: str, rows: list[str]) -> dict[str, str]:
 def _add_label(name: str, label: str, row: str | None, description: str) -> None:
     def session(session: nox.Session) -> None:
         from ci_tasks.cli import exit_handler
-        from ci_tasks.cli.help import typed_program
+        from ci_tasks.cli.program import typed_program
 
         code = exit_handler.run(lambda: _run(session, label, row), typed_program(sys.argv[0], PROGRAM))
         if code:
@@ -105,10 +105,6 @@ def _run(session: nox.Session, label: str, row: str | None) -> int:
 def parse_posargs(label: str, row: str | None, posargs: list[str]) -> RunOptions | None:
     """The options of a session from what follows nox's `--`: parts of row names, and the options of `remote` that are
     declared for nox. Prints --help and returns None for it. Raises UsageError."""
-    from invoke.parser.argument import Argument
-    from invoke.parser.context import ParserContext
-    from invoke.program import Program
-
     from ci_tasks.cli import help, parser
     from ci_tasks.cli.commands.run import RemoteOptions
     from ci_tasks.cli.options import build, options_of, positional
@@ -119,18 +115,14 @@ def parse_posargs(label: str, row: str | None, posargs: list[str]) -> RunOptions
         **{name: declared for name, declared in options_of(RemoteOptions).items() if declared.nox},
     }
     name = f"nox -s {label} --"
-    arguments: list[Argument] = [parser.OptionArgument(key, option) for key, option in accepted.items()]
-    context = ParserContext(name, args=[*arguments, Argument(names=("help", "h"), kind=bool, default=False)])
-    parser.parse(posargs, context, lambda word: None, ())
-    values: dict[str, Any] = context.as_kwargs
-    if values["help"]:
-        print(f"Usage: {help.usage(name, accepted)}\n")
-        for heading, columns in help.columns(accepted).items():
-            print(f"{heading}:\n")
-            Program().print_columns(columns)
+    context = parser.Context(name, {**accepted, "help": parser.PROGRAM_OPTIONS["help"]})
+    parser.parse(posargs, context)
+    values = context.values
+    if "help" in values:
+        print("\n".join(help.of_session(name, accepted)))
         return None
-    only = ",".join(values["rows"]) or row
-    remote_options = {**values, "label": label, "only": only, "host": values["host"] or "local"}
+    only = ",".join(values.get("rows", ())) or row
+    remote_options = {**values, "label": label, "only": only, "host": values.get("host") or "local"}
     return build(RemoteOptions, remote_options, name)
 
 

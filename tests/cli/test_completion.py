@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.cli.completion import candidates
-from ci_tasks.cli.program import CommandLine
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = """
@@ -51,6 +50,9 @@ OFFERED = {
     "ci-tasks lint --format sa": ["sarif"],
     "ci-tasks triage ": [],  # a file: the shell's own
     "ci-tasks nosuch --ho": [],
+    "ci-tasks --": ["--debug", "--help", "--list", "--print-completion-script", "--version"],
+    "ci-tasks --help tria": ["triage"],
+    "ci-tasks --print-completion-script z": ["zsh"],
     "ci-tasks run --repo /no/such/place ck": [],
 }
 # The same, as TAB changes the line; a case for each way in which shells differ.
@@ -91,8 +93,7 @@ def needs(shell: str) -> None:
 
 def offered(line: str) -> list[str]:
     *before, current = line.split(" ")[1:]
-    program = CommandLine()
-    return candidates(before, current, program.initial_context, program.find_command, program.tasks_by_name)
+    return candidates(before, current)
 
 
 @pytest.mark.parametrize("line", OFFERED)

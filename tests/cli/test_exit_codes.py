@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ci_tasks.cli.program import commands
+from ci_tasks.cli.commands import commands
 from ci_tasks.cli.reference import exit_codes
 from ci_tasks.errors import (
     EXIT_BLOCKED,

@@ -74,22 +74,6 @@ def test_the_agent_of_a_row_loads_nothing_for_what_few_rows_have(tmp_path: Path)
     assert sorted((NEVER | few) & set(modules)) == []
 
 
-def test_what_was_deferred_is_loaded_at_its_first_use(tmp_path: Path) -> None:
-    """Invoke's class for tests and its configuration files work as before."""
-    (tmp_path / ".invoke.yaml").write_text("run: {echo: true}\n")
-    program = """
-import ci_tasks.cli.program, invoke, sys
-context = invoke.MockContext(run=invoke.Result("answer"))
-assert context.run("command").stdout == "answer"
-context.run.assert_called_once_with("command")
-assert invoke.Config(user_prefix=sys.argv[1] + "/.").run.echo is True
-assert invoke.config.yaml.YAMLError is sys.modules["invoke.vendor.yaml"].YAMLError
-import unittest.mock
-assert unittest.mock.Mock().__class__.__module__ == "unittest.mock"
-"""
-    _python(program, tmp_path, str(tmp_path))
-
-
 def _python(program: str, tmp_path: Path, *arguments: str) -> str:
     env = {name: value for name, value in os.environ.items() if not name.startswith("CI_TASKS_")}
     done = subprocess.run(

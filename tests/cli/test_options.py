@@ -8,15 +8,13 @@ from typing import Any, get_type_hints
 import pytest
 
 from ci_tasks.cli.options import Option, build, number, options_of, positional, repeatable, switch, text
-from ci_tasks.cli.program import namespace
 from ci_tasks.errors import UsageError
-
-COMMANDS = dict(namespace.tasks)
+from tests.parts.commands import COMMANDS, options_of_command
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_help_and_the_declared_type(name: str) -> None:
-    options = COMMANDS[name].options
+    options = options_of_command(name)
     hints = get_type_hints(options)
     for field, option in options_of(options).items():
         assert option.help or option.refused, field
@@ -27,7 +25,7 @@ def test_every_option_has_help_and_the_declared_type(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_excluded_and_needed_options_exist(name: str) -> None:
-    declared = options_of(COMMANDS[name].options)
+    declared = options_of(options_of_command(name))
     named = [other for option in declared.values() for other, _, _ in option.excludes]
     named += [option.needs for option in declared.values() if option.needs]
     assert set(named) <= set(declared)
@@ -52,7 +50,7 @@ SEVERAL = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_several_values_are_separated_by_commas_where_a_command_takes_them(name: str) -> None:
-    declared = options_of(COMMANDS[name].options)
+    declared = options_of(options_of_command(name))
     assert [option for option in declared if declared[option].commas] == SEVERAL.get(name, [])
 
 

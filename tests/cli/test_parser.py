@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from ci_tasks import __version__
+from ci_tasks.cli import program
 from ci_tasks.cli.commands import HEADINGS
-from ci_tasks.cli.program import CommandLine, namespace
+from tests.parts.commands import COMMANDS
 
 # what was typed → the message, the next step
 WRONG = {
@@ -41,10 +43,9 @@ WRONG = {
 
 def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the program, in this process."""
-    with pytest.raises(SystemExit) as exit:
-        CommandLine().run(["ci-tasks", *argv])
+    code = program.run(["ci-tasks", *argv])
     out, err = capsys.readouterr()
-    return int(exit.value.code or 0), out, err
+    return code, out, err
 
 
 @pytest.mark.parametrize("line", WRONG)
@@ -64,12 +65,17 @@ def test_a_repeatable_option_and_a_switch_may_be_given_twice(
     assert "verl needs --verl DIR" in err
 
 
+@pytest.mark.parametrize("argv", [["--version"], ["-V"]])
+def test_the_version_is_printed(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(argv, capsys) == (0, f"ci-tasks {__version__}\n", "")
+
+
 def groups(text: str) -> Iterator[tuple[str, list[str]]]:
     for heading, body in re.findall(r"^(\S.*):\n\n((?:  .*\n)+)", text, re.MULTILINE):
         yield heading, re.findall(r"^  (\S+)", body, re.MULTILINE)
 
 
-@pytest.mark.parametrize("argv", [[], ["--list"], ["--help"], ["-h"]])
+@pytest.mark.parametrize("argv", [[], ["--list"], ["-l"], ["--help"], ["-h"]])
 def test_commands_are_listed_in_groups(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(argv, capsys)
     shown = dict(groups(out))
@@ -77,7 +83,7 @@ def test_commands_are_listed_in_groups(argv: list[str], capsys: pytest.CaptureFi
     assert code == 0
     assert list(shown)[: len(HEADINGS)] == list(HEADINGS)
     assert shown["Run a CI label"] == ["jobs", "plan", "run", "remote", "setup"]
-    assert sorted(name for names in shown.values() for name in names) == sorted(namespace.task_names)
+    assert sorted(name for names in shown.values() for name in names) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.cli.help import description, typed_program
+from ci_tasks.cli.help import description
+from ci_tasks.cli.program import typed_program
 from ci_tasks.registry import Command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +68,19 @@ def test_invoke_prints_the_same_errors(arguments: str, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert WRONG[arguments] in done.stderr
     assert "`invoke " in done.stderr, "the next step, with the program that was typed"
+
+
+@pytest.mark.parametrize("options", ["--collection tasks", "--no-dedupe", "--echo -r ."])
+def test_options_of_invoke_itself_may_precede_a_command(options: str, tmp_path: Path) -> None:
+    done = run("invoke", f"{options} jobs precision", tmp_path)
+    assert (done.returncode, "tiny_parallel_check" in done.stdout) == (0, True), done.stderr
+
+
+def test_several_commands_end_with_the_first_that_fails(tmp_path: Path) -> None:
+    done = run("ci-tasks", "hosts runs --status nonsense logs nosuchrun", tmp_path)
+    assert done.returncode == 2
+    assert done.stdout.startswith("HOST ")
+    assert "unknown status 'nonsense'" in done.stderr and "nosuchrun" not in done.stderr
 
 
 def test_jobs_has_an_optional_label(tmp_path: Path) -> None:
@@ -198,14 +212,3 @@ def test_without_a_feature_its_commands_and_options_do_not_exist(tmp_path: Path)
     assert "  remote " in listed and "triage" not in listed
     assert "run: unknown option --repeat" in ci_tasks("run", "precision", "--repeat", "3").stderr
     assert "--fail-fast" in ci_tasks("--help", "run").stdout
-
-
-@pytest.mark.parametrize("off", ["", "1"])
-def test_byte_code_is_written_unless_disabled(off: str, tmp_path: Path) -> None:
-    """Invoke turns it off; an installation without compiled files would then compile everything in each call."""
-    environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": off}
-    command = [*PROGRAMS["ci-tasks"], "hosts"]
-    subprocess.run(
-        command, env={**environ, "CI_TASKS_HOME": str(tmp_path)}, timeout=60, check=True, capture_output=True
-    )
-    assert bool(list(tmp_path.rglob("hosts_files.*.pyc"))) is not bool(off)

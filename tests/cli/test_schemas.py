@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from ci_tasks.cli import schemas
 from ci_tasks.cli.options import options_of
-from ci_tasks.cli.program import commands, namespace
 from ci_tasks.run.events import Message, open_events
+from tests.parts.commands import COMMANDS, options_of_command
 from tests.published import check, check_command, check_events
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,9 +39,9 @@ def test_a_published_schema_is_valid_json_schema(schema: Mapping[str, Any]) -> N
 
 
 def test_every_command_has_json_with_a_schema() -> None:
-    described = {command.name for command in commands() if command.json}
-    with_option = {name for name in namespace.task_names if "json" in options_of(namespace[name].options)}
-    assert described == with_option == set(namespace.task_names) - WITHOUT_JSON
+    described = {command.name for command in COMMANDS.values() if command.json}
+    with_option = {name for name in COMMANDS if "json" in options_of(options_of_command(name))}
+    assert described == with_option == set(COMMANDS) - WITHOUT_JSON
 
 
 @pytest.mark.timeout(300)
@@ -74,7 +74,7 @@ def test_what_a_command_prints_is_what_its_schema_says(person: Any, tmp_path: Pa
     assert all(value for name, value in printed.items() if name != "cancel")  # of each list an entry was checked
     assert check("runs", person.ci_tasks("runs", "--flakes", "--json").json)
     assert check("coverage", person.ci_tasks("coverage", "--static", "--diff", "HEAD", "--json").json)
-    assert {"remote", *lines} == {command.name for command in commands() if command.json} - TESTED_ELSEWHERE
+    assert {"remote", *lines} == {command.name for command in COMMANDS.values() if command.json} - TESTED_ELSEWHERE
 
 
 @pytest.mark.parametrize(

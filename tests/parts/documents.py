@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import shlex
@@ -12,7 +11,9 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from ci_tasks.cli.program import namespace
+from ci_tasks import registry
+from ci_tasks.cli.commands import commands
+from ci_tasks.cli.help import doc_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -39,10 +40,10 @@ def examples() -> Iterator[tuple[str, str]]:
                 begun = token.map[0] + 2 if token.map else 0
                 for number, line in enumerate(token.content.splitlines(), begun):
                     yield f"{name_of(page)}:{number}", line
-    for name, task in namespace.tasks.items():
-        for line in (inspect.getdoc(task.function) or "").splitlines():
+    for command in commands():
+        for line in doc_of(registry.load(command.function)).splitlines():
             if re.match(r"(invoke|ci-tasks|nox|gh|[A-Z_]+=\S+) ", line):
-                yield f"help of {name}", re.split(r" {2,}", line)[0]  # what follows says what it is for
+                yield f"help of {command.name}", re.split(r" {2,}", line)[0]  # what follows says what it is for
 
 
 def calls(line: str) -> Iterator[list[str]]:

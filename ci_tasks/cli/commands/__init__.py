@@ -1,7 +1,11 @@
-"""The core's commands by reference, and the order of the groups in which help lists all commands."""
+"""The commands by reference, so that none of their modules is loaded, and the order of the groups in which help lists
+them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ci_tasks import registry
 from ci_tasks.registry import Command
 
 _RUN, _RESULTS, _HOSTS = "Run a CI label", "Results", "Hosts"
@@ -91,3 +95,19 @@ COMMANDS = (
         ("ci_tasks.run.clean:CleanedRun[]",),
     ),
 )
+
+
+def commands() -> Iterator[Command]:
+    """The core's, then those of the features, which are loaded only then."""
+    yield from COMMANDS
+    for feature in registry.features():
+        yield from feature.commands
+
+
+def command_names() -> list[str]:
+    return [command.name for command in commands()]
+
+
+def find(name: str) -> Command | None:
+    """The command of that name, None if there is no such command."""
+    return next((command for command in commands() if command.name == name), None)

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invoke.context import Context
-from invoke.exceptions import Exit
 
 from ci_tasks.agent.run_directory import RunDir, write_json
-from ci_tasks.cli.program import namespace
 from ci_tasks.results import store
 from ci_tasks.results.record import record_not_started
+from tests.parts.commands import run_command
 
 BATCH = "20260101-120000-ckpt"
 
@@ -30,8 +28,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def report(**options: Any) -> None:
-    namespace["report"](Context(), **options)
+def report(**options: Any) -> int:
+    return run_command("report", **options)
 
 
 def test_a_report_on_the_terminal_names_the_rows_that_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,9 +64,7 @@ def test_a_page_has_the_curves_and_the_log_of_each_run(home: Path) -> None:
 
 @pytest.mark.parametrize("names", ["", " , "])
 def test_a_report_of_no_run_is_an_error_with_the_valid_forms(names: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Exit) as left:
-        report(run=names)
-    assert left.value.code == 2
+    assert report(run=names) == 2
     message = capsys.readouterr().err
     assert "report needs RUN" in message and len(message.splitlines()) == 2
 
@@ -83,7 +79,5 @@ def test_a_report_of_no_run_is_an_error_with_the_valid_forms(names: str, capsys:
 def test_cis_log_needs_a_page_of_one_row(
     options: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(Exit) as left:
-        report(run=BATCH, **options)
-    assert left.value.code == 2
+    assert report(run=BATCH, **options) == 2
     assert message in capsys.readouterr().err

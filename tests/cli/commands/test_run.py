@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invoke.context import Context
-from invoke.exceptions import Exit
 
 from ci_tasks import registry
 from ci_tasks.cli.commands.run import RemoteOptions, RunOptions, run_label
 from ci_tasks.cli.options import options_of
-from ci_tasks.cli.program import namespace
 from ci_tasks.records import BatchResult
 from ci_tasks.run import changed_label
 from ci_tasks.run.request import RunRequest
+from tests.parts.commands import run_command
 
 ROOT = Path(__file__).resolve().parents[3]
 Refused = Any
@@ -30,9 +28,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
     def message(command: str, options: Mapping[str, Any]) -> str:
         host = {"host": "sim"} if command == "remote" else {}
-        with pytest.raises(Exit) as left:
-            namespace[command](Context(), label="nosuch", **{**host, **options})
-        assert left.value.code == 2
+        assert run_command(command, label="nosuch", **{**host, **options}) == 2
         assert not (tmp_path / "runs").exists()
         return capsys.readouterr().err
 

@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invoke.context import Context
-from invoke.exceptions import Exit
 
 from ci_tasks.agent.run_directory import RunDir, write_json
-from ci_tasks.cli.program import namespace
 from ci_tasks.records import RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.history import database
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run.list_runs import _age, parse_time
 from ci_tasks.safe_output import safe_streams
+from tests.parts.commands import run_command
 
 Output = Callable[..., str]
 
@@ -41,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def show(capsys: pytest.CaptureFixture[str]) -> Output:
     def say(**flags: Any) -> str:
-        namespace["runs"](Context(), **flags)
+        run_command("runs", **flags)
         return capsys.readouterr().out
 
     return say
@@ -73,9 +71,7 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
 def test_an_invalid_filter_exits_with_2_and_lists_valid_values(
     flags: dict[str, Any], message: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(Exit) as left:
-        namespace["runs"](Context(), **flags)
-    assert left.value.code == 2
+    assert run_command("runs", **flags) == 2
     output = capsys.readouterr().err
     assert message in output
     assert hint in output.splitlines()[-1]

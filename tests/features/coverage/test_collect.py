@@ -8,15 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from invoke.context import Context
-from invoke.exceptions import Exit
 
-from ci_tasks.cli.program import namespace
 from ci_tasks.features.coverage.collect import checkout_coverage
 from ci_tasks.features.coverage.describe import main_coverage
 from ci_tasks.features.coverage.diff import difference
 from ci_tasks.recorder.records import READ
 from ci_tasks.run.checkout_source import open_source
+from tests.parts.commands import run_command
 
 SAMPLE = Path(__file__).resolve().parents[3] / "examples/tiny-slime"
 TREE = ("tests", ".github")
@@ -85,17 +83,15 @@ def test_static_executes_nothing_and_says_so(repository: Path, rev: str | None) 
 
 @pytest.mark.parametrize("form", ["md", "json", "html"])
 def test_every_format_is_printed_alone(form: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    namespace["coverage"](Context(), repo=str(repository), format=form, static=True)
+    run_command("coverage", repo=str(repository), format=form, static=True)
     out, err = capsys.readouterr()
     begins = {"md": "# CI coverage", "json": "{", "html": "<!DOCTYPE html>"}[form]
     assert out.startswith(begins) and "checkout: " in err
-    namespace["coverage"](Context(), repo=str(repository), format=form, static=True, diff="HEAD")
+    run_command("coverage", repo=str(repository), format=form, static=True, diff="HEAD")
     output = capsys.readouterr().out
     assert json.loads(output)["lost"] == [] if form == "json" else "The same coverage." in output
 
 
 def test_a_format_that_does_not_exist_names_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Exit) as left:
-        namespace["coverage"](Context(), repo=str(SAMPLE), format="pdf")
-    assert left.value.code == 2
+    assert run_command("coverage", repo=str(SAMPLE), format="pdf") == 2
     assert "valid: md, json, html" in capsys.readouterr().err

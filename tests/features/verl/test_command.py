@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.cli.options import build
-from ci_tasks.cli.program import CommandLine
+from ci_tasks.cli.parser import parse
 from ci_tasks.features.verl import run_levels
 from ci_tasks.features.verl.command import VerlOptions, command_line, verl
 from ci_tasks.features.verl.levels.levels import LevelRequest
@@ -81,7 +81,5 @@ def test_each_option_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def options_of(argv: list[str]) -> VerlOptions:
-    program = CommandLine()
-    program.normalize_argv(["ci-tasks", *argv])
-    program.parse_core_args()
-    return build(VerlOptions, program.tasks[0].as_kwargs, "verl")
+    _, command = parse(argv)
+    return build(VerlOptions, command.values, "verl")
