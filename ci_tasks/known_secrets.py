@@ -14,7 +14,12 @@ from ci_tasks.agent.argv_masking import is_secret_name
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
-_LOGIN = re.compile(r"://[^/\s@]+@")
+# Secrets that are recognized by their form: a login or a query in an address, tokens of GitHub and Hugging Face.
+_FORMS = (
+    r"(?<=://)[^/\s@]+(?=@)|(?<=\?)[^\s\"'?]*=[^\s\"']*|\bgh[pousr]_\w{16,}|\bgithub_pat_\w{16,}|\bhf_[A-Za-z0-9]{16,}"
+    r"|(?<=[Bb]earer )\S+"
+)
+_LOGIN = r"://[^/\s@]+@"
 _added: set[str] = set()
 
 
@@ -41,7 +46,7 @@ def may_be_secret(name: str) -> bool:
 def is_private(name: str, value: str) -> bool:
     """Whether a variable may be a secret, by its name or by its value."""
     is_hidden = MASK in value or "<secret " in value or masked(value) != value
-    return may_be_secret(name) or is_hidden or _LOGIN.search(value) is not None
+    return may_be_secret(name) or is_hidden or re.search(_LOGIN, value) is not None
 
 
 def secret_variables() -> dict[str, str]:
@@ -57,3 +62,8 @@ def masked(text: str) -> str:
     from ci_tasks.agent.mask import mask_text  # most commands know no secret
 
     return mask_text(known, text)
+
+
+def masked_with_forms(text: str) -> str:
+    """`text` without known secrets, and without what has the form of one."""
+    return re.sub(_FORMS, MASK, masked(text))

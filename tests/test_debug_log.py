@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks import debug_log, known_secrets
+from ci_tasks.log_file import MAX_FILES
 
 COMMAND = "from ci_tasks.cli.program import main; main()"
 # A bug in each place, in a process of its own: what is run, the exit code, what the log names.
@@ -153,11 +154,11 @@ def test_secrets_of_hosts_yaml_are_masked_whatever_their_names(tmp_path: Path) -
 
 def test_old_logs_are_removed(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
-    for number in range(debug_log.MAX_FILES + 5):
+    for number in range(MAX_FILES + 5):
         (tmp_path / f"logs/20200101-000000-{number:02d}.log").write_text("")
     python(f"{START}sys.exit(exit_handler.run(lambda: 1 // 0))", tmp_path)
     kept = logs(tmp_path)
-    assert len(kept) == debug_log.MAX_FILES
+    assert len(kept) == MAX_FILES
     assert re.match("20200101-000000-06", kept[0].name)
 
 

@@ -98,6 +98,9 @@ ACTS: list[Callable[[dict[str, Any]], object]] = [
     lambda c: isinstance(c["Error"]("x"), Exception) and c["Error"]("x").message,
     lambda c: (c["Empty"](), c["Empty"]() == c["Empty"](), hash(c["Empty"]()) == hash(c["Empty"]())),
     lambda c: c["Frozen"].b,
+    lambda c: (c["Frozen"].hidden, c["Child"].hidden, c["Open"].z),
+    lambda c: hasattr(c["Frozen"], "c"),
+    lambda c: (dataclasses.is_dataclass(c["Plain"]), [one.name for one in dataclasses.fields(c["Plain"])]),
     lambda c: hasattr(c["Frozen"], "a"),
 ]
 
