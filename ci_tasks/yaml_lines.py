@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-import yaml
+from ci_tasks.quick_yaml import yaml
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
