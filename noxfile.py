@@ -2,7 +2,6 @@
 
 import glob
 import os
-import shutil
 import sys
 
 import nox
@@ -32,8 +31,8 @@ def _pythons() -> dict[str, str]:
     directories = glob.glob(f"{pyenv}/versions/*/bin") + os.environ.get("PATH", "").split(os.pathsep)
     programs = {}
     for minor in range(10, 30):
-        paths = (shutil.which(f"python3.{minor}", path=directory) for directory in directories)
-        if program := next(filter(None, paths), None):
+        paths = (f"{directory}/python3.{minor}" for directory in directories)
+        if program := next((path for path in paths if os.access(path, os.X_OK)), None):
             programs[f"3.{minor}"] = program
     return programs or {f"3.{sys.version_info.minor}": sys.executable}
 

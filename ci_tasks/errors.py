@@ -16,7 +16,6 @@ Any other exception is a bug of ci-tasks: exit code 70 (EX_SOFTWARE of sysexits.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Sequence
 
 _MOST_NAMES = 24
@@ -81,6 +80,8 @@ class WorkflowError(UsageError):
         text: str = "",
         hint: str = "",
     ) -> None:
+        import textwrap
+
         location = f"{file}{f':{line}' if line else ''}"
         names = ", ".join(part for part in (f"job {job}" if job else "", f"step {step!r}" if step else "") if part)
         head = ": ".join(part for part in (location, names, message) if part)

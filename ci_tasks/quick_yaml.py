@@ -18,7 +18,9 @@ class _DeferredPattern:
         self._arguments = arguments
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_compile(*self._arguments), name)
+        value = getattr(_compile(*self._arguments), name)
+        setattr(self, name, value)
+        return value
 
 
 def _compile_later(pattern: Any, flags: int = 0) -> Any:

@@ -9,7 +9,6 @@ one, and are shown as text too.
 from __future__ import annotations
 
 import codecs
-import json
 import os
 import re
 import sys
@@ -20,14 +19,14 @@ from typing import Any, TextIO
 from ci_tasks import known_secrets
 
 _ALLOWED = r"\[(?:[0-9;:]{0,64}m|0?K)"  # after an escape character
-_BEGUN = re.compile(r"\x1b(?:\[[0-9;:]{0,64})?\Z")  # an allowed sequence whose end is still to come
+_BEGUN = r"\x1b(?:\[[0-9;:]{0,64})?\Z"  # an allowed sequence whose end is still to come
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 # It begins with a set, for which `re` has a quick search: an alternation there takes five times as long.
 _CONTROL = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_BIDIRECTIONAL}]((?<=\x1b){_ALLOWED})?")
 _PLAIN = b"\t\n\r" + bytes(range(0x20, 0x7F))  # bytes that every escape leaves alone
 PROGRAM = "ci-tasks"
-_CALL = re.compile(rf"(?<=`){PROGRAM}(?=[ \n])")
-_IN_JSON = re.compile(rf"[\x7f-\x9f{_BIDIRECTIONAL}]")
+_CALL = rf"(?<=`){PROGRAM}(?=[ \n])"
+_IN_JSON = rf"[\x7f-\x9f{_BIDIRECTIONAL}]"
 
 
 def escape(text: str) -> str:
@@ -37,13 +36,15 @@ def escape(text: str) -> str:
 
 def with_program(text: str, program: str) -> str:
     """`text`, where a call of ours in backquotes is one of `program`, as a person can type it."""
-    return text if program == PROGRAM else _CALL.sub(lambda _: program, text)
+    return text if program == PROGRAM else re.sub(_CALL, lambda _: program, text)
 
 
 def json_document(value: Any) -> str:
     """JSON that `escape` leaves as it is: escaped by JSON's own rules."""
+    import json  # completion prints none
+
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return re.sub(_IN_JSON, lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _visible(match: re.Match[str]) -> str:
@@ -71,7 +72,7 @@ class LogFilter:
 
     def _escape(self, text: str, *, final: bool = False) -> bytes:
         text, self._begun = self._begun + text, ""
-        if not final and (begun := _BEGUN.search(text, max(0, len(text) - 80))):
+        if not final and (begun := re.compile(_BEGUN).search(text, max(0, len(text) - 80))):
             text, self._begun = text[: begun.start()], begun[0]
         return escape(text).encode("utf-8", "backslashreplace")
 

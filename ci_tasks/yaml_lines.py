@@ -13,21 +13,37 @@ from typing import Any
 
 from ci_tasks.quick_yaml import yaml
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
+_BaseLoader: Any = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.BaseLoader
 # Of YAML 1.2's core schema; GitHub's reader spells out the same.
-_NULL = re.compile(r"~|null|Null|NULL|")
-_TRUE = re.compile(r"true|True|TRUE")
-_FALSE = re.compile(r"false|False|FALSE")
-_INT = re.compile(r"[-+]?[0-9]+")
-_OCT_HEX = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_INFINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)")
-_NAN = re.compile(r"\.(nan|NaN|NAN)")
+_WORDS = {
+    **dict.fromkeys(("~", "null", "Null", "NULL", ""), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **{f"{sign}.{word}": math.inf for sign in ("", "+") for word in ("inf", "Inf", "INF")},
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+}
+_NUMBER = re.compile(
+    r"(?P<integer>[-+]?[0-9]+)|(?P<based>0o[0-7]+|0x[0-9a-fA-F]+)"
+    r"|(?P<float>[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?)"
+)
 
 MAX_NODES = 200_000  # GitHub stops at 50,000, aliases counted each time they are followed
 MAX_DEPTH = 100
 _SAFE_DEPTH = 5_000
+
+
+class _Loader(_BaseLoader):  # type: ignore[misc]
+    """Without PyYAML's search for the type of each scalar: YAML 1.1's, which is not used here."""
+
+    def resolve(self, *_: Any) -> str:
+        return ""
+
+    def descend_resolver(self, *_: Any) -> None:
+        pass
+
+    def ascend_resolver(self) -> None:
+        pass
 
 
 class YamlError(Exception):
@@ -142,23 +158,15 @@ class _Document:
 
 def _plain(text: str) -> Any:
     """The value of an unquoted scalar, which is `text` itself for most."""
-    if _INT.fullmatch(text):
-        return int(text) if len(text) < 300 else float(text)  # Python does not read integers of thousands of digits
-    if _OCT_HEX.fullmatch(text):
+    if text in _WORDS:
+        return _WORDS[text]
+    number = _NUMBER.fullmatch(text)
+    if number is None:
+        return text
+    if number["based"]:
         return int(text, 0)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if infinite := _INFINITE.fullmatch(text):
-        return -math.inf if infinite[1] == "-" else math.inf
-    if _NAN.fullmatch(text):
-        return math.nan
-    if _NULL.fullmatch(text):
-        return None
-    if _TRUE.fullmatch(text):
-        return True
-    if _FALSE.fullmatch(text):
-        return False
-    return text
+    # Python does not read integers of thousands of digits.
+    return int(text) if number["integer"] and len(text) < 300 else float(text)
 
 
 def _line_of(text: str, line: int) -> str:

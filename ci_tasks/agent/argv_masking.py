@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|KEY)$", re.IGNORECASE)
-_ASSIGNMENT = re.compile(
-    r"(?P<head>(?:-[A-Za-z]*?e=?|--[a-z-]+=)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)=)(?P<value>.+)", re.DOTALL
-)
+# Compiled at their first use: few commands show an argv.
+_SECRET_NAME = r"(?i)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|KEY)$"
+_ASSIGNMENT = r"(?s)(?P<head>(?:-[A-Za-z]*?e=?|--[a-z-]+=)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)=)(?P<value>.+)"
 MASK = "***"
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable's value is nobody's business, by its name."""
-    return _SECRET_NAME.search(name) is not None
+    return re.search(_SECRET_NAME, name) is not None
 
 
 def masked(argv: Sequence[str]) -> list[str]:
@@ -25,6 +24,6 @@ def masked(argv: Sequence[str]) -> list[str]:
             word = MASK
         elif "login" in argv[:at] and word.startswith("--password="):
             word = "--password=" + MASK
-        assignment = _ASSIGNMENT.match(word)
-        shown.append(assignment["head"] + MASK if assignment and _SECRET_NAME.search(assignment["name"]) else word)
+        assignment = re.match(_ASSIGNMENT, word)
+        shown.append(assignment["head"] + MASK if assignment and is_secret_name(assignment["name"]) else word)
     return shown
