@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -130,6 +129,8 @@ class Git:
 
     def stream(self, *args: str, input: builtins.bytes = b"") -> Iterator[builtins.bytes]:
         """What git prints, as it comes. Raises as `bytes` does, also after some of it; git ends with the iteration."""
+        import tempfile  # with all kinds of archives; most calls need none
+
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
             stdin.write(input)
             stdin.seek(0)

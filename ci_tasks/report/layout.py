@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from rich.cells import cell_len
-
 from ci_tasks.errors import printable
 
 GAP = "  "
@@ -23,6 +21,15 @@ _SHORTEST_PREFIX = 8
 _BOUNDARY = re.compile(r"(?<=[^\w.])(?=\w)|(?<=_)(?=[^_])")  # where a part of a name begins
 _MOST_MORE = 200  # columns of a name above its table's share; names that are alike for longer stay whole
 _SNAP = 8  # characters of a name that may be left out so that no word of it is broken
+
+
+def cell_len(text: str) -> int:
+    """The columns of a terminal that `text` takes."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    from rich import cells  # with tables of all scripts, for names that few have
+
+    return cells.cell_len(text)
 
 
 def columns(

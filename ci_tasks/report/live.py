@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from rich.cells import cell_len
-
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, one_line, printable
 from ci_tasks.report.fleet import FREE, OTHERS, Holder, cells, share
-from ci_tasks.report.layout import GAP, narrowest, without_middle
+from ci_tasks.report.layout import GAP, cell_len, narrowest, without_middle
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult

@@ -1,21 +1,18 @@
-"""The table that ends a run, the tables of jobs, and the deviations from CI, as plain text with aligned columns.
+"""The table that ends a run, and the deviations from CI, as plain text with aligned columns.
 
 Plain text serves a terminal, a log and a pasted comment alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ci_tasks.errors import counted, one_line, shortened, some
 from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Deviation, Evidence, GpuUse, RunRecord
 from ci_tasks.report.layout import columns, without_middle
 from ci_tasks.results.triage import NOTHING, UNKNOWN
-
-if TYPE_CHECKING:
-    from ci_tasks.workflow.model import Row
 
 _MAX_CELL = 58
 GPU_HEADING = "GPUs while rows ran:"
@@ -185,52 +182,6 @@ def _rank(deviation: Deviation) -> int:
     if deviation.what in _WHAT_WAS_TESTED:
         return 0
     return 2 if deviation.what in _HARMLESS or deviation.what.startswith(_SCHEDULING) else 1
-
-
-def jobs(rows: Sequence[Row], width: int | None = None) -> list[str]:
-    """A summary line for each label, then each row; what is equal in all rows of a label is in its summary."""
-    by_label: dict[str, list[Row]] = {}
-    for row in rows:
-        by_label.setdefault(row.label, []).append(row)
-    summary_head = ("LABEL", "ROWS", "GPUS", "PR LABEL", "IMAGE")
-    summaries = [_label_summary(label, of_label) for label, of_label in by_label.items()]
-    lines = columns(summaries, width, head=summary_head, names=[3, 4])
-    varying = [
-        (name, cell)
-        for name, cell in _JOB_CELLS.items()
-        if any(len({cell(row) for row in of_label}) > 1 for of_label in by_label.values())
-    ]
-    body = [(row.label, _row_name(row), _gpus(row), *(cell(row) for _, cell in varying)) for row in rows]
-    head = ("LABEL", "ROW", "GPUS", *(name for name, _ in varying))
-    return [*lines, "", *columns(body, width, head=head, names=[1, *range(3, len(head))])]
-
-
-def _label_summary(label: str, rows: Sequence[Row]) -> tuple[str, ...]:
-    count = "?" if any(row.dynamic is not None for row in rows) else str(len(rows))
-    gpus = sorted({row.gpus for row in rows if row.gpus is not None})
-    several = f"{gpus[0]}-{gpus[-1]}" if gpus else "-"
-    each = (_several([cell(row) for row in rows]) for cell in (_JOB_CELLS[name] for name in ("PR LABEL", "IMAGE")))
-    return (label, count, several if len(gpus) > 1 else "".join(map(str, gpus)) or "-", *each)
-
-
-def _several(values: Sequence[str]) -> str:
-    distinct = list(dict.fromkeys(values))
-    return distinct[0] if len(distinct) == 1 else f"{len(distinct)} different"
-
-
-_JOB_CELLS: dict[str, Callable[[Row], str]] = {
-    "PR LABEL": lambda row: row.trigger or "always",
-    "RUNNER": lambda row: row.runner,
-    "IMAGE": lambda row: row.image or "-",
-}
-
-
-def _row_name(row: Row) -> str:
-    return row.row if row.dynamic is None else f"(decided by {row.dynamic})"
-
-
-def _gpus(row: Row) -> str:
-    return "-" if row.gpus is None else str(row.gpus)
 
 
 def evidence(counts: Evidence) -> str:

@@ -6,7 +6,6 @@ content, which our state directory remembers by its hash, and then only its over
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -115,9 +114,7 @@ def list_hosts(config: Config) -> list[ListedHost]:
 
 def users_hosts() -> Path:
     """The user's own file, which need not be there."""
-    from platformdirs import user_config_path
-
-    return user_config_path("ci-tasks") / _NAME
+    return resources.user_directory("config") / _NAME
 
 
 def _files() -> Iterator[Path]:
@@ -147,6 +144,8 @@ def _directories(checkouts: Sequence[str | Path | None]) -> Iterator[Path]:
 
 
 def _trust_record(content: bytes) -> Path:
+    import hashlib  # and OpenSSL with it, for the few whose checkout has such a file
+
     return resources.home() / "trusted" / hashlib.sha256(content).hexdigest()
 
 

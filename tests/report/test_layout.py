@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from ci_tasks.report.jobs_table import jobs
 from ci_tasks.report.layout import columns, narrowest, paragraph, shortened, without_middle, wrapped
-from ci_tasks.report.table import jobs
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.model import Row
 

@@ -20,7 +20,7 @@ from rich.style import Style
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import MachineTally, Plan, PlannedRun, RowTally, RunRecord
-from ci_tasks.report import history, plan, table
+from ci_tasks.report import history, jobs_table, plan, table
 from ci_tasks.report.live import HostProgress, RowProgress, progress_table
 from ci_tasks.workflow.model import Row
 
@@ -42,7 +42,7 @@ def jobs(width: int) -> list[str]:
     rows = [
         row(label, name, gpus, IMAGE if gpus else None) for label, (names, gpus) in of_label.items() for name in names
     ]
-    return table.jobs(rows, width)
+    return jobs_table.jobs(rows, width)
 
 
 def _record(number: int, row: str, status: str, reason: str = "") -> RunRecord:

@@ -10,8 +10,7 @@ import pytest
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import Evidence, GpuUse, RunRecord
-from ci_tasks.report.table import deviations, evidence, gpu_oddities, jobs, results, summary
-from ci_tasks.workflow.model import Row
+from ci_tasks.report.table import deviations, evidence, gpu_oddities, results, summary
 
 NOTHING = {"kind": "none", "tests": 0, "failures": 0, "skipped": 0, "steps": 0}
 
@@ -151,33 +150,6 @@ def test_two_differences_that_begin_alike_stay_two() -> None:
     long = "x" * 100
     records = [record("a", deviations=[differs(here=long + "1")]), record("b", deviations=[differs(here=long + "2")])]
     assert [line[-5:] for line in deviations(records)[1:]] == ["s [a]", "s [b]"]
-
-
-def test_jobs_begin_with_a_line_for_each_label() -> None:
-    row = Row("ppo", "e2e-test-ppo", "run-ci-ppo", "qwen3", None, "", 8, "a/b:c", {}, "self-hosted", None)
-    dynamic = Row("changed", "j", None, "changed", None, "", None, None, {}, "github-hosted", None, dynamic="${{ x }}")
-    assert jobs([row, replace(row, row="moe", gpus=2), dynamic]) == [
-        "LABEL    ROWS  GPUS  PR LABEL    IMAGE",
-        "ppo      2     2-8   run-ci-ppo  a/b:c",
-        "changed  ?     -     always      -",
-        "",
-        "LABEL    ROW                    GPUS",
-        "ppo      qwen3                  8",
-        "ppo      moe                    2",
-        "changed  (decided by ${{ x }})  -",
-    ]
-
-
-def test_what_differs_within_a_label_has_a_column_of_its_own() -> None:
-    row = Row("ppo", "e2e-test-ppo", "run-ci-ppo", "a", None, "", 8, "x:1", {}, "self-hosted", None)
-    assert jobs([row, replace(row, row="b", image="x:2")]) == [
-        "LABEL  ROWS  GPUS  PR LABEL    IMAGE",
-        "ppo    2     8     run-ci-ppo  2 different",
-        "",
-        "LABEL  ROW  GPUS  IMAGE",
-        "ppo    a    8     x:1",
-        "ppo    b    8     x:2",
-    ]
 
 
 def test_rows_of_several_hosts_say_which() -> None:

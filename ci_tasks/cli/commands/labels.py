@@ -28,7 +28,7 @@ def jobs(options: JobsOptions) -> int:
     Nothing of the checkout is executed. Where the outputs of another job decide the rows, they are not listed;
     --run-needs runs that job's steps here.
     """
-    from ci_tasks.report import table
+    from ci_tasks.report.jobs_table import jobs as jobs_table
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.listing import list_jobs, why_no_rows
@@ -44,7 +44,7 @@ def jobs(options: JobsOptions) -> int:
     else:
         print(source.headline)
         if rows:
-            print("\n".join(table.jobs(rows, terminal_width())))
+            print("\n".join(jobs_table(rows, terminal_width())))
         else:
             print(why_no_rows(source, label or "", options.base, run_needs=options.run_needs))
         if label and any(row.dynamic for row in rows):

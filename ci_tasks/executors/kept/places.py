@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -52,7 +51,13 @@ def socket_path(place: Path, target: SSHTarget) -> Path:
     of ssh_config, known hosts, key files, the agent, the gateways, and our own code."""
     code = Path(__file__)
     parts = [asdict(target), _files(target), os.geteuid(), sys.executable, __version__, str(code), _stamp(code)]
-    return place / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}.sock"
+    return place / f"{_hash(json.dumps(parts).encode())[:32]}.sock"
+
+
+def _hash(data: bytes) -> str:
+    import hashlib  # and OpenSSL with it; a list of hosts needs none
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def _files(target: SSHTarget) -> list[object]:
@@ -64,7 +69,7 @@ def _files(target: SSHTarget) -> list[object]:
 
 def _content(path: str) -> str:
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return _hash(Path(path).read_bytes())
     except OSError:
         return ""
 

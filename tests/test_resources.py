@@ -1,0 +1,35 @@
+"""Where our own state and configuration are."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from ci_tasks import resources
+
+# What the variable says, None where it is not set.
+NAMED = {"set": "/some/where", "empty": "", "not set": None}
+
+
+@pytest.mark.parametrize("named", NAMED.values(), ids=NAMED)
+def test_the_directories_are_those_of_platformdirs(named: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+        if named is not None:
+            monkeypatch.setenv(variable, named)
+    assert resources.user_directory("state") == Path(platformdirs.user_state_dir("ci-tasks"))
+    assert resources.user_directory("config") == Path(platformdirs.user_config_dir("ci-tasks"))
+
+
+def test_a_relative_one_is_ignored_as_the_xdg_specification_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_STATE_HOME", "here")
+    assert resources.user_directory("state") == Path("~/.local/state/ci-tasks").expanduser()
+
+
+def test_a_variable_of_ours_names_the_directory_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(resources.HOME_ENV, f"{tmp_path}/./runs")
+    assert resources.home() == tmp_path / "runs"
