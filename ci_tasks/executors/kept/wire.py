@@ -58,8 +58,10 @@ def read_request(sock: socket.socket) -> dict[str, Any]:
 
 
 def send(sock: socket.socket, kind: bytes, payload: bytes = b"") -> None:
-    sock.sendall(HEAD.pack(kind, len(payload)))
-    sock.sendall(payload)
+    head = HEAD.pack(kind, len(payload))
+    sent = sock.sendmsg([head, payload])  # in one call, which wakes the reader once
+    if sent < len(head) + len(payload):
+        sock.sendall((head + payload)[sent:])
 
 
 def send_object(sock: socket.socket, kind: bytes, values: Mapping[str, Any]) -> None:

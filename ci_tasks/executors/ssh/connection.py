@@ -21,6 +21,7 @@ from ci_tasks.executors.link import LinkDied
 from ci_tasks.executors.ssh import known_hosts, messages
 from ci_tasks.executors.ssh.auth import SSHKeys
 from ci_tasks.executors.ssh.messages import Hop
+from ci_tasks.executors.ssh.packet_buffer import use_packet_buffer
 from ci_tasks.executors.ssh.sockets import ProxyCommand, ReceivedBytes, dial
 from ci_tasks.executors.ssh.ssh_config import SSHTarget, resolve
 from ci_tasks.executors.ssh.stream import SSHStream
@@ -130,6 +131,7 @@ class SSHLink:
         import paramiko
 
         channel = self._channel()
+        use_packet_buffer(channel)
         try:
             _begin(channel, command)
         except (paramiko.SSHException, OSError, EOFError) as error:

@@ -17,24 +17,28 @@ from ci_tasks.executors.ssh.ssh_config import SSHTarget
 _DEAD_AFTER_MS = 15_000  # what was sent is acknowledged within, or the kernel gives up
 _TERMINATE_TIMEOUT_S = 0.5
 _BEGINNING = 100  # reads, about as many as the handshake and the first command need
+_AHEAD = 1 << 18  # bytes that are read at once; paramiko itself reads twice for every packet of at most 32 KiB
 
 
 class ReceivedBytes:
-    """The socket of a link, and how often something came through it."""
+    """The socket of a link, read ahead, and how often something came through it."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
+        self._held = memoryview(b"")
         self.count = 0
         # A server waits with small packets for our acknowledgement, which the kernel likes to hold back for 40 ms.
         self._quick_ack = getattr(socket, "TCP_QUICKACK", None) if isinstance(sock, socket.socket) else None
 
     def recv(self, n: int) -> bytes:
-        data: bytes = self._sock.recv(n)
-        self.count += 1
-        if self.count < _BEGINNING and self._quick_ack is not None:
-            with contextlib.suppress(OSError):
-                self._sock.setsockopt(socket.IPPROTO_TCP, self._quick_ack, 1)
-        return data
+        if not self._held:
+            self._held = memoryview(self._sock.recv(max(n, _AHEAD)))
+            self.count += 1
+            if self.count < _BEGINNING and self._quick_ack is not None:
+                with contextlib.suppress(OSError):
+                    self._sock.setsockopt(socket.IPPROTO_TCP, self._quick_ack, 1)
+        taken, self._held = bytes(self._held[:n]), self._held[n:]
+        return taken
 
     def close(self) -> None:
         # A channel through a gateway says farewell, which fails where the gateway is gone, in a thread of paramiko's.

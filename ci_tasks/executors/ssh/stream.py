@@ -13,7 +13,6 @@ from ci_tasks.executors.link import LinkDied, StderrTail
 _STATUS_WAIT = 5.0
 _CLOSE_WAIT = 0.5
 _CHUNK = 1 << 15
-_FILL = 1 << 20
 
 
 class Owner(Protocol):
@@ -35,7 +34,6 @@ class SSHStream:
     def __init__(self, link: Owner, channel: Any) -> None:
         self._link, self._channel = link, channel
         self._tail = StderrTail(_without_timeout(channel.recv_stderr))
-        self._held = memoryview(b"")
         self._closed = False
 
     @property
@@ -59,11 +57,16 @@ class SSHStream:
             raise self._link.died_error()
 
     def recv(self, n: int) -> bytes:
-        if not self._held:
-            # Much at once, however little is asked for: paramiko moves all that it holds with every read.
-            self._held = memoryview(self._read())
-        taken, self._held = bytes(self._held[:n]), self._held[n:]
-        return taken
+        try:
+            chunk: bytes = self._channel.recv(n)
+        except TimeoutError:
+            raise TimeoutError(f"nothing within {self._channel.gettimeout():g} s") from None
+        except (OSError, EOFError, _ssh_exception()) as error:
+            raise self._failed() from error
+        # The channel of a dead link ends like any other, but nobody said so.
+        if not chunk and not self._closed and not self._channel.eof_received and not self._link.is_still_alive():
+            raise self._link.died_error()
+        return chunk
 
     def settimeout(self, seconds: float | None) -> None:
         self._channel.settimeout(seconds)
@@ -86,18 +89,6 @@ class SSHStream:
         farewell = threading.Thread(target=_quietly(self._channel.close), daemon=True, name="ci-tasks close")
         farewell.start()
         farewell.join(_CLOSE_WAIT)
-
-    def _read(self) -> bytes:
-        try:
-            chunk: bytes = self._channel.recv(_FILL)
-        except TimeoutError:
-            raise TimeoutError(f"nothing within {self._channel.gettimeout():g} s") from None
-        except (OSError, EOFError, _ssh_exception()) as error:
-            raise self._failed() from error
-        # The channel of a dead link ends like any other, but nobody said so.
-        if not chunk and not self._closed and not self._channel.eof_received and not self._link.is_still_alive():
-            raise self._link.died_error()
-        return chunk
 
     def _failed(self) -> LinkDied:
         if self._link.is_still_alive():
