@@ -88,7 +88,7 @@ def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Unt
     (run.path / "go").touch()
     until(lambda: run.has("forged"))
     assert run.status().has_ended
-    watched, sent = watch._WatchedRun(1, str(run.path), 0), list[bytes]()
+    watched, sent = watch._WatchedRun(1, str(run.path), 0), list[bytes | memoryview]()
     watched.poll(sent.append)
     assert not sent and not watched.over
     assert not local_runs.has_ended(run.paths)
@@ -97,7 +97,7 @@ def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Unt
     (run.path / "end").touch()
     until(lambda: local_runs.has_ended(run.paths))
     watched.poll(sent.append)
-    assert watched.over and b'"exit_code": 4' in sent[-1]
+    assert watched.over and b'"exit_code": 4' in bytes(sent[-1])
 
 
 @pytest.mark.parametrize("forge", [f"echo '{PASSED}' > status.json", "echo garbage > status.json"])

@@ -53,7 +53,24 @@ def part(request: int, chunk: bytes) -> bytes:
 
 
 def log(key: int, offset: int, chunk: bytes) -> bytes:
-    return frame(LOG, _LOG.pack(key, offset) + chunk)
+    buffer = LogBuffer(len(chunk))
+    buffer.chunk[:] = chunk
+    return bytes(buffer.frame(key, offset, len(chunk)))
+
+
+class LogBuffer:
+    """A frame of a log whose bytes are read into `chunk`: they are copied no more, and the next frame allocates
+    nothing."""
+
+    def __init__(self, size: int) -> None:
+        self._frame = memoryview(bytearray(_HEAD.size + _LOG.size + size))
+        self.chunk = self._frame[_HEAD.size + _LOG.size :]
+
+    def frame(self, key: int, offset: int, count: int) -> memoryview:
+        """The frame of the first `count` bytes of `chunk`, until they are read into it anew."""
+        _HEAD.pack_into(self._frame, 0, LOG, _LOG.size + count)
+        _LOG.pack_into(self._frame, _HEAD.size, key, offset)
+        return self._frame[: _HEAD.size + _LOG.size + count]
 
 
 def read_part(payload: bytes) -> Tuple[int, bytes]:

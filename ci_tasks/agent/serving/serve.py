@@ -92,10 +92,11 @@ class _Connection:
         self._frames = self._read()
         self._writing = threading.Lock()
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: Union[bytes, memoryview]) -> None:
+        left = memoryview(data)
         with self._writing:
-            while data:
-                data = data[os.write(1, data) :]
+            while left:
+                left = left[os.write(1, left) :]
 
     def is_disconnected(self) -> bool:
         """Whether the other end is closed, although some of its requests may still be unread."""

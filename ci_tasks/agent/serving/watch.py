@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Union
 
 from .. import liveness, run_directory
 from ..cleanup.lost_run import conclude
@@ -21,12 +21,12 @@ POLL_SECONDS = 0.02
 BUSY_POLL_SECONDS = 0.002  # the same where a log has just grown: more of it is likely to come soon, or not at all
 _BUSY_SHARE = 4  # polls within a time that is as long as that since a log grew
 HEARTBEAT_SECONDS = 2.0
-_CHUNK = 1 << 18
+_CHUNK = 1 << 17
 _ALIVE_POLL_SECONDS = 1.0  # between two reads of a status that seems to be the same
 _SHARED_POLL_SECONDS = 0.5  # between two reads of the status of a run on another machine
 _LOG_DELAY = 60.0  # seconds that the end of a log may come later than its status, on a file system that caches
 
-Send = Callable[[bytes], None]
+Send = Callable[[Union[bytes, memoryview]], None]
 
 
 class RunWatcher(threading.Thread):
@@ -74,7 +74,7 @@ class RunWatcher(threading.Thread):
                     del self._watched[watched_run.key]
         return grew
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: Union[bytes, memoryview]) -> None:
         try:
             self._send_frame(data)
         except OSError as error:
@@ -91,6 +91,7 @@ class _WatchedRun:
         self._paths = run_directory.RunDir(run_dir)
         self._client = ClientWatch(run_dir)
         self._offset = offset
+        self._buffer = frames.LogBuffer(_CHUNK)
         self._log: Optional[int] = None
         self._mtime: Optional[int] = None
         self._sequence: Optional[int] = None
@@ -118,11 +119,11 @@ class _WatchedRun:
                 self._log = os.open(self._paths.log, os.O_RDONLY)
             except OSError:
                 return False
-        chunk = os.pread(self._log, _CHUNK, self._offset)
-        if chunk:
-            send(frames.log(self.key, self._offset, chunk))
-            self._offset += len(chunk)
-        return bool(chunk)
+        count = os.preadv(self._log, [self._buffer.chunk], self._offset)
+        if count:
+            send(self._buffer.frame(self.key, self._offset, count))
+            self._offset += count
+        return count > 0
 
     def _poll_status(self, send: Send) -> Optional[Status]:
         """Send a new status. Returns the status where the run is over."""

@@ -35,10 +35,10 @@ class Client:
         self.log = b""
         self.on_update: Callable[[RunUpdate], None] = lambda update: None
 
-    def __call__(self, data: bytes) -> None:
+    def __call__(self, data: bytes | memoryview) -> None:
         if self.is_disconnected:
             raise BrokenPipeError
-        for kind, payload in self.reader.feed(data):
+        for kind, payload in self.reader.feed(bytes(data)):
             if kind == frames.LOG:
                 self.log += frames.read_log(payload)[2]
             if kind == frames.JSON:
