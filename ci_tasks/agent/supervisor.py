@@ -6,6 +6,7 @@ job ended; what that means (passed, failed, blocked) is decided on the client.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import selectors
@@ -37,7 +38,8 @@ DRAIN_SECONDS = 1.0  # processes that outlive the script may write into the log 
 RETRY_MINUTES = 10.0  # an agent whose daemon did not answer stays so long, to remove its containers
 RETRY_SECONDS = 10.0
 REAP_SECONDS = 10.0  # for a killed process to be gone; one that a driver or a file system holds never is
-CHUNK = 1 << 16
+F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10
+PIPE = 1 << 18  # bytes that the job may be ahead: the agent wakes up once for as many, where much is written
 
 EndAndCode = Tuple[End, Optional[int]]  # how the job ended, and its exit code
 
@@ -168,7 +170,9 @@ class Supervisor:
         before, now = self.status, time.monotonic()
         queued = before.queue_seconds + (now - self.last_poll if before.waiting else 0.0)
         self.last_poll, waiting = now, tuple(self.resources.waiting)
-        self.status = replace(before, waiting=waiting, phase=self.resources.phase, queue_seconds=queued)
+        phase = self.resources.phase
+        if (waiting, phase, queued) != (before.waiting, before.phase, before.queue_seconds):
+            self.status = replace(before, waiting=waiting, phase=phase, queue_seconds=queued)
         if self.resources.gpu_ids is not None and before.gpu_ids is None:
             ids = tuple(self.resources.gpu_ids)
             self.status = replace(self.status, gpu_ids=ids, gpu_uuids=tuple(self.resources.gpu_uuids))
@@ -191,6 +195,8 @@ class Supervisor:
             start_new_session=True,
             pass_fds=self.resources.descriptors,
         )
+        assert job.stdout is not None
+        _widen(job.stdout.fileno())
         self.status = replace(self.status, group=job.pid, cgroup=own_cgroup)
         self._heartbeat()
         self.cleanup.environment.begin()
@@ -255,7 +261,7 @@ class Supervisor:
             if key.fileobj is not job.stdout:
                 self.signals.clear()
                 continue
-            chunk = os.read(key.fd, CHUNK)
+            chunk = os.read(key.fd, PIPE)
             if chunk:
                 self.log.write(chunk)
                 self.resources.read_output(chunk)
@@ -393,6 +399,13 @@ class _Job(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 has no Pop
     def __exit__(self, *_: object) -> None:
         if self.stdout is not None:
             self.stdout.close()
+
+
+def _widen(pipe: int) -> None:
+    try:
+        fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE)
+    except OSError:  # another system, or this user has no room for more
+        pass
 
 
 def _has_ended(job: _Job) -> bool:
