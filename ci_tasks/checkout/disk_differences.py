@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ci_tasks.agent.trees.file_hashes import LINK, is_same_file
 from ci_tasks.agent.trees.git import HostGit, StoreError
-from ci_tasks.agent.trees.objects import LINK, TreeEntries, TreeEntry
+from ci_tasks.agent.trees.objects import TreeEntries, TreeEntry
 from ci_tasks.agent.trees.repositories import form_of
-from ci_tasks.agent.trees.verify import is_same_file
 from ci_tasks.checkout.git import Git
 from ci_tasks.records import DiskDifference
 
@@ -45,7 +45,7 @@ def disk_differences(git: Git, tree: str, git_dir: Path) -> tuple[DiskDifference
             for _, _, size, path in listed
             if path in converted
             or not _looks_alike(disk + path, entries[path], int(size))
-            or (_rewrites(attributes.get(path, {})) and not is_same_file(disk + path, entries[path], form))
+            or (_rewrites(attributes.get(path, {})) and not is_same_file(disk + path, *entries[path], form))
         ]
         _check_out(neutral, {path: entries[path] for path in unsure})
         reasons = {

@@ -1,10 +1,11 @@
 """Workspaces that no run uses, for the next runs: there only the files that differ are written.
 
-A file stays if the new tree has it as the one before had it, the job has not touched it, and but for its bytes it is as
-a new one: mode, owner, group, one link, no extended attributes. Whatever else is there (each `.git` too, with its
-settings, hooks and index) is removed before git is started. What proves the tree is the hash of every file afterwards,
-as always; where it is another, or anything fails, the workspace is removed, and a fresh one made. So whatever a job, or
-another process of the account, makes of an idle workspace or of a note decides only how much is written.
+A file stays if the new tree has it as the one before had it, the job has not touched it, and it is as a new one: its
+bytes, mode, owner, group, one link, no extended attributes. Whatever else is there (each `.git` too, with its settings,
+hooks and index) is removed before git is started, and what is missing then is written. What proves the tree is the hash
+of every file afterwards, as always. A file that is another one then is written anew; where that does not help, or
+anything fails, the workspace is removed, and a fresh one made. So whatever a job, or another process of the account,
+makes of an idle workspace or of a note decides only how much is written.
 
 A run gets a workspace, and gives it back, by one rename: no two runs have the same one.
 """
@@ -20,15 +21,16 @@ import struct
 import tempfile
 import time
 from contextlib import suppress
-from typing import Collection, Dict, List, Mapping, Optional, Tuple
+from typing import Collection, FrozenSet, List, Mapping, Optional, Tuple
 
 from ..directories import mounted_below, remove_own
 from ..files import read_file, replace_file
 from ..quick_dataclass import dataclass
 from ..records import CheckoutPart
+from .file_hashes import HASHES, LINK, NewFile, index_entry
 from .git import HostGit, StoreError
-from .objects import HASHES, LINK, SUBMODULE, TreeEntries, TreeEntry
-from .repositories import form_of
+from .objects import SUBMODULE, ObjectReader, TreeEntries, TreeEntry
+from .verify import check_directory, parents_of, raise_if_different, without_converted
 
 _MAX_IDLE = 8
 _MAX_NOTE = 1 << 26  # bytes
@@ -38,10 +40,11 @@ _PROC = "/proc"
 _REMOVED = "removed-"
 _SELINUX = "security.selinux"  # containers give files another label
 _CONVERTING = ("eol", "ident", "working-tree-encoding")  # attributes with which a file is not its blob, byte for byte
+_CONVERTING_WORDS = re.compile("|".join(_CONVERTING).encode("ascii"))
 _NOT_CONVERTING = (b"unspecified", b"unset", b"lf")
-_INDEX_NUMBERS = struct.Struct(">10L")
-_LOW = 0xFFFFFFFF  # what of a number an index keeps
-_AGE = 2.0  # seconds; git reads files again that are not older than its index, and some file systems count in seconds
+_AGE_NS = 2 * 10**9  # git reads files again that are not older than its index, and some file systems count in seconds
+
+NoteLines = FrozenSet[bytes]  # mode, id and path of each file, link and submodule of a workspace
 
 
 class NotReusable(StoreError):
@@ -57,13 +60,13 @@ class IdleWorkspaces:
     key: str
     note: str
 
-    def take(self, workspace: str) -> Optional[TreeEntries]:
+    def take(self, workspace: str) -> Optional[NoteLines]:
         """Make the newest one `workspace`. Returns what it was checked out as, None where there is none."""
         for name in reversed(self._oldest_first(self.key + "-")):
             with suppress(OSError, ValueError):  # another run has taken it
                 if _is_plain(os.path.join(self.path, name)):
                     os.rename(os.path.join(self.path, name), workspace)
-                    return _read_note(os.path.join(workspace, _NOTE))[2]
+                    return frozenset(_read_note(os.path.join(workspace, _NOTE))[2])
         return None
 
     def write_note(self, listings: Mapping[str, TreeEntries]) -> None:
@@ -71,9 +74,7 @@ class IdleWorkspaces:
         lines = [os.fsencode(self.path), self.key.encode("ascii")]
         for part, entries in listings.items():
             above = _prefix(part)
-            lines += [
-                b"%o %s %s%s" % (mode, name.encode("ascii"), above, path) for path, (mode, name) in entries.items()
-            ]
+            lines += [_note_line(above + path, entry) for path, entry in entries.items()]
         replace_file(self.note, b"\0".join(lines))
 
     def prune(self, unused_since: float) -> bool:
@@ -123,20 +124,24 @@ def release(workspace: str, note: str) -> None:
         raise NotReusable("a file system is mounted in it, or it is no directory any more")
     if _is_used(os.path.realpath(workspace)):
         raise NotReusable("a process uses it")
-    path, key, entries = _read_note(note)
-    remove_others(os.fsencode(workspace), entries, os.lstat(note).st_mtime_ns)
+    path, key, lines = _read_note(note)
+    fields = (line.split(b" ", 2) for line in lines)
+    modes = {name: int(mode, 8) for mode, _, name in fields}
+    remove_others(os.fsencode(workspace), modes, made=os.lstat(note).st_mtime_ns)
     os.mkdir(os.path.dirname(os.path.join(workspace, _NOTE)))
     os.rename(note, os.path.join(workspace, _NOTE))
     IdleWorkspaces(path, key, note)._add(workspace)
 
 
-def _read_note(note: str) -> Tuple[str, str, TreeEntries]:
+def _note_line(path: bytes, entry: TreeEntry) -> bytes:
+    return b"%o %s %s" % (entry[0], entry[1].encode("ascii"), path)
+
+
+def _read_note(note: str) -> Tuple[str, str, List[bytes]]:
     path, key, *lines = read_file(note, _MAX_NOTE).split(b"\0")
     if not _KEY.fullmatch(os.fsdecode(key)):
         raise ValueError("%r is no key" % key)
-    fields = (line.split(b" ", 2) for line in lines)
-    entries = {name: TreeEntry(int(mode, 8), object_id.decode("ascii")) for mode, object_id, name in fields}
-    return os.fsdecode(path), os.fsdecode(key), entries
+    return os.fsdecode(path), os.fsdecode(key), lines
 
 
 def _is_plain(path: str) -> bool:
@@ -169,57 +174,88 @@ def _mtime(path: str) -> float:
         return 0.0
 
 
-def keep_same_files(git: HostGit, part: CheckoutPart, entries: TreeEntries, before: TreeEntries) -> Collection[bytes]:
-    """Leave in git's work tree only files that seem to be as a checkout of the part makes them, with an index that has
-    them. `before`: what the workspace was checked out as. Returns the files that a checkout converts; none is left.
-    Raises StoreError, OSError."""
-    above = _prefix(part.path)
-    same = {path: entry for path, entry in entries.items() if before.get(above + path) == entry}
-    converted = _converted(git, part.tree, entries)
+def update_files(
+    git: HostGit, reader: ObjectReader, part: CheckoutPart, entries: TreeEntries, before: NoteLines
+) -> None:
+    """Bring git's work tree to `entries`, those of the part, and give it an index that has them. `before`: what the
+    workspace was checked out as. Raises StoreError where a file is another one in the end, and OSError."""
+    top, above = os.fsencode(git.directory), _prefix(part.path)
+    converted = _converted(git, reader, part.tree, entries)
+    same = {
+        path: entry.mode
+        for path, entry in entries.items()
+        if _note_line(above + path, entry) in before and path not in converted
+    }
+    kept = remove_others(top, same, keep=b".git")
+    _write_files(git, {path: entry for path, entry in entries.items() if path not in kept}, reader.form)
+    checked = check_directory(top, entries, reader.form, kept, _new_file(top))
+    if changed := {path: entries[path] for path in checked.differing if path in kept}:
+        for path in changed:
+            _remove(os.path.join(top, path))
+        _write_files(git, changed, reader.form)
+        checked = check_directory(top, entries, reader.form)
+    raise_if_different(git, part.tree, without_converted(git, entries, reader, checked.differing, converted))
     for path in converted:
-        same.pop(path, None)
-    kept = remove_others(os.fsencode(git.directory), same, keep=b".git")
-    with open(os.path.join(git.env["GIT_DIR"], "index"), "wb") as out:
-        out.write(_index({path: (entries[path], info) for path, info in kept.items()}, form_of(part.tree)))
-    return converted
+        checked.unchanged[path] = index_entry(path, *entries[path], os.lstat(os.path.join(top, path)))
+    for path, entry in entries.items():
+        if entry.mode == SUBMODULE:
+            checked.unchanged[path] = index_entry(path, *entry, None)
+    _write_index(git, checked.unchanged, reader.form)
+    head = os.path.join(git.env["GIT_DIR"], "HEAD")
+    os.unlink(head)
+    with open(head, "wb") as out:  # with the permissions of a file that git makes
+        out.write(part.commit.encode("ascii") + b"\n")
 
 
-def _converted(git: HostGit, tree: str, paths: Collection[bytes]) -> Collection[bytes]:
-    if not any(path.rpartition(b"/")[2] == b".gitattributes" for path in paths):
+def _converted(git: HostGit, reader: ObjectReader, tree: str, entries: TreeEntries) -> Collection[bytes]:
+    """The files of the tree that a checkout converts."""
+    attributes = (entry.id for path, entry in entries.items() if _is_attributes(path) and entry.mode != LINK)
+    if not any(_CONVERTING_WORDS.search(reader.read("blob", name)) for name in attributes):
         return ()
     git.run("read-tree", tree)
-    output = git.run("check-attr", "-z", "--cached", "--stdin", *_CONVERTING, input=b"\0".join(paths))
+    output = git.run("check-attr", "-z", "--cached", "--stdin", *_CONVERTING, input=b"\0".join(entries))
     fields = output.split(b"\0")
     return {fields[at] for at in range(0, len(fields) - 2, 3) if fields[at + 2] not in _NOT_CONVERTING}
 
 
-def _index(files: Mapping[bytes, Tuple[TreeEntry, os.stat_result]], form: str) -> bytes:
-    """An index of git's (gitformat-index, version 2) in which these files are unchanged since they were checked out."""
-    parts = [b"DIRC" + struct.pack(">LL", 2, len(files))]
-    for path, (entry, info) in sorted(files.items()):
-        changed, changed_ns = divmod(info.st_ctime_ns, 10**9)
-        written, written_ns = divmod(info.st_mtime_ns, 10**9)
-        device, inode, size = info.st_dev & _LOW, info.st_ino & _LOW, info.st_size & _LOW
-        times = changed & _LOW, changed_ns, written & _LOW, written_ns
-        numbers = _INDEX_NUMBERS.pack(*times, device, inode, entry.mode, info.st_uid, info.st_gid, size)
-        line = b"".join((numbers, bytes.fromhex(entry.id), min(len(path), 0xFFF).to_bytes(2, "big"), path))
-        parts.append(line + bytes(8 - len(line) % 8))
-    content = b"".join(parts)
-    return content + HASHES[form](content).digest()
+def _is_attributes(path: bytes) -> bool:
+    return path.endswith(b".gitattributes") and path.rpartition(b"/")[2] == b".gitattributes"
+
+
+def _write_files(git: HostGit, entries: TreeEntries, form: str) -> None:
+    """As a checkout does. What is in their place is removed already."""
+    for path, entry in entries.items():
+        if entry.mode == SUBMODULE:
+            os.makedirs(os.path.join(os.fsencode(git.directory), path))
+    files = {path: entry for path, entry in entries.items() if entry.mode != SUBMODULE}
+    # For the others git reads these from the work tree.
+    attributes = {path: files.pop(path) for path in list(files) if _is_attributes(path)}
+    for group in (attributes, files):
+        if group:
+            _write_index(git, {path: index_entry(path, *entry, None) for path, entry in group.items()}, form)
+            git.run("checkout-index", "--all", "--quiet")
+
+
+def _write_index(git: HostGit, index: Mapping[bytes, bytes], form: str) -> None:
+    """By the entry of each path."""
+    header = b"DIRC" + struct.pack(">LL", 2, len(index))
+    content = b"".join([header, *(index[path] for path in sorted(index))])
+    with open(os.path.join(git.env["GIT_DIR"], "index"), "wb") as out:
+        out.write(content + HASHES[form](content).digest())
 
 
 def remove_others(
-    top: bytes, entries: TreeEntries, made: Optional[int] = None, keep: bytes = b""
-) -> Dict[bytes, os.stat_result]:
-    """Remove from the directory `top` all but `keep` and those files and links of `entries` that are as new ones but
-    for their bytes, and have not changed since `made`, in ns. Returns these. Raises NotReusable, OSError."""
+    top: bytes, modes: Mapping[bytes, int], made: Optional[int] = None, keep: bytes = b""
+) -> Collection[bytes]:
+    """Remove from the directory `top` all but `keep`, directories that are as new ones, and files and links that are in
+    `modes`. `made`: those that have changed since then, in ns, are removed, too. Returns the files and links that stay.
+    Raises NotReusable, OSError."""
     new = _new_directory(os.path.dirname(top))
-    now = time.time() - _AGE
-    if not _ordinary(top, stat.S_IFDIR, new, now):
+    if not _is_like(top, new):
         raise NotReusable("%s is not as a new directory" % os.fsdecode(top))
-    modes = {path: entry.mode for path, entry in entries.items() if entry.mode != SUBMODULE}
-    modes.update(dict.fromkeys(_parents(modes), stat.S_IFDIR))
-    kept = {}
+    files = {path for path, mode in modes.items() if mode != SUBMODULE}
+    parents = parents_of(files)
+    kept = set()
     unread = [b""]
     while unread:
         above = unread.pop()
@@ -227,29 +263,28 @@ def remove_others(
             found = list(listing)
         for item in found:
             path = above + item.name
-            if path == keep:
-                continue
-            mode = modes.get(path)
-            info = mode and _ordinary(item.path, mode, new, now, made)
-            if not info:
-                problem = remove_own(os.fsdecode(item.path))
-                if problem:
-                    raise NotReusable(problem)
-            elif mode == stat.S_IFDIR:
+            if path in files and _has_type(item, modes[path]) and (made is None or _is_unchanged(item, made)):
+                kept.add(path)
+            elif path in parents and item.is_dir(follow_symlinks=False) and _is_like(item.path, new):
                 unread.append(path + b"/")
-            else:
-                kept[path] = info
+            elif path != keep:
+                _remove(item.path)
     return kept
 
 
-def _parents(files: Collection[bytes]) -> Collection[bytes]:
-    parents = set()
-    for path in files:
-        above = path.rpartition(b"/")[0]
-        while above and above not in parents:
-            parents.add(above)
-            above = above.rpartition(b"/")[0]
-    return parents
+def _has_type(item: "os.DirEntry[bytes]", mode: int) -> bool:
+    return item.is_symlink() if mode == LINK else item.is_file(follow_symlinks=False)
+
+
+def _is_unchanged(item: "os.DirEntry[bytes]", since: int) -> bool:
+    """Its content, mode, owner, links and attributes: no process can set this time."""
+    return item.stat(follow_symlinks=False).st_ctime_ns <= since
+
+
+def _remove(path: bytes) -> None:
+    problem = remove_own(os.fsdecode(path))
+    if problem:
+        raise NotReusable(problem)
 
 
 def _new_directory(above: bytes) -> os.stat_result:
@@ -262,27 +297,21 @@ def _new_directory(above: bytes) -> os.stat_result:
         shutil.rmtree(parent)
 
 
-def _ordinary(
-    path: bytes, git_mode: int, new: os.stat_result, now: float, made: Optional[int] = None
-) -> Optional[os.stat_result]:
-    """The state of a directory, file or link if a new one of this mode would be the same but for its bytes and times.
-    It gets the time `now`, which an immutable one does not take."""
+def _new_file(top: bytes) -> NewFile:
+    new = _new_directory(os.path.dirname(top))
+    return NewFile(new.st_uid, new.st_gid, new.st_dev, stat.S_IMODE(new.st_mode), time.time_ns() - _AGE_NS)
+
+
+def _is_like(path: bytes, new: os.stat_result) -> bool:
+    """Whether a directory is as a new one but for its times. It gets the present one, which an immutable one does not
+    take."""
     info = os.lstat(path)
-    if (info.st_uid, info.st_gid, info.st_dev) != (new.st_uid, new.st_gid, new.st_dev):
-        return None
-    if git_mode == stat.S_IFDIR:
-        ordinary = info.st_mode == new.st_mode
-    elif info.st_nlink != 1 or (made is not None and info.st_ctime_ns > made):
-        return None
-    elif git_mode == LINK:
-        ordinary = stat.S_ISLNK(info.st_mode)
-    else:
-        permissions = stat.S_IMODE(new.st_mode) & (0o777 if git_mode & 0o100 else 0o666)
-        ordinary = info.st_mode == stat.S_IFREG | permissions
+    if (info.st_uid, info.st_gid, info.st_dev, info.st_mode) != (new.st_uid, new.st_gid, new.st_dev, new.st_mode):
+        return False
     try:
-        if not ordinary or any(name != _SELINUX for name in os.listxattr(path, follow_symlinks=False)):
-            return None
-        os.utime(path, (now, now), follow_symlinks=False)
+        if any(name != _SELINUX for name in os.listxattr(path, follow_symlinks=False)):
+            return False
+        os.utime(path)
     except (OSError, AttributeError):  # another system than Linux
-        return None
-    return os.lstat(path)
+        return False
+    return True

@@ -8,48 +8,69 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-from typing import Collection, Dict, List, Optional, Sequence, Set
+from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from .file_hashes import LINK, NewFile, has_mode, index_entries
 from .git import HostGit, MissingBase
-from .objects import HASHES, LINK, SUBMODULE, ObjectReader, TreeEntries, TreeEntry, object_id
+from .objects import SUBMODULE, ObjectReader, TreeEntries, TreeEntry
 
-_CHUNK = 1 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # what was a file may have become a link, or a pipe
 _MAX_SHOWN = 5
 _IDENT = re.compile(rb"\$Id(?::[^$\n]?[^ $\n]* ?)?\$")
 _LONE_LF = re.compile(rb"(?<!\r)\n")
 
 
-def verify_checkout(
-    git: HostGit,
-    tree: str,
-    entries: TreeEntries,
-    reader: ObjectReader,
-    converted: Optional[Collection[bytes]] = None,
-) -> None:
+def verify_checkout(git: HostGit, tree: str, entries: TreeEntries, reader: ObjectReader) -> None:
     """Raises MissingBase, with the first names, unless git's work tree is `entries`, those of `tree`, with empty
-    submodules. `converted`: the only files that may be converted."""
-    differing = differing_files(git, entries, reader, converted)
+    submodules."""
+    raise_if_different(git, tree, differing_files(git, entries, reader))
+
+
+def raise_if_different(git: HostGit, tree: str, differing: Sequence[bytes]) -> None:
     if differing:
         more = " and %d more" % (len(differing) - _MAX_SHOWN) if len(differing) > _MAX_SHOWN else ""
         shown = ", ".join(repr(os.fsdecode(path)) for path in differing[:_MAX_SHOWN])
         raise MissingBase("%s is not the tree %s: %s%s" % (git.directory, tree, shown, more))
 
 
-def differing_files(
-    git: HostGit, entries: TreeEntries, reader: ObjectReader, converted: Optional[Collection[bytes]] = None
-) -> List[bytes]:
-    """Paths of git's work tree that are not what a checkout makes of `entries`, or that are too many. `converted`: the
-    only files that may be converted."""
-    may = entries if converted is None else {path: entries[path] for path in converted}
-    return _unconverted(git, may, reader, different_files(os.fsencode(git.directory), entries, reader.form))
+def differing_files(git: HostGit, entries: TreeEntries, reader: ObjectReader) -> List[bytes]:
+    """Paths of git's work tree that are not what a checkout makes of `entries`, or that are too many."""
+    differing = different_files(os.fsencode(git.directory), entries, reader.form)
+    return without_converted(git, entries, reader, differing, entries)
 
 
 def different_files(directory: bytes, entries: TreeEntries, form: str) -> List[bytes]:
     """Paths below `directory` that are not as in `entries`, or not there, or too many; `.git` does not count."""
-    parents = _parents(entries)
-    missing, extra = set(entries), []
+    return check_directory(directory, entries, form).differing
+
+
+class CheckedDirectory(NamedTuple):
+    """The paths that are not as they should be, and of each file and link that is, its entry in an index of git's."""
+
+    differing: List[bytes]
+    unchanged: Dict[bytes, bytes]
+
+
+def check_directory(
+    directory: bytes,
+    entries: TreeEntries,
+    form: str,
+    were_there: Collection[bytes] = (),
+    new: Optional[NewFile] = None,
+) -> CheckedDirectory:
+    """Hash every file and link below `directory`. Those that `were_there` have to be as a `new` one, too."""
+    files = [(path, mode, name, path in were_there) for path, (mode, name) in entries.items() if mode != SUBMODULE]
+    found = index_entries(os.path.join(directory, b""), files, form, new)
+    unchanged = {file[0]: entry for file, entry in zip(files, found) if entry is not None}  # noqa: B905 # Python 3.8
+    present, extra = _names(directory, entries)
+    same = {path for path in present if path in unchanged or entries[path].mode == SUBMODULE}
+    return CheckedDirectory(sorted([*extra, *(entries.keys() - same)]), unchanged)
+
+
+def _names(directory: bytes, entries: TreeEntries) -> Tuple[List[bytes], List[bytes]]:
+    """Which of `entries` are there, submodules without files; and what is too many. No link is followed."""
+    parents = parents_of(entries)
+    present, extra = [], []
     unread = [b""]
     while unread:
         above = unread.pop()
@@ -57,30 +78,18 @@ def different_files(directory: bytes, entries: TreeEntries, form: str) -> List[b
             for found in listing:
                 path = above + found.name
                 entry = entries.get(path)
-                if entry is not None and is_same_file(found.path, entry, form):
-                    missing.discard(path)
+                if entry is not None:
+                    if entry.mode != SUBMODULE or _is_empty_directory(found):
+                        present.append(path)
                 elif path in parents and found.is_dir(follow_symlinks=False):
                     unread.append(path + b"/")
-                elif entry is None and path != b".git":
+                elif path != b".git":
                     extra.append(path)
-    return sorted([*missing, *extra])
+    return present, extra
 
 
-def is_same_file(path: bytes, entry: TreeEntry, form: str) -> bool:
-    """Whether a file or link is `entry` byte for byte; for a submodule, a directory without files."""
-    try:
-        if entry.mode == SUBMODULE:
-            return not os.path.islink(path) and os.path.isdir(path) and _has_no_files(path)
-        if entry.mode == LINK:
-            return object_id("blob", os.readlink(path), form) == entry.id
-        handle = os.open(path, _READ)
-    except OSError:
-        return False
-    try:
-        info = os.fstat(handle)
-        return _has_mode(info, entry) and _file_id(handle, info.st_size, form) == entry.id
-    finally:
-        os.close(handle)
+def _is_empty_directory(found: "os.DirEntry[bytes]") -> bool:
+    return found.is_dir(follow_symlinks=False) and _has_no_files(found.path)
 
 
 def _has_no_files(path: bytes) -> bool:
@@ -99,7 +108,7 @@ def _content(path: bytes, entry: TreeEntry) -> Optional[bytes]:
     except OSError:
         return None
     try:
-        if _has_mode(os.fstat(handle), entry):
+        if has_mode(os.fstat(handle), entry.mode):
             with open(handle, "rb", closefd=False) as source:
                 return source.read()
     finally:
@@ -107,26 +116,10 @@ def _content(path: bytes, entry: TreeEntry) -> Optional[bytes]:
     return None
 
 
-def _has_mode(info: os.stat_result, entry: TreeEntry) -> bool:
-    return stat.S_ISREG(info.st_mode) and bool(info.st_mode & stat.S_IXUSR) == entry.is_executable
-
-
-def _file_id(handle: int, size: int, form: str) -> str:
-    """Of a file that had this size; one that has another by now has an id that no object has."""
-    digest = HASHES[form](b"blob %d\0" % size)
-    left = size + 1  # one byte more than there should be
-    while True:
-        asked = min(left, _CHUNK)
-        chunk = os.read(handle, asked)
-        digest.update(chunk)
-        left -= len(chunk)
-        if not chunk or (left == 1 and len(chunk) < asked):  # a file gives less than asked only at its end
-            return digest.hexdigest()
-
-
-def _parents(entries: TreeEntries) -> Set[bytes]:
+def parents_of(paths: Iterable[bytes]) -> Set[bytes]:
+    """The directories that the paths are in."""
     parents: Set[bytes] = set()
-    for path in entries:
+    for path in paths:
         above = path.rpartition(b"/")[0]
         while above and above not in parents:
             parents.add(above)
@@ -134,9 +127,12 @@ def _parents(entries: TreeEntries) -> Set[bytes]:
     return parents
 
 
-def _unconverted(git: HostGit, entries: TreeEntries, reader: ObjectReader, differing: List[bytes]) -> List[bytes]:
-    """Those of `differing` that are not what a checkout makes of their blob either."""
-    files = [path for path in differing if path in entries and entries[path].mode not in (LINK, SUBMODULE)]
+def without_converted(
+    git: HostGit, entries: TreeEntries, reader: ObjectReader, differing: Sequence[bytes], may: Collection[bytes]
+) -> List[bytes]:
+    """Those of `differing` that are not what a checkout makes of their blob either. `may`: only these are converted."""
+    files = [path for path in differing if path in may and path in entries]
+    files = [path for path in files if entries[path].mode not in (LINK, SUBMODULE)]
     encodings = _encodings(git, files)
     converted = set()
     for path in files:

@@ -18,7 +18,7 @@ from ..directories import remove_own
 from ..files import replace_file
 from ..records import CheckoutPart
 from .git import DiskFull, HostGit, MissingBase, StoreError
-from .idle_workspaces import IdleWorkspaces, NotReusable, keep_same_files
+from .idle_workspaces import IdleWorkspaces, NoteLines, NotReusable, update_files
 from .objects import SUBMODULE, TreeEntries, TreeEntry, object_reader, read_tree
 from .repositories import ID, form_of, make_repository
 from .verify import verify_checkout
@@ -91,7 +91,7 @@ def _remove_own(path: str) -> None:
 
 
 def _check_out_parts(
-    packs: str, outer_first: Sequence[CheckoutPart], workspace: str, form: str, before: Optional[TreeEntries] = None
+    packs: str, outer_first: Sequence[CheckoutPart], workspace: str, form: str, before: Optional[NoteLines] = None
 ) -> Dict[str, TreeEntries]:
     """The entries of each part, which is verified. `before`: what the workspace was checked out as already."""
     os.makedirs(workspace, exist_ok=before is not None)
@@ -133,7 +133,7 @@ def inside_of(part: CheckoutPart, above: str) -> str:
 
 
 def _check_out_part(
-    packs: str, part: CheckoutPart, directory: str, form: str, before: Optional[TreeEntries]
+    packs: str, part: CheckoutPart, directory: str, form: str, before: Optional[NoteLines]
 ) -> TreeEntries:
     git_dir = os.path.join(directory, ".git")
     make_repository(git_dir, form, bare=False)
@@ -142,20 +142,21 @@ def _check_out_part(
     return check_out_tree(HostGit(git_dir, directory), part, before)
 
 
-def check_out_tree(git: HostGit, part: CheckoutPart, before: Optional[TreeEntries] = None) -> TreeEntries:
+def check_out_tree(git: HostGit, part: CheckoutPart, before: Optional[NoteLines] = None) -> TreeEntries:
     """Check the part's commit out into git's work tree, which is empty, or of a workspace that was checked out as
     `before`, and verify it. Raises MissingBase for objects that are missing or damaged, DiskFull, StoreError."""
-    with object_reader(git, form_of(part.tree)) as reader:
+    with object_reader(git, form_of(part.tree)) as reader, nullcontext() if before is None else _verifying_packs(git):
         entries = read_tree(reader, part.commit, part.tree)
-        converted = None if before is None else keep_same_files(git, part, entries, before)
         try:
+            if before is not None:
+                update_files(git, reader, part, entries, before)
+                return entries
             git.run("checkout", "--quiet", "--force", "--detach", part.commit)
         except DiskFull:
             raise
         except StoreError as error:  # whatever git calls it: the tree is sound, so it is a file's content
             raise MissingBase(str(error)) from None
-        with nullcontext() if before is None else _verifying_packs(git):
-            verify_checkout(git, part.tree, entries, reader, converted)
+        verify_checkout(git, part.tree, entries, reader)
     return entries
 
 

@@ -141,6 +141,22 @@ def test_only_what_changed_is_written(host: Host) -> None:
     assert host.idle == []
 
 
+def test_every_file_has_the_time_of_a_new_one(host: Host) -> None:
+    """For what compares times, such as make with a directory of its own elsewhere."""
+    began = time.time() - 5
+    first = host.start(host.send())
+    for path in (first / "a", first / "deep/er/c", first / "link"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    host.end(first)
+    for path in (idle := host.pool / host.idle[0]).rglob("*"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    assert (idle / "b").stat().st_mtime == 1
+    second = host.start(host.send())
+    files = [path for path in second.rglob("*") if ".git" not in path.parts and not path.is_dir()]
+    assert len(files) == len(FILES) + 1
+    assert [path for path in files if not began < path.lstat().st_mtime < time.time() + 1] == []
+
+
 def _resting(path: Path, change: Callable[[], object]) -> None:
     """With the times that it had."""
     info = path.stat()

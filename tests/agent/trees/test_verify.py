@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.trees import verify as verify_module
+from ci_tasks.agent.trees import file_hashes
+from ci_tasks.agent.trees.file_hashes import is_same_file
 from ci_tasks.agent.trees.git import HostGit, MissingBase, StoreError
 from ci_tasks.agent.trees.objects import TreeEntries, TreeEntry, object_id, object_reader, read_tree
-from ci_tasks.agent.trees.verify import different_files, is_checkout_of, is_same_file, verify_checkout
+from ci_tasks.agent.trees.verify import different_files, is_checkout_of, verify_checkout
 
 
 def git(directory: Path, *args: str, input: bytes | None = None) -> bytes:
@@ -158,26 +159,26 @@ def test_every_difference_is_seen(repo: Path, change: Callable[[Path], object], 
 def test_a_file_that_is_read_in_pieces_is_hashed_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(verify_module, "_CHUNK", 4)
+    monkeypatch.setattr(file_hashes, "_CHUNK", 4)
     content = b"0123456789"[:size]
     file, entry = tmp_path / "file", TreeEntry(0o100644, object_id("blob", content, "sha1"))
     for there in (content, content + b"x", content[:-1] + b"x"):
         file.write_bytes(there)
-        assert is_same_file(os.fsencode(file), entry, "sha1") is (there == content)
+        assert is_same_file(os.fsencode(file), *entry, "sha1") is (there == content)
 
 
 @pytest.mark.parametrize(("size", "read"), [(0, b"x"), (3, b"0123"), (4, b"01234567"), (6, b"012"), (4, b"")])
 def test_a_file_that_changes_while_it_is_read_is_not_what_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, read: bytes
 ) -> None:
-    monkeypatch.setattr(verify_module, "_CHUNK", 4)
+    monkeypatch.setattr(file_hashes, "_CHUNK", 4)
     entry = TreeEntry(0o100644, object_id("blob", b"01234567"[:size], "sha1"))
     file = tmp_path / "file"
     file.write_bytes(b"01234567"[:size])
     before = os.stat(file)
     file.write_bytes(read)
     monkeypatch.setattr(os, "fstat", lambda handle: before)
-    assert not is_same_file(os.fsencode(file), entry, "sha1")
+    assert not is_same_file(os.fsencode(file), *entry, "sha1")
 
 
 def test_the_directory_of_a_submodule_is_empty(repo: Path) -> None:
@@ -285,3 +286,32 @@ def test_an_object_under_anothers_name_is_missing(repo: Path, kind: str) -> None
 def test_a_reader_whose_git_ended_calls_everything_missing(repo: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingBase), object_reader(HostGit(str(tmp_path / "no repository")), "sha1") as reader:
         reader.read("tree", "1" * 40)
+
+
+# Several processes
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for every two files."""
+    monkeypatch.setattr(file_hashes, "_FILES_PER_PROCESS", 2)
+    monkeypatch.setattr(file_hashes, "_cores", lambda: 3)
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(("change", "names"), DIFFERENCES)
+def test_every_difference_is_seen_by_any_of_several_processes(
+    repo: Path, change: Callable[[Path], object], names: list[bytes]
+) -> None:
+    change(repo)
+    assert different(repo) == names
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("program", ["false", "true", "no such program"])
+def test_what_a_process_does_not_do_is_done_here(repo: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setattr("sys.executable", shutil.which(program) or program)
+    assert different(repo) == []
+    (repo / "run").write_text("x\n")
+    (repo / "a").write_text("x\n")
+    assert different(repo) == [b"a", b"run"]
