@@ -7,8 +7,12 @@ only lines that it finds are given out, and the lines after them for as long as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
+from ci_tasks.results.word_search import search
+
+LineCallback = Callable[[int, bytes, bytes], bool]
 BLOCK = 1 << 18
 LONGEST = 1 << 16  # bytes of a line that are looked at
 _TAIL = 30  # lines
@@ -59,35 +63,46 @@ class LogScanner:
         self._uninformative: set[bytes] = set()
         self.tail: list[tuple[int, bytes]] = []
 
-    def read(self, pieces: Iterable[bytes], callback: Callable[[int, bytes, bytes], bool], block: int = BLOCK) -> None:
+    def read(self, pieces: Iterable[bytes], callback: LineCallback, block: int = BLOCK) -> None:
         """Call `callback` with (1-based number, line, what stood before it) of each line that has one of the words, and
         of each after it while it needs the next line. It returns whether the line was informative."""
-        uninformative, number, earlier = self._uninformative, 1, b""
+        number, earlier = 1, b""
+        with closing(search(blocks(pieces, block), self._words)) as searched:
+            for text, begins, newlines in searched:
+                self._give_out(text, iter(begins), number, earlier, callback)
+                number += newlines + (not text.endswith(b"\n"))
+                self._keep_tail(text, number)
+                earlier = (earlier + text[-_BEFORE:])[-_BEFORE:]
+
+    def _give_out(
+        self,
+        text: bytes,
+        words: Iterator[int],
+        number: int,
+        earlier: bytes,
+        callback: Callable[[int, bytes, bytes], bool],
+    ) -> None:
+        """The lines of one block: `words` is where they begin in it, `number` that of its first line."""
+        uninformative, at, end, counted = self._uninformative, 0, len(text), 0
         eager = self._needs_next_line()
-        for text in blocks(pieces, block):
-            at, end, counted = 0, len(text), 0
-            hits = self._words.finditer(text)
-            while at < end:
-                start = at if eager else _next_line(text, hits, at)
-                if start < 0:
-                    break
-                stop = text.find(b"\n", start)
-                stop = end if stop < 0 else stop
-                line = text[start:stop]
-                at = stop + 1
-                shape = b"" if eager else line.translate(None, _VARYING)
-                if not eager and shape in uninformative:
-                    continue
-                number += text.count(b"\n", counted, start)
-                counted = start
-                is_informative = callback(number, line, _before(earlier, text, start))
-                is_small = len(shape) <= _LONGEST_UNINFORMATIVE and len(uninformative) < _MAX_UNINFORMATIVE
-                if not is_informative and not eager and is_small:
-                    uninformative.add(shape)
-                eager = self._needs_next_line()
-            number += text.count(b"\n", counted) + (not text.endswith(b"\n"))
-            self._keep_tail(text, number)
-            earlier = (earlier + text[-_BEFORE:])[-_BEFORE:]
+        while at < end:
+            start = at if eager else _next_line(text, words, at)
+            if start < 0:
+                break
+            stop = text.find(b"\n", start)
+            stop = end if stop < 0 else stop
+            line = text[start:stop]
+            at = stop + 1
+            shape = b"" if eager else line.translate(None, _VARYING)
+            if not eager and shape in uninformative:
+                continue
+            number += text.count(b"\n", counted, start)
+            counted = start
+            is_informative = callback(number, line, _before(earlier, text, start))
+            is_small = len(shape) <= _LONGEST_UNINFORMATIVE and len(uninformative) < _MAX_UNINFORMATIVE
+            if not is_informative and not eager and is_small:
+                uninformative.add(shape)
+            eager = self._needs_next_line()
 
     def _keep_tail(self, text: bytes, after: int) -> None:
         """The last lines of what was read so far; `after` is the number of the line that follows."""
@@ -100,10 +115,9 @@ class LogScanner:
         self.tail = [*self.tail, *enumerate(last, after - len(last))][-_TAIL:]
 
 
-def _next_line(text: bytes, hits: Iterator[Any], at: int) -> int:
-    """Where the line of the next hit begins that is not before `at`; -1 where there is none."""
-    for hit in hits:
-        begin: int = hit.start()
+def _next_line(text: bytes, words: Iterator[int], at: int) -> int:
+    """Where the line of the next word begins that is not before `at`; -1 where there is none."""
+    for begin in words:
         if begin >= at:
             return text.rfind(b"\n", at, begin) + 1 or at
     return -1
