@@ -43,7 +43,9 @@ def triage(options: TriageOptions) -> int:
     ci-tasks triage failed.log --brief            for an assistant
     """
     from ci_tasks.features.ci_logs.job_log import from_file, from_url
-    from ci_tasks.features.failures.reproduction.reproduce import show_triage
+    from ci_tasks.report import brief
+    from ci_tasks.report.triage import describe
+    from ci_tasks.safe_output import terminal_width
 
     known: dict[str, Any] = {"exit_code": options.exit_code, "passed": options.passed}
     if options.url:
@@ -54,8 +56,11 @@ def triage(options: TriageOptions) -> int:
         raise UsageError("triage needs LOG, or --url URL", hint="`ci-tasks triage --help` has examples")
     if options.json:
         print_json(encode(analysis.triage, versioned=False))
-        return 0
-    return show_triage(analysis, brief=options.brief)
+    elif options.brief:
+        print(brief.triage(analysis.triage, analysis.name), end="")
+    else:
+        print("\n".join(describe(analysis.triage, terminal_width())))
+    return 0
 
 
 def hang(options: HangOptions) -> int:

@@ -15,6 +15,7 @@ _MESSAGES = {
     b"Job defined at: ": "defined_at",
     b"Job is about to start running on the runner: ": "hosted_on",
 }
+_BEGINNINGS = tuple(_MESSAGES)
 _CREATE = re.compile(rb"##\[command\]\S*docker create ")
 _PULL = re.compile(rb"##\[command\]\S*docker (?:--config \S+ )?pull (\S+)\s*\Z")
 _CONTAINER = b"Starting job container"
@@ -40,7 +41,7 @@ class SetupParser:
             self._group = b""
         elif self._group == _CONTAINER:
             self._in_container(text)
-        else:
+        elif text.startswith(_BEGINNINGS):  # a log that has no steps is read here to its end
             for start, name in _MESSAGES.items():
                 if text.startswith(start):
                     self.values.setdefault(name, printable_text(text[len(start) :]).strip())

@@ -38,6 +38,7 @@ _LEAST_NUMBERED, _MOST_PROBED = 3, 8  # lines at the beginning
 _RUNNER = b"Current runner version: '"
 _JOB_NAME = b"Complete job name: "
 _JOB_END = (b"Cleaning up orphan processes", b"##[error]The runner has received a shutdown signal")
+_OF_RUNNER = (_RUNNER, _JOB_NAME, *_JOB_END)
 _MAX_PARTS = 1000
 _FAILED = re.compile(
     rb"##\[error\](?:Process completed with exit code (?!0\.)|The operation was canceled\."
@@ -84,7 +85,10 @@ def split_lines(raw: Iterable[bytes]) -> Iterator[LogLine]:
     columns, job, step = b"", "", ""
     for number, line in enumerate(_without_numbers(raw), 1):
         line = line.rstrip(b"\r\n")
-        match = form.match(line) if form else _RAW.match(line) or _GH.match(line)
+        if form is None:  # a log that has none is asked at every line; gh's columns end with a tab
+            match = _RAW.match(line) or (_GH.match(line) if line.find(b"\t") > 0 else None)
+        else:
+            match = form.match(line)
         if match is None and number == 1:
             match = _RAW_MILLISECONDS.match(line)
         if match is None:
@@ -142,7 +146,7 @@ def jobs_in(lines: Iterable[LogLine]) -> tuple[JobInLog, ...]:
         if line.text.startswith(b"##[error]") and _FAILED.match(line.text):
             failed.add(line.job)
             parts.setdefault(line.job, _Parts()).fail()
-        if line.text.startswith((_RUNNER, _JOB_NAME, *_JOB_END)):
+        if line.text.startswith(_OF_RUNNER):
             parts.setdefault(line.job, _Parts()).feed(line)
     if several:
         counts.pop("", None)  # what stood around the log where it was copied from

@@ -1,4 +1,4 @@
-"""`triage` and `reproduce`: from a failed job's log to what failed, and whether it fails here as well."""
+"""`reproduce`: from a failed job's log to whether it fails here as well."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from ci_tasks.features.failures.reproduction.verdicts import (
 from ci_tasks.given_values import GivenValues
 from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, RunRecord
 from ci_tasks.report import table
-from ci_tasks.report.brief import triage as brief_triage
 from ci_tasks.report.triage import describe
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, origin
@@ -50,15 +49,6 @@ from ci_tasks.workflow.select import job_of, select
 if TYPE_CHECKING:
     from ci_tasks.features.failures.options import ReproduceOptions
     from ci_tasks.run.events import EventStream
-
-
-def show_triage(log: AnalysedLog, *, brief: bool) -> int:
-    """Print what failed and why."""
-    if brief:
-        print(brief_triage(log.triage, log.name), end="")
-    else:
-        print("\n".join(describe(log.triage, terminal_width())))
-    return 0
 
 
 def reproduce(
