@@ -22,8 +22,8 @@ kept = home / runtime
 kept.mkdir(exist_ok=True)
 there = {{path.name: json.loads(path.read_text()) for path in kept.iterdir()}}
 asked = words[words.index("--") + 1:] if "--" in words else []
-if words[:5] == ["ps", "--all", "--quiet", "--no-trunc", "--filter"]:
-    key, _, value = words[5].partition("=")[2].partition("=")
+if words[0] == "ps" and [word for word in words[1:-1] if word != "--all"] == ["--quiet", "--no-trunc", "--filter"]:
+    key, _, value = words[-1].partition("=")[2].partition("=")
     has = {{name for name, labels in there.items() if key in labels and value in ("", labels[key])}}
     print("\\n".join("id-" + name for name in there if name in has))
 elif words[:3] == ["inspect", "--type", "container"]:

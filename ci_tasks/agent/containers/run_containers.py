@@ -145,16 +145,19 @@ class RunContainers:
     def stop(self) -> None:
         """Stop those that run. Their files stay, for their logs."""
         self._set_deadline()
-        for client, containers in _by_client(container for container in self._find() if container.running):
-            client.run("stop", "-t", GRACE, "--", *containers)
+        for runtime in self._names():
+            client = self._clients[runtime]
+            running = client.run("ps", "--quiet", "--no-trunc", "--filter", self._label).out.split()
+            if running:
+                client.run("stop", "-t", GRACE, "--", *running)
 
-    def remove(self) -> List[str]:
-        """Remove all. Returns what is left and why."""
+    def remove(self, known: Sequence[RunContainer] = ()) -> List[str]:
+        """Remove all. Returns what is left and why. Where these are `known`, they are not inspected once more."""
         self._set_deadline()
         left: List[str] = []
         attempts = 0
         while attempts < ATTEMPTS:
-            containers = list(self._find())
+            containers = list(self._find(known))
             results = [client.run("rm", "--force", "--volumes", "--", *ids) for client, ids in _by_client(containers)]
             problem = next((result.problem for result in results if result.code != 0), "")
             left = [_LEFT % (container.name, problem) for container in containers if problem]
@@ -179,21 +182,29 @@ class RunContainers:
         for client in self._clients.values():
             client.deadline = time.monotonic() + (SHORT_TIMEOUT if is_unresponsive else TIMEOUT)
 
-    def _find(self) -> Iterator[RunContainer]:
+    def _names(self) -> Dict[str, List[str]]:
+        """The runtimes that may have containers of the run, each with the names of those that docker.json has."""
         invocations = read_invocations(self.paths)
         names = names_by_runtime(invocations or ())
         runtime = self.plan.container_runtime
         if runtime in RUNTIMES and (self.thorough or invocations is None):
             names.setdefault(runtime, [])
-        self.problems = []
-        for runtime, own in names.items():
-            yield from self._inspect(self._clients[runtime], own)
+        return names
 
-    def _inspect(self, client: DockerClient, names: List[str]) -> Iterator[RunContainer]:
+    def _find(self, known: Sequence[RunContainer] = ()) -> Iterator[RunContainer]:
+        self.problems = []
+        for runtime, own in self._names().items():
+            yield from self._inspect(self._clients[runtime], own, known)
+
+    def _inspect(self, client: DockerClient, names: List[str], known: Sequence[RunContainer]) -> Iterator[RunContainer]:
         labelled, timed_out = self._find_labelled(client)
         if not (names or labelled):
             if timed_out:
                 self.problems.append(_MAY_BE_LEFT % ("by label", "%s did not answer" % client.runtime))
+            return
+        known = [container for container in known if container.client is client]
+        if known and sorted(labelled) == sorted(container.id for container in known):
+            yield from known
             return
         result = client.run("inspect", "--type", "container", "--", *names, *labelled)
         # That a container does not exist is an answer too.
@@ -212,9 +223,12 @@ class RunContainers:
 
     def _find_labelled(self, client: DockerClient) -> Tuple[List[str], bool]:
         """Their ids, and whether there was no answer."""
-        label = "label=%s=%s" % (LABEL_DIR, self.paths.path)
-        result = client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", label)
+        result = client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", self._label)
         return result.out.split(), result.timed_out
+
+    @property
+    def _label(self) -> str:
+        return "label=%s=%s" % (LABEL_DIR, self.paths.path)
 
     def _is_own(self, container: RunContainer) -> bool:
         return container.labels.get(LABEL_DIR) == self.paths.path

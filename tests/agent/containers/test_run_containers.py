@@ -113,6 +113,21 @@ def test_the_daemon_is_the_one_that_the_job_used(run: Run, fake: Fake) -> None:
     assert fake.calls("inspect") == ["docker inspect --type container -- a [unix:///other]"]
 
 
+@pytest.mark.parametrize("came_meanwhile", [[], ["b"]])
+def test_containers_that_are_known_are_inspected_again_only_where_there_are_others(
+    run: Run, fake: Fake, came_meanwhile: list[str]
+) -> None:
+    fake.has("a", **_own(run))
+    _started(run, _entry("a"))
+    containers = run_containers.RunContainers(str(run.path))
+    known = containers.find()
+    for name in came_meanwhile:
+        fake.has(name, **_own(run))
+    assert containers.remove(known) == []
+    assert len(fake.calls("inspect")) == 1 + len(came_meanwhile)
+    assert fake.left() == []
+
+
 def test_what_could_not_be_removed_is_said_with_its_reason(run: Run, fake: Fake) -> None:
     fake.has("a", **_own(run))
     fake.be("sticky")
