@@ -1,4 +1,4 @@
-"""Which checkout is meant, and what its workflow says."""
+"""A checkout, and what its workflow says."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.git import Git
 from ci_tasks.errors import CheckoutError, UnknownName, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
+from ci_tasks.run.find_checkout import REPO_ENV, SAMPLE, find_checkout, usual_workflows
 from ci_tasks.workflow.naming import label_of
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from ci_tasks.workflow.context import EventContext
     from ci_tasks.workflow.model import Workflow
     from ci_tasks.workflow.suite import Suite
-
-REPO_ENV = "CI_TASKS_REPO"
-SAMPLE = "examples/tiny-slime"
 
 
 @dataclass(frozen=True)
@@ -114,42 +112,6 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
     )
 
 
-def find_checkout(repo: str | None) -> tuple[Path, str]:
-    """The directory that is meant, and how it was found. Raises CheckoutError."""
-    if repo:
-        return _directory(repo, "--repo"), "--repo"
-    if named := os.environ.get(REPO_ENV):
-        return _directory(named, REPO_ENV), REPO_ENV
-    if directory := current_checkout():
-        return directory, "the current directory"
-    here = Path.cwd()
-    for name in (suite.directory for suite in registry.suites() if suite.directory):
-        if _has_workflow(here.parent / name):
-            return (here.parent / name).resolve(), f"the sibling ../{name}"
-    return resources.path(SAMPLE), "no checkout was named and none is here"
-
-
-def current_checkout() -> Path | None:
-    """The checkout that the current directory is, or lies in."""
-    here = Path.cwd()
-    return next((directory for directory in (here, *here.parents) if _has_workflow(directory)), None)
-
-
-def _directory(name: str, what: str) -> Path:
-    path = Path(name).expanduser().absolute()
-    if not path.is_dir():
-        raise CheckoutError(f"{what} names {path}, which is not a directory")
-    return path.resolve()
-
-
-def _has_workflow(directory: Path) -> bool:
-    return any((directory / f"{name}{end}").is_file() for name in _usual_workflows() for end in ("", ".j2"))
-
-
-def _usual_workflows() -> list[str]:
-    return [suite.workflow for suite in registry.suites() if suite.workflow]
-
-
 def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
     from ci_tasks.workflow.local_actions import with_local_actions
     from ci_tasks.workflow.reader import read as read_workflow
@@ -173,7 +135,7 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
 
 def _usual(path: Path, rev: str | None) -> str:
     """The workflow that is meant where nobody names one: that of a suite, else the only one. Raises CheckoutError."""
-    usual = _usual_workflows()
+    usual = usual_workflows()
     there = list(dict.fromkeys(name.removesuffix(".j2") for name in _workflows(path, rev)))
     candidates = [name for name in usual if name in there] or (there if len(there) == 1 else usual)
     if candidates:

@@ -33,9 +33,7 @@ def directory() -> Path | None:
 
 
 def _temporary() -> Path:
-    import tempfile
-
-    return Path(tempfile.gettempdir(), f"ci-tasks-{os.geteuid()}")
+    return Path(os.environ.get("TMPDIR") or "/tmp", f"ci-tasks-{os.geteuid()}")
 
 
 def _is_private(path: Path) -> bool:

@@ -47,7 +47,7 @@ def test_without_a_runtime_directory_it_is_ours_beside_temporary_files(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", str(short))
+    monkeypatch.setenv("TMPDIR", str(short))
     assert places.directory() == short / f"ci-tasks-{os.geteuid()}"
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     (short / "ci-tasks-12345").mkdir(mode=0o700)  # another user was quicker
