@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,45 +9,83 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.results.record import record_not_started
+
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = f"--repo {ROOT / 'examples/tiny-slime'}"
-# Connections, web clients, templates, and what invoke would load for tests of its own.
-NEVER = {"asyncio", "ssl", "unittest.mock", "fabric", "paramiko", "cryptography", "requests", "httpx", "http.client"}
-NEVER |= {"huggingface_hub", "jinja2", "nox", "mcp", "rich.live", "rich.markdown", "pygments", "invoke.vendor.yaml"}
-# Completion runs at every press of Tab, and looks at no record.
-NO_TABLE = {"rich", "sqlite3", "ci_tasks.records", "ci_tasks.agent.records"}
+RUN = "20260101-120000-ckpt.01"
+# Other programs' code, connections, web clients, templates, and what only a debug log or documentation needs.
+NEVER = {"invoke", "nox", "fabric", "paramiko", "cryptography", "requests", "urllib3", "httpx", "huggingface_hub"}
+NEVER |= {"jinja2", "mcp", "rich", "pygments", "re2", "py_spy", "platformdirs", "packaging"}
+NEVER |= {"asyncio", "concurrent.futures", "multiprocessing", "socket", "ssl", "http.client", "email", "urllib.request"}
+NEVER |= {"unittest", "logging", "traceback", "inspect", "ast", "argparse", "difflib", "statistics", "decimal"}
+# A table is text: what packs, hashes and writes files belongs to runs.
+NO_FILES = {"tempfile", "shutil", "zipfile", "tarfile", "zlib", "bz2", "lzma", "random", "hashlib"}
+NO_YAML = {"yaml", "ci_tasks.config", "ci_tasks.workflow.model"}
+NO_GIT = {"subprocess", "ci_tasks.checkout.git"}
+NO_RECORDS = {"sqlite3", "ci_tasks.records", "ci_tasks.agent.records"}
 # What judges, begins or follows a run; a run that has ended needs none of it.
-NO_RUN = {
-    "ci_tasks.results.judge_run",
-    "ci_tasks.run.attach",
-    "ci_tasks.executors.open_executor",
-    "ci_tasks.run.listing",
-}
-NO_RUN |= {"ci_tasks.workflow.model", "ci_tasks.executors.kept.client"}
+NO_RUN = {"ci_tasks.results.record", "ci_tasks.results.judge_run", "ci_tasks.run.attach", "ci_tasks.run.listing"}
+NO_RUN |= {"ci_tasks.executors.kept.client", "ci_tasks.executors.open_executor", "ci_tasks.run.label"}
+LOOKS = NEVER | NO_FILES | NO_RUN
+NOTHING_READ = LOOKS | NO_YAML | NO_GIT | NO_RECORDS
+# The options of a command are those of its module, which every look at them loads.
+NO_COMMAND = {"json", "pathlib", "datetime", "textwrap", "ci_tasks.cli.commands.run"}
 FORBIDDEN = {
-    "--version": NEVER | NO_TABLE,
-    "--complete -- ci-tasks ru": NEVER | NO_TABLE,
-    f"jobs {SAMPLE}": NEVER | {"sqlite3"},
-    "runs": NEVER | NO_RUN,
-    "hosts": NEVER | {"sqlite3", "ci_tasks.records", "ci_tasks.run.listing", "ci_tasks.executors.kept.client"},
+    "--version": NOTHING_READ | NO_COMMAND | {"ci_tasks.features"},
+    "--list": NOTHING_READ | NO_COMMAND - {"textwrap"},
+    "--help remote": NOTHING_READ,
+    "--complete -- ru": NOTHING_READ | NO_COMMAND,
+    "--complete -- remote ckpt --re": NOTHING_READ,
+    "--complete -- remote ckpt --host l": LOOKS | NO_GIT | NO_RECORDS,
+    f"--complete -- run {SAMPLE} ck": LOOKS | NO_RECORDS,
+    "--complete -- logs l": NOTHING_READ - {"ci_tasks.agent.records"},
+    "hosts": LOOKS | NO_GIT | NO_RECORDS,
+    f"jobs {SAMPLE}": LOOKS - {"ci_tasks.run.listing"} | NO_RECORDS,
+    "runs": LOOKS | NO_YAML | NO_GIT | {"ci_tasks.features"},
+    f"logs {RUN}": LOOKS | NO_YAML | NO_GIT | {"sqlite3", "ci_tasks.features"},
 }
 MAIN = """
-import json, sys
+import sys
 from ci_tasks.cli.program import main
 try:
     main()
 except SystemExit as end:
-    json.dump([end.code, list(sys.modules)], open({answer!r}, "w"))
+    print(end.code, *sys.modules, file=open({answer!r}, "w"))
 """
 
 
-@pytest.mark.parametrize("arguments", FORBIDDEN, ids=[name.split()[0] for name in FORBIDDEN])
-def test_a_command_that_only_looks_imports_nothing_it_does_not_need(arguments: str, tmp_path: Path) -> None:
-    answer = tmp_path / "answer.json"
-    _python(MAIN.format(answer=str(answer)), tmp_path, *arguments.split())
-    code, modules = json.loads(answer.read_text())
-    assert code in (0, None)
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Of one run, which was not begun."""
+    run = RunDir(str(tmp_path / "runs/20260101-120000-ckpt/01"))
+    Path(run.path).mkdir(parents=True)
+    write_json(run.plan, {"id": RUN, "label": "ckpt", "row": "async", "host": "sim"})
+    Path(run.log).write_text("no GPU\n")
+    record_not_started(run, "blocked", "no GPU")
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", FORBIDDEN)
+def test_a_command_that_only_looks_imports_nothing_it_does_not_need(arguments: str, home: Path) -> None:
+    code, modules = imported(arguments, home)
+    assert code == 0
     assert sorted(FORBIDDEN[arguments] & set(modules)) == []
+
+
+def test_a_command_that_runs_rows_imports_nothing_of_other_programs_before_it_knows_its_host(home: Path) -> None:
+    code, modules = imported(f"remote ckpt --host nowhere {SAMPLE}", home)
+    assert code == 2
+    assert sorted((NEVER - {"difflib"} | {"sqlite3"}) & set(modules)) == [], "difflib finds the host that was meant"
+
+
+def imported(arguments: str, home: Path) -> tuple[int, list[str]]:
+    """The exit code of a command, and the modules that it has loaded."""
+    answer = home / "answer.json"
+    _python(MAIN.format(answer=str(answer)), home, *arguments.split())
+    code, *modules = answer.read_text().split()
+    return int(code), modules
 
 
 def test_the_list_of_sessions_needs_no_records_of_runs(tmp_path: Path) -> None:
@@ -62,7 +99,27 @@ print(*sorted(set(sys.modules) - before))
 """
     modules = _python(program, tmp_path).split()
     assert "ci_tasks.run.outline" in modules
-    assert sorted((NEVER | NO_TABLE | {"invoke", "ci_tasks.config"}) & set(modules)) == []
+    assert sorted((LOOKS | NO_RECORDS | {"ci_tasks.config", "ci_tasks.cli.parser"}) & set(modules)) == []
+
+
+def test_the_commands_in_invoke_need_no_module_of_any(tmp_path: Path) -> None:
+    """`invoke --list` in a clone, after invoke itself."""
+    program = f"""
+import sys, invoke.program
+before = set(sys.modules)
+sys.path.insert(0, {str(ROOT)!r})
+sys.dont_write_bytecode = True
+import tasks
+try:
+    invoke.program.Program().parse_tasks
+    from ci_tasks.cli import program
+    program.run(["invoke", "--list"], "invoke")
+finally:
+    print(*sorted(set(sys.modules) - before))
+"""
+    modules = _python(program, tmp_path).splitlines()[-1].split()
+    assert "ci_tasks.cli.help" in modules
+    assert sorted((NOTHING_READ | NO_COMMAND - {"textwrap"}) & set(modules)) == []
 
 
 def test_the_agent_of_a_row_loads_nothing_for_what_few_rows_have(tmp_path: Path) -> None:
@@ -71,7 +128,8 @@ def test_the_agent_of_a_row_loads_nothing_for_what_few_rows_have(tmp_path: Path)
     modules = _python(find + "import agent.supervisor; print(*sys.modules)", tmp_path).split()
     assert "agent.cleanup.end_of_run" in modules
     few = {"zipfile", "tarfile", "pathlib", "platform", "traceback", "difflib", "agent.containers.adapter"}
-    assert sorted((NEVER | few) & set(modules)) == []
+    few |= {"asyncio", "ssl", "inspect", "logging", "unittest"}
+    assert sorted(few & set(modules)) == []
 
 
 def _python(program: str, tmp_path: Path, *arguments: str) -> str:
