@@ -33,11 +33,20 @@ jobs:
     runs-on: ubuntu-latest
     strategy:
       matrix:
-        info: [{test_file: first.sh, num_gpus: 0}, {test_file: log.sh, num_gpus: 0}, {test_file: lines.sh, num_gpus: 0}]
+        info:
+          - {test_file: first.sh, num_gpus: 0}
+          - {test_file: log.sh, num_gpus: 0}
+          - {test_file: lines.sh, num_gpus: 0}
+          - {test_file: alone.sh, num_gpus: 0}
+@ROWS@
     steps:
       - uses: actions/checkout@v4
       - {name: Execute, shell: bash, run: "bash tests/${{ matrix.info.test_file }}"}
 """
+ROWS = 10  # that write a log at once
+WORKFLOW = WORKFLOW.replace(
+    "@ROWS@", "\n".join(f"          - {{test_file: together_{row}.sh, num_gpus: 0}}" for row in range(ROWS))
+)
 STAMP = "stamp %017.6f of a line as tests print them\n"
 LINES = f"""
 import sys, time
@@ -175,6 +184,8 @@ class World:
             "tests/log.sh": f'echo "{TOKEN} 0"; cat {self.directory}/big.log\n',
             "tests/lines.sh": f'echo "{TOKEN} 0"; python3 tests/lines.py $(cat {self.directory}/lines)\n',
             "tests/lines.py": LINES,
+            "tests/alone.sh": f"cat {self.directory}/big.log\n",
+            **{f"tests/together_{row}.sh": self._together(row) for row in range(ROWS)},
         }.items():
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).write_text(text)
@@ -182,6 +193,14 @@ class World:
         for words in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-qm", "all"], ["repack", "-adq"]):
             subprocess.run(["git", *words], cwd=path, check=True, env=self.env)
         return path
+
+    def _together(self, row: int) -> str:
+        """Writes its log when all rows have begun."""
+        there = self.directory / "begun"
+        return (
+            f"mkdir -p {there}; touch {there}/{row}\n"
+            f"until [ $(ls {there} | wc -l) = {ROWS} ]; do sleep 0.05; done\ncat {self.directory}/big.log\n"
+        )
 
     def forget(self, name: str) -> None:
         """The host and the person have never heard of each other."""
@@ -205,6 +224,32 @@ class World:
         begun = time.perf_counter()
         subprocess.run(["sh", "-c", command], check=True, env=self.env, stdout=subprocess.DEVNULL)
         return time.perf_counter() - begun
+
+    def logs(self, checkout: Path, host: str, rows: str, size: int) -> float:
+        """Run the rows that `rows` names. Returns how many bytes a second their logs grew on this side, from a tenth of
+        `size`, which they have in all: before that, some of them may not have begun."""
+        shutil.rmtree(self.directory / "begun", ignore_errors=True)
+        program = str(Path(sys.executable).with_name("ci-tasks"))
+        before = set((self.directory / "home").glob("runs/*/*/log"))
+        first, rate = (0.0, 0), 0.0
+        with subprocess.Popen(
+            [program, "remote", "--host", host, "bench", "--only", rows, "--jobs", str(ROWS)],
+            cwd=checkout,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        ) as process:
+            while process.poll() is None and not rate:
+                time.sleep(0.005)
+                logs = set((self.directory / "home").glob("runs/*/*/log")) - before
+                here, now = sum(log.stat().st_size for log in logs), time.perf_counter()
+                if here >= size / 10 and not first[1]:
+                    first = now, here
+                if here >= size:
+                    rate = (here - first[1]) / (now - first[0])
+        if not rate:
+            raise SystemExit(f"{rows}: exit {process.returncode}, and not all of their logs")
+        return rate
 
     def _watch(self, command: list[str], checkout: Path, job: Job) -> Seen:
         """Edit, run, and read what it says."""

@@ -14,6 +14,7 @@ looks long for inodes that were not removed a moment ago.
   proxy (see CountingProxy), and estimated from how much longer it takes than on loopback.
 - sync: the same for trees of many files; the first time, and with one file edited. `rsync_alone` is without the job.
 - log: bytes a second between the first and the last of them, against `ssh host cat`, and the client's peak of memory.
+- rows: bytes a second of ten logs at once, against one log that is as long as all of them.
 - lines: short lines a second that the job stamps; the delay until they are read from the client's output.
 """
 
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from far import STAMP, Job, Seen, World
+from far import ROWS, STAMP, Job, Seen, World
 
 ROUND_TRIP = 0.1
 MB = 1 << 20
@@ -54,10 +55,10 @@ LATE_MS = 10.0
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="under two minutes")
-    parser.add_argument("--only", default="", metavar="WORD", help="first, sync, log or lines")
+    parser.add_argument("--only", default="", metavar="WORD", help="first, sync, log, rows or lines")
     words = parser.parse_args()
     size, missed = QUICK if words.quick else FULL, 0
-    parts = {"first": first_line, "sync": sync, "log": log, "lines": lines}
+    parts = {"first": first_line, "sync": sync, "log": log, "rows": rows, "lines": lines}
     with tempfile.TemporaryDirectory(prefix="remote-") as scratch:
         world = World(Path(scratch), ROUND_TRIP / 2)
         try:
@@ -95,21 +96,36 @@ def sync(world: World, size: Size) -> Iterator[dict[str, Any]]:
 
 
 def log(world: World, size: Size) -> Iterator[dict[str, Any]]:
-    checkout, big = world.checkout(20), world.directory / "big.log"
-    line = b"(RolloutManager pid=123456) [2026-01-01 00:00:00] step %08d of 10000: loss 0.2512, grad norm 1.583\n"
-    peaks, rates = [], []
+    checkout, peaks, rates = world.checkout(20), list[float](), list[tuple[float, float]]()
     for megabytes in size.logs:
-        with big.open("wb") as out:
-            for number in range(megabytes * MB // len(line % 0)):
-                out.write(line % number)
-        whole = big.stat().st_size
+        whole = _write_log(world, megabytes)
         pairs = _pairs(world, checkout, "near", size.log_pairs, Job("log.sh", whole))
         peaks.append(statistics.median(ours.peak for ours, _ in pairs) / MB)
         rates = [(_rate(ours, whole), _rate(hand, whole)) for ours, hand in pairs]
-    big.unlink()
     yield _paired(f"log of {size.logs[1]} MB, MB/s", rates, 0.95, at_least=True)
     flat = peaks[1] <= 1.1 * peaks[0]
     yield _figure(f"memory at {size.logs[1]} MB against that at {size.logs[0]} MB, MB", peaks[1], peaks[0], 1.1, flat)
+
+
+def rows(world: World, size: Size) -> Iterator[dict[str, Any]]:
+    checkout, rates = world.checkout(20), list[tuple[float, float]]()
+    for _ in range(size.log_pairs + 1):
+        each = _write_log(world, size.logs[1] // ROWS)
+        together = world.logs(checkout, "near", "together", ROWS * each) / MB
+        whole = _write_log(world, size.logs[1])
+        rates.append((together, world.logs(checkout, "near", "alone", whole) / MB))
+    figure = _paired(f"{ROWS} logs at once, {size.logs[1]} MB in all, MB/s", rates[1:], 0.95, at_least=True)
+    yield {**figure, "one_log": figure.pop("by_hand")}
+
+
+def _write_log(world: World, megabytes: int) -> int:
+    """The log that jobs write; returns its length."""
+    line = b"(RolloutManager pid=123456) [2026-01-01 00:00:00] step %08d of 10000: loss 0.2512, grad norm 1.583\n"
+    path = world.directory / "big.log"
+    with path.open("wb") as out:
+        for number in range(megabytes * MB // len(line % 0)):
+            out.write(line % number)
+    return path.stat().st_size
 
 
 def lines(world: World, size: Size) -> Iterator[dict[str, Any]]:
