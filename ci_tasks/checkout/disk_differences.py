@@ -11,10 +11,11 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.trees.file_hashes import LINK, is_same_file
 from ci_tasks.agent.trees.git import HostGit, StoreError
 from ci_tasks.agent.trees.objects import TreeEntries, TreeEntry
@@ -23,29 +24,56 @@ from ci_tasks.checkout.git import Git
 from ci_tasks.records import DiskDifference
 
 MAX_FILES = 10  # shown of each reason
-_ENTRY = re.compile(rb"(\d+) blob ([0-9a-f]+) +(\d+)\t([^\0]*)\0")
+_ENTRY = re.compile(rb"(\d+) ([0-9a-f]+) \d\t([^\0]*)\0")
 _CONVERTING = (b"filter", b"working-tree-encoding", b"ident", b"eol", b"text")
+
+# With these git adds bytes, links and executable bits as they are. Of several lines of a configuration the last one
+# counts; here one that says otherwise is enough to compare every file.
+_PLAIN = {"autocrlf": "false", "filemode": "true", "symlinks": "true"}
 
 Attributes = dict[bytes, dict[bytes, str]]  # of the paths that have any
 
 
-def disk_differences(git: Git, tree: str, git_dir: Path) -> tuple[DiskDifference, ...]:
-    """What of `tree` is not on disk as it is tested. `git` has recorded its directory as the tree, into `git_dir`."""
-    listed = _ENTRY.findall(git.run("ls-tree", "-r", "-l", "-z", "--full-tree", tree))
-    entries = {path: TreeEntry(int(mode, 8), name.decode()) for mode, name, _, path in listed}
+@dataclass(frozen=True)
+class DiskComparison:
+    """Files of a tree and, of those that have any, the attributes that convert them. `is_whole`: any of the files may
+    be another one on disk, with or without them."""
+
+    entries: TreeEntries
+    attributes: Attributes
+    is_whole: bool
+
+
+def plan_comparison(git: Git, listed: bytes, is_sparse: bool) -> DiskComparison:
+    """Of what git has just added from its directory, as `ls-files --stage -z` lists it. Where it only added bytes, what
+    it has read is what it has stored."""
+    found = _ENTRY.findall(listed)
+    entries = {path: TreeEntry(int(mode, 8), name.decode()) for mode, name, path in found if mode != b"160000"}
     if not entries:
-        return ()
+        return DiskComparison({}, {}, False)
     attributes = _attributes(git.run("check-attr", "-z", "--stdin", "--all", input=b"\0".join(entries)))
-    disk, form = os.fsencode(git.directory) + b"/", form_of(tree)
+    settings = git.text_or_none("config", "-z", "--get-regexp", rf"^core\.({'|'.join(_PLAIN)})$") or ""
+    pairs = (setting.partition("\n") for setting in settings.lower().split("\0") if setting)
+    return DiskComparison(entries, attributes, is_sparse or any(_PLAIN[name[5:]] != value for name, _, value in pairs))
+
+
+def disk_differences(git: Git, compared: DiskComparison, git_dir: Path) -> tuple[DiskDifference, ...]:
+    """What of these files is not on disk as it is tested. git has recorded its directory into `git_dir`."""
+    entries, attributes = compared.entries, compared.attributes
+    own = {path: entry for path, entry in entries.items() if path.endswith(b".gitattributes")}
+    if not (own or attributes or compared.is_whole):
+        return ()
     with tempfile.TemporaryDirectory() as scratch:
         neutral = HostGit(str(git_dir.absolute()), scratch, GIT_INDEX_FILE=os.path.join(scratch, ".git"))
-        converted = _converted_at_checkout(neutral, entries)
+        converted = _converted_at_checkout(neutral, entries, own)
+        candidates = [path for path in entries if compared.is_whole or path in attributes or path in converted]
+        disk = os.fsencode(git.directory) + b"/"
         unsure = [
             path
-            for _, _, size, path in listed
+            for path, size in zip(candidates, _sizes(git, [entries[path] for path in candidates]), strict=True)
             if path in converted
-            or not _looks_alike(disk + path, entries[path], int(size))
-            or (_rewrites(attributes.get(path, {})) and not is_same_file(disk + path, *entries[path], form))
+            or not _looks_alike(disk + path, entries[path], size)
+            or (_rewrites(attributes.get(path, {})) and not _is_same(disk + path, entries[path]))
         ]
         _check_out(neutral, {path: entries[path] for path in unsure})
         reasons = {
@@ -54,6 +82,18 @@ def disk_differences(git: Git, tree: str, git_dir: Path) -> tuple[DiskDifference
             if not _is_equal(disk + path, os.path.join(os.fsencode(scratch), path))
         }
     return _by_reason(reasons)
+
+
+def _sizes(git: Git, entries: Sequence[TreeEntry]) -> list[int]:
+    if not entries:
+        return []
+    names = "".join(f"{entry.id}\n" for entry in entries).encode()
+    sizes = git.run("cat-file", "--batch-check=%(objectsize)", input=names).splitlines()
+    return [int(size) if size.isdigit() else -1 for size in sizes]
+
+
+def _is_same(path: bytes, entry: TreeEntry) -> bool:
+    return is_same_file(path, *entry, form_of(entry.id))
 
 
 def _attributes(output: bytes) -> Attributes:
@@ -81,9 +121,8 @@ def _rewrites(attributes: Mapping[bytes, str]) -> bool:
     return b"filter" in attributes or b"working-tree-encoding" in attributes
 
 
-def _converted_at_checkout(neutral: HostGit, entries: TreeEntries) -> Attributes:
+def _converted_at_checkout(neutral: HostGit, entries: TreeEntries, own: TreeEntries) -> Attributes:
     """Of the paths that the tree's own attributes may convert."""
-    own = {path: entry for path, entry in entries.items() if path.rpartition(b"/")[2] == b".gitattributes"}
     if not own:
         return {}
     _add_to_index(neutral, own)

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from pathlib import Path
 
 from ci_tasks.agent.file_lock import LockTimeout, file_lock
 from ci_tasks.agent.files import replace_file
-from ci_tasks.agent.trees.repositories import make_repository
-from ci_tasks.checkout.git import Git
+from ci_tasks.agent.trees.objects import object_id
+from ci_tasks.agent.trees.repositories import form_of, make_repository
+from ci_tasks.checkout.git import IDENTITY, Git
 from ci_tasks.checkout.repository import Repository
 from ci_tasks.errors import Blocked
 
@@ -100,6 +102,27 @@ class ObjectStore(ObjectTarget):
     def submodule(self, name: str) -> ObjectStore:
         # Not by its name: there may be a submodule `a` today and another `a/objects` tomorrow.
         return ObjectStore(self.git_dir / "modules" / hashlib.sha256(os.fsencode(name)).hexdigest()[:16], self.root)
+
+
+def commit_content(tree: str, parent: str | None, message: str) -> tuple[str, bytes]:
+    """The name and the content of a commit of ours. Always the same, so that one tree on one parent is one commit,
+    however often it is recorded."""
+    parents = f"parent {parent}\n" if parent else ""
+    content = f"tree {tree}\n{parents}author {IDENTITY}\ncommitter {IDENTITY}\n\n{message}\n".encode()
+    return object_id("commit", content, form_of(tree)), content
+
+
+def write_commit(git_dir: Path, tree: str, parent: str | None, message: str) -> str:
+    """As `git commit-tree` does, in a tenth of the time. Returns its name."""
+    name, content = commit_content(tree, parent, message)
+    file = git_dir / "objects" / name[:2] / name[2:]
+    try:
+        os.utime(file)  # it is used now: see prune_store
+    except FileNotFoundError:
+        file.parent.mkdir(exist_ok=True)
+        replace_file(str(file), zlib.compress(b"commit %d\0%s" % (len(content), content)))
+        file.chmod(0o444)
+    return name
 
 
 @contextmanager

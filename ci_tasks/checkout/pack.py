@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ci_tasks.agent.trees.repositories import ID, RepositoryRefs, form_of
+from ci_tasks.agent.trees.repositories import ID, RepositoryRefs
 from ci_tasks.checkout.git import Git, GitError
-from ci_tasks.checkout.object_store import store_locked
+from ci_tasks.checkout.object_store import commit_content, store_locked, write_commit
 from ci_tasks.checkout.snapshot import SnapshotPart
 from ci_tasks.errors import Blocked
 
@@ -37,7 +37,7 @@ _PACK = ("pack-objects", "--stdout", "--revs", "--thin", "--shallow", "--delta-b
 def thin_pack(part: SnapshotPart, have: Sequence[str]) -> Iterator[bytes]:
     """The pack of `part` for a host that has the trees `have`. Those that are not here any more do not matter."""
     git = Git(part.store, {"GIT_NO_REPLACE_OBJECTS": "1"}, neutral=True, settings=_SETTINGS)
-    bases = _bases(git, have)
+    bases = _bases(git, part.store, have)
     yield from git.stream(*_PACK, input=_question(part.commit, bases))
 
 
@@ -46,28 +46,20 @@ def _question(commit: str, bases: list[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _bases(git: Git, trees: Sequence[str]) -> list[str]:
+def _bases(git: Git, store: Path, trees: Sequence[str]) -> list[str]:
     """A commit of each tree that is here: git leaves out what a tree has, but takes only the trees of commits as bases
     of differences. Most of them were made for an earlier pack, so one question saves a process for each."""
-    commits = {tree: _name_of_commit(tree) for tree in trees if ID.fullmatch(tree)}
+    commits = {tree: commit_content(tree, None, _WHY)[0] for tree in trees if ID.fullmatch(tree)}
     if not commits:
         return []
     objects = "".join(f"{tree}\n{commit}\n" for tree, commit in commits.items()).encode()
     answers = [line.split() for line in git.text("cat-file", "--batch-check", input=objects).splitlines()]
     here = {answer[0]: answer[1] for answer in answers}
     present = [tree for tree in commits if here.get(tree) == "tree"][:BASES]
-    return [commits[tree] if here.get(commits[tree]) == "commit" else _as_commit(git, tree) for tree in present]
-
-
-def _as_commit(git: Git, tree: str) -> str:
-    return git.text("commit-tree", "-m", _WHY, tree)
-
-
-def _name_of_commit(tree: str) -> str:
-    """What `_as_commit` gives, as identity and time are always the same. One that git names otherwise is not found."""
-    who = "ci-tasks <ci-tasks@localhost> 0 +0000"
-    content = f"tree {tree}\nauthor {who}\ncommitter {who}\n\n{_WHY}\n".encode()
-    return hashlib.new(form_of(tree), b"commit %d\0%s" % (len(content), content)).hexdigest()
+    for tree in present:
+        if here.get(commits[tree]) != "commit":
+            write_commit(store, tree, None, _WHY)
+    return [commits[tree] for tree in present]
 
 
 def record_sent_trees(store: Path, host_key: str, trees: Sequence[str]) -> None:

@@ -14,24 +14,27 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, Overlay
-from ci_tasks.checkout import partial_clone, repository
-from ci_tasks.checkout.disk_differences import disk_differences, in_directory
+from ci_tasks.checkout import partial_clone
+from ci_tasks.checkout.disk_differences import DiskComparison, disk_differences, in_directory, plan_comparison
 from ci_tasks.checkout.git import Git, GitError
-from ci_tasks.checkout.object_store import ObjectTarget
+from ci_tasks.checkout.object_store import ObjectTarget, write_commit
 from ci_tasks.checkout.overlay_packages import describe_overlay, distinct
+from ci_tasks.checkout.repository import Repository, find_repository
 from ci_tasks.checkout.revision import BASE, resolve_base, resolve_rev
 from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.records import Checkout
+from ci_tasks.records import Checkout, DiskDifference
 
 _MESSAGE = "The working tree, as ci-tasks found it"
 _WITH_OVERLAYS = "The same with its overlays"
-# Of `ls-files -v -z`, `ls-files --stage -z` and `ls-tree -r -z`: in a large tree a pattern is quicker than a loop.
+# Of `ls-files -v -z`, `ls-files --stage -z` and `ls-tree -r -z`. In a large tree a pattern is quicker than a loop, and
+# to look first whether there is anything to be found is quicker than a pattern.
 _ASSUMED_UNCHANGED = re.compile(rb"(?:\A|(?<=\0))[a-z] ([^\0]*)")
 _SKIPPED = re.compile(rb"(?:\A|(?<=\0))[Ss] ([^\0]*)")
 _LINK = re.compile(rb"(?:\A|(?<=\0))160000 (?:commit )?([0-9a-f]+)(?: \d)?\t([^\0]*)")
@@ -71,7 +74,7 @@ def _with_overlays(
     *inside, top = recorded
     made: list[Overlay] = []
     with place.index() as index:
-        git = _Recorder(source, place, "", index).git
+        git = _own_git(source, place, index)
         git.env["GIT_DIR"] = str(place.git_dir.absolute())
         git.run("read-tree", top.checkout.tree)
         for overlay in overlays:
@@ -93,25 +96,25 @@ def _with_overlays(
 
 
 def _record(source: Path, place: ObjectTarget, path: str, rev: str | None, base: str | None) -> list[RecordedTree]:
-    source_repository = repository.find_repository(source)
+    source_repository = find_repository(source)
     if source_repository is None and (rev or base):
         raise CheckoutError(f"{source} is not a git repository, so it has no revision {rev or base!r}")
     place.prepare(source_repository)
-    with place.index() as index:
-        recorder = _Recorder(source, place, path, index)
+    with place.index() as index, ThreadPoolExecutor() as pool:
+        recorder = _Recorder(source, place, path, index, pool)
         if source_repository is None:
             made = recorder.directory()
         else:
             recorder.copy_index(source_repository.index)
             made = (
-                recorder.part(source_repository.prefix, rev, base)
+                recorder.part(source_repository, rev, base)
                 if source_repository.prefix
-                else recorder.whole(rev, base)
+                else recorder.whole(source_repository, rev, base)
             )
             if source_repository.partial:
                 partial_clone.fetch_missing_objects(recorder.git, made.tree)
         if not rev:
-            made = replace(made, unlike_disk=disk_differences(recorder.git, made.tree, place.git_dir))
+            made = replace(made, unlike_disk=recorder.differences())
     return [*recorder.inside, RecordedTree(path, place, made, recorder.base)]
 
 
@@ -122,22 +125,28 @@ def whole_checkout(recorded: list[RecordedTree]) -> Checkout:
     return replace(made, unlike_disk=(*made.unlike_disk, *itertools.chain.from_iterable(differences)))
 
 
-class _Recorder:
+def _own_git(source: Path, place: ObjectTarget, index: Path) -> Git:
     """git on the files of `source` with an index of its own, and new objects in `place`."""
+    environment = {
+        "GIT_INDEX_FILE": str(index),
+        "GIT_OBJECT_DIRECTORY": str(place.git_dir.absolute() / "objects"),
+        # A commit's tree is what the commit says, not what a replacement would have it say here.
+        "GIT_NO_REPLACE_OBJECTS": "1",
+    }
+    # git-lfs would keep the content of every changed file in the user's .git.
+    lfs = f"lfs.storage={place.git_dir.absolute() / 'lfs'}"
+    return Git(source, environment, settings=(lfs, *_CHECK_ALL_FILES))
 
-    def __init__(self, source: Path, place: ObjectTarget, path: str, index: Path) -> None:
-        self.source, self.place, self.path, self.index = source, place, path, index
+
+class _Recorder:
+    """Records `source`. What git processes need not wait for each other for, they do side by side, in `pool`."""
+
+    def __init__(self, source: Path, place: ObjectTarget, path: str, index: Path, pool: ThreadPoolExecutor) -> None:
+        self.source, self.place, self.path, self.index, self.pool = source, place, path, index, pool
+        self._comparison: Future[DiskComparison] | None = None
         self.inside: list[RecordedTree] = []
         self.base: str | None = None
-        environment = {
-            "GIT_INDEX_FILE": str(index),
-            "GIT_OBJECT_DIRECTORY": str(place.git_dir.absolute() / "objects"),
-            # A commit's tree is what the commit says, not what a replacement would have it say here.
-            "GIT_NO_REPLACE_OBJECTS": "1",
-        }
-        # git-lfs would keep the content of every changed file in the user's .git.
-        lfs = f"lfs.storage={place.git_dir.absolute() / 'lfs'}"
-        self.git = Git(source, environment, settings=(lfs, *_CHECK_ALL_FILES))
+        self.git = _own_git(source, place, index)
 
     def copy_index(self, real: Path) -> None:
         if real.exists():
@@ -145,7 +154,7 @@ class _Recorder:
             # a younger index would hide an edit made in the very second in which the user's index was written.
             shutil.copy2(real, self.index)
 
-    def whole(self, rev: str | None, base: str | None) -> Checkout:
+    def whole(self, repository: Repository, rev: str | None, base: str | None) -> Checkout:
         if base:
             self.base = resolve_base(self.source, base)
         elif self.place.has_base:
@@ -153,15 +162,13 @@ class _Recorder:
         if rev:
             return self._at(resolve_rev(self.source, rev))
         tree = self._add_all("")
-        # Says nothing in a repository without any commit.
-        head = self.git.text("rev-parse", "--revs-only", "HEAD", "HEAD^{tree}").split()
-        return replace(self._commit(tree, *head), head=head[0]) if head else self._commit(tree, None, None)
+        return replace(self._commit(tree, repository.head, repository.head_tree), head=repository.head)
 
-    def part(self, prefix: str, rev: str | None, base: str | None) -> Checkout:
+    def part(self, repository: Repository, rev: str | None, base: str | None) -> Checkout:
         """A directory of a repository, as the embedded sample is, becomes a repository of its own: what `base` has of
         it, what HEAD or `rev` has of it, and the working tree, each on top of the other."""
-        git = self.git
-        before = resolve_rev(self.source, rev) if rev else git.text_or_none("rev-parse", "--verify", "--quiet", "HEAD")
+        git, prefix = self.git, repository.prefix
+        before = resolve_rev(self.source, rev) if rev else repository.head
         committed = self._part(before, prefix)
         origin = self._part(resolve_base(self.source, base), prefix) if base else committed
         if rev and committed is None:
@@ -175,8 +182,8 @@ class _Recorder:
             parent = git.text("commit-tree", "-p", str(parent), "-m", f"{prefix} as committed", committed)
         if rev:
             assert committed is not None and parent is not None
-            return Checkout(path="", head=before or "", commit=parent, tree=committed)
-        return replace(self._commit(self._add_all(prefix), parent, committed or origin), head=before or "")
+            return Checkout(path="", head=before, commit=parent, tree=committed)
+        return replace(self._commit(self._add_all(prefix), parent, committed or origin), head=before)
 
     def directory(self) -> Checkout:
         """A directory without git: a tarball, or the sample of an installed package."""
@@ -191,22 +198,22 @@ class _Recorder:
             self._submodule(name, link)
         return Checkout(path="", head=commit, commit=commit, tree=tree)
 
-    def _part(self, commit: str | None, prefix: str) -> str | None:
+    def _part(self, commit: str, prefix: str) -> str | None:
         return self.git.text_or_none("rev-parse", "--verify", "--quiet", f"{commit}:{prefix}") if commit else None
 
     def _add_all(self, prefix: str) -> str:
         """Everything but ignored files into the index; the tree of it below `prefix`."""
         git = self.git
-        self._see_hidden()
-        # A sparse checkout's git would refuse new files outside of what is checked out, and a directory that has none.
-        add, paths = ("-c", "core.sparseCheckout=false", "add", "--all"), ("--", ".", *self._not_ourselves())
-        try:
-            git.run(*add, *paths)
-        except GitError as error:
-            if "outside of your sparse-checkout" not in error.message:
-                raise
-            git.run(*add, "--sparse", *paths)
+        listing = self.pool.submit(git.run, "ls-files", "-v", "-z", "--", ".")
+        self._add()
+        hidden, is_sparse = self._hidden_files(listing.result())
+        if any(hidden.values()):
+            for flag, names in hidden.items():
+                if names:
+                    git.run("update-index", flag, "-z", "--stdin", input=b"\0".join(names))
+            self._add()
         listed = git.run("ls-files", "--stage", "-z", "--", ".")
+        self._comparison = self.pool.submit(plan_comparison, git, listed, is_sparse)
         for name, _ in _links(listed):
             commit = self._submodule(name, None)
             if commit:
@@ -224,18 +231,31 @@ class _Recorder:
         self.inside += _record(self.source / name, self.place.submodule(name), path, rev, None)
         return self.inside[-1].checkout.commit
 
-    def _see_hidden(self) -> None:
+    def _add(self) -> None:
+        # A sparse checkout's git would refuse new files outside of what is checked out, and a directory that has none.
+        add, paths = ("-c", "core.sparseCheckout=false", "add", "--all"), ("--", ".", *self._not_ourselves())
+        try:
+            self.git.run(*add, *paths)
+        except GitError as error:
+            if "outside of your sparse-checkout" not in error.message:
+                raise
+            self.git.run(*add, "--sparse", *paths)
+
+    def _hidden_files(self, listed: bytes) -> tuple[dict[str, list[bytes]], bool]:
         """What became of files which the user told git not to look at (`--assume-unchanged`, `--skip-worktree`) counts
-        as well; files that a sparse checkout left out stay as committed."""
-        listed = self.git.run("ls-files", "-v", "-z", "--", ".")
-        top = os.fsencode(self.source)
-        skipped = (name for name in _SKIPPED.findall(listed) if os.path.lexists(os.path.join(top, name)))
-        for flag, names in (
-            ("--no-assume-unchanged", _ASSUMED_UNCHANGED.findall(listed)),
-            ("--no-skip-worktree", list(skipped)),
-        ):
-            if names:
-                self.git.run("update-index", flag, "-z", "--stdin", input=b"\0".join(names))
+        as well; files that a sparse checkout left out stay as committed. Returns the files with the flag that has git
+        look at them, and whether any is skipped."""
+        if listed.count(b"\0H ") + listed.startswith(b"H ") == listed.count(b"\0"):
+            return {}, False
+        top, skipped = os.fsencode(self.source), _SKIPPED.findall(listed)
+        there = [name for name in skipped if os.path.lexists(os.path.join(top, name))]
+        flags = {"--no-assume-unchanged": _ASSUMED_UNCHANGED.findall(listed), "--no-skip-worktree": there}
+        return flags, bool(skipped)
+
+    def differences(self) -> tuple[DiskDifference, ...]:
+        """What was added with another content than it has on disk."""
+        assert self._comparison
+        return disk_differences(self.git, self._comparison.result(), self.place.git_dir)
 
     def _not_ourselves(self) -> list[str]:
         """A place inside the checkout (`plan --out DIR`) is no part of it. To exclude what it ignores, git calls an
@@ -253,7 +273,7 @@ class _Recorder:
         git = self.git
         if head and head_tree == tree:
             return Checkout(path="", commit=head, tree=tree)
-        commit = git.text("commit-tree", *(["-p", head] if head else []), "-m", _MESSAGE, tree)
+        commit = write_commit(self.place.git_dir, tree, head or None, _MESSAGE)
         if head:
             changed = git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", head, tree)
         else:
@@ -265,4 +285,5 @@ class _Recorder:
 
 def _links(listed: bytes) -> Iterator[tuple[str, str]]:
     """The submodules in a listing, each with its commit there."""
-    return ((os.fsdecode(name), commit.decode()) for commit, name in _LINK.findall(listed))
+    found = _LINK.findall(listed) if b"160000 " in listed else ()
+    return ((os.fsdecode(name), commit.decode()) for commit, name in found)

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.git import Git, GitError, no_repository
 
+# The path may have line ends. An old git knows one form of object names only and gives the question back.
+_ANSWER = re.compile(
+    r"(.*)\n(sha1|sha256|--show-object-format)\n(.*?)(?:\n([0-9a-f]{40,}))?(?:\n([0-9a-f]{40,}))?", re.DOTALL
+)
+
 
 @dataclass(frozen=True)
 class Repository:
-    """The repository around `directory`, which is `prefix` in it: "" at its root."""
+    """The repository around `directory`, which is `prefix` in it: "" at its root. `head` is the commit that is checked
+    out, and `head_tree` its tree: "" where there is none."""
 
     directory: Path
     prefix: str
     form: str  # the names of its objects: sha1 or sha256
     index: Path
     common: Path  # what linked worktrees share
+    head: str
+    head_tree: str
 
     @property
     def git(self) -> Git:
@@ -32,22 +41,21 @@ class Repository:
 def find_repository(directory: Path) -> Repository | None:
     """None without one, or where it ignores the directory (the sample inside an installed package is in somebody's
     ignored .venv). Raises GitError for a repository that git refuses to read: that is not the same as none."""
-    git = Git(directory)
+    git = Git(directory, {"GIT_NO_REPLACE_OBJECTS": "1"})
     try:
-        # The index comes last: paths may have line ends.
-        up, form, index = git.text("rev-parse", "--show-cdup", "--show-object-format", "--git-path", "index").split(
-            "\n", 2
-        )
+        paths = ("--show-cdup", "--show-object-format", "--git-path", "index")
+        answer = _ANSWER.fullmatch(git.text("rev-parse", *paths, "--revs-only", "HEAD", "HEAD^{tree}"))
     except GitError as error:
         if no_repository(error):
             return None
         raise
+    assert answer
+    up, form, index, head, tree = answer.groups(default="")
     prefix = git.text("rev-parse", "--show-prefix").removesuffix("/") if up else ""
     if prefix and _ignored(git, prefix):
         return None
-    # An old git knows one form only and gives the question back, and it cannot be asked for absolute paths.
     form, real = form if form == "sha256" else "sha1", (directory / index).absolute()
-    return Repository(directory, prefix, form, real, _common(real.parent))
+    return Repository(directory, prefix, form, real, _common(real.parent), head, tree)
 
 
 def _common(git_dir: Path) -> Path:

@@ -17,8 +17,6 @@ import pytest
 from ci_tasks.agent.records import CheckoutPart
 from ci_tasks.agent.trees.repositories import RepositoryRefs
 from ci_tasks.agent.trees.store import MissingBase, TreeStore
-from ci_tasks.checkout import pack
-from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.pack import record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, SnapshotPart, take_snapshot
 from ci_tasks.errors import CheckoutError
@@ -471,14 +469,6 @@ def test_a_host_without_what_did_not_change_says_so_when_it_checks_out(repo: Pat
     travel.send(snapshot, [])
     travel.check_out(snapshot)
     assert contents(travel.workspace) == contents(repo)
-
-
-@pytest.mark.parametrize("form", ["sha1", "sha256"])
-def test_a_bases_commit_is_named_as_git_names_it(tmp_path: Path, form: str) -> None:
-    git(tmp_path, "init", "-q", f"--object-format={form}", "repo")
-    store = Git(tmp_path / "repo", neutral=True)
-    tree = store.text("mktree")
-    assert pack._name_of_commit(tree) == pack._as_commit(store, tree)
 
 
 @pytest.mark.parametrize("have", [["0" * 40], ["--all", "", "HEAD"]])

@@ -56,7 +56,7 @@ def index_entries(
 ) -> List[Optional[bytes]]:
     """Of each file or link below the directory `top` its entry in an index of git's; None where it is not the same."""
     count = min(_cores(), _MAX_PROCESSES, 1 + len(files) // _FILES_PER_PROCESS)
-    size = -(-len(files) // count)
+    size = -(-len(files) // count) or 1
     chunks = [files[at : at + size] for at in range(0, len(files), size)]
     started = [(chunk, _start(top, chunk, form, new)) for chunk in chunks[1:]]
     entries = _entries(top, chunks[0], form, new) if chunks else []
