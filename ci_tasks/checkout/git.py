@@ -161,6 +161,15 @@ class Git:
                 stderr.seek(0)
                 raise self._refused(_subcommand(args), stderr.read(), code)
 
+    def start(self, *args: str) -> subprocess.Popen[builtins.bytes]:
+        """A git that answers what is written to it. Raises CheckoutError where there is no git."""
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        command = self._command(args)
+        try:
+            return subprocess.Popen(command, cwd=self.directory, env=self.env, stdin=pipe, stdout=pipe, stderr=null)
+        except OSError as error:
+            raise self._unstarted(error) from None
+
     def _command(self, args: tuple[str, ...]) -> list[str]:
         return ["git", *self._flags, *args]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -16,6 +17,7 @@ from ci_tasks.agent.records import CheckoutPart
 from ci_tasks.agent.trees.git import DiskFull, HostGit, StoreError
 from ci_tasks.agent.trees.objects import TreeEntries
 from ci_tasks.agent.trees.workspace import check_out_tree, check_submodule
+from ci_tasks.checkout.file_reader import FileReader
 from ci_tasks.checkout.git import Git, GitError
 from ci_tasks.checkout.object_store import CloneTarget, ObjectStore
 from ci_tasks.checkout.record_tree import record_tree, whole_checkout
@@ -34,6 +36,10 @@ class SnapshotPart:
     commit: str
     tree: str
 
+    @cached_property
+    def reader(self) -> FileReader:
+        return FileReader(Git(self.store, neutral=True))
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -48,15 +54,12 @@ class Snapshot:
             return None
         part, inside = self._part_of(path)
         name = f"{part.tree}:{inside}"
-        git = Git(part.store, neutral=True)
-        if "\n" in name:  # the one character that such questions cannot have
-            try:
-                return git.run("cat-file", "blob", name)
-            except GitError:
-                return None
-        answer = git.run("cat-file", "--batch", "--follow-symlinks", input=os.fsencode(name) + b"\n")
-        head, _, content = answer.partition(b"\n")
-        return content[:-1] if head.split(b" ")[1:2] == [b"blob"] else None
+        if "\n" not in name:  # the one character that such questions cannot have
+            return part.reader.read(name)
+        try:
+            return Git(part.store, neutral=True).run("cat-file", "blob", name)
+        except GitError:
+            return None
 
     def names(self, prefix: str = "", suffix: str = "") -> list[str]:
         """Paths of files and links that begin and end so, submodules included."""
