@@ -1,8 +1,8 @@
 """Where the words of a log stand: searched for by this process, and in a large log by worker processes too.
 
 RE2 takes seconds for a gigabyte, and each match costs Python as much again, so the blocks of a large log go to workers
-in turn. A worker is this file as a program: it reads blocks from its standard input and writes where words begin. It
-decides nothing, so that the answers, which come in the order of the blocks, are those that one process would find.
+in turn. A worker is this file as a program: it gets blocks in memory that it shares with us, and answers where words
+begin. It decides nothing, so that the answers, in the order of the blocks, are those that one process would find.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 
 ALONE = 32 << 20  # bytes that are searched before workers start: starting one takes as long as 15 MB
 _MOST_WORKERS = 4  # more would wait for whoever reads their answers
-_PIPE = 1 << 18  # bytes: a block fits, so that writing one seldom waits
+_SHARED = 1 << 20  # bytes of memory, enough for a block: a pipe would take it in pieces, and copy each twice
 _SIZE = 8  # bytes of a message's length
 
 
@@ -59,8 +59,9 @@ def _searched(text: bytes, words: Any) -> SearchedBlock:
 
 
 def _started(words: Any, stack: ExitStack) -> Sequence[_Worker]:
-    """Workers that end with the stack; none on one processor, or where none can be started."""
-    processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    """Workers that end with the stack; none on one processor, or where none can be started. Only Linux shares memory
+    that has no file."""
+    processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
     workers: list[_Worker] = []
     with suppress(OSError):
         while sys.executable and len(workers) < min(processors, _MOST_WORKERS) and processors > 1:
@@ -73,38 +74,48 @@ class _Worker:
     """A process, and the block that it searches. If it was killed, the block is searched here."""
 
     def __init__(self, words: Any) -> None:
+        import mmap
         import pickle
         import subprocess
 
         self._words, self._text = words, b""
-        # -I: the directory in which somebody starts us has no say in what a worker imports.
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            pipesize=_PIPE,
-        )
+        memory = os.memfd_create("ci-tasks log")  # no file: on a full disk a write to its mapping would kill us
+        try:
+            os.ftruncate(memory, _SHARED)
+            self._memory = mmap.mmap(memory, _SHARED)
+            # -I: the directory in which somebody starts us has no say in what a worker imports.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", __file__, str(memory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[memory],
+            )
+        finally:
+            os.close(memory)
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._blocks, self._answers = self._process.stdin, self._process.stdout
+        self._requests, self._answers = self._process.stdin, self._process.stdout
         self._send(pickle.dumps(words))
 
     def ask(self, text: bytes) -> None:
         self._text = text
-        self._send(text)
+        if len(text) <= _SHARED:
+            self._memory[: len(text)] = text
+            self._send(array("Q", [len(text)]).tobytes())
 
     def answer(self) -> SearchedBlock:
         """Of the block that it was asked for last."""
-        answer = array("Q", _received(self._answers))
+        answer = array("Q", _received(self._answers) if len(self._text) <= _SHARED else b"")
         return SearchedBlock(self._text, answer[1:], answer[0]) if answer else _searched(self._text, self._words)
 
     def end(self) -> None:
         self._process.kill()
         self._process.communicate()
+        self._memory.close()
 
     def _send(self, message: bytes) -> None:
         with suppress(OSError):  # it has ended, and will not answer
-            _send(self._blocks, message)
+            _send(self._requests, message)
 
 
 def _send(stream: IO[bytes], message: bytes) -> None:
@@ -120,15 +131,17 @@ def _received(stream: IO[bytes]) -> bytes:
     return message if len(message) == size else b""
 
 
-def _work() -> None:
-    """What a worker does until its standard input ends. No block is empty."""
+def _work(descriptor: int) -> None:
+    """What a worker does until its standard input ends. `descriptor` is the memory that it shares with us."""
+    import mmap
     import pickle
 
-    blocks, answers = sys.stdin.buffer, sys.stdout.buffer
-    words = pickle.loads(_received(blocks))
-    while text := _received(blocks):
+    requests, answers, memory = sys.stdin.buffer, sys.stdout.buffer, mmap.mmap(descriptor, _SHARED)
+    words = pickle.loads(_received(requests))
+    while request := _received(requests):
+        text = memory[: array("Q", request)[0]]
         _send(answers, array("Q", [text.count(b"\n"), *(match.start() for match in words.finditer(text))]).tobytes())
 
 
 if __name__ == "__main__":
-    _work()
+    _work(int(sys.argv[1]))
