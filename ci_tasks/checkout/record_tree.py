@@ -14,12 +14,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, Overlay
+from ci_tasks.background import Background
 from ci_tasks.checkout import partial_clone
 from ci_tasks.checkout.disk_differences import DiskComparison, disk_differences, in_directory, plan_comparison
 from ci_tasks.checkout.git import Git, GitError
@@ -100,8 +101,7 @@ def _record(source: Path, place: ObjectTarget, path: str, rev: str | None, base:
     if source_repository is None and (rev or base):
         raise CheckoutError(f"{source} is not a git repository, so it has no revision {rev or base!r}")
     place.prepare(source_repository)
-    with place.index() as index, ThreadPoolExecutor() as pool:
-        recorder = _Recorder(source, place, path, index, pool)
+    with place.index() as index, closing(_Recorder(source, place, path, index)) as recorder:
         if source_repository is None:
             made = recorder.directory()
         else:
@@ -139,14 +139,21 @@ def _own_git(source: Path, place: ObjectTarget, index: Path) -> Git:
 
 
 class _Recorder:
-    """Records `source`. What git processes need not wait for each other for, they do side by side, in `pool`."""
+    """Records `source`. What git processes need not wait for each other for, they do side by side."""
 
-    def __init__(self, source: Path, place: ObjectTarget, path: str, index: Path, pool: ThreadPoolExecutor) -> None:
-        self.source, self.place, self.path, self.index, self.pool = source, place, path, index, pool
-        self._comparison: Future[DiskComparison] | None = None
+    def __init__(self, source: Path, place: ObjectTarget, path: str, index: Path) -> None:
+        self.source, self.place, self.path, self.index = source, place, path, index
+        self._listing: Background[bytes] | None = None
+        self._comparison: Background[DiskComparison] | None = None
         self.inside: list[RecordedTree] = []
         self.base: str | None = None
         self.git = _own_git(source, place, index)
+
+    def close(self) -> None:
+        """Wait for what still reads the index."""
+        for task in (self._listing, self._comparison):
+            if task is not None:
+                task.join()
 
     def copy_index(self, real: Path) -> None:
         if real.exists():
@@ -204,16 +211,16 @@ class _Recorder:
     def _add_all(self, prefix: str) -> str:
         """Everything but ignored files into the index; the tree of it below `prefix`."""
         git = self.git
-        listing = self.pool.submit(git.run, "ls-files", "-v", "-z", "--", ".")
+        self._listing = Background(git.run, "ls-files", "-v", "-z", "--", ".")
         self._add()
-        hidden, is_sparse = self._hidden_files(listing.result())
+        hidden, is_sparse = self._hidden_files(self._listing.result())
         if any(hidden.values()):
             for flag, names in hidden.items():
                 if names:
                     git.run("update-index", flag, "-z", "--stdin", input=b"\0".join(names))
             self._add()
         listed = git.run("ls-files", "--stage", "-z", "--", ".")
-        self._comparison = self.pool.submit(plan_comparison, git, listed, is_sparse)
+        self._comparison = Background(plan_comparison, git, listed, is_sparse)
         for name, _ in _links(listed):
             commit = self._submodule(name, None)
             if commit:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 from ci_tasks.agent.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from ci_tasks.agent.records import QueryAnswer
     from ci_tasks.agent.run_directory import RunDir
+    from ci_tasks.background import Background
     from ci_tasks.checkout.snapshot import Snapshot
     from ci_tasks.config import HostSpec
     from ci_tasks.executors.host_snapshot import RemoteSnapshot
@@ -106,7 +105,7 @@ class Executor(Protocol):
         """(path, version) of the host's interpreter for a version of setup-python."""
         ...
 
-    def use_snapshot(self, snapshot: Future[Snapshot]) -> None:
+    def use_snapshot(self, snapshot: Background[Snapshot]) -> None:
         """A snapshot that is being made, see start_host_snapshot: `snapshot` returns it, or raises its errors. A host
         that gets a clone instead needs none."""
         ...

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart
+from ci_tasks.background import Background
 from ci_tasks.records import Checkout
 from ci_tasks.results import store
 
@@ -43,13 +43,13 @@ class RemoteSnapshot:
 
 def start_host_snapshot(
     source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
-) -> Future[Snapshot] | None:
+) -> Background[Snapshot] | None:
     """Take it in the background: git is busy with it while the rest of a command is loaded."""
     if store.home().is_relative_to(
         source
     ):  # nothing may be written there before `prepare` has found that git ignores it
         return None
-    return ThreadPoolExecutor(1).submit(take_host_snapshot, source, rev, base, overlays)
+    return Background(take_host_snapshot, source, rev, base, overlays)
 
 
 def take_host_snapshot(

@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ci_tasks.agent.setup_copy import make_copy, restore_copy
 from ci_tasks.agent.setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ci_tasks.agent.trees.git import StoreError
 from ci_tasks.agent.trees.kept_workspace import NotKept, update_workspace
+from ci_tasks.background import Background
 from ci_tasks.checkout.revision import local_base
 from ci_tasks.checkout.snapshot import Snapshot, materialize
 from ci_tasks.config import HostSpec
@@ -85,7 +85,7 @@ class LocalExecutor:
     def find_python(self, version_spec: str) -> tuple[str, str]:
         return python.find_python(version_spec)
 
-    def use_snapshot(self, snapshot: Future[Snapshot]) -> None:
+    def use_snapshot(self, snapshot: Background[Snapshot]) -> None:
         pass
 
     def reuse_snapshot(self, code: CodeSnapshot) -> None:

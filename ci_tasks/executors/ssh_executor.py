@@ -11,7 +11,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from ci_tasks import debug_log
 from ci_tasks.agent.records import CheckoutPart, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.agent.serving.messages import Clear, Prune
+from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say, secrets_of
@@ -62,7 +62,7 @@ class SSHExecutor:
         self._copies: EnvironmentCopies | None = None
         self._keeps_setups = False  # a row that was kept goes on with them
         self._code: RemoteSnapshot | None = None
-        self._future_snapshot: Future[Snapshot] | None = None
+        self._snapshot: Background[Snapshot] | Snapshot | None = None  # for the next call of `snapshot`
 
     @property
     def lock_dir(self) -> str:
@@ -110,13 +110,12 @@ class SSHExecutor:
             pythons[version_spec] = python.choose_python(version_spec, answers["python"].out, (path, version))
         return pythons[version_spec]
 
-    def use_snapshot(self, snapshot: Future[Snapshot]) -> None:
-        self._future_snapshot = snapshot
+    def use_snapshot(self, snapshot: Background[Snapshot]) -> None:
+        self._snapshot = snapshot
 
     def reuse_snapshot(self, code: CodeSnapshot) -> None:
         if isinstance(code, RemoteSnapshot):
-            self._future_snapshot = Future()
-            self._future_snapshot.set_result(code.snapshot)
+            self._snapshot = code.snapshot
 
     def snapshot(
         self,
@@ -130,8 +129,9 @@ class SSHExecutor:
         from ci_tasks.checkout import pack as packs
 
         self._batch = batch
-        future, self._future_snapshot = self._future_snapshot, None
-        snapshot = future.result() if future else take_host_snapshot(source, rev, base, overlays)
+        taken, self._snapshot = self._snapshot, None
+        snapshot = taken.result() if isinstance(taken, Background) else taken
+        snapshot = snapshot or take_host_snapshot(source, rev, base, overlays)
         key = host_cache.key(self.spec)
         self._manager.set_code_packs(
             [

@@ -188,9 +188,7 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
 def _run_once(options: RunOptions, config: Config, events: EventStream | None) -> BatchResult:
     from contextlib import ExitStack, closing
 
-    from ci_tasks.executors.host_snapshot import start_host_snapshot
-    from ci_tasks.executors.open_executor import open_executor
-    from ci_tasks.run.checkout_source import find_checkout, open_source
+    from ci_tasks.run.find_checkout import find_checkout
 
     # What git and the host have said is taken at once, although this thread is busy loading.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -198,8 +196,13 @@ def _run_once(options: RunOptions, config: Config, events: EventStream | None) -
         # First, since recording the tree and connecting take time while the rest is loaded.
         specs, snapshot = config.select_hosts(options.host), None
         if specs[0].kind != "local":
+            from ci_tasks.executors.host_snapshot import start_host_snapshot
+
             path, _ = find_checkout(options.repo)
             snapshot = start_host_snapshot(path, options.rev, options.base, config.given.overlays)
+        from ci_tasks.executors.open_executor import open_executor
+        from ci_tasks.run.checkout_source import open_source
+
         executors = {spec.name: stack.enter_context(closing(open_executor(spec))) for spec in specs}
         if snapshot is not None:
             executors[specs[0].name].use_snapshot(snapshot)
