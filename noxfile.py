@@ -1,5 +1,6 @@
 """The checkout's CI jobs as sessions (tag `ci`), and our own development sessions (tag `dev`)."""
 
+import gc
 import glob
 import os
 import sys
@@ -8,6 +9,7 @@ import nox
 
 from ci_tasks.cli import sessions
 
+gc.freeze()  # what is loaded stays: neither a search for garbage nor the end of nox has to look through it
 nox.options.default_venv_backend = "venv"
 sessions.register()
 

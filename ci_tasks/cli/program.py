@@ -5,6 +5,7 @@ Both have the same commands: references from the core and from every feature, of
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
     from invoke.program import Program
 
 _INVOKE = "invoke"
+_GARBAGE = 50_000  # new objects between two searches for garbage: imports make many, and no garbage
 
 
 def main() -> NoReturn:
     """The program `ci-tasks`: the same commands, from any directory."""
-    raise SystemExit(run(sys.argv))
+    gc.set_threshold(_GARBAGE)
+    code = run(sys.argv)
+    gc.freeze()  # else Python looks through all that is loaded once more before it ends
+    raise SystemExit(code)
 
 
 def run(argv: Sequence[str], program: str = PROGRAM) -> int:
