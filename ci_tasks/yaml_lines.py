@@ -30,6 +30,7 @@ _NUMBER = re.compile(
 
 MAX_NODES = 200_000  # GitHub stops at 50,000, aliases counted each time they are followed
 MAX_DEPTH = 100
+_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 _SAFE_DEPTH = 5_000
 
 
@@ -85,7 +86,9 @@ def load(text: str) -> Any:
         line = mark.line + 1 if mark else 1
         context = _line_of(text, line)
         tab = "; YAML is indented with spaces, not tabs" if re.match(r" *\t", context) else ""
-        raise YamlError(f"{error.problem or error}{tab}", line, context) from None
+        # libyaml's own limit, which PyYAML has since 6.0.4 and meets first in `[[[[…`.
+        problem = _TOO_DEEP if error.problem == "exceeded maximum nesting depth" else error.problem or str(error)
+        raise YamlError(f"{problem}{tab}", line, context) from None
     except yaml.YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         raise YamlError(str(error).splitlines()[0], line, _line_of(text, line)) from None
@@ -101,7 +104,7 @@ def _check_depth(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             line = event.start_mark.line + 1 if event.start_mark else 1
-            raise YamlError(f"nested more than {MAX_DEPTH} levels deep", line, _line_of(text, line))
+            raise YamlError(_TOO_DEEP, line, _line_of(text, line))
 
 
 class _Document:
@@ -117,7 +120,7 @@ class _Document:
         if self.nodes > MAX_NODES:
             raise self.error(f"more than {MAX_NODES} values, counting aliases", node)
         if depth > MAX_DEPTH:
-            raise self.error(f"nested more than {MAX_DEPTH} levels deep", node)
+            raise self.error(_TOO_DEEP, node)
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, depth)
         if isinstance(node, yaml.SequenceNode):
