@@ -106,7 +106,9 @@ class CandidateReader:
         return self._eager > 0 or bool(self._wants_context) or self._tracebacks.waiting
 
     def feed(self, number: int, raw: bytes, before: bytes) -> bool:
-        """One line of the log, with what stood before it. Returns whether it told anything."""
+        """One line of the log, with what stood before it. Returns whether lines like it have to be looked at, which
+        matters only where it was not needed anyway."""
+        was_needed = self.needs_next_line()
         self._eager = max(0, self._eager - 1)
         raw = _HOLE.sub(b"", raw)
         if b"\0" in raw:
@@ -116,8 +118,9 @@ class CandidateReader:
             return False
         if self._in_our_script(number, raw):
             return True  # the same line tells something where it is printed later
-        results = [self._read_segment(lines.read(number, segment), before) for segment in segments(raw)]
-        return any(results)
+        read = [lines.read(number, segment) for segment in segments(raw)]
+        results = [self._read_segment(line, before) for line in read]
+        return was_needed or any(results) or any(map(self._tells_with_other_numbers, read))
 
     def _in_our_script(self, number: int, raw: bytes) -> bool:
         """Whether the line is of what our own runs print of a step before they run it. Such a log begins with a step,
@@ -177,8 +180,7 @@ class CandidateReader:
             end = self._of_end(line, part)
             self._message = (end, line.number + _MESSAGE)
             self._keep(end, before)
-        tells = bool(part) or self._goes_on(line, before) or self._plain(line, before)
-        return tells or self._tells_with_other_numbers(line)
+        return bool(part) or self._goes_on(line, before) or self._plain(line, before)
 
     def _tells_with_other_numbers(self, line: PrefixedLine) -> bool:
         """Whether a line like this one may be the reason: `exit code: 0` says nothing of `exit code: 137`, which must
