@@ -30,7 +30,7 @@ _INDEX_MODES = {mode: mode for mode in (0o100644, 0o100755, LINK, 0o160000)}
 _S = 10**9  # ns
 _LOW = 0xFFFFFFFF  # what of a number an index keeps
 _PADDING = [bytes(8 - size) for size in range(8)]
-_START = "import sys; sys.path.insert(0, %r); from ci_tasks.agent.trees.file_hashes import main; main()"
+_START = "import sys; sys.path.insert(0, %r); from %s import main; main()"
 
 FileEntry = Tuple[bytes, int, str, bool]  # path, mode and id as git has them, and whether it was there before
 
@@ -78,13 +78,16 @@ def _start(
 ) -> "Optional[subprocess.Popen[bytes]]":
     import subprocess
 
-    above = __file__
-    for _ in range(4):
+    above = __file__  # on a host the agent is a package of its own, perhaps in a zip file
+    for _ in __name__.split("."):
         above = os.path.dirname(above)
     pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _START % above], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+            [sys.executable, "-I", "-S", "-c", _START % (above, __name__)],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
         )
     except OSError:
         return None

@@ -6,11 +6,14 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent import archive
 from ci_tasks.agent.trees import file_hashes
 from ci_tasks.agent.trees.file_hashes import is_same_file
 from ci_tasks.agent.trees.git import HostGit, MissingBase, StoreError
@@ -315,3 +318,34 @@ def test_what_a_process_does_not_do_is_done_here(repo: Path, monkeypatch: pytest
     (repo / "run").write_text("x\n")
     (repo / "a").write_text("x\n")
     assert different(repo) == [b"a", b"run"]
+
+
+AS_ON_A_HOST = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from agent.trees import file_hashes
+file_hashes._FILES_PER_PROCESS, file_hashes._cores, hashed = 2, lambda: 3, file_hashes._entries
+done_here = []
+def entries(top, files, *more):
+    done_here.extend(files)
+    return hashed(top, files, *more)
+file_hashes._entries = entries
+files = [(b"%d" % at, 0o100644, sys.argv[3], False) for at in range(6)]
+print(file_hashes.index_entries(sys.argv[2].encode() + b"/", files, "sha1"), len(done_here))
+"""
+
+
+@pytest.mark.parametrize("is_unpacked", [True, False], ids=["unpacked", "in a zip file"])
+def test_on_a_host_too_the_processes_do_their_share(tmp_path: Path, is_unpacked: bool) -> None:
+    code, tree = tmp_path / "agent.pyz", tmp_path / "tree"
+    code.write_bytes(archive.build())
+    if is_unpacked:
+        zipfile.ZipFile(code).extractall(tmp_path / "code")
+        code = tmp_path / "code"
+    tree.mkdir()
+    for at in range(6):
+        (tree / f"{at}").write_bytes(b"hello\n")
+    hello = "ce013625030ba8dba906f756967f9e9ca394464a"
+    command = [sys.executable, "-I", "-S", "-c", AS_ON_A_HOST, str(code), str(tree), hello]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[b'', b'', b'', b'', b'', b''] 2\n", "this process did two of six"
