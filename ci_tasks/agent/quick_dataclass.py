@@ -18,6 +18,11 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 class _Inspect(ModuleType):
     """Loads the module that it stands for where something of it is used."""
 
+    @staticmethod
+    def get_annotations(cls: type) -> Dict[str, Any]:
+        """What `dataclasses` of Python 3.13 asks of each class; it asks of nothing else, and evaluates no text."""
+        return dict(vars(cls).get("__annotations__") or {})
+
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("inspect"), name)
 
