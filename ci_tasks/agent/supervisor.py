@@ -39,7 +39,7 @@ RETRY_MINUTES = 10.0  # an agent whose daemon did not answer stays so long, to r
 RETRY_SECONDS = 10.0
 REAP_SECONDS = 10.0  # for a killed process to be gone; one that a driver or a file system holds never is
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10
-PIPE = 1 << 18  # bytes that the job may be ahead: the agent wakes up once for as many, where much is written
+PIPE_BYTES = 1 << 18  # that the job may be ahead: the agent wakes up once for as many, where much is written
 
 EndAndCode = Tuple[End, Optional[int]]  # how the job ended, and its exit code
 
@@ -261,7 +261,7 @@ class Supervisor:
             if key.fileobj is not job.stdout:
                 self.signals.clear()
                 continue
-            chunk = os.read(key.fd, PIPE)
+            chunk = os.read(key.fd, PIPE_BYTES)
             if chunk:
                 self.log.write(chunk)
                 self.resources.read_output(chunk)
@@ -403,7 +403,7 @@ class _Job(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 has no Pop
 
 def _widen(pipe: int) -> None:
     try:
-        fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE)
+        fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:  # another system, or this user has no room for more
         pass
 
