@@ -19,7 +19,7 @@ from ci_tasks import known_secrets
 if TYPE_CHECKING:
     from logging import Logger
 
-    from ci_tasks.log_file import LogFile
+    from ci_tasks.debug_log_file import LogFile
 
 ENV = "CI_TASKS_DEBUG"
 FLAG = "--debug"
@@ -118,7 +118,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _logger() -> Logger:
-    from ci_tasks.log_file import LOGGER
+    from ci_tasks.debug_log_file import LOGGER
 
     if _is_started:
         _file()
@@ -127,11 +127,11 @@ def _logger() -> Logger:
 
 def _file() -> LogFile:
     global _log_file
-    from ci_tasks import log_file
+    from ci_tasks import debug_log_file
 
     with _lock:
         if _log_file is None:
-            _log_file = log_file.start(debug=_is_debug)
+            _log_file = debug_log_file.start(debug=_is_debug)
         return _log_file
 
 

@@ -23,7 +23,7 @@ LEVELS = [
     ["errors", "resources", "safe_output", "__init__"],
     ["yaml_lines", "given_values"],
     ["records"],
-    ["log_file"],
+    ["debug_log_file"],
     ["debug_log", "config"],
     ["workflow"],
     ["registry"],

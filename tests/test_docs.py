@@ -133,7 +133,7 @@ def test_the_help_of_every_command_begins_with_a_sentence(name: str) -> None:
     assert re.fullmatch(r"[A-Z].{10,88}[.?]", COMMANDS[name].summary)
 
 
-def parsed(argv: list[str]) -> list[parser.Context]:
+def parsed(argv: list[str]) -> list[parser.ParsedCommand]:
     """The commands of a line, as the program reads it."""
     if argv[0] in ("--help", "-h"):
         assert argv[1] in COMMANDS

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ci_tasks import debug_log, registry
 from ci_tasks.cli.commands import command_names
 from ci_tasks.cli.options import Option
-from ci_tasks.cli.parser import Context, command_context, is_option, program_context
+from ci_tasks.cli.parser import ParsedCommand, command_context, is_option, program_context
 from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class _State:
 
     def __init__(self) -> None:
         self.first = self.context = program_context()
-        self.option: tuple[Context, str] | None = None
+        self.option: tuple[ParsedCommand, str] | None = None
 
     def consume(self, word: str) -> None:
         if self.option is not None:
@@ -100,7 +100,7 @@ class _State:
         is_given = field in self.context.values and not self.context.is_repeatable(field)
         return not (is_given or option.positional or option.refused)
 
-    def values(self, context: Context, field: str, typed: str, head: str) -> Iterable[str]:
+    def values(self, context: ParsedCommand, field: str, typed: str, head: str) -> Iterable[str]:
         option = context.options[field]
         offered = registry.load(option.complete)(context.values, typed) if option.complete else option.choices
         others = typed[: typed.rfind(",") + 1] if option.commas else ""

@@ -32,7 +32,7 @@ _PROGRAM_OPTION_OF = {
 }
 
 
-class Context:
+class ParsedCommand:
     """A command of the line, or the program itself, whose name is "": its options, and the values given so far, both by
     field name."""
 
@@ -61,17 +61,17 @@ class Context:
             self.values[field] = value
 
 
-def program_context() -> Context:
-    return Context("", PROGRAM_OPTIONS)
+def program_context() -> ParsedCommand:
+    return ParsedCommand("", PROGRAM_OPTIONS)
 
 
-def command_context(name: str) -> Context | None:
+def command_context(name: str) -> ParsedCommand | None:
     """That of the command of this name, whose module is loaded; None if there is no such command."""
     command = find(name)
-    return Context(name, options_of(options_class(registry.load(command.function)))) if command else None
+    return ParsedCommand(name, options_of(options_class(registry.load(command.function)))) if command else None
 
 
-def parse(words: Sequence[str], first: Context | None = None) -> list[Context]:
+def parse(words: Sequence[str], first: ParsedCommand | None = None) -> list[ParsedCommand]:
     """The context of the program, or `first`, and one for each command of the line. Raises UsageError."""
     return _Parser(first or program_context()).parse(words)
 
@@ -82,11 +82,11 @@ def is_option(word: str) -> bool:
 
 
 class _Parser:
-    def __init__(self, first: Context) -> None:
+    def __init__(self, first: ParsedCommand) -> None:
         self.first = self.context = first
         self.contexts = [first]
 
-    def parse(self, words: Sequence[str]) -> list[Context]:
+    def parse(self, words: Sequence[str]) -> list[ParsedCommand]:
         rest = iter(words)
         for word in rest:
             if word == "--":

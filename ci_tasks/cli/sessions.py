@@ -115,7 +115,7 @@ def parse_posargs(label: str, row: str | None, posargs: list[str]) -> RunOptions
         **{name: declared for name, declared in options_of(RemoteOptions).items() if declared.nox},
     }
     name = f"nox -s {label} --"
-    context = parser.Context(name, {**accepted, "help": parser.PROGRAM_OPTIONS["help"]})
+    context = parser.ParsedCommand(name, {**accepted, "help": parser.PROGRAM_OPTIONS["help"]})
     parser.parse(posargs, context)
     values = context.values
     if "help" in values:

@@ -44,10 +44,9 @@ class RemoteSnapshot:
 def start_host_snapshot(
     source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
 ) -> Background[Snapshot] | None:
-    """Take it in the background: git is busy with it while the rest of a command is loaded."""
-    if store.home().is_relative_to(
-        source
-    ):  # nothing may be written there before `prepare` has found that git ignores it
+    """Take it in the background: git is busy with it while the rest of a command is loaded. None where our files lie in
+    the checkout: nothing may be written there before `prepare` has found that git ignores them."""
+    if store.home().is_relative_to(source):
         return None
     return Background(take_host_snapshot, source, rev, base, overlays)
 

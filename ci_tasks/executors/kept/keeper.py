@@ -1,8 +1,9 @@
 """The process that keeps a connection, as OpenSSH's ControlPersist does: `python -m ci_tasks.executors.kept.keeper`.
 
 It connects when the first command asks for a channel, opens a channel for each command of the same user, copies bytes
-both ways without keeping them, and ends when nobody has used it for a while. A connection that died, or that has been
-silent over a nap of the machine, is made again before the next channel. Nothing is written anywhere.
+both ways without keeping them, and ends when nobody has used it for a while. A command that waits for its input is
+begun once more, ahead of the next client. A connection that died, or that has been silent over a nap of the machine,
+is made again before the next channel. Nothing is written anywhere.
 """
 
 from __future__ import annotations
