@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 from ci_tasks.errors import Blocked
 
 STDERR_KEPT = 4096
-_SLICE = 0.2  # seconds after which one who waits looks whether the stream was closed
+_QUIET_S = 1.0  # without a word of it, what still holds a standard error says nothing about the end of the command
+_LAST_WORDS_S = 10.0  # to wait for the end of one that goes on, as a background process's may for ever
 
 
 class LinkDied(Blocked):
@@ -69,8 +71,11 @@ class StderrTail:
         threading.Thread(target=self._drain, args=(read,), daemon=True, name="ci-tasks stderr").start()
 
     def last(self) -> bytes:
-        """Where the command has ended, all of its last words: they may be a moment behind its output."""
-        self._ended.wait(_SLICE)
+        """Where the command has ended, all of its last words: they may be some megabytes behind its output."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        seen = self._kept
+        while not self._ended.wait(_QUIET_S) and self._kept is not seen and time.monotonic() < deadline:
+            seen = self._kept
         return self._kept
 
     def _drain(self, read: Callable[[int], bytes]) -> None:
