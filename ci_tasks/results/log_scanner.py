@@ -86,7 +86,7 @@ class LogScanner:
         uninformative, at, end, counted = self._uninformative, 0, len(text), 0
         eager = self._needs_next_line()
         while at < end:
-            start = at if eager else _next_line(text, words, at)
+            start = at if eager else next_line(text, words, at)
             if start < 0:
                 break
             stop = text.find(b"\n", start)
@@ -115,7 +115,7 @@ class LogScanner:
         self.tail = [*self.tail, *enumerate(last, after - len(last))][-_TAIL:]
 
 
-def _next_line(text: bytes, words: Iterator[int], at: int) -> int:
+def next_line(text: bytes, words: Iterator[int], at: int) -> int:
     """Where the line of the next word begins that is not before `at`; -1 where there is none."""
     for begin in words:
         if begin >= at:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UnknownName, UsageError
-from ci_tasks.features.ci_logs.parse.job_parser import parse_job
+from ci_tasks.features.ci_logs.parse.job_parser import WORDS, JobReader
 from ci_tasks.features.ci_logs.parse.recovered_job import FAILURE, SUCCESS, TIMED_OUT, RecoveredJob
-from ci_tasks.features.ci_logs.parse.split_lines import JobInLog, LogLine, is_numbered, jobs_in, split_lines
+from ci_tasks.features.ci_logs.parse.split_lines import JOBS_WORDS, JobInLog, LogLine, is_numbered, jobs_in, split_lines
+from ci_tasks.features.ci_logs.parse.telling_lines import telling_lines
 from ci_tasks.features.ci_logs.sources.log_file import STANDARD_INPUT, JobLog, OpenLog, open_log
 from ci_tasks.records import PASSED, Triage
 from ci_tasks.results.analysis import CiJobLog, JobKnowledge, analyse
@@ -114,8 +115,17 @@ class _SelectedJob:
         for line in split_lines(self.log):
             yield line.text + b"\n" if self._has(line) else b"\n"
 
-    def lines(self) -> Iterator[LogLine]:
-        return (line for line in split_lines(self.log) if self._has(line))
+    def parsed(self) -> RecoveredJob:
+        reader = JobReader()
+        for line in self._telling_lines(reader.needs_next_line):
+            if self._has(line):
+                reader.feed(line)
+        return reader.finish()
+
+    def _telling_lines(self, needs_next_line: Callable[[], bool]) -> Iterator[LogLine]:
+        if self.first > 1 or self.last is not None:  # the last time within is that of any line
+            return split_lines(self.log)
+        return telling_lines(self.log.chunks, WORDS, needs_next_line)
 
     @property
     def is_whole_log(self) -> bool:
@@ -132,7 +142,7 @@ def _selected(log: OpenLog, name: str | None, attempt: int | None = None) -> _Se
     if name is not None:
         return _in_text(log.job(name), None, log.name, attempt)
     names = [job.name for job in log.jobs]
-    failed = [job for job in log.jobs if any(part.failed for part in jobs_in(split_lines(job)))]
+    failed = [job for job in log.jobs if any(part.failed for part in _jobs_in(job))]
     if len(failed) != 1:
         raise _ambiguous(f"{log.name!r} holds the logs of {len(names)} jobs", [job.name for job in failed] or names)
     return _noted(
@@ -141,9 +151,13 @@ def _selected(log: OpenLog, name: str | None, attempt: int | None = None) -> _Se
     )
 
 
+def _jobs_in(text: JobLog) -> tuple[JobInLog, ...]:
+    return jobs_in(telling_lines(text.chunks, JOBS_WORDS, lambda: False))
+
+
 def _in_text(text: JobLog, name: str | None, where: str, attempt: int | None) -> _SelectedJob:
     """The job in a text: the one that is named, the only one, or the only one that failed."""
-    jobs = jobs_in(split_lines(text))
+    jobs = _jobs_in(text)
     names = [job.name for job in jobs]
     if name is not None and any(names):
         if name not in names:
@@ -206,7 +220,7 @@ def _analysed(
     exit_code: int | None = None,
     passed: Sequence[_SelectedJob] = (),
 ) -> AnalysedLog:
-    job = _completed(parse_job(selected.lines()), api_job)
+    job = _completed(selected.parsed(), api_job)
     ended = _job_end(job) if exit_code is None else replace(_job_end(job), exit_code=exit_code)
     known = JobKnowledge(passed=[_pieces(green) for green in passed])
     return AnalysedLog(name, job, analyse(_pieces(selected), ended, known) or NOT_ANALYSED)

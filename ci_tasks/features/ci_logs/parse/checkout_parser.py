@@ -15,6 +15,7 @@ _COMMIT = re.compile(rb"['\"]?(" + _SHA + rb")['\"]?\s*")
 _FETCHED = re.compile(rb"\+(" + _SHA + rb"):refs/(\S{1,300})")
 _HEAD = re.compile(rb"HEAD is now at ([0-9a-f]{4,64})\b ?(.{0,1000})")
 _MERGE = re.compile(rb"Merge (" + _SHA + rb") into (" + _SHA + rb")\s*")
+WORDS = (rb"\[command\]", rb"HEAD is now at ", rb"Syncing repository: ", rb"Working directory is '")
 _PULL = re.compile(r"refs/pull/(\d{1,9})/\w+")
 
 
@@ -35,6 +36,11 @@ class CheckoutParser:
     def commit(self) -> str:
         """As `git log` says it, else as it was fetched, unless that is not what HEAD is at, else the short form."""
         return self._logged or (self._fetched if self._fetched.startswith(self._short) else self._short)
+
+    @property
+    def needs_next_line(self) -> bool:
+        """Whether the next line may tell something without one of WORDS."""
+        return self._expects_commit
 
     def feed(self, text: bytes) -> None:
         if text.startswith((b"[command]", b"##[command]")):

@@ -16,6 +16,7 @@ _DIGEST = re.compile(rb"Digest: (sha256:[0-9a-f]{64})\s*")
 _STATUS = re.compile(rb"Status: (?:Downloaded newer image|Image is up to date) for (\S{1,400})\s*")
 _ABSENT = re.compile(rb"Unable to find image '\S{1,400}' locally\s*")
 _MAX_DIGESTS = 100
+WORDS = (rb": Pulling from ",)
 
 
 class ImagePullParser:
@@ -31,6 +32,11 @@ class ImagePullParser:
         self._closed = False
         self._pulling = False
         self._digest = ""
+
+    @property
+    def needs_next_line(self) -> bool:
+        """Whether the next line may tell something without one of WORDS."""
+        return not self._closed and (self._pulling or self._strict)
 
     def feed(self, text: bytes) -> None:
         if self._closed:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ci_tasks.features.ci_logs.parse import step_header
+from ci_tasks.features.ci_logs.parse import checkout_parser, image_pulls, machine_parser, setup_parser, step_header
 from ci_tasks.features.ci_logs.parse.checkout_parser import head_in
 from ci_tasks.features.ci_logs.parse.log_text import printable_text
 from ci_tasks.features.ci_logs.parse.recover_job import JobState, recover_job
@@ -28,6 +28,14 @@ AFTER_STEPS = (
     b"Print service container logs: ",
     b"A job completed hook has been configured",
 )
+WORDS = (
+    *(re.escape(beginning) for beginning in AFTER_STEPS),
+    rb"##\[error\]",
+    *setup_parser.WORDS,
+    *checkout_parser.WORDS,
+    *image_pulls.WORDS,
+    *machine_parser.WORDS,
+)
 _LAST_MESSAGE = b"Cleaning up orphan processes"
 _ERROR = b"##[error]"
 _EXIT = re.compile(rb"Process completed with exit code (-?\d{1,10})\.\s*")
@@ -41,13 +49,30 @@ _MAX_HEADER_BYTES = 8 << 20  # bytes of steps' groups; a log that has more of th
 
 def parse_job(lines: Iterable[LogLine]) -> RecoveredJob:
     """What the log of one job tells. Lines of another job, and what stands around gh's output, are left out."""
-    parser = JobParser()
+    reader = JobReader()
     for line in lines:
-        if line.job and not parser.state.job:
-            parser = JobParser(line.job)
-        if line.job == parser.state.job:
-            parser.feed(line)
-    return parser.finish()
+        reader.feed(line)
+    return reader.finish()
+
+
+class JobReader:
+    """`parse_job` for lines that come one by one: of all lines those are enough that have one of WORDS, those after a
+    line with which `needs_next_line` became true, the first and last with a timestamp, and where columns change."""
+
+    def __init__(self) -> None:
+        self._parser = JobParser()
+
+    def feed(self, line: LogLine) -> None:
+        if line.job and not self._parser.state.job:
+            self._parser = JobParser(line.job)
+        if line.job == self._parser.state.job:
+            self._parser.feed(line)
+
+    def needs_next_line(self) -> bool:
+        return self._parser.needs_next_line()
+
+    def finish(self) -> RecoveredJob:
+        return self._parser.finish()
 
 
 class JobParser:
@@ -76,6 +101,15 @@ class JobParser:
             self._title, self._body = line, None
         else:
             self._feed_line(line, is_own)
+
+    def needs_next_line(self) -> bool:
+        """Whether the next line may tell something without one of WORDS."""
+        if self._title is not None:
+            return True
+        if not self.state.steps:
+            return self.state.setup.needs_next_line
+        is_in_step = not self._cleanup and self._in_last_step()
+        return is_in_step and (self.state.steps[-1].needs_next_line or self.state.machine.needs_next_line)
 
     def finish(self) -> RecoveredJob:
         if self._title is not None:

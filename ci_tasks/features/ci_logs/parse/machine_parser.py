@@ -14,6 +14,14 @@ _FROZEN = re.compile(rb"(?: [+~] )?([A-Za-z0-9][\w.-]{0,100})==(\d\S{0,60})\s*")
 _HEADING = re.compile(rb"Package +Version\b.{0,100}")
 _ENTRY = re.compile(rb"([A-Za-z0-9][\w.-]{0,100}) +(\d\S{0,60})(?: .{0,300})?")
 _MAX_PACKAGES = 5000
+WORDS = (
+    rb"Driver Version: \d",
+    rb"NVIDIA ",
+    rb"GPU \d{1,3}: ",
+    rb"Successfully installed ",
+    rb"==\d",
+    rb"Package +Version",
+)
 
 
 class MachineParser:
@@ -24,6 +32,11 @@ class MachineParser:
         self.driver = ""
         self.packages: dict[str, str] = {}
         self._listing = False
+
+    @property
+    def needs_next_line(self) -> bool:
+        """Whether the next line may tell something without one of WORDS."""
+        return self._listing
 
     def feed(self, text: bytes) -> None:
         if b"Driver Version: " in text and not self.driver:

@@ -19,6 +19,7 @@ _BEGINNINGS = tuple(_MESSAGES)
 _CREATE = re.compile(rb"##\[command\]\S*docker create ")
 _PULL = re.compile(rb"##\[command\]\S*docker (?:--config \S+ )?pull (\S+)\s*\Z")
 _CONTAINER = b"Starting job container"
+WORDS = (rb"##\[(?:end)?group\]", *(re.escape(beginning) for beginning in _BEGINNINGS))
 _CONTAINERS = (b"Checking docker version", _CONTAINER)
 _DEFINED = re.compile(r"([\w.-]+/[\w.-]+)/(\.github/workflows/[^@]+)@(\S+)")
 
@@ -32,6 +33,11 @@ class SetupParser:
         self.image = ""
         self.containers = False  # whether the runner has come to the job's containers
         self._group = b""
+
+    @property
+    def needs_next_line(self) -> bool:
+        """Whether the next line may tell something without one of WORDS."""
+        return self._group == _CONTAINER
 
     def feed(self, text: bytes) -> None:
         if text.startswith(b"##[group]"):

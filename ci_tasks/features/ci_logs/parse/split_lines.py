@@ -39,6 +39,7 @@ _RUNNER = b"Current runner version: '"
 _JOB_NAME = b"Complete job name: "
 _JOB_END = (b"Cleaning up orphan processes", b"##[error]The runner has received a shutdown signal")
 _OF_RUNNER = (_RUNNER, _JOB_NAME, *_JOB_END)
+JOBS_WORDS = (rb"##\[error\]", *(re.escape(beginning) for beginning in _OF_RUNNER))
 _MAX_PARTS = 1000
 _FAILED = re.compile(
     rb"##\[error\](?:Process completed with exit code (?!0\.)|The operation was canceled\."
@@ -70,39 +71,54 @@ class JobPart:
 
 @dataclass(frozen=True)
 class JobInLog:
-    """One job of a log: its name in gh's column ("" in a log of one job), how many lines it has, whether one of them
-    says that a step failed, timed out or was cancelled. `parts` are its attempts where there are several."""
+    """One job of a log: its name in gh's column ("" in a log of one job), and whether a line says that a step failed,
+    timed out or was cancelled. `parts` are its attempts where there are several."""
 
     name: str
-    lines: int
     failed: bool
     parts: tuple[JobPart, ...] = ()
 
 
-def split_lines(raw: Iterable[bytes]) -> Iterator[LogLine]:
-    """The lines of a log in any form, as a stream. The caller splits at newlines and bounds the length of a line."""
-    form: re.Pattern[bytes] | None = None
-    columns, job, step = b"", "", ""
-    for number, line in enumerate(_without_numbers(raw), 1):
+class LineForm:
+    """What stands before the text of a log's lines. `pattern` is None until the first line that has a prefix; `columns`
+    are gh's of the last line that has them."""
+
+    def __init__(self) -> None:
+        self.pattern: re.Pattern[bytes] | None = None
+        self.columns = b""
+        self._job = self._step = ""
+
+    def text_of(self, number: int, line: bytes) -> LogLine:
+        """The next line of the log, without its newline."""
         line = line.rstrip(b"\r\n")
-        if form is None:  # a log that has none is asked at every line; gh's columns end with a tab
+        if self.pattern is None:  # a log that has none is asked at every line; gh's columns end with a tab
             match = _RAW.match(line) or (_GH.match(line) if line.find(b"\t") > 0 else None)
         else:
-            match = form.match(line)
+            match = self.pattern.match(line)
         if match is None and number == 1:
             match = _RAW_MILLISECONDS.match(line)
         if match is None:
             # Of a value with several lines gh repeats the columns and not the timestamp.
-            inside = columns != b"" and line.startswith(columns)
-            text = line[len(columns) :] if inside else line
-            yield LogLine(number, text.removeprefix(_BOM), None, job if inside else "", step if inside else "")
-            continue
-        form = match.re
-        if form is _GH and line[: match.start(3)].removesuffix(_BOM) != columns:
-            columns = line[: match.end(2) + 1]
-            job, step = _column_text(match[1]), _column_text(match[2])
-            step = "" if step == UNKNOWN_STEP else step
-        yield LogLine(number, line[match.end() :], _seconds(*match.groups()[-2:]), job, step)
+            if self.columns and line.startswith(self.columns):
+                return LogLine(number, line[len(self.columns) :].removeprefix(_BOM), None, self._job, self._step)
+            return LogLine(number, line.removeprefix(_BOM))
+        self.pattern = match.re
+        if self.pattern is _GH and line[: match.start(3)].removesuffix(_BOM) != self.columns:
+            self.columns = line[: match.end(2) + 1]
+            self._job, step = _column_text(match[1]), _column_text(match[2])
+            self._step = "" if step == UNKNOWN_STEP else step
+        return LogLine(number, line[match.end() :], _seconds(*match.groups()[-2:]), self._job, self._step)
+
+    def is_stamped(self, line: bytes) -> bool:
+        """Whether the line has a timestamp, in a log of which `pattern` is known."""
+        return self.pattern is not None and self.pattern.match(line) is not None
+
+
+def split_lines(raw: Iterable[bytes]) -> Iterator[LogLine]:
+    """The lines of a log in any form, as a stream. The caller splits at newlines and bounds the length of a line."""
+    form = LineForm()
+    for number, line in enumerate(_without_numbers(raw), 1):
+        yield form.text_of(number, line)
 
 
 def is_numbered(lines: Iterable[bytes]) -> bool:
@@ -134,14 +150,15 @@ def _without_numbers(raw: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def jobs_in(lines: Iterable[LogLine]) -> tuple[JobInLog, ...]:
-    """The jobs that a log has lines of, in order: `gh run view` prints every job of a run, or every one that failed."""
-    counts: dict[str, int] = {}
+    """The jobs that a log has lines of, in order: `gh run view` prints every job of a run, or every one that failed.
+    Of `lines` those are enough that have one of JOBS_WORDS, and those where columns change."""
+    names: dict[str, None] = {}
     failed: set[str] = set()
     parts: dict[str, _Parts] = {}
     several = False
     for line in lines:
-        if (line.job or not several) and (line.job in counts or len(counts) < _MAX_JOBS):
-            counts[line.job] = counts.get(line.job, 0) + 1
+        if (line.job or not several) and len(names) < _MAX_JOBS:
+            names[line.job] = None
             several = several or line.job != ""
         if line.text.startswith(b"##[error]") and _FAILED.match(line.text):
             failed.add(line.job)
@@ -149,11 +166,8 @@ def jobs_in(lines: Iterable[LogLine]) -> tuple[JobInLog, ...]:
         if line.text.startswith(_OF_RUNNER):
             parts.setdefault(line.job, _Parts()).feed(line)
     if several:
-        counts.pop("", None)  # what stood around the log where it was copied from
-    return tuple(
-        JobInLog(name, count, name in failed, parts[name].several() if name in parts else ())
-        for name, count in counts.items()
-    )
+        names.pop("", None)  # what stood around the log where it was copied from
+    return tuple(JobInLog(name, name in failed, parts[name].several() if name in parts else ()) for name in names)
 
 
 class _Parts:

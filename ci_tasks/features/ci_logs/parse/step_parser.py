@@ -43,6 +43,13 @@ class StepParser:
     def column(self) -> str:
         return self.title.step
 
+    @property
+    def needs_next_line(self) -> bool:
+        """Whether the next line may tell something without a word of the parsers of steps."""
+        ended = bool(self.outcome) and not self.has_later_output
+        within = self.checkout or self.pulls
+        return ended or (within is not None and within.needs_next_line)
+
     def feed(self, text: bytes) -> None:
         if self.outcome and text and not text.startswith(b"##["):
             self.has_later_output = True

@@ -80,13 +80,13 @@ TWO_JOBS = [
 
 def test_the_jobs_of_a_log_can_be_listed() -> None:
     assert jobs_in(split_lines([b"$ gh run view\n", *TWO_JOBS])) == (
-        JobInLog("a (1)", 2, failed=True),
-        JobInLog("a (2)", 2, failed=False),
-        JobInLog("a (3)", 1, failed=True),
+        JobInLog("a (1)", failed=True),
+        JobInLog("a (2)", failed=False),
+        JobInLog("a (3)", failed=True),
     )
 
 
 def test_a_raw_log_is_one_job_without_a_name() -> None:
     assert jobs_in(split_lines([STAMP + b"a", STAMP + b"##[error]Process completed with exit code 0."])) == (
-        JobInLog("", 2, failed=False),
+        JobInLog("", failed=False),
     )

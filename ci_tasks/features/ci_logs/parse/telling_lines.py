@@ -1,0 +1,105 @@
+"""Of a log of any size the few lines that tell something of its jobs.
+
+Nearly all of a log is what a job's programs print. One RE2 expression of the words that readers react to runs over
+whole blocks; lines are taken apart only where it finds one, and where a reader asks for the next line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from heapq import merge
+from typing import Any
+
+from ci_tasks.features.ci_logs.parse.split_lines import LineForm, LogLine, is_numbered, split_lines
+from ci_tasks.features.ci_logs.sources.bounded_lines import bounded_blocks, bounded_lines
+from ci_tasks.results.log_scanner import next_line
+from ci_tasks.results.word_search import SearchedBlock, search
+
+_TIMESTAMP = rb"T\d\d:\d\d:\d\d\.\d{3}"
+_HEAD = 1 << 16  # bytes whose lines are all given: nearly every log shows its form there
+
+
+def telling_lines(
+    chunks: Callable[[], Iterable[bytes]], words: Sequence[bytes], needs_next_line: Callable[[], bool]
+) -> Iterator[LogLine]:
+    """The lines of `split_lines` that have one of `words` (expressions of RE2), and each after a line with which its
+    reader came to need the next. Some others come too: what tells of all lines between is in those given. These are the
+    first and the last with a timestamp, and wherever gh's columns change.
+
+    `chunks` begins to read the log anew. A log with a browser's line numbers is given whole.
+    """
+    blocks = bounded_blocks(chunks())
+    block = next(blocks, b"")
+    if is_numbered(block[:_HEAD].split(b"\n")):
+        yield from split_lines(bounded_lines(chunks()))
+        return
+    lines = _TellingLines(needs_next_line)
+    end = block.rfind(b"\n", 0, _HEAD) + 1 or len(block)
+    yield from lines.all_of(block[:end])
+    log = _from(block[end:], blocks)
+    if lines.form.pattern is None:
+        words = [*words, _TIMESTAMP]
+    with closing(search(log, _expression(words))) as searched:
+        for found in searched:
+            yield from lines.of(found)
+
+
+def _from(first: bytes, others: Iterable[bytes]) -> Iterator[bytes]:
+    if first:
+        yield first
+    yield from others
+
+
+def _expression(words: Sequence[bytes]) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
+    options.never_capture = True
+    # The rest of a line is taken too: one hit a line.
+    return re2.compile(b"(?:%b)[^\\n]*" % b"|".join(words), options)
+
+
+class _TellingLines:
+    def __init__(self, needs_next_line: Callable[[], bool]) -> None:
+        self.form = LineForm()
+        self._needs_next_line = needs_next_line
+        self._number = 1  # of the next line
+
+    def all_of(self, block: bytes) -> Iterator[LogLine]:
+        for line in block.removesuffix(b"\n").split(b"\n") if block else ():
+            yield self.form.text_of(self._number, line)
+            self._number += 1
+
+    def of(self, found: SearchedBlock) -> Iterator[LogLine]:
+        text, newlines = found.text, found.newlines
+        columns = self.form.columns
+        # Line by line where a line has other columns, or a byte order mark before them.
+        if columns and (b"\n" + text).count(b"\n" + columns) < newlines + (not text.endswith(b"\n")):
+            yield from self.all_of(text)
+            return
+        first = self._number
+        begins = merge(found.begins, self._last_stamped(text))
+        at = counted = 0
+        while at < len(text):
+            start = at if self._needs_next_line() else next_line(text, begins, at)
+            if start < 0:
+                break
+            stop = text.find(b"\n", start)
+            stop = len(text) if stop < 0 else stop
+            self._number += text.count(b"\n", counted, start)
+            counted = start
+            yield self.form.text_of(self._number, text[start:stop])
+            at = stop + 1
+        self._number = first + newlines + (not text.endswith(b"\n"))
+
+    def _last_stamped(self, text: bytes) -> Iterator[int]:
+        """Where the last line with a timestamp begins."""
+        end = len(text)
+        while end > 0 and self.form.pattern is not None:
+            start = text.rfind(b"\n", 0, end - 1) + 1
+            if self.form.is_stamped(text[start:end]):
+                yield start
+                return
+            end = start
