@@ -136,6 +136,7 @@ class Keeper:
             "is_up": is_up,
             "commands": commands,
             "seconds_left": left,
+            "has_begun_next": self._ahead is not None,
         }
 
     def _open(self, client: socket.socket, command: str, ahead: bool) -> None:
