@@ -82,19 +82,23 @@ class Keeper:
         self._commands = 0
         self._last_used = now()
         self._over = threading.Event()
+        # Not by shutting the listener: `accept` with a timeout would ask it again and again until that is over.
+        self._woken, self._waker = socket.socketpair()
 
     def serve(self) -> None:
         """Until nobody has needed it for `idle_s`, or somebody ends it. The socket's file goes with it."""
         path = Path(self._listener.getsockname())
         inode = path.stat().st_ino
-        self._listener.settimeout(_TICK_S)
+        self._listener.setblocking(False)
         try:
             while not self._over.is_set() and not self._is_idle():
+                if self._listener not in select.select([self._listener, self._woken], [], [], _TICK_S)[0]:
+                    continue
                 try:
                     client, _ = self._listener.accept()
-                except TimeoutError:
+                except BlockingIOError:  # it has gone again
                     continue
-                except OSError:  # somebody ends it, or this process has no room for another
+                except OSError:  # this process has no room for another
                     break
                 threading.Thread(target=self._answer, args=(client,), daemon=True).start()
         finally:
@@ -102,6 +106,8 @@ class Keeper:
                 if path.stat().st_ino == inode:  # not that of one which followed
                     path.unlink()
             self._listener.close()
+            self._woken.close()
+            self._waker.close()
             if self._link is not None:
                 self._link.close()
 
@@ -192,7 +198,7 @@ class Keeper:
 
     def _end(self) -> None:
         self._over.set()
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes `serve`
+        self._waker.close()
 
     def _usable_link(self) -> KeepableLink:
         """The connection, made anew where it is not known to live. Raises what `connect` raises."""
