@@ -106,7 +106,12 @@ class _Worker:
     def answer(self) -> SearchedBlock:
         """Of the block that it was asked for last."""
         answer = array("Q", _received(self._answers) if len(self._text) <= _SHARED else b"")
-        return SearchedBlock(self._text, answer[1:], answer[0]) if answer else _searched(self._text, self._words)
+        if answer:
+            return SearchedBlock(self._text, answer[1:], answer[0])
+        from ci_tasks.debug_log import LOGGER  # a worker loads this file alone
+
+        LOGGER.debug("a block of %d bytes is searched by this process: no worker has done it", len(self._text))
+        return _searched(self._text, self._words)
 
     def end(self) -> None:
         self._process.kill()

@@ -103,19 +103,23 @@ def open_ci_log(path: str, job: str | None) -> Iterator[CiJobLog]:
 class _SelectedJob:
     """One job of a log. `column` is its name in gh's first column where the log has lines of several jobs, `first` and
     `last` are its lines where others are before or behind it. Iterating gives its text without GitHub's prefixes; lines
-    of other jobs are empty, so that line numbers stay. `note` says why this job was taken of several."""
+    of other jobs are empty, so that line numbers stay. `note` says why this job was taken of several. `read` is what
+    the log tells of it, where that is known already."""
 
     log: JobLog
     column: str = ""
     first: int = 1
     last: int | None = None
     note: str = ""
+    read: RecoveredJob | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         for line in split_lines(self.log):
             yield line.text + b"\n" if self._has(line) else b"\n"
 
     def parsed(self) -> RecoveredJob:
+        if self.read is not None:
+            return self.read
         reader = JobReader()
         for line in self._telling_lines(reader.needs_next_line):
             if self._has(line):
@@ -142,7 +146,7 @@ def _selected(log: OpenLog, name: str | None, attempt: int | None = None) -> _Se
     if name is not None:
         return _in_text(log.job(name), None, log.name, attempt)
     names = [job.name for job in log.jobs]
-    failed = [job for job in log.jobs if any(part.failed for part in _jobs_in(job))]
+    failed = [job for job in log.jobs if any(part.failed for part in _read_jobs(job)[0])]
     if len(failed) != 1:
         raise _ambiguous(f"{log.name!r} holds the logs of {len(names)} jobs", [job.name for job in failed] or names)
     return _noted(
@@ -151,20 +155,29 @@ def _selected(log: OpenLog, name: str | None, attempt: int | None = None) -> _Se
     )
 
 
-def _jobs_in(text: JobLog) -> tuple[JobInLog, ...]:
-    return jobs_in(telling_lines(text.chunks, JOBS_WORDS, lambda: False))
+def _read_jobs(text: JobLog) -> tuple[tuple[JobInLog, ...], RecoveredJob]:
+    """The jobs in a text, and what it tells of the first: nearly always there is but one, and one attempt of it."""
+    reader = JobReader()
+
+    def lines() -> Iterator[LogLine]:
+        for line in telling_lines(text.chunks, (*WORDS, *JOBS_WORDS), reader.needs_next_line):
+            reader.feed(line)
+            yield line
+
+    return jobs_in(lines()), reader.finish()
 
 
 def _in_text(text: JobLog, name: str | None, where: str, attempt: int | None) -> _SelectedJob:
     """The job in a text: the one that is named, the only one, or the only one that failed."""
-    jobs = _jobs_in(text)
+    jobs, job_read = _read_jobs(text)
     names = [job.name for job in jobs]
     if name is not None and any(names):
         if name not in names:
             raise UnknownName("job", name, names, where=where)
         return _attempt_of(text, jobs[names.index(name)], None, where, attempt)
     if len(jobs) == 1:
-        return _attempt_of(text, jobs[0], name, where, attempt)
+        selected = _attempt_of(text, jobs[0], name, where, attempt)
+        return selected if jobs[0].parts else replace(selected, read=job_read)
     failed = [job for job in jobs if job.failed] or list(jobs)
     if len(failed) != 1:
         raise _ambiguous(f"{len(failed)} jobs failed in {where!r}; which one?", [job.name for job in failed])
