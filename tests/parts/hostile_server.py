@@ -22,7 +22,7 @@ from ci_tasks.agent.serving import frames, messages
 from ci_tasks.agent.serving.messages import ClientMessage, Hello, RunSummary
 from ci_tasks.errors import Blocked
 from ci_tasks.executors.link import LinkDied
-from ci_tasks.executors.remote import channel
+from ci_tasks.executors.remote import bootstrap
 
 HOME = "/home/box/.ci-tasks"
 READ_TIMEOUT = 0.5  # of a reader whose other end says nothing, and asks nothing
@@ -193,7 +193,7 @@ class HostileStream:
     def _after_agent(self, data: bytes) -> bytes:
         if self._archive is None:
             self._head += data
-            _, start, rest = self._head.partition(channel.START)
+            _, start, rest = self._head.partition(bootstrap.START)
             if not start or len(rest) < 12:
                 return b""
             self._archive, data = int(rest[:12]), rest[12:]

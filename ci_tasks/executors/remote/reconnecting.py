@@ -20,8 +20,8 @@ from ci_tasks.agent.serving.messages import Hello, RequestFor, RunPrograms, RunU
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError, HostDataError, InternalError
 from ci_tasks.executors.link import Link, LinkDied
-from ci_tasks.executors.remote import host_cache
-from ci_tasks.executors.remote.channel import AgentMissing, Channel, LoginChanged, RequestRefused, command
+from ci_tasks.executors.remote import bootstrap, host_cache
+from ci_tasks.executors.remote.channel import AgentMissing, Channel, LoginChanged, RequestRefused
 from ci_tasks.executors.ssh.messages import HostKeyRefused
 
 R = TypeVar("R")
@@ -184,7 +184,7 @@ class ReconnectingConnection:
 
     def _run_channel(self, link: Link) -> None:
         has_agent = self.cache.agent_digest == self._digest
-        channel = Channel(link.open(command(self.spec.workspace, self._digest)), self._news, self._log)
+        channel = Channel(link.open(bootstrap.command(self.spec.workspace, self._digest)), self._news, self._log)
         try:
             # In a thread, since a host that talks before it listens would have both wait for each other.
             threading.Thread(target=self._begin, args=(channel, has_agent), daemon=True).start()
