@@ -17,7 +17,7 @@ MAX_METRICS = 200  # of a step
 Emit = Callable[..., None]
 
 
-class Call(NamedTuple):
+class WrappedCall(NamedTuple):
     """A call of a function that was put behind a wrapper, and what came of it."""
 
     arguments: Tuple[Any, ...]
@@ -32,13 +32,13 @@ class Call(NamedTuple):
 # -- what is noted: of a call, with the word that _WANTED has for it ---------------------------------------------------
 
 
-def note_config(emit: Emit, role: str, call: Call) -> None:
+def note_config(emit: Emit, role: str, call: WrappedCall) -> None:
     """Of the configuration that a constructor got."""
     name = role or str(call.argument("role", 2, "worker"))
     _emit_config(emit, name, call.arguments[0], _as_mapping(call.argument("config", 1)))
 
 
-def note_training_worker(emit: Emit, _role: str, call: Call) -> None:
+def note_training_worker(emit: Emit, _role: str, call: WrappedCall) -> None:
     """Of the worker that has one engine: its configuration does not name the role that this is for."""
     config = call.argument("config", 1)
     role = "critic" if getattr(config, "model_type", "") == "value_model" else "training_worker"
@@ -63,7 +63,7 @@ def _emit_config(emit: Emit, role: str, owner: Any, config: Dict[str, Any]) -> N
         emit("config", role=role, owner=type(owner).__name__, section="", settings=single)
 
 
-def note_models(emit: Emit, source: str, call: Call) -> None:
+def note_models(emit: Emit, source: str, call: WrappedCall) -> None:
     """Of the models that a function returned: a list of chunks, a tuple with them, or one."""
     if call.error is not None:
         return
@@ -75,12 +75,12 @@ def note_models(emit: Emit, source: str, call: Call) -> None:
         emit("model", source=source, provider=provider, **_described(model))
 
 
-def note_peft(emit: Emit, _name: str, call: Call) -> None:
+def note_peft(emit: Emit, _name: str, call: WrappedCall) -> None:
     if call.error is None:
         emit("peft", method=type(call.arguments[0]).__name__)
 
 
-def note_sizes(emit: Emit, _name: str, call: Call) -> None:
+def note_sizes(emit: Emit, _name: str, call: WrappedCall) -> None:
     state = sys.modules.get("megatron.core.parallel_state")
     if call.error is not None or state is None:
         return
@@ -104,7 +104,7 @@ def note_sizes(emit: Emit, _name: str, call: Call) -> None:
     )
 
 
-def note_metrics(emit: Emit, _name: str, call: Call) -> None:
+def note_metrics(emit: Emit, _name: str, call: WrappedCall) -> None:
     """Tracking.log(self, data, step, backend=None)."""
     values = {}
     for name, value in list(call.argument("data", 1).items())[:MAX_METRICS]:
@@ -114,7 +114,7 @@ def note_metrics(emit: Emit, _name: str, call: Call) -> None:
     emit("metrics", step=int(call.argument("step", 2)), values=values)
 
 
-def note_saved(emit: Emit, what: str, call: Call) -> None:
+def note_saved(emit: Emit, what: str, call: WrappedCall) -> None:
     """Of a method that writes below a path: its second argument, whatever its name is there."""
     path = _path(call)
     step = call.keywords.get("global_step", call.argument("global_steps", 3))
@@ -122,14 +122,14 @@ def note_saved(emit: Emit, what: str, call: Call) -> None:
     emit("saved", what=what, path=path, step=step, rank=_rank(), files=_files(path), error=_said(call.error))
 
 
-def note_loaded(emit: Emit, _name: str, call: Call) -> None:
+def note_loaded(emit: Emit, _name: str, call: WrappedCall) -> None:
     path = _path(call)
     if path:
         emit("loaded", path=path, rank=_rank(), files=_files(path), error=_said(call.error))
 
 
 # Module → (name in it, what to note, a word for it). A name with a dot is a method.
-_WANTED: Dict[str, List[Tuple[str, Callable[[Emit, str, Call], None], str]]] = {
+_WANTED: Dict[str, List[Tuple[str, Callable[[Emit, str, WrappedCall], None], str]]] = {
     "verl.trainer.ppo.ray_trainer": [("RayPPOTrainer.__init__", note_config, "trainer")],
     "verl.trainer.ppo.v1.trainer_base": [("PPOTrainer.__init__", note_config, "trainer")],
     "verl.trainer.sft_trainer": [("SFTTrainer.__init__", note_config, "sft")],
@@ -208,7 +208,7 @@ def after_import(module: Any, emit: Emit) -> None:
     emit("hooked", module=module.__name__, found=found, missing=missing)
 
 
-def _behind(function: Callable[..., Any], note: Callable[[Call], None], emit: Emit) -> Callable[..., Any]:
+def _behind(function: Callable[..., Any], note: Callable[[WrappedCall], None], emit: Emit) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         result: Any = None
@@ -221,7 +221,7 @@ def _behind(function: Callable[..., Any], note: Callable[[Call], None], emit: Em
             raise
         finally:
             try:
-                note(Call(arguments, keywords, result, error))
+                note(WrappedCall(arguments, keywords, result, error))
             except Exception as failure:
                 _emit_failure(emit, failure)
 
@@ -330,7 +330,7 @@ def _metric(value: Any) -> Any:
     return float(format(number, ".8g"))
 
 
-def _path(call: Call) -> str:
+def _path(call: WrappedCall) -> str:
     for name in ("local_path", "checkpoint_path", "path"):
         if name in call.keywords:
             return str(call.keywords[name] or "")

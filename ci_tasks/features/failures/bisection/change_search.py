@@ -38,7 +38,7 @@ ENOUGH = 0.5  # how probable it is, before anything ran, that what was named nee
 
 
 @dataclass(frozen=True)
-class Stage:
+class SearchStage:
     """One bisection: the `needed` changes are everywhere, those of `rest` are searched. `known` are runs of before that
     had all of them, `earlier` those that lacked one that is needed. `probability`: that all of `needed` are."""
 
@@ -52,12 +52,12 @@ class Stage:
     def goal(self, search: SearchRange, repeat: int) -> BisectionGoal:
         return BisectionGoal(search.graph, self.target, repeat, self.earlier, ENOUGH if self.needed else 0.0)
 
-    def after(self, found: CulpritFound, goal: BisectionGoal, observations: Sequence[Observation]) -> Stage:
+    def after(self, found: CulpritFound, goal: BisectionGoal, observations: Sequence[Observation]) -> SearchStage:
         """The next one: what was found is needed, and what comes before it is searched."""
         at = found.position
         has_all = [each for each in observations if each.position >= at]
         lacks = [each for each in observations if each.position < at]
-        return Stage(
+        return SearchStage(
             self.rest[: at - 1],
             (self.rest[at - 1], *self.needed),
             assess(goal, observations).run_counts.target,
@@ -92,7 +92,10 @@ class ChangeSearch:
 
     def run(self) -> BisectionResult:
         """Raises UsageError where the ends are not good and bad, Blocked where no host can go on."""
-        stage, begun = Stage(self.changes, target=self.metric.signature if self.metric else self.work.signature), ""
+        stage, begun = (
+            SearchStage(self.changes, target=self.metric.signature if self.metric else self.work.signature),
+            "",
+        )
         while True:
             search = along_changes(self.commit, self.axis, self.changes, stage.needed, stage.rest)
             goal = stage.goal(search, self.repeat)
@@ -118,7 +121,7 @@ class ChangeSearch:
                 raise bisection.refusal(decision)
             return self._unclear(bisection, stage, decision)
 
-    def _found(self, bisection: Bisection, stage: Stage, probability: float) -> BisectionResult:
+    def _found(self, bisection: Bisection, stage: SearchStage, probability: float) -> BisectionResult:
         changes = [self._described(change, bisection) for change in stage.needed]
         fails = f"{self.metric.name} is worse" if self.metric else "the row fails as the bad end does"
         bisection.print_line("\n".join(report.changes_found(changes, probability, self.runs, fails)))
@@ -132,7 +135,7 @@ class ChangeSearch:
         seen = shown_use(failed[-1], [change.name])[change.name] if failed and change.bad else ""
         return f"{change}{f' ({seen})' if seen else ''}"
 
-    def _unclear(self, bisection: Bisection, stage: Stage, decision: Undecided | InvalidRange) -> BisectionResult:
+    def _unclear(self, bisection: Bisection, stage: SearchStage, decision: Undecided | InvalidRange) -> BisectionResult:
         """Each candidate with what is needed beside it."""
         left = decision.left if isinstance(decision, Undecided) else ()
         candidates = [

@@ -31,7 +31,7 @@ _TOOLS = frozenset(("pip", "setuptools", "wheel", "uv"))
 
 
 @dataclass(frozen=True)
-class InstalledPackages:
+class PackageVersions:
     """Versions by normalized name; `elsewhere` came from a URL or a directory. `python` is the version of the
     interpreter, such as 3.12; "" where it is not known."""
 
@@ -74,7 +74,7 @@ def changed_packages(good: str, bad: str, label: str, row: str) -> PackageLayers
     return PackageLayers(checked(ChangedEnvironment(usable, left_out), "package", good, bad), directories)
 
 
-def read_requirements(lines: Iterable[str]) -> InstalledPackages:
+def read_requirements(lines: Iterable[str]) -> PackageVersions:
     """What `pip freeze` prints."""
     versions: dict[str, str] = {}
     elsewhere: set[str] = set()
@@ -85,7 +85,7 @@ def read_requirements(lines: Iterable[str]) -> InstalledPackages:
             versions[name] = matched[2] or matched[3]
             if matched[3]:
                 elsewhere.add(name)
-    return InstalledPackages(versions, frozenset(elsewhere))
+    return PackageVersions(versions, frozenset(elsewhere))
 
 
 def install_layers(
@@ -143,7 +143,7 @@ def _install(name: str, version: str, python: str) -> tuple[str, str]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _installed(name: str, option: str, label: str, row: str) -> InstalledPackages:
+def _installed(name: str, option: str, label: str, row: str) -> PackageVersions:
     file = Path(name).expanduser()
     if file.is_file():
         found = read_requirements(file.read_text(encoding="utf-8", errors="replace").splitlines())
@@ -157,7 +157,7 @@ def _installed(name: str, option: str, label: str, row: str) -> InstalledPackage
         raise UsageError(
             f"{option} {name}: its packages were not seen", hint="name a file as `pip freeze` prints it instead"
         )
-    return InstalledPackages(
+    return PackageVersions(
         {_normalized(each): version for each, version in packages.items()},
         frozenset(map(_normalized, direct)),
         ".".join((around.python or "").split(".")[:2]),

@@ -35,7 +35,7 @@ UNCLEAR_AFTER = "before construction; nobody can tell after it"
 
 
 @dataclass(frozen=True)
-class Stage:
+class FailureStage:
     """A row of the table. A failure belongs to the first whose `pattern` is in its text or frames, else to the first
     whose `causes` have its cause, which may be a guess. `environment` says when it is the environment's: always,
     before construction, or never; or before it, and of what follows nobody can tell."""
@@ -50,14 +50,14 @@ class Stage:
         return bool(self.pattern) and bool(re.search(self.pattern, text, re.IGNORECASE))
 
 
-OWN_IMPORT = Stage(
+OWN_IMPORT = FailureStage(
     "the Bridge checkout's own imports",
     NEVER,
     "provider fix: the Bridge checkout does not have, or cannot load, what it imports",
     pattern=r"No module named '?megatron\.bridge\.|cannot import name .* from '?megatron\.bridge|"
     r"^\w*: ?SyntaxError|/megatron/bridge/\S* .*SyntaxError",
 )
-WRONG_PATH = Stage(
+WRONG_PATH = FailureStage(
     "the import of the local Bridge checkout",
     ALWAYS,
     "environment fix: correct PYTHONPATH before trusting any result; for Ray workers pass "
@@ -67,14 +67,14 @@ WRONG_PATH = Stage(
 STAGES = (
     OWN_IMPORT,
     WRONG_PATH,
-    Stage(
+    FailureStage(
         "ROCR_VISIBLE_DEVICES beside CUDA_VISIBLE_DEVICES",
         ALWAYS,
         "environment fix: drop ROCR_VISIBLE_DEVICES in the launcher or container where CUDA_VISIBLE_DEVICES is set",
         ("rocr_conflict",),
         r"ROCR_VISIBLE_DEVICES",
     ),
-    Stage(
+    FailureStage(
         "a full disk",
         ALWAYS,
         "environment fix: move HF_HOME, HF_HUB_CACHE, and MODEL_PATH to a larger shared or node-local path, then rerun "
@@ -82,20 +82,20 @@ STAGES = (
         ("disk_full",),
         r"No space left on device|Disk quota exceeded",
     ),
-    Stage(
+    FailureStage(
         DENSE_MODEL,
         ALWAYS,
         "usage: the expert variant needs a routed checkpoint; name one with --model-id or --model-path",
         pattern=r"num_moe_experts must|must be (?:set|non.?None) .*expert.?parallel",
     ),
-    Stage(
+    FailureStage(
         "verl's configuration",
         UNCLEAR_AFTER,
         "correct the settings: this verl does not have, or does not accept, the one that is named above",
         ("config_hydra",),
         r"Could not override|Could not append|is not in struct",
     ),
-    Stage(
+    FailureStage(
         "the reward model",
         ALWAYS,
         "environment fix: set RM_MODEL_PATH to a local reward model, or pass reward.reward_model.enable=False and "
@@ -103,67 +103,67 @@ STAGES = (
         ("reward_fn",),
         r"reward[_ -]?(?:model|loop|manager)|RM_MODEL_PATH|Skywork-Reward",
     ),
-    Stage(
+    FailureStage(
         "the data",
         UNCLEAR_AFTER,
         "environment fix: prepare the data with examples/data_preprocess/gsm8k.py, or set TRAIN_FILES and VAL_FILES",
         pattern=r"\.parquet|rl_dataset|/datasets/(?:load|builder)|TRAIN_FILES|VAL_FILES",
     ),
-    Stage(
+    FailureStage(
         "nvidia-modelopt",
         ALWAYS,
         "environment fix: python -m pip install --extra-index-url https://pypi.nvidia.com nvidia-modelopt",
         pattern=r"No module named '?modelopt",
     ),
-    Stage(
+    FailureStage(
         "package setup",
         ALWAYS,
         "environment fix: install what is missing in the image, as container setup, not as a change of a repository",
         ("import_error", "dependency_version_mismatch"),
         r"No module named|cannot import name",
     ),
-    Stage(
+    FailureStage(
         "the download of a model or data",
         ALWAYS,
         "environment fix: download the model once before the run, and pass MODEL_PATH",
         ("hf_download", "network_ssh"),
         r"HfHubHTTPError|LocalEntryNotFound|RepositoryNotFound|GatedRepo|OfflineMode|Max retries exceeded|ReadTimeout",
     ),
-    Stage(
+    FailureStage(
         "the container or its image",
         ALWAYS,
         "environment fix: docker has to be able to start the verlai/verl image on this host, then rerun",
         ("permission_docker",),
         r"Cannot connect to the Docker daemon|docker: Error response|manifest unknown|pull access denied",
     ),
-    Stage(
+    FailureStage(
         "the cluster",
         ALWAYS,
         "environment fix: GPUs, locks, ports or shared memory of the host, then rerun",
         ("gpu_hardware", "gpu_busy", "lock_timeout", "port_in_use", "shm_too_small"),
     ),
-    Stage(
+    FailureStage(
         "the host's or the container's memory",
         ALWAYS,
         "environment fix: more memory for the container, or fewer or smaller workers, then rerun",
         ("host_oom_killed",),
         r"running low on memory|Killed process \d|oom-kill|OOMKilled|memory cgroup out of memory",
     ),
-    Stage(
+    FailureStage(
         "GPU memory",
         UNCLEAR_AFTER,
         "reduce the load of each GPU first: TP/PP/CP, micro-batches, rollout batch size, response length",
         ("cuda_oom",),
         r"out of memory|OutOfMemoryError",
     ),
-    Stage(
+    FailureStage(
         "communication between GPUs",
         UNCLEAR_AFTER,
         "rerun; where it hangs again, see which rank did not take part (the run's `hang` folder, NCCL_DEBUG=INFO)",
         ("nccl_error", "timeout_hang"),
         r"Watchdog caught collective|NCCL error|ncclSystemError|ncclRemoteError|ncclUnhandled",
     ),
-    Stage(
+    FailureStage(
         "checkpoint save/load",
         NEVER,
         "rerun without save/resume (SAVE_FREQ=-1) to separate model construction from checkpoint behavior; then see "
@@ -171,7 +171,7 @@ STAGES = (
         ("checkpoint_missing_keys",),
         r"checkpoint_manager|(?:save|load)_checkpoint|dist_checkpointing",
     ),
-    Stage(
+    FailureStage(
         "the rollout engine",
         UNCLEAR_AFTER,
         "report the boundary: a rollout that fails before actor construction may be verl's rollout engine's issue "
@@ -179,28 +179,28 @@ STAGES = (
         ("vllm_engine_crash", "sglang_engine_crash", "cuda_graph_capture"),
         r"\bvllm|vllm_|Engine(?:Core|Dead)|Engine core|rollout\w*\.py|llm_server|GPU memory utilization",
     ),
-    Stage(
+    FailureStage(
         "the death of a process",
         UNCLEAR_AFTER,
         "find out why it died (memory of the container, the worker's own log under artifacts), then rerun",
         pattern=r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|"
         r"exit type: SYSTEM_ERROR|exitcode: -\d",
     ),
-    Stage(
+    FailureStage(
         "Ray",
         UNCLEAR_AFTER,
         "environment fix: `ray stop --force` inside the container, then rerun",
         ("ray_cluster",),
         r"ray\.init|GCS|raylet|placement group",
     ),
-    Stage(
+    FailureStage(
         "LoRA",
         NEVER,
         "check the target module names, and that the provider path uses the non-vanilla Bridge PEFT helpers that verl "
         "expects",
         pattern=r"\blora|lora_|peft|adapter",
     ),
-    Stage(
+    FailureStage(
         CONSTRUCTION,
         NEVER,
         "check that the Bridge provider is finalized with the same parallel sizes that verl initialized through "
@@ -209,8 +209,10 @@ STAGES = (
         r"parallel[_ ](?:state|size)|finaliz|\bmpu\b|DistributedDataParallel|FullySharded",
     ),
 )
-_TRAINING = Stage("the training step", BEFORE, "provider fix, or a narrower rerun: the line above is where to begin")
-_START = Stage("the start of the job", BEFORE, "environment fix: the line above is where to begin, then rerun")
+_TRAINING = FailureStage(
+    "the training step", BEFORE, "provider fix, or a narrower rerun: the line above is where to begin"
+)
+_START = FailureStage("the start of the job", BEFORE, "environment fix: the line above is where to begin, then rerun")
 _BY_NAME = {stage.name: stage for stage in STAGES}
 # The preflight's checks that are no deliverable of their own.
 PREFLIGHT_STAGES = {
@@ -233,7 +235,7 @@ class FailureLocation:
     """`owner` is the change, the environment, or unclear: whose failure it is, as far as anybody can tell.
     `constructed` says that Bridge-managed construction had begun."""
 
-    stage: Stage
+    stage: FailureStage
     owner: str
     constructed: bool
 
@@ -262,14 +264,14 @@ def locate_logged(failure: LoggedFailure, constructed: bool) -> FailureLocation:
     return FailureLocation(stage, _owner(stage, text, constructed), constructed)
 
 
-def stage_of_check(key: str, text: str) -> Stage:
+def stage_of_check(key: str, text: str) -> FailureStage:
     special = next((stage for stage in STAGES if stage.name in _SPECIAL and stage.matches(text)), None)
     if key in (DRIVER, WORKER):
         return OWN_IMPORT if is_own_import(text) else special or WRONG_PATH
     return special or PREFLIGHT_STAGES[key]
 
 
-def stage_of_reason(reason: str) -> Stage:
+def stage_of_reason(reason: str) -> FailureStage:
     """The stage of a run that ended before it could say why itself."""
     unknown = _BY_NAME["the cluster"]
     return next((stage for stage in STAGES if stage.matches(reason)), unknown)
@@ -280,12 +282,12 @@ def is_own_import(text: str) -> bool:
     return OWN_IMPORT.matches(text)
 
 
-def _stage(cause: str, text: str) -> Stage | None:
+def _stage(cause: str, text: str) -> FailureStage | None:
     matches = next((stage for stage in STAGES if stage.matches(text)), None)
     return matches or next((stage for stage in STAGES if cause in stage.causes), None)
 
 
-def _owner(stage: Stage, text: str, constructed: bool, *, blocked: bool = False) -> str:
+def _owner(stage: FailureStage, text: str, constructed: bool, *, blocked: bool = False) -> str:
     if stage.environment == NEVER:
         return CHANGE
     if not constructed:

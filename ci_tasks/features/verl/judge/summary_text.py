@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ci_tasks.errors import truncated
-from ci_tasks.features.verl.judge.failure_stages import Stage
+from ci_tasks.features.verl.judge.failure_stages import FailureStage
 from ci_tasks.features.verl.judge.learning_signal import REWARD, series
 from ci_tasks.features.verl.judge.log_records import BRIDGE_CHECKS, RunFacts, TrainingFacts
 from ci_tasks.features.verl.judge.resolved_settings import MISSING, Settings
@@ -159,7 +159,7 @@ def limitations(request: LevelRequest, facts: RunFacts, verdicts: Sequence[Train
 
 
 def follow_ups(
-    result: str, stages: Iterable[Stage], verdicts: Sequence[TrainingVerdict], facts: RunFacts
+    result: str, stages: Iterable[FailureStage], verdicts: Sequence[TrainingVerdict], facts: RunFacts
 ) -> tuple[str, ...]:
     if result == PASS:
         return ("none",)

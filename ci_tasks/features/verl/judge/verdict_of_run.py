@@ -20,7 +20,7 @@ from ci_tasks.features.verl.judge import summary_text
 from ci_tasks.features.verl.judge.bridge_imports import BridgeImports, check_imports
 from ci_tasks.features.verl.judge.failure_stages import (
     PREFLIGHT_STAGES,
-    Stage,
+    FailureStage,
     is_own_import,
     locate_failure,
     stage_of_check,
@@ -119,7 +119,7 @@ class _RunVerdict:
             self._log(),
         )
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[FailureStage]:
         """Where something failed, for what to do next."""
         if self.check_imports.wrong:
             yield stage_of_check(WORKER, self.check_imports.wrong)
