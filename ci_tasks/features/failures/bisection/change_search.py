@@ -92,10 +92,8 @@ class ChangeSearch:
 
     def run(self) -> BisectionResult:
         """Raises UsageError where the ends are not good and bad, Blocked where no host can go on."""
-        stage, begun = (
-            SearchStage(self.changes, target=self.metric.signature if self.metric else self.work.signature),
-            "",
-        )
+        target = self.metric.signature if self.metric else self.work.signature
+        stage, begun = SearchStage(self.changes, target=target), ""
         while True:
             search = along_changes(self.commit, self.axis, self.changes, stage.needed, stage.rest)
             goal = stage.goal(search, self.repeat)
