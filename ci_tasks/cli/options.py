@@ -221,9 +221,13 @@ def dashed(name: str) -> str:
 
 
 def build(options: type[T], values: Mapping[str, Any], command: str) -> T:
-    """The typed options of `command` from the values of a command line, by field name. Empty text is a missing value.
-    Raises UsageError."""
+    """The typed options of `command` from the values of a command line, by field name. Raises UsageError, also for an
+    empty text: it is mostly a variable that was meant to have a value."""
     declared = options_of(options)
+    for name, option in declared.items():
+        given = values.get(name)
+        if isinstance(given, str) and not (given.strip(", ") if option.commas else given):
+            raise UsageError(f"{command}: {flag_of(name, option)} is empty", hint=option.hint or option.help)
     values_by_name = {name: value for name in declared if (value := values.get(name))}
     for name, option in declared.items():
         if name not in values_by_name and (value := os.environ.get(option.environment or " ")):

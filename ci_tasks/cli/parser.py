@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 from ci_tasks import registry
 from ci_tasks.cli.commands import command_names, find
 from ci_tasks.cli.options import Option, dashed, options_class, options_of, switch, text
-from ci_tasks.errors import UsageError, nearest
+from ci_tasks.errors import UsageError, nearest, shortened
 
+_LONGEST = 200  # characters of a word in a message
 LIST_HINT = "`ci-tasks --list` lists the commands"
 PROGRAM_OPTIONS = {
     "help": text("show the options of a command, with examples", "[COMMAND]", short="-h"),
@@ -39,7 +40,7 @@ class ParsedCommand:
     def __init__(self, name: str, options: Mapping[str, Option]) -> None:
         self.name, self.options = name, options
         self.values: dict[str, Any] = {}
-        self.flags = {f"--{dashed(field)}": field for field in options}
+        self.flags = {f"--{dashed(field)}": field for field, option in options.items() if not option.positional}
         self.flags.update({option.short: field for field, option in options.items() if option.short})
 
     def next_positional(self) -> str | None:
@@ -95,6 +96,8 @@ class _Parser:
                 self.read_option(word, rest)
             else:
                 self.read_word(word)
+        for word in rest:  # behind --, whatever they look like
+            self.read_word(word)
         return self.contexts
 
     def read_word(self, word: str) -> None:
@@ -108,7 +111,7 @@ class _Parser:
         elif self.context is self.first:
             raise unknown_command(word)
         else:
-            raise UsageError(f"{self.head()}unexpected argument {word!r}", hint=self.option_for(word))
+            raise UsageError(f"{self.head()}unexpected argument {_quoted(word)}", hint=self.option_for(word))
 
     def option_for(self, word: str) -> str:
         """The next step for an argument too many: the option that was probably meant to take it."""
@@ -126,6 +129,9 @@ class _Parser:
         if field == "help":
             context.values[field] = value or self.context.name or True
         elif not context.takes_value(field):
+            if equals:
+                hint = f"leave {flag} out where it is not to hold"
+                raise UsageError(f"{self.head()}{flag} takes no value, not {_quoted(value)}", hint=hint)
             context.values[field] = True
         elif field in context.values and not context.is_repeatable(field):
             hint = f"separate several values with commas: {flag} A,B" if context.options[field].commas else ""
@@ -136,12 +142,18 @@ class _Parser:
     def next_value(self, flag: str, rest: Iterator[str]) -> str:
         value = next(rest, None)
         if value is None or value in self.context.flags or value in self.first.flags:
-            raise UsageError(f"{flag} needs a value", hint=self.help_hint())
+            raise UsageError(f"{self.head()}{flag} needs a value", hint=self.help_hint())
+        if value.startswith("--"):
+            hint = f"if that is the value: `{flag}={shlex.quote(value)}`"
+            raise UsageError(f"{self.head()}{flag} needs a value, and {_quoted(value)} looks like an option", hint=hint)
         return value
 
     def unknown_option(self, flag: str) -> NoReturn:
         valid = [name for name in self.context.flags if name.startswith("--")]
-        raise UsageError(f"{self.head()}unknown option {flag}{_suggestion(flag, valid)}", hint=self.help_hint())
+        suggestion = _suggestion(flag, valid)
+        is_commands = not self.context.name and not suggestion
+        hint = f"{LIST_HINT}; their options stand behind them" if is_commands else self.help_hint()
+        raise UsageError(f"{self.head()}unknown option {_shortened(flag)}{suggestion}", hint=hint)
 
     def head(self) -> str:
         return f"{self.context.name}: " if self.context.name else ""
@@ -153,10 +165,18 @@ class _Parser:
         return f"`{name if name.startswith('nox ') else f'ci-tasks {name}'} --help` lists its options"
 
 
+def _shortened(word: str) -> str:
+    return shortened(word, _LONGEST)
+
+
+def _quoted(word: str) -> str:
+    return repr(_shortened(word))
+
+
 def unknown_command(word: str) -> UsageError:
     hint = _PROGRAM_OPTION_OF.get(word)
     return UsageError(
-        f"unknown command {word!r}{'' if hint else _suggestion(word, command_names())}", hint=hint or LIST_HINT
+        f"unknown command {_quoted(word)}{'' if hint else _suggestion(word, command_names())}", hint=hint or LIST_HINT
     )
 
 

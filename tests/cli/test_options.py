@@ -84,7 +84,9 @@ def test_an_environment_variable_replaces_a_missing_option(monkeypatch: pytest.M
     ("values", "message"),
     [
         ({"label": None}, "example needs LABEL"),
-        ({"label": ""}, "example needs LABEL"),
+        ({"label": ""}, "example: LABEL is empty"),
+        ({"names": ""}, "example: --names is empty"),
+        ({"names": " , "}, "example: --names is empty"),
         ({"steps": "19"}, "--steps takes a number of steps of at least 20, not '19'"),
         ({"days": "-1"}, "--days takes a number of days, not '-1'"),
         ({"days": "1.5.2"}, "--days takes a number of days, not '1.5.2'"),

@@ -37,6 +37,20 @@ WRONG = {
     "remote ckpt --host --only x": ("--host needs a value", "`ci-tasks remote --help`"),
     "remote ckpt --host sim --jobs 0": ("--jobs takes a number of rows, not '0'", "for example --jobs 4"),
     "coverage --format jsno": ("invalid value 'jsno' for --format; did you mean 'json'?", "valid: md, json, html"),
+    "clean --all=false": ("clean: --all takes no value, not 'false'\n", "leave --all out"),
+    "mcp --allow-run=": ("mcp: --allow-run takes no value, not ''\n", "leave --allow-run out"),
+    "jobs --debug=1": ("jobs: --debug takes no value, not '1'\n", "leave --debug out"),
+    "--list=x": ("--list takes no value, not 'x'\n", "leave --list out"),
+    "jobs ckpt -- --json": ("jobs: unexpected argument '--json'\n", "`ci-tasks jobs --help`"),
+    "-- frob": ("unknown command 'frob'\n", "`ci-tasks --list`"),
+    "run ckpt --only=": ("run: --only is empty\n", "only rows whose names contain this text"),
+    "run ckpt --only ,": ("run: --only is empty\n", "only rows whose names contain this text"),
+    "jobs --rev=": ("jobs: --rev is empty\n", "read the checkout at this revision"),
+    "jobs --label ckpt": ("jobs: unknown option --label\n", "`ci-tasks jobs --help`"),
+    "triage a.log b.log": ("triage: unexpected argument 'b.log'\n", "`ci-tasks triage --help`"),
+    "--json jobs": ("unknown option --json\n", "their options stand behind them"),
+    "jobs --rev --jsn": ("jobs: --rev needs a value, and '--jsn' looks like an option\n", "`--rev=--jsn`"),
+    "jobs --rev -- x": ("jobs: --rev needs a value, and '--' looks like an option\n", "`--rev=--`"),
     "run ckpt \x1b[2J": ("unexpected argument '\\x1b[2J'", "selects rows"),
 }
 
@@ -55,6 +69,20 @@ def test_an_unknown_word_exits_with_2_and_suggests_the_nearest(line: str, capsys
     assert (code, err[:10]) == (2, "ci-tasks: ")
     assert message in err
     assert hint in err.splitlines()[1]
+
+
+LONG = "x" * 50_000
+
+
+@pytest.mark.parametrize("argv", [[LONG], [f"--{LONG}"], ["jobs", "ckpt", LONG], ["clean", f"--all={LONG}"]])
+def test_a_word_of_any_length_is_shown_shortened(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(argv, capsys)
+    assert (code, len(err) < 600) == (2, True)
+
+
+def test_a_word_behind_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["triage", "--", "-x.log"], capsys)
+    assert (code, "no such file: '-x.log'" in err) == (2, True)
 
 
 def test_a_repeatable_option_and_a_switch_may_be_given_twice(

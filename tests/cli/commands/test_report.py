@@ -66,7 +66,7 @@ def test_a_page_has_the_curves_and_the_log_of_each_run(home: Path) -> None:
 def test_a_report_of_no_run_is_an_error_with_the_valid_forms(names: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(run=names) == 2
     message = capsys.readouterr().err
-    assert "report needs RUN" in message and len(message.splitlines()) == 2
+    assert "report: RUN is empty" in message and len(message.splitlines()) == 2
 
 
 @pytest.mark.parametrize(

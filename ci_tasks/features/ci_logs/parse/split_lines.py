@@ -111,7 +111,8 @@ class LineForm:
 
     def is_stamped(self, line: bytes) -> bool:
         """Whether the line has a timestamp, in a log of which `pattern` is known."""
-        return self.pattern is not None and self.pattern.match(line) is not None
+        match = self.pattern.match(line) if self.pattern else None
+        return match is not None and _seconds(*match.groups()[-2:]) is not None
 
 
 def split_lines(raw: Iterable[bytes]) -> Iterator[LogLine]:

@@ -29,16 +29,16 @@ def telling_lines(
 
     `chunks` begins to read the log anew. A log with a browser's line numbers is given whole.
     """
-    blocks = bounded_blocks(chunks())
-    block = next(blocks, b"")
-    if is_numbered(block[:_HEAD].split(b"\n")):
+    if is_numbered(bounded_lines(chunks())):
         yield from split_lines(bounded_lines(chunks()))
         return
+    blocks = bounded_blocks(chunks())
+    block = next(blocks, b"")
     lines = _TellingLines(needs_next_line)
     end = block.rfind(b"\n", 0, _HEAD) + 1 or len(block)
     yield from lines.all_of(block[:end])
     log = _from(block[end:], blocks)
-    if lines.form.pattern is None:
+    if not lines.has_time:
         words = [*words, _TIMESTAMP]
     with closing(search(log, _expression(words))) as searched:
         for found in searched:
@@ -66,10 +66,13 @@ class _TellingLines:
         self.form = LineForm()
         self._needs_next_line = needs_next_line
         self._number = 1  # of the next line
+        self.has_time = False  # a line had a timestamp
 
     def all_of(self, block: bytes) -> Iterator[LogLine]:
         for line in block.removesuffix(b"\n").split(b"\n") if block else ():
-            yield self.form.text_of(self._number, line)
+            split = self.form.text_of(self._number, line)
+            self.has_time = self.has_time or split.seconds is not None
+            yield split
             self._number += 1
 
     def of(self, found: SearchedBlock) -> Iterator[LogLine]:

@@ -123,7 +123,24 @@ def test_what_programs_print_is_passed_over(prefix: str) -> None:
     assert len(lines) < 20
 
 
-def test_a_log_with_a_browsers_line_numbers_is_given_whole() -> None:
-    log = b"".join(b"%5d\tline\n" % number for number in range(1, 50))
+NUMBERED = {
+    "of many lines": b"".join(b"%5d\tline\n" % number for number in range(1, 50)),
+    "of four lines": b"1 line\n2 line\n3 line\n4 line\n",
+    "without a newline at its end": b"1 line\n2 line\n3 line",
+    "with a line of more than a block": b"1 line\n2 line\n3 %b\n4 line\n" % (b"x" * 300_000),
+}
+
+
+@pytest.mark.parametrize("log", NUMBERED.values(), ids=NUMBERED)
+def test_a_log_with_a_browsers_line_numbers_is_given_whole(log: bytes) -> None:
     lines = list(telling_lines(lambda: chunks(log, 100), WORDS, lambda: False))
-    assert [line.text for line in lines] == [b"line"] * 49
+    assert lines == list(all_lines(log, 100))
+    assert lines[1].text == b"line"
+
+
+def test_a_timestamp_that_is_none_is_not_the_first() -> None:
+    no_month = f"2026-13-02{STAMPS[0][10:]}".encode()
+    log = (no_month + b"f\n") * 50 + b"".join(stamp.encode() + b"f\n" for stamp in STAMPS[:2])
+    with patch.object(module, "_HEAD", 1):
+        assert read(log, 100) == parse_job(all_lines(log, 100))
+    assert read(log, 100).started is not None
