@@ -177,11 +177,22 @@ def _in_text(text: JobLog, name: str | None, where: str, attempt: int | None) ->
         return _attempt_of(text, jobs[names.index(name)], None, where, attempt)
     if len(jobs) == 1:
         selected = _attempt_of(text, jobs[0], name, where, attempt)
-        return selected if jobs[0].parts else replace(selected, read=job_read)
+        if jobs[0].parts:
+            return selected
+        return _noted(replace(selected, read=job_read), _check_name(name, job_read, where))
     failed = [job for job in jobs if job.failed] or list(jobs)
     if len(failed) != 1:
         raise _ambiguous(f"{len(failed)} jobs failed in {where!r}; which one?", [job.name for job in failed])
     return _attempt_of(text, failed[0], None, where, attempt)
+
+
+def _check_name(name: str | None, job: RecoveredJob, where: str) -> str:
+    """A note where a log does not say whose it is. Raises UnknownName where it is not that of the job `name`."""
+    if name is None or name == job.job_name:
+        return ""
+    if job.job_name:
+        raise UnknownName("job", name, [job.job_name], where=where)
+    return f"it does not name its job: it is read as that of {name!r}"
 
 
 def _attempt_of(text: JobLog, job: JobInLog, name: str | None, where: str, attempt: int | None) -> _SelectedJob:

@@ -112,6 +112,22 @@ def test_a_job_can_be_named(read: Callable[..., AnalysedLog]) -> None:
 
 
 @pytest.mark.parametrize("form", [github.render, github.from_gh])
+def test_a_log_of_one_job_is_not_read_as_another_ones(
+    form: Callable[[Any], bytes], read: Callable[..., AnalysedLog]
+) -> None:
+    assert read(form(FAILED), FAILED.name).triage.cause == "cuda_oom"
+    with pytest.raises(UsageError, match="another"):
+        read(form(FAILED), "another")
+
+
+def test_of_a_log_that_names_no_job_it_is_said_whose_it_is_taken_for(
+    read: Callable[..., AnalysedLog], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert read(OOM.encode(), FAILED.name).triage.cause == "cuda_oom"
+    assert f"it does not name its job: it is read as that of {FAILED.name!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", [github.render, github.from_gh])
 def test_an_attempt_can_be_chosen(
     form: Callable[[Any], bytes], read: Callable[..., AnalysedLog], capsys: pytest.CaptureFixture[str]
 ) -> None:
