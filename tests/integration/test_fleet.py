@@ -91,7 +91,7 @@ def test_a_host_with_a_broken_python_is_set_aside_and_every_row_passes_on_the_ot
 # words → what the message says
 REFUSED = {
     "--host one,nowhere ckpt": "unknown host 'nowhere'",
-    "--host , ckpt": "--host needs the name of a host",
+    "--host , ckpt": "remote: --host is empty",
     "--host both ckpt --resume --only async": "--resume and --only cannot be combined",
     "--host both ckpt --resume --last-failed": "--resume and --last-failed cannot be combined",
     "--host both ckpt --last-failed --only async": "--last-failed and --only cannot be combined",

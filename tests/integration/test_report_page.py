@@ -310,7 +310,7 @@ def test_ci_s_log_of_the_row_is_drawn_beside_ours(person: Any, tmp_path: Path) -
 
 WRONG = [
     (["report", "nothing"], "unknown run 'nothing'"),
-    (["report", ","], "report needs RUN"),
+    (["report", ","], "report: RUN is empty"),
     (["report", "last", "--html", "."], "is a directory"),
     (["report", "last", "--html", "not/there/report.html"], "there is no directory"),
     (["report", "last", "--ci-log", "ci.log"], "--ci-log draws CI's metrics"),

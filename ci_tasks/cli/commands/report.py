@@ -32,12 +32,9 @@ def report(options: ReportOptions) -> int:
     """
     from pathlib import Path
 
-    from ci_tasks.errors import UsageError
     from ci_tasks.run.report_runs import ReportOutputs, report
 
     names = [name.strip() for name in options.run.split(",") if name.strip()]
-    if not names:
-        raise UsageError("report needs RUN", hint=RUN.hint)
     outputs = ReportOutputs(
         html=Path(options.html).expanduser() if options.html else None,
         junit=Path(options.junit).expanduser() if options.junit else None,

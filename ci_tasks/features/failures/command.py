@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.cli.given_options import with_given
-from ci_tasks.cli.options import HOST
 from ci_tasks.cli.output import for_programs, print_json, print_record
 from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.options import (
@@ -161,8 +160,6 @@ def bisect(options: BisectOptions) -> int:
     for axis in axes or [options.axis]:
         _check_axis(axis, ends.options(options, axis) if ends and axis != "diff" else options, alone=len(axes) == 1)
     hosts = tuple(name for name in (part.strip() for part in options.host.split(",")) if name)
-    if not hosts:
-        raise UsageError("--host needs the name of a host", hint=HOST.hint)
     _check_metric(options, hosts)
     from ci_tasks.run.hosts_files import open_config
 
