@@ -21,6 +21,16 @@ _MAX_UNINFORMATIVE, _LONGEST_UNINFORMATIVE = 20_000, 2000  # lines that are reme
 _VARYING = b"0123456789abcdef"  # numbers and ids; of the words enough is left
 
 
+def words_expression(words: bytes) -> Any:
+    """A compiled expression of RE2 for `words`, which is one for bytes."""
+    import re2
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
+    options.never_capture = True
+    return re2.compile(words, options)
+
+
 def blocks(pieces: Iterable[bytes], block: int = BLOCK) -> Iterator[bytes]:
     """The log cut after newlines, in blocks of about `block` bytes. A line that is longer than LONGEST keeps its
     beginning, and what follows its last carriage return: of a progress bar that is what a person saw."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UnknownName, UsageError
-from ci_tasks.features.ci_logs.parse.job_parser import WORDS, JobReader
+from ci_tasks.features.ci_logs.parse.job_parser import WORDS, JobReader, parse_job
 from ci_tasks.features.ci_logs.parse.recovered_job import FAILURE, SUCCESS, TIMED_OUT, RecoveredJob
 from ci_tasks.features.ci_logs.parse.split_lines import JOBS_WORDS, JobInLog, LogLine, is_numbered, jobs_in, split_lines
 from ci_tasks.features.ci_logs.parse.telling_lines import telling_lines
@@ -120,16 +120,13 @@ class _SelectedJob:
     def parsed(self) -> RecoveredJob:
         if self.read is not None:
             return self.read
+        if self.first > 1 or self.last is not None:  # the last time within is that of any line
+            return parse_job(filter(self._has, split_lines(self.log)))
         reader = JobReader()
-        for line in self._telling_lines(reader.needs_next_line):
+        for line in telling_lines(self.log.chunks, WORDS, reader.needs_next_line):
             if self._has(line):
                 reader.feed(line)
         return reader.finish()
-
-    def _telling_lines(self, needs_next_line: Callable[[], bool]) -> Iterator[LogLine]:
-        if self.first > 1 or self.last is not None:  # the last time within is that of any line
-            return split_lines(self.log)
-        return telling_lines(self.log.chunks, WORDS, needs_next_line)
 
     @property
     def is_whole_log(self) -> bool:

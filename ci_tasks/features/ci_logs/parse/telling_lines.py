@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from heapq import merge
-from typing import Any
+from itertools import chain
 
 from ci_tasks.features.ci_logs.parse.split_lines import LineForm, LogLine, is_numbered, split_lines
 from ci_tasks.features.ci_logs.sources.bounded_lines import bounded_blocks, bounded_lines
-from ci_tasks.results.log_scanner import next_line
+from ci_tasks.results.log_scanner import next_line, words_expression
 from ci_tasks.results.word_search import SearchedBlock, search
 
 _TIMESTAMP = rb"T\d\d:\d\d:\d\d\.\d{3}"
@@ -37,28 +37,12 @@ def telling_lines(
     lines = _TellingLines(needs_next_line)
     end = block.rfind(b"\n", 0, _HEAD) + 1 or len(block)
     yield from lines.all_of(block[:end])
-    log = _from(block[end:], blocks)
     if not lines.has_time:
         words = [*words, _TIMESTAMP]
-    with closing(search(log, _expression(words))) as searched:
+    expression = words_expression(b"(?:%b)[^\\n]*" % b"|".join(words))  # with the rest of a line: one hit a line
+    with closing(search(filter(None, chain([block[end:]], blocks)), expression)) as searched:
         for found in searched:
             yield from lines.of(found)
-
-
-def _from(first: bytes, others: Iterable[bytes]) -> Iterator[bytes]:
-    if first:
-        yield first
-    yield from others
-
-
-def _expression(words: Sequence[bytes]) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
-    options.never_capture = True
-    # The rest of a line is taken too: one hit a line.
-    return re2.compile(b"(?:%b)[^\\n]*" % b"|".join(words), options)
 
 
 class _TellingLines:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from ci_tasks.features.verl.judge.log_records import KEYS, Metrics, PreflightChe
 from ci_tasks.features.verl.judge.training_log import TrainingLogParser
 from ci_tasks.records import PASSED, Triage
 from ci_tasks.results.log_lines import segments, visible
-from ci_tasks.results.log_scanner import LogScanner, blocks
+from ci_tasks.results.log_scanner import LogScanner, blocks, words_expression
 from ci_tasks.results.triage import UNKNOWN
 
 _OPTIONAL = b" failed with: Traceback (most recent call last):"
@@ -56,7 +55,7 @@ class _RunLogReader:
         self._proofs = {text: _compiled(text) for text in proofs}
         self._current: TrainingLogParser | None = TrainingLogParser("", 0, {}) if outside else None
         self._done: dict[str, tuple[TrainingLogParser, int | None]] = {}
-        self._words = _words()
+        self._words = words_expression(lines.WORDS)
         self.preflight: dict[str, PreflightCheck] = {}
 
     def read(self, pieces: Iterable[bytes]) -> None:
@@ -109,16 +108,6 @@ class _RunLogReader:
             self._current.facts.exit_code = exit_code
             self._done[self._current.facts.name] = (self._current, self._current.last_line or last)
         self._current = None
-
-
-@functools.cache
-def _words() -> Any:
-    import re2
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # bytes that are no text stay searchable
-    options.never_capture = True
-    return re2.compile(lines.WORDS, options)
 
 
 def _compiled(pattern: str) -> Any:
