@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ci_tasks import debug_log, registry
 from ci_tasks.cli.commands import command_names
 from ci_tasks.cli.options import Option
-from ci_tasks.cli.parser import ParsedCommand, command_context, is_option, program_context
+from ci_tasks.cli.parser import ParsedCommand, is_option, parsed_command, parsed_program
 from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,52 +57,52 @@ class _State:
     """The meaning of the words so far: the command, its values, and the option whose value comes next."""
 
     def __init__(self) -> None:
-        self.first = self.context = program_context()
+        self.first = self.current = parsed_program()
         self.option: tuple[ParsedCommand, str] | None = None
 
     def consume(self, word: str) -> None:
         if self.option is not None:
             if word != "=":  # bash splits --host=a into three words
-                context, field = self.option
-                context.values[field] = word
+                owner, field = self.option
+                owner.values[field] = word
                 self.option = None
         elif is_option(word):
             flag, equals, value = word.partition("=")
-            context = self.context if flag in self.context.flags else self.first
-            field = context.flags[flag]
-            context.values[field] = value
-            self.option = (context, field) if context.takes_value(field) and not equals else None
-        elif positional := self.context.next_positional():
-            self.context.values[positional] = word
+            owner = self.current if flag in self.current.flags else self.first
+            field = owner.flags[flag]
+            owner.values[field] = value
+            self.option = (owner, field) if owner.takes_value(field) and not equals else None
+        elif positional := self.current.next_positional():
+            self.current.values[positional] = word
         else:
-            command = command_context(word)
+            command = parsed_command(word)
             assert command is not None
-            self.context = command
+            self.current = command
 
     def candidates(self, current: str) -> Iterable[str]:
         if self.option is not None:
             return self.values(*self.option, current.removeprefix("="), current[: current.startswith("=")])
         if current.startswith("-"):
             flag, equals, value = current.partition("=")
-            if equals and flag in self.context.flags:
-                return self.values(self.context, self.context.flags[flag], value, f"{flag}=")
+            if equals and flag in self.current.flags:
+                return self.values(self.current, self.current.flags[flag], value, f"{flag}=")
             return [flag for flag in self.flags() if flag.startswith("--")]
-        if positional := self.context.next_positional():
-            return self.values(self.context, positional, current, "")
-        return command_names() if self.context is self.first else self.flags()
+        if positional := self.current.next_positional():
+            return self.values(self.current, positional, current, "")
+        return command_names() if self.current is self.first else self.flags()
 
     def flags(self) -> list[str]:
         """The options that are still valid: those not given yet, and those that may be repeated."""
-        context = self.context
-        return [flag for flag, field in context.flags.items() if self.is_valid(field, context.options[field])]
+        owner = self.current
+        return [flag for flag, field in owner.flags.items() if self.is_valid(field, owner.options[field])]
 
     def is_valid(self, field: str, option: Option) -> bool:
-        is_given = field in self.context.values and not self.context.is_repeatable(field)
+        is_given = field in self.current.values and not self.current.is_repeatable(field)
         return not (is_given or option.positional or option.refused)
 
-    def values(self, context: ParsedCommand, field: str, typed: str, head: str) -> Iterable[str]:
-        option = context.options[field]
-        offered = registry.load(option.complete)(context.values, typed) if option.complete else option.choices
+    def values(self, owner: ParsedCommand, field: str, typed: str, head: str) -> Iterable[str]:
+        option = owner.options[field]
+        offered = registry.load(option.complete)(owner.values, typed) if option.complete else option.choices
         others = typed[: typed.rfind(",") + 1] if option.commas else ""
         return [f"{head}{others}{candidate}" for candidate in offered if candidate not in others.split(",")]
 

@@ -62,19 +62,19 @@ class ParsedCommand:
             self.values[field] = value
 
 
-def program_context() -> ParsedCommand:
+def parsed_program() -> ParsedCommand:
     return ParsedCommand("", PROGRAM_OPTIONS)
 
 
-def command_context(name: str) -> ParsedCommand | None:
+def parsed_command(name: str) -> ParsedCommand | None:
     """That of the command of this name, whose module is loaded; None if there is no such command."""
     command = find(name)
     return ParsedCommand(name, options_of(options_class(registry.load(command.function)))) if command else None
 
 
 def parse(words: Sequence[str], first: ParsedCommand | None = None) -> list[ParsedCommand]:
-    """The context of the program, or `first`, and one for each command of the line. Raises UsageError."""
-    return _Parser(first or program_context()).parse(words)
+    """The program, or `first`, and each command of the line. Raises UsageError."""
+    return _Parser(first or parsed_program()).parse(words)
 
 
 def is_option(word: str) -> bool:
@@ -84,8 +84,8 @@ def is_option(word: str) -> bool:
 
 class _Parser:
     def __init__(self, first: ParsedCommand) -> None:
-        self.first = self.context = first
-        self.contexts = [first]
+        self.first = self.current = first
+        self.parsed = [first]
 
     def parse(self, words: Sequence[str]) -> list[ParsedCommand]:
         rest = iter(words)
@@ -98,24 +98,24 @@ class _Parser:
                 self.read_word(word)
         for word in rest:  # behind --, whatever they look like
             self.read_word(word)
-        return self.contexts
+        return self.parsed
 
     def read_word(self, word: str) -> None:
-        if field := self.context.next_positional():
-            self.context.add(field, word)
-        elif self.context is self.first and self.first.values.get("help") is True:
+        if field := self.current.next_positional():
+            self.current.add(field, word)
+        elif self.current is self.first and self.first.values.get("help") is True:
             self.first.values["help"] = word
-        elif (command := command_context(word)) is not None:
-            self.context = command
-            self.contexts.append(command)
-        elif self.context is self.first:
+        elif (command := parsed_command(word)) is not None:
+            self.current = command
+            self.parsed.append(command)
+        elif self.current is self.first:
             raise unknown_command(word)
         else:
             raise UsageError(f"{self.head()}unexpected argument {_quoted(word)}", hint=self.option_for(word))
 
     def option_for(self, word: str) -> str:
         """The next step for an argument too many: the option that was probably meant to take it."""
-        quoted, flags = shlex.quote(word), self.context.flags
+        quoted, flags = shlex.quote(word), self.current.flags
         if "--log" in flags:
             return f"`--log {quoted}` names a saved log"
         if "--only" in flags:
@@ -124,24 +124,24 @@ class _Parser:
 
     def read_option(self, word: str, rest: Iterator[str]) -> None:
         flag, equals, value = word.partition("=")
-        context = self.context if flag in self.context.flags else self.first
-        field = context.flags.get(flag) or self.unknown_option(flag)
+        owner = self.current if flag in self.current.flags else self.first
+        field = owner.flags.get(flag) or self.unknown_option(flag)
         if field == "help":
-            context.values[field] = value or self.context.name or True
-        elif not context.takes_value(field):
+            owner.values[field] = value or self.current.name or True
+        elif not owner.takes_value(field):
             if equals:
                 hint = f"leave {flag} out where it is not to hold"
                 raise UsageError(f"{self.head()}{flag} takes no value, not {_quoted(value)}", hint=hint)
-            context.values[field] = True
-        elif field in context.values and not context.is_repeatable(field):
-            hint = f"separate several values with commas: {flag} A,B" if context.options[field].commas else ""
+            owner.values[field] = True
+        elif field in owner.values and not owner.is_repeatable(field):
+            hint = f"separate several values with commas: {flag} A,B" if owner.options[field].commas else ""
             raise UsageError(f"{self.head()}{flag} is given twice", hint=hint or self.help_hint())
         else:
-            context.add(field, value if equals else self.next_value(flag, rest))
+            owner.add(field, value if equals else self.next_value(flag, rest))
 
     def next_value(self, flag: str, rest: Iterator[str]) -> str:
         value = next(rest, None)
-        if value is None or value in self.context.flags or value in self.first.flags:
+        if value is None or value in self.current.flags or value in self.first.flags:
             raise UsageError(f"{self.head()}{flag} needs a value", hint=self.help_hint())
         if value.startswith("--"):
             hint = f"if that is the value: `{flag}={shlex.quote(value)}`"
@@ -149,17 +149,17 @@ class _Parser:
         return value
 
     def unknown_option(self, flag: str) -> NoReturn:
-        valid = [name for name in self.context.flags if name.startswith("--")]
+        valid = [name for name in self.current.flags if name.startswith("--")]
         suggestion = _suggestion(flag, valid)
-        is_commands = not self.context.name and not suggestion
+        is_commands = not self.current.name and not suggestion
         hint = f"{LIST_HINT}; their options stand behind them" if is_commands else self.help_hint()
         raise UsageError(f"{self.head()}unknown option {_shortened(flag)}{suggestion}", hint=hint)
 
     def head(self) -> str:
-        return f"{self.context.name}: " if self.context.name else ""
+        return f"{self.current.name}: " if self.current.name else ""
 
     def help_hint(self) -> str:
-        name = self.context.name
+        name = self.current.name
         if not name:
             return LIST_HINT
         return f"`{name if name.startswith('nox ') else f'ci-tasks {name}'} --help` lists its options"

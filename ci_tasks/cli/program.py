@@ -54,7 +54,7 @@ def _execute(words: Sequence[str], program: str) -> int:
     elif commands and "help" not in asked and "list" not in asked:
         from ci_tasks.cli.commands import find
 
-        codes = (run_command(command, context.values) for context in commands if (command := find(context.name)))
+        codes = (run_command(command, parsed.values) for parsed in commands if (command := find(parsed.name)))
         return next((code for code in codes if code), 0)
     else:
         from ci_tasks.cli import help

@@ -115,14 +115,14 @@ def parse_posargs(label: str, row: str | None, posargs: list[str]) -> RunOptions
         **{name: declared for name, declared in options_of(RemoteOptions).items() if declared.nox},
     }
     name = f"nox -s {label} --"
-    context = parser.ParsedCommand(name, {**accepted, "help": parser.PROGRAM_OPTIONS["help"]})
-    parser.parse(posargs, context)
-    values = context.values
+    session = parser.ParsedCommand(name, {**accepted, "help": parser.PROGRAM_OPTIONS["help"]})
+    parser.parse(posargs, session)
+    values = session.values
     if "help" in values:
         print("\n".join(help.of_session(name, accepted)))
         return None
-    only = ",".join(values.get("rows", ())) or row
-    remote_options = {**values, "label": label, "only": only, "host": values.get("host") or "local"}
+    only = ",".join(values["rows"]) if "rows" in values else row
+    remote_options = {"host": "local", **values, "label": label, "only": only}
     return build(RemoteOptions, remote_options, name)
 
 
