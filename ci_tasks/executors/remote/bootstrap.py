@@ -100,14 +100,27 @@ try:
     os.utime(agent)  # `clean` keeps what was used lately
 except OSError:  # read-only, say: what cannot be done is refused when it is asked for
     pass
-try:
-    if not os.path.exists(os.path.join(code, "__main__.py")):
-        import shutil, zipfile
+def unpacked():
+    return os.path.exists(os.path.join(code, "__main__.py"))
+def unpack():
+    import fcntl, shutil, zipfile
+    os.makedirs(os.path.dirname(code), mode=0o700, exist_ok=True)
+    lock = os.open(os.path.dirname(code), os.O_RDONLY)  # what another has just unpacked must not be removed
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks
+        pass
+    if not unpacked():
         if os.path.isdir(code):  # only byte code, of a process that was just importing when somebody removed it
             shutil.rmtree(code)
-        os.makedirs(code + ".%d" % os.getpid(), mode=0o700)
-        zipfile.ZipFile(agent).extractall(code + ".%d" % os.getpid())
-        os.rename(code + ".%d" % os.getpid(), code)
+        beside = code + ".%d" % os.getpid()
+        os.makedirs(beside, mode=0o700)
+        zipfile.ZipFile(agent).extractall(beside)
+        os.rename(beside, code)
+    os.close(lock)
+try:
+    if not unpacked():
+        unpack()
     os.utime(code)
 except OSError:
     code = agent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -282,6 +283,33 @@ def test_byte_code_that_is_left_of_removed_code_is_in_nobodys_way(host: PipedHos
     done(second)
     assert Path(second.run.log).read_bytes() == b"two\n"
     assert (code / "__main__.py").exists()
+
+
+def waits_for_lock(path: Path) -> bool:
+    """Whether a process waits for the lock of `path`: a line of the kernel's list that begins `1: -> FLOCK`."""
+    inode = f":{path.stat().st_ino} "
+    return any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+
+
+def test_what_another_link_has_just_unpacked_is_not_removed(host: PipedHost, tmp_path: Path) -> None:
+    """Two commands reach a host at once, on which only byte code is left of the agent."""
+    host.open().connection.hello()
+    (code,) = (host.home / ".ci-tasks/code").iterdir()
+    unpacked = code.rename(tmp_path / "unpacked")
+    (code / "agent").mkdir(parents=True)
+    directory = os.open(code.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)  # as the other one does while it unpacks
+        second = host.open()
+        until(lambda: waits_for_lock(code.parent), "the second one waits for its turn")
+        shutil.rmtree(code)
+        unpacked.rename(code)
+        (code / "of the other").touch()
+    finally:
+        os.close(directory)
+    second.connection.hello()
+    assert (code / "of the other").exists()
+    assert list(code.parent.iterdir()) == [code]
 
 
 def test_nobody_else_can_enter_the_workspace(host: PipedHost) -> None:
