@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import sys
 import tempfile
@@ -119,13 +120,25 @@ def rows(world: World, size: Size) -> Iterator[dict[str, Any]]:
 
 
 def _write_log(world: World, megabytes: int) -> int:
-    """The log that jobs write; returns its length."""
-    line = b"(RolloutManager pid=123456) [2026-01-01 00:00:00] step %08d of 10000: loss 0.2512, grad norm 1.583\n"
+    """The log that jobs write, which packs as well as what jobs print (`zlib` at level 1: 9 times); returns its
+    length."""
+    rng = random.Random(megabytes)
     path = world.directory / "big.log"
-    with path.open("wb") as out:
-        for number in range(megabytes * MB // len(line % 0)):
-            out.write(line % number)
+    with path.open("w") as out:
+        for step in range(megabytes * MB // _STEP_BYTES):
+            for rank in range(4):
+                pid, loss, norm, speed = 190_000 + 7 * rank, rng.random(), rng.random(), 999 * rng.random()
+                number = {"time": step // 3, "pid": pid, "step": step, "shape": rank * 512}
+                out.write(_LINES.format(**number, loss=loss, norm=norm, speed=speed))
     return path.stat().st_size
+
+
+_LINES = """\
+(RolloutManager pid={pid}) [2026-01-01 00:{time:06}] step {step} of 10000: loss {loss:.4f}, grad norm {norm:.6f}
+(MegatronTrainRayActor pid={pid}, ip=10.0.0.7) INFO megatron_utils: gather weight, shape ({shape}, 4096), bucket {step}
+(SGLangEngine pid={pid}) [2026-01-01 00:{time:06} TP0] Decode batch. #running-req: 64, token: {step}, tps: {speed:.1f}
+"""
+_STEP_BYTES = 4 * len(_LINES)
 
 
 def lines(world: World, size: Size) -> Iterator[dict[str, Any]]:

@@ -56,7 +56,7 @@ from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.clock import clock_ahead, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
 from ci_tasks.results.junit import Junit, read_junit
-from ci_tasks.results.log_facts import LogFacts, read_log
+from ci_tasks.results.log_facts import LogFacts, read_large_log, read_log
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.record import LARGEST_EVENTS, events_of, is_over, new_record, save_record
@@ -66,6 +66,8 @@ from ci_tasks.results.waits import queue_seconds
 
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 _LONGEST_LINE = 1 << 16
+_LARGE_LOG = 1 << 20  # bytes; of a smaller one every line is looked at before RE2 would be loaded
+_PIECE = 1 << 18
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 _LARGEST_SAMPLES = 1 << 23
@@ -217,6 +219,8 @@ def log_facts(run: RunDir) -> LogFacts:
     """What the log of a run says; nothing where there is none."""
     try:
         with open_file(run.log) as source:
+            if os.fstat(source.fileno()).st_size > _LARGE_LOG:
+                return read_large_log(iter(lambda: source.read(_PIECE), b""))
             return read_log(_lines(source))
     except OSError:
         return LogFacts()

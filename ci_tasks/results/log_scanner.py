@@ -53,9 +53,11 @@ def blocks(pieces: Iterable[bytes], block: int = BLOCK) -> Iterator[bytes]:
 
 
 def _shortened(line: bytes) -> bytes:
-    """Of a line that goes on for ever its beginning, and the end of it so far."""
+    """Of a line that goes on for ever its beginning, and of a progress bar's the end of it so far."""
     if len(line) <= 2 * LONGEST:
         return line
+    if b"\r" not in line:
+        return line[:LONGEST]
     return line[:LONGEST] + b"\r" + line[-LONGEST:].rsplit(b"\r", 1)[-1]
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ci_tasks.results.log_facts import LogFacts, read_log, shown
+from ci_tasks.results.log_facts import LogFacts, read_large_log, read_log, shown
 
 
 def _read(text: str | bytes) -> LogFacts:
+    """Both ways of reading it."""
     data = text.encode() if isinstance(text, str) else text
-    return read_log(data.splitlines(keepends=True))
+    facts = read_log(data.splitlines(keepends=True))
+    assert str(read_large_log(data[at : at + 7] for at in range(0, len(data), 7))) == str(facts)  # nan is not nan
+    return facts
 
 
 PYTEST: list[tuple[str, dict[str, int] | None]] = [
@@ -153,3 +158,26 @@ def test_an_option_that_srun_does_not_know(line: str, is_srun: bool) -> None:
 def test_a_docker_daemon_that_dies_under_a_container_is_dockers_own_error() -> None:
     line = 'time="2026-11-20T15:09:13Z" level=error msg="error waiting for container: unexpected EOF"'
     assert _read(f"line 1\n{line}\n").daemon == line
+
+
+FRAGMENTS = [
+    *(text for text, _ in (*PYTEST, *UNITTEST, *METRICS)),
+    *(*DAEMON, "\x1b[36m(Actor pid=3)\x1b[0m ", "\x1b[31m\x1b[1m1 failed\x1b[0m, 2 passed in 1.20s", "\x1b]0;title\x07"),
+    *("Acquired GPUs: 0,3", "ci-tasks: blocked: why", "srun: option '--x' is unknown", "##[group]Run", "50%", "said", " "),
+    *("\n", "\n", "\n", "\r\n", "\r", "\0"),
+]
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=30), st.integers(0, 3), st.integers(1, 40))
+def test_a_large_log_says_what_its_lines_say(fragments: list[str], blocks: int, size: int) -> None:
+    """Several times, some blocks apart."""
+    text = "".join(fragments).encode()
+    whole = ((b"nothing of note " * 100 + b"\n" * 3) * 200).join([text] * (blocks + 1))
+    lines = [line + b"\n" for line in whole.split(b"\n")]
+    pieces = (whole[at : at + size * 1000] for at in range(0, len(whole), size * 1000))
+    assert str(read_large_log(pieces)) == str(read_log(lines))
+
+
+def test_a_line_without_end_is_evidence_by_its_beginning_or_by_what_a_progress_bar_shows_last() -> None:
+    for line, facts in ((b"3 passed in 1.00s " + b"x" * (1 << 20), {"passed": 3}), (b"1%\r" * (1 << 19), None)):
+        assert read_large_log([line, b"\r3 passed in 1.00s" if facts is None else b""]).pytest == {"passed": 3}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from typing import Iterator, Tuple, Union
 
 from ..codec import encode
@@ -24,13 +25,16 @@ JSON = b"J"  # a ClientMessage or a HostMessage
 DATA = b"D"  # bytes of a pack, to the host; empty at the end of the pack
 PART = b"P"  # bytes of a response, to the client: the request's number and the bytes
 LOG = b"L"  # bytes of a log, to the client: the run's key, the offset and the bytes
+PACKED_LOG = b"Z"  # the same, with the bytes as zlib packs them: a log gets nine times as short
 HEARTBEAT = b"B"  # empty
 
 # The longest payload of each kind. That of a message is for paths of a checkout with many changes.
-MAX_BYTES = {JSON: 1 << 24, DATA: 1 << 20, PART: 1 << 20, LOG: 1 << 20, HEARTBEAT: 0}
+MAX_BYTES = {JSON: 1 << 24, DATA: 1 << 20, PART: 1 << 20, LOG: 1 << 20, PACKED_LOG: 1 << 20, HEARTBEAT: 0}
 _HEAD = struct.Struct(">cI")
 _PART = struct.Struct(">I")
 _LOG = struct.Struct(">IQ")
+_PACK_FROM = 1 << 13  # bytes; what a job prints line by line is not worth the time
+_FASTEST = 1  # zlib's level, at which it takes less time than encryption saves
 
 Frame = Tuple[bytes, bytes]
 
@@ -66,8 +70,12 @@ class LogBuffer:
         self._frame = memoryview(bytearray(_HEAD.size + _LOG.size + size))
         self.chunk = self._frame[_HEAD.size + _LOG.size :]
 
-    def frame(self, key: int, offset: int, count: int) -> memoryview:
+    def frame(self, key: int, offset: int, count: int) -> Union[bytes, memoryview]:
         """The frame of the first `count` bytes of `chunk`, until they are read into it anew."""
+        if count >= _PACK_FROM:
+            packed = zlib.compress(self.chunk[:count], _FASTEST)
+            if len(packed) < count:
+                return frame(PACKED_LOG, _LOG.pack(key, offset) + packed)
         _HEAD.pack_into(self._frame, 0, LOG, _LOG.size + count)
         _LOG.pack_into(self._frame, _HEAD.size, key, offset)
         return self._frame[: _HEAD.size + _LOG.size + count]
@@ -84,6 +92,19 @@ def read_log(payload: bytes) -> Tuple[int, int, bytes]:
     _check_length(payload, _LOG)
     key, offset = _LOG.unpack_from(payload)
     return key, offset, payload[_LOG.size :]
+
+
+def read_packed_log(payload: bytes) -> Tuple[int, int, bytes]:
+    """The run's key, the offset in its log and the bytes. Raises FrameError."""
+    key, offset, packed = read_log(payload)
+    unpacking = zlib.decompressobj()
+    try:
+        chunk = unpacking.decompress(packed, MAX_BYTES[LOG])
+    except zlib.error as error:
+        raise FrameError("bytes of a log that cannot be unpacked: %s" % error) from None
+    if not unpacking.eof:
+        raise FrameError("bytes of a log that are cut, or more than %d" % MAX_BYTES[LOG])
+    return key, offset, chunk
 
 
 def _check_length(payload: bytes, head: struct.Struct) -> None:

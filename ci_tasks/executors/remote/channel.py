@@ -261,6 +261,8 @@ class Channel:
     def _take(self, kind: bytes, payload: bytes) -> None:
         if kind == frames.LOG:
             self._log(*frames.read_log(payload))
+        elif kind == frames.PACKED_LOG:
+            self._log(*frames.read_packed_log(payload))
         elif kind == frames.PART:
             number, chunk = frames.read_part(payload)
             waiting = self._pending.get(number)
