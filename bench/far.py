@@ -43,6 +43,8 @@ jobs:
       - uses: actions/checkout@v4
       - {name: Execute, shell: bash, run: "bash tests/${{ matrix.info.test_file }}"}
 """
+NAMES = ("near", "far", "narrow")
+NARROW_DELAY, NARROW_RATE = 0.005, 12.5e6  # seconds each way, bytes a second: 100 Mbit/s in the same town
 ROWS = 10  # that write a log at once
 WORKFLOW = WORKFLOW.replace(
     "@ROWS@", "\n".join(f"          - {{test_file: together_{row}.sh, num_gpus: 0}}" for row in range(ROWS))
@@ -139,7 +141,7 @@ class Job:
 
 
 class World:
-    """One host under two names, `near` and `far`, and a person with an edited checkout."""
+    """One host under three names, `near`, `far` and `narrow`, and a person with an edited checkout."""
 
     def __init__(self, directory: Path, delay: float) -> None:
         self.directory = directory
@@ -150,8 +152,10 @@ class World:
         self.sshd = Sshd(directory / "ssh")
         self.box = self.sshd.start("near")
         self.proxy = CountingProxy((self.box.ip, self.box.port), delay)
-        self.sshd.alias("far", self.box, HostName="127.0.0.1", Port=str(self.proxy.port))
-        hosts = "".join(f"  {name}: {{kind: ssh, address: {name}, runtime: none}}\n" for name in ("near", "far"))
+        self.narrow = proxy.TcpProxy((self.box.ip, self.box.port), NARROW_DELAY, NARROW_RATE)
+        for name, link in (("far", self.proxy), ("narrow", self.narrow)):
+            self.sshd.alias(name, self.box, HostName="127.0.0.1", Port=str(link.port))
+        hosts = "".join(f"  {name}: {{kind: ssh, address: {name}, runtime: none}}\n" for name in NAMES)
         (directory / "hosts.yaml").write_text(f"hosts:\n{hosts}")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_"))}
         self.env = {
@@ -167,6 +171,7 @@ class World:
         os.environ["XDG_RUNTIME_DIR"] = str(self.directory)
         processes.end()
         self.proxy.close()
+        self.narrow.close()
         self.sshd.stop()
 
     def checkout(self, files: int) -> Path:

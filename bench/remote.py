@@ -13,7 +13,8 @@ looks long for inodes that were not removed a moment ago.
   seen, against `rsync -az --delete` of the same tree and `ssh host 'cd … && bash …'`. Round trips are counted at the
   proxy (see CountingProxy), and estimated from how much longer it takes than on loopback.
 - sync: the same for trees of many files; the first time, and with one file edited. `rsync_alone` is without the job.
-- log: bytes a second between the first and the last of them, against `ssh host cat`, and the client's peak of memory.
+- log: bytes a second between the first and the last of them, against `ssh host cat`, on loopback and over 100 Mbit/s,
+  and the client's peak of memory.
 - rows: bytes a second of ten logs at once, against one log that is as long as all of them.
 - lines: short lines a second that the job stamps; the delay until they are read from the client's output.
 """
@@ -105,6 +106,10 @@ def log(world: World, size: Size) -> Iterator[dict[str, Any]]:
         rates = [(_rate(ours, whole), _rate(hand, whole)) for ours, hand in pairs]
     yield _paired(f"log of {size.logs[1]} MB, MB/s", rates, 0.95, at_least=True)
     flat = peaks[1] <= 1.1 * peaks[0]
+    whole = _write_log(world, size.logs[1] // 2)
+    narrow = _pairs(world, checkout, "narrow", size.log_pairs, Job("log.sh", whole))
+    rates = [(_rate(ours, whole), _rate(hand, whole)) for ours, hand in narrow]
+    yield _paired(f"log of {size.logs[1] // 2} MB over 100 Mbit/s, MB/s", rates, 0.95, at_least=True)
     yield _figure(f"memory at {size.logs[1]} MB against that at {size.logs[0]} MB, MB", peaks[1], peaks[0], 1.1, flat)
 
 

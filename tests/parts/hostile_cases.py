@@ -345,6 +345,7 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
 
     def strangers(message: ClientMessage) -> Frames:
         yield from repeated(frames.log(77, 0, b"x" * 100_000), 1 << 23)
+        yield from repeated(frames.packed_log(77, 0, rng.choice([b"x" * 100_000, b"x" * (1 << 24)])), 1 << 16)
         yield from repeated(frames.part(12345, b"x" * 100_000), 1 << 23)
         yield from repeated(frames.frame(frames.DATA, b"x" * 100_000), 1 << 23)
 

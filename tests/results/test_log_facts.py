@@ -162,8 +162,21 @@ def test_a_docker_daemon_that_dies_under_a_container_is_dockers_own_error() -> N
 
 FRAGMENTS = [
     *(text for text, _ in (*PYTEST, *UNITTEST, *METRICS)),
-    *(*DAEMON, "\x1b[36m(Actor pid=3)\x1b[0m ", "\x1b[31m\x1b[1m1 failed\x1b[0m, 2 passed in 1.20s", "\x1b]0;title\x07"),
-    *("Acquired GPUs: 0,3", "ci-tasks: blocked: why", "srun: option '--x' is unknown", "##[group]Run", "50%", "said", " "),
+    *(
+        *DAEMON,
+        "\x1b[36m(Actor pid=3)\x1b[0m ",
+        "\x1b[31m\x1b[1m1 failed\x1b[0m, 2 passed in 1.20s",
+        "\x1b]0;title\x07",
+    ),
+    *(
+        "Acquired GPUs: 0,3",
+        "ci-tasks: blocked: why",
+        "srun: option '--x' is unknown",
+        "##[group]Run",
+        "50%",
+        "said",
+        " ",
+    ),
     *("\n", "\n", "\n", "\r\n", "\r", "\0"),
 ]
 

@@ -22,10 +22,14 @@ BUSY_POLL_SECONDS = 0.002  # the same where a log has just grown: more of it is 
 _BUSY_SHARE = 4  # polls within a time that is as long as that since a log grew
 HEARTBEAT_SECONDS = 2.0
 _CHUNK = 1 << 17
+_PACKED_FROM = 1 << 13  # bytes; what a job prints line by line is not worth the time
+_SAMPLE = 2 << 20  # bytes, more than a pipe holds before whoever sends has to wait
+_SLOW = 20e6  # bytes a second: by far less than zlib packs, and than a loop or a fast network takes
 _ALIVE_POLL_SECONDS = 1.0  # between two reads of a status that seems to be the same
 _SHARED_POLL_SECONDS = 0.5  # between two reads of the status of a run on another machine
 _LOG_DELAY = 60.0  # seconds that the end of a log may come later than its status, on a file system that caches
 
+_now = time.monotonic
 Send = Callable[[Union[bytes, memoryview]], None]
 
 
@@ -35,12 +39,17 @@ class RunWatcher(threading.Thread):
     def __init__(self, send: Send) -> None:
         super().__init__(daemon=True)
         self._send_frame = send
+        self.link = LinkSpeed()
         self._watched: Dict[int, _WatchedRun] = {}
         self._change = threading.Lock()
 
     def watch(self, key: int, run_dir: str, offset: int, job: Optional[SlurmRunState] = None) -> None:
         """`job` is the Slurm job of a run that has one."""
-        watched = _WatchedRun(key, run_dir, offset) if job is None else _WatchedJob(key, run_dir, offset, job)
+        watched = (
+            _WatchedRun(key, run_dir, offset, self.link)
+            if job is None
+            else _WatchedJob(key, run_dir, offset, self.link, job)
+        )
         with self._change:
             self._watched[key] = watched
 
@@ -85,12 +94,28 @@ class _Disconnected(Exception):
     """The client is."""
 
 
+class LinkSpeed:
+    """Whether the link is slow, so that logs get there sooner if they are packed. Once it was, it remains so."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self._bytes, self._seconds = 0, 0.0
+
+    def add(self, count: int, seconds: float) -> None:
+        """So many bytes were sent within so many seconds."""
+        self._bytes += count
+        self._seconds += seconds
+        if self._bytes >= _SAMPLE:
+            self.is_slow = self.is_slow or self._bytes < _SLOW * self._seconds
+            self._bytes, self._seconds = 0, 0.0
+
+
 class _WatchedRun:
-    def __init__(self, key: int, run_dir: str, offset: int) -> None:
+    def __init__(self, key: int, run_dir: str, offset: int, link: LinkSpeed) -> None:
         self.key, self.over = key, False
         self._paths = run_directory.RunDir(run_dir)
         self._client = ClientWatch(run_dir)
-        self._offset = offset
+        self._offset, self._link = offset, link
         self._buffer = frames.LogBuffer(_CHUNK)
         self._log: Optional[int] = None
         self._mtime: Optional[int] = None
@@ -121,9 +146,19 @@ class _WatchedRun:
                 return False
         count = os.preadv(self._log, [self._buffer.chunk], self._offset)
         if count:
-            send(self._buffer.frame(self.key, self._offset, count))
+            self._send_log(send, count)
             self._offset += count
         return count > 0
+
+    def _send_log(self, send: Send, count: int) -> None:
+        if count < _PACKED_FROM:
+            send(self._buffer.frame(self.key, self._offset, count))
+        elif self._link.is_slow:
+            send(frames.packed_log(self.key, self._offset, self._buffer.chunk[:count]))
+        else:
+            begun = _now()
+            send(self._buffer.frame(self.key, self._offset, count))
+            self._link.add(count, _now() - begun)
 
     def _poll_status(self, send: Send) -> Optional[Status]:
         """Send a new status. Returns the status where the run is over."""
@@ -153,8 +188,8 @@ class _WatchedRun:
 class _WatchedJob(_WatchedRun):
     """A run on another machine, over a shared file system. Its updates contain the state of its Slurm job."""
 
-    def __init__(self, key: int, run_dir: str, offset: int, job: SlurmRunState) -> None:
-        super().__init__(key, run_dir, offset)
+    def __init__(self, key: int, run_dir: str, offset: int, link: LinkSpeed, job: SlurmRunState) -> None:
+        super().__init__(key, run_dir, offset, link)
         self._job = job
         self._last_status = Status()
         self._reopened = 0.0

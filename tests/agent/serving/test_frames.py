@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,37 @@ def test_a_piece_of_a_log_says_whose_it_is_and_where_it_belongs() -> None:
     assert frames.read_log(payload) == (7, 1 << 40, b"line\n")
 
 
+def test_a_packed_piece_of_a_log_is_short_and_whole() -> None:
+    piece = b"step 3 of 10\n" * 5000
+    ((kind, payload),) = FrameReader().feed(frames.packed_log(7, 1 << 40, piece))
+    assert kind == frames.PACKED_LOG
+    assert len(payload) < len(piece) / 10
+    assert frames.read_packed_log(payload) == (7, 1 << 40, piece)
+
+
+HEAD = b"\0" * 12
+LARGEST = frames.MAX_BYTES[frames.LOG]
+
+
+@pytest.mark.parametrize(
+    ("packed", "message"),
+    [
+        (b"", "cut"),
+        (b"no zlib", "cannot be unpacked"),
+        (zlib.compress(b"line\n" * 1000)[:-1], "cut"),
+        (zlib.compress(b"\0" * (LARGEST + 1)), f"more than {LARGEST}"),
+        (zlib.compress(b"\0" * (1 << 28)), f"more than {LARGEST}"),
+    ],
+)
+def test_a_packed_piece_that_is_broken_or_a_bomb_is_refused(packed: bytes, message: str) -> None:
+    with pytest.raises(frames.FrameError, match=message):
+        frames.read_packed_log(HEAD + packed)
+
+
+def test_a_packed_piece_may_be_as_long_as_any() -> None:
+    assert frames.read_packed_log(HEAD + zlib.compress(b"\0" * LARGEST))[2] == b"\0" * LARGEST
+
+
 @pytest.mark.parametrize("noise", [b"Welcome to the cluster!\n", b"J\xff\xff\xff\xff", b"\0" * 20])
 def test_what_is_no_frame_is_refused(noise: bytes) -> None:
     with pytest.raises(frames.FrameError):
@@ -53,6 +86,6 @@ def test_a_frame_that_is_longer_than_its_kind_may_be_is_refused_before_it_has_co
 
 @pytest.mark.parametrize("payload", [b"", b"\0\0\0"])
 def test_a_piece_without_the_number_of_its_run_is_refused(payload: bytes) -> None:
-    for read in (frames.read_log, frames.read_part):
+    for read in (frames.read_log, frames.read_packed_log, frames.read_part):
         with pytest.raises(frames.FrameError, match="too short"):
             read(payload)

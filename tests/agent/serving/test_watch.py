@@ -16,7 +16,7 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.codec import decode
 from ci_tasks.agent.records import SlurmJob, Status
 from ci_tasks.agent.run_directory import write_record
-from ci_tasks.agent.serving import frames
+from ci_tasks.agent.serving import frames, watch
 from ci_tasks.agent.serving.messages import HostMessage, RunUpdate
 from ci_tasks.agent.serving.watch import RunWatcher
 from ci_tasks.agent.slurm import job_file
@@ -32,13 +32,16 @@ class Client:
 
     def __init__(self) -> None:
         self.reader, self.updates, self.is_disconnected = frames.FrameReader(), [], False  # type: ignore[var-annotated]
-        self.log = b""
+        self.log, self.kinds = b"", list[bytes]()
         self.on_update: Callable[[RunUpdate], None] = lambda update: None
 
     def __call__(self, data: bytes | memoryview) -> None:
         if self.is_disconnected:
             raise BrokenPipeError
         for kind, payload in self.reader.feed(bytes(data)):
+            self.kinds.append(kind)
+            if kind == frames.PACKED_LOG:
+                self.log += frames.read_packed_log(payload)[2]
             if kind == frames.LOG:
                 self.log += frames.read_log(payload)[2]
             if kind == frames.JSON:
@@ -149,3 +152,41 @@ def test_it_ends_when_the_client_is_disconnected_and_does_not_take_the_others_al
     watcher.watch(1, str(tmp_path), 0)
     watcher.join(20)
     assert not watcher.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("bytes_a_second", "packs"), [(1e9, False), (100e6, False), (12.5e6, True), (1e6, True)], ids="{:.0e}".format
+)
+def test_a_long_log_is_packed_once_the_link_has_shown_that_it_is_slow(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_a_second: float, packs: bool
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(watch, "_now", lambda: clock[0])
+
+    def send(data: bytes | memoryview) -> None:
+        clock[0] += len(data) / bytes_a_second
+        client(data)
+
+    log = b"".join(b"step %d\n" % step for step in range(800_000))
+    (tmp_path / "log").write_bytes(log)
+    (tmp_path / "status.json").write_text(ENDED)
+    watcher = RunWatcher(send)
+    watcher.start()
+    watcher.watch(1, str(tmp_path), 0)
+    until(lambda: client.has_ends(1))
+    assert client.log == log
+    as_they_are, packed = client.kinds.count(frames.LOG), client.kinds.count(frames.PACKED_LOG)
+    assert (packed > 0) == packs
+    assert as_they_are * (1 << 17) >= (2 << 20)  # what it takes to know
+
+
+def test_what_a_job_prints_line_by_line_is_not_packed_on_a_slow_link(
+    client: Client, watcher: RunWatcher, tmp_path: Path
+) -> None:
+    watcher.link.is_slow = True
+    with (tmp_path / "log").open("ab", 0) as log:
+        watcher.watch(1, str(tmp_path), 0)
+        for count in range(1, 4):
+            log.write(b"line\n" * 100)
+            until(lambda count=count: len(client.log) == 500 * count)  # type: ignore[misc]
+    assert client.kinds.count(frames.PACKED_LOG) == 0
