@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import stat
 import struct
 import tempfile
@@ -289,12 +288,12 @@ def _remove(path: bytes) -> None:
 
 def _new_directory(above: bytes) -> os.stat_result:
     """What a directory is like that is made there."""
-    parent = tempfile.mkdtemp(dir=above)
+    made = os.path.join(above, b"new-" + os.urandom(8).hex().encode("ascii"))
+    os.mkdir(made)
     try:
-        os.mkdir(os.path.join(parent, b"new"))
-        return os.lstat(os.path.join(parent, b"new"))
+        return os.lstat(made)
     finally:
-        shutil.rmtree(parent)
+        os.rmdir(made)
 
 
 def _new_file(top: bytes) -> NewFile:
