@@ -10,7 +10,6 @@ import hashlib
 import os
 import stat
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from .files import replace_file
@@ -214,6 +213,8 @@ def _content(state: bytes, digest: str) -> bytes:
 
 def _hashes(top: bytes, files: Iterable[bytes]) -> Dict[bytes, str]:
     """The hash of each file's content, or of a link's target; none of a file that is gone."""
+    from concurrent.futures import ThreadPoolExecutor  # loads logging, and most who load this file hash nothing
+
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
         digests = pool.map(lambda file: (file, _digest(top + file)), files)
         return {file: digest for file, digest in digests if digest}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -24,9 +23,10 @@ def find_python(version_spec: str) -> tuple[str, str]:
 
     The caller compares versions; another one than wanted is a deviation, not an error.
     """
-    if version_spec and version_matches(version_spec, platform.python_version()):
-        return sys.executable, platform.python_version()
-    own = (os.path.realpath(sys.executable), platform.python_version())
+    version = sys.version.split()[0]
+    if version_spec and version_matches(version_spec, version):
+        return sys.executable, version
+    own = (os.path.realpath(sys.executable), version)
     if not version_spec:
         return own
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 
+from ci_tasks import resources
 from ci_tasks.agent.records import ProbeHook, ProbeRules
 from ci_tasks.workflow.suite import Suite
 
@@ -14,4 +14,5 @@ def probe_rules(suite: Suite) -> ProbeRules:
     if not suite.probe_hook:
         return ProbeRules(suite.packages)
     module = importlib.import_module(suite.probe_hook)
-    return ProbeRules(suite.packages, (ProbeHook(suite.name, tuple(module.MODULES), inspect.getsource(module)),))
+    source = resources.text(suite.probe_hook.removeprefix("ci_tasks.").replace(".", "/") + ".py")
+    return ProbeRules(suite.packages, (ProbeHook(suite.name, tuple(module.MODULES), source),))

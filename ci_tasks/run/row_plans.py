@@ -15,7 +15,6 @@ from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import PreparedRow, Say
 from ci_tasks.planning.capacity import other_hosts
 from ci_tasks.planning.entry_point import has_entry_point
-from ci_tasks.planning.install_problems import entry, mending_override
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.records import Checkout
 from ci_tasks.results.history.queries import silences
@@ -95,6 +94,8 @@ class RowPlanner:
 
     def install_problem(self, problem: str) -> str:
         """Why install steps failed, with the override that would mend it, where one is known."""
+        from ci_tasks.planning.install_problems import entry, mending_override
+
         override = mending_override(problem, self.job_rows.job, self.overrides)
         return f"{problem}; this override in hosts.yaml would mend it: {entry(override)}" if override else problem
 
