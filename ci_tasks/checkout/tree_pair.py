@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from ci_tasks.checkout.clone import materialize
 from ci_tasks.checkout.disk_differences import in_directory
-from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.records import Checkout, DiskDifference
 
 

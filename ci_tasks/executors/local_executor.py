@@ -20,8 +20,9 @@ from ci_tasks.agent.setup_manifest import WORKSPACE, SetupChanged, check_setup, 
 from ci_tasks.agent.trees.git import StoreError
 from ci_tasks.agent.trees.kept_workspace import NotKept, update_workspace
 from ci_tasks.background import Background
+from ci_tasks.checkout.clone import materialize
 from ci_tasks.checkout.revision import local_base
-from ci_tasks.checkout.snapshot import Snapshot, materialize
+from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.executors import local_runs, py_spy, python, requirements, shared_venvs

@@ -14,8 +14,9 @@ import pytest
 from ci_tasks.agent.records import CheckoutPart
 from ci_tasks.agent.trees.store import TreeStore
 from ci_tasks.checkout import disk_differences
+from ci_tasks.checkout.clone import materialize
 from ci_tasks.checkout.pack import thin_pack
-from ci_tasks.checkout.snapshot import materialize, take_snapshot
+from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.errors import CheckoutError
 from ci_tasks.records import Checkout
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.records import Overlay
+from ci_tasks.checkout.clone import materialize
 from ci_tasks.checkout.commits import pinned_commit
 from ci_tasks.checkout.overlay_packages import distinct, find_modules, installed_modules
-from ci_tasks.checkout.snapshot import materialize, take_snapshot
+from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
 from tests.checkout.repositories import commit, git, make_repo

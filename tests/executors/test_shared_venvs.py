@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.checkout.snapshot import materialize
+from ci_tasks.checkout.clone import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.executors import shared_venvs
 from ci_tasks.planning.planner import SharedSetup

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.snapshot import materialize
+from ci_tasks.checkout.clone import materialize
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.executor import CodeSnapshot, Executor, OpenExecutor, Say
 from ci_tasks.given_values import OverlaySource

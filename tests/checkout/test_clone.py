@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.checkout.clone import materialize
 from ci_tasks.checkout.revision import BASE, resolve_base
-from ci_tasks.checkout.snapshot import materialize
 from ci_tasks.errors import CheckoutError
 from ci_tasks.records import Checkout
 
