@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from ci_tasks.agent.files import NotAFile, read_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import LARGEST, RunDir
-from ci_tasks.checkout.clone import materialize
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.revision import BASE, resolve_base
 from ci_tasks.config import HostSpec
@@ -124,6 +123,8 @@ def _has_label(source: CheckoutSource, label: str) -> bool:
 
 @contextmanager
 def _clone(source: CheckoutSource, base: str | None) -> Iterator[tuple[Path, Checkout]]:
+    from ci_tasks.checkout.clone import materialize  # hardly any workflow has such a job
+
     if not source.sample:
         resolve_base(source.path, base or BASE)
     with TemporaryDirectory(prefix="ci-tasks-") as scratch:
