@@ -13,6 +13,8 @@ from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_record
 from ci_tasks.records import Hang, RunRecord, Triage
+from ci_tasks.results import own_modules
+from ci_tasks.results.own_modules import IsOwnModule
 
 if TYPE_CHECKING:
     from ci_tasks.results.verdict import JobEnd
@@ -20,11 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobKnowledge:
-    """What is known of a job beside its log and its end: what its processes noted, and logs of runs of it that passed,
-    as pieces of bytes."""
+    """What is known of a job beside its log and its end: what its processes noted, logs of runs of it that passed, as
+    pieces of bytes, and which modules the code under test would have."""
 
     evidence: RunEvidence | None = None
     passed: Sequence[Iterable[bytes]] = ()
+    is_own_module: IsOwnModule = own_modules.none
 
 
 FailureAnalysis = Callable[[Iterable[bytes], "JobEnd", JobKnowledge], Triage]

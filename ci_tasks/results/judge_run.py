@@ -51,6 +51,7 @@ from ci_tasks.records import (
     Triage,
     Verdict,
 )
+from ci_tasks.results import own_modules
 from ci_tasks.results.analysis import JobKnowledge, analyse, hang_of, passed_marks
 from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.clock import clock_ahead, local_status
@@ -230,7 +231,8 @@ def log_triage(run: RunDir, ended: JobEnd, plan: RunDescription | None = None) -
     """Why a run ended so, as far as its log, its processes and the last runs that passed say; None where no
     feature analyses failures."""
     passed = [pieces_of(earlier.log) for earlier in (_passed_before(run, plan) if plan else [])]
-    return analyse(pieces_of(run.log), ended, JobKnowledge(read_run_evidence(run), passed))
+    is_own = own_modules.lacking_in(plan.checkout.path if plan else "")
+    return analyse(pieces_of(run.log), ended, JobKnowledge(read_run_evidence(run), passed, is_own))
 
 
 def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:

@@ -17,6 +17,7 @@ from ci_tasks.features.ci_logs.parse.telling_lines import telling_lines
 from ci_tasks.features.ci_logs.sources.log_file import STANDARD_INPUT, JobLog, OpenLog, open_log
 from ci_tasks.records import PASSED, Triage
 from ci_tasks.results.analysis import CiJobLog, JobKnowledge, analyse
+from ci_tasks.results.own_modules import of_repository
 from ci_tasks.results.triage import NOT_ANALYSED, NOT_SEEN
 from ci_tasks.results.verdict import JobEnd
 
@@ -243,7 +244,7 @@ def _analysed(
 ) -> AnalysedLog:
     job = _completed(selected.parsed(), api_job)
     ended = _job_end(job) if exit_code is None else replace(_job_end(job), exit_code=exit_code)
-    known = JobKnowledge(passed=[_pieces(green) for green in passed])
+    known = JobKnowledge(passed=[_pieces(green) for green in passed], is_own_module=of_repository(job.repository))
     return AnalysedLog(name, job, analyse(_pieces(selected), ended, known) or NOT_ANALYSED)
 
 

@@ -22,7 +22,7 @@ _LIKELY = 0.5  # confidence: less likely than not is no better than what is know
 
 def analyse(log: Iterable[bytes], ended: JobEnd, known: JobKnowledge = JobKnowledge()) -> Triage:
     """Why a job failed; what ran into its timeout hangs, unless the log knows better."""
-    result = triage(log, ended.exit_code, passed=known.passed, evidence=known.evidence)
+    result = triage(log, ended.exit_code, passed=known.passed, evidence=known.evidence, is_own=known.is_own_module)
     knows_better = result.cause != UNKNOWN and result.confidence >= _LIKELY and result.rule not in _OF_A_KILL
     if ended.end != run_directory.END_TIMEOUT:
         return _with_first_to_end(result, known)

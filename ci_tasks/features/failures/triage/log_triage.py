@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -19,13 +20,16 @@ from ci_tasks.features.failures.triage.uncaught import uncaught_candidates
 from ci_tasks.features.failures.triage.weights import Weights, probability, score
 from ci_tasks.features.failures.triage.weights_file import shipped_weights
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage, TriageCandidate
+from ci_tasks.results import own_modules
 from ci_tasks.results.log_scanner import LogScanner
-from ci_tasks.results.triage import NOTHING, UNKNOWN, group_of
+from ci_tasks.results.own_modules import IsOwnModule
+from ci_tasks.results.triage import CODE, NOTHING, UNKNOWN, group_of
 
 _PASSED = 0.97  # of an exit code 0: the exit code may lie
 _GUESS = 0.05  # of a log that says nothing at all
 _CANDIDATES = 3
 _SUREST = 0.99
+_NO_MODULE, _OWN_IMPORT = re.compile(r"No module named '((?:\w+\.)+\w+)'"), "import_error"
 _OF_TIME = ("job-timeout",)  # what does not end in its time has failed, as a row has that does not
 
 
@@ -36,11 +40,12 @@ def triage(
     *,
     passed: Iterable[Iterable[bytes]] = (),
     evidence: RunEvidence | None = None,
+    is_own: IsOwnModule = own_modules.none,
 ) -> Triage:
     """The reason of a failure. `log` is the log's bytes in order, cut anywhere; `exit_code` is the job's, if it is
     known: 0 makes what was printed no failure, another one a failure of what says nothing. `passed` are logs of runs
     that passed: a line that they have too is no reason. `evidence` is what the probe saw: the exception that ended a
-    process comes before what the log says."""
+    process comes before what the log says. `is_own` says whether a module would be of the code under test."""
     rules, weights = rules or shipped(), shipped_weights()
     normal = frozenset().union(*(_templates(green, rules) for green in passed))
     reader = read_candidates(log, rules)
@@ -53,7 +58,7 @@ def triage(
     ranking = rank(candidates, weights, failed=ends)
     if not ranking.order and ends:
         return _silent(reader, exit_code)
-    analysis = _Analysis(ranking, reader, rules, weights, exit_code)
+    analysis = _Analysis(ranking, reader, rules, weights, exit_code, is_own)
     if not ranking.failed:
         return _without_failure(analysis)
     return _of_engine(analysis.triage(), reader.engines, rules)
@@ -88,6 +93,7 @@ class _Analysis:
     rules: Rules
     weights: Weights
     exit_code: int | None
+    is_own: IsOwnModule
 
     @property
     def ends(self) -> bool:
@@ -123,7 +129,7 @@ class _Analysis:
             reason=_explanation(chosen, cause, self.rules),
             rule=chosen.rule.name if chosen.rule else "",
             frames=of_code(chosen.frames),
-            group=blamed_group(chosen, cause, verdict),
+            group=self._group(chosen, cause, verdict),
             candidates=self.others(1),
         )
 
@@ -134,8 +140,17 @@ class _Analysis:
             return cause, verdict, 1.0
         if candidate.rule is not None and candidate.rule.name in _OF_TIME:
             return cause, verdict, 0.0
+        if self._lacks_own_module(candidate):
+            return _OWN_IMPORT, FAILED, 0.0
         blocked = probability(score(self.weights.blocked, blame_features(candidate, cause, verdict)))
         return cause, BLOCKED if blocked >= self.weights.least_blocked else FAILED, blocked
+
+    def _lacks_own_module(self, candidate: Candidate) -> bool:
+        missing = _NO_MODULE.search(candidate.text)
+        return missing is not None and self.is_own(missing[1])
+
+    def _group(self, candidate: Candidate, cause: str, verdict: str) -> str:
+        return CODE if self._lacks_own_module(candidate) else blamed_group(candidate, cause, verdict)
 
     def others(self, first: int) -> tuple[TriageCandidate, ...]:
         """The next best, each with the share that the ranking leaves to it."""
@@ -143,7 +158,7 @@ class _Analysis:
 
     def _candidate(self, share: float, candidate: Candidate) -> TriageCandidate:
         cause, verdict, _ = self._blamed(candidate)
-        rule, group = candidate.rule.name if candidate.rule else "", blamed_group(candidate, cause, verdict)
+        rule, group = candidate.rule.name if candidate.rule else "", self._group(candidate, cause, verdict)
         line = candidate.line
         return TriageCandidate(cause, verdict, line.number, line.shown, rule, group, round(share, 2))
 

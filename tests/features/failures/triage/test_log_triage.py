@@ -312,3 +312,23 @@ def test_a_programs_own_group_may_hold_the_reason(end: str) -> None:
     log = f"Current runner version: '2.3'\n##[group]Run tests\nKeyError: 'lr'\n{end}"
     ended = "##[error]Process completed with exit code 1.\n"
     assert triage([(log + ended).encode()]).line == "KeyError: 'lr'"
+
+
+IMPORTS = [
+    ("tiny.hub.x", FAILED, "import_error", "code"),
+    ("vllm.hub.x", BLOCKED, "dependency_version_mismatch", "dependency"),
+    ("tiny", BLOCKED, "import_error", "dependency"),
+]
+
+
+@pytest.mark.parametrize(("module", "verdict", "cause", "group"), IMPORTS)
+def test_a_module_that_the_code_under_test_lacks_is_its_own_fault(
+    module: str, verdict: str, cause: str, group: str
+) -> None:
+    log = f"""Traceback (most recent call last):
+  File "/w/tests/test_x.py", line 3, in <module>
+    from {module} import x
+ModuleNotFoundError: No module named '{module}'
+"""
+    result = triage([log.encode()], 1, is_own=lambda name: name.startswith("tiny."))
+    assert (result.verdict, result.cause, result.group) == (verdict, cause, group)
