@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from ci_tasks import known_secrets
 from ci_tasks.agent.cleanup.lost_run import conclude
@@ -58,6 +57,7 @@ from ci_tasks.results.clock import clock_ahead, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
 from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.log_facts import LogFacts, read_large_log, read_log
+from ci_tasks.results.log_scanner import blocks
 from ci_tasks.results.overlay_evidence import with_overlay_uses
 from ci_tasks.results.probe_evidence import probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.record import LARGEST_EVENTS, events_of, is_over, new_record, save_record
@@ -66,7 +66,6 @@ from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_tria
 from ci_tasks.results.waits import queue_seconds
 
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
-_LONGEST_LINE = 1 << 16
 _LARGE_LOG = 1 << 20  # bytes; of a smaller one every line is looked at before RE2 would be loaded
 _PIECE = 1 << 18
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
@@ -220,9 +219,10 @@ def log_facts(run: RunDir) -> LogFacts:
     """What the log of a run says; nothing where there is none."""
     try:
         with open_file(run.log) as source:
+            pieces = iter(lambda: source.read(_PIECE), b"")
             if os.fstat(source.fileno()).st_size > _LARGE_LOG:
-                return read_large_log(iter(lambda: source.read(_PIECE), b""))
-            return read_log(_lines(source))
+                return read_large_log(pieces)
+            return read_log(line for block in blocks(pieces) for line in block.removesuffix(b"\n").split(b"\n"))
     except OSError:
         return LogFacts()
 
@@ -243,18 +243,6 @@ def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
         return []
     digest = RunEnvironment(**vars(_environment(run))).digest or ""
     return passed_runs(plan.label, plan.row, _MOST_PASSED, image_digest=digest.rpartition("@")[2], host=plan.host)
-
-
-def _lines(source: Any) -> Iterator[bytes]:
-    """Lines of bounded length, so that 100 MB without a newline stay 64 KiB: of a longer one its beginning, or its end
-    where that is a progress bar's, which writes its line again and again."""
-    while line := source.readline(_LONGEST_LINE):
-        more = line
-        while more and not more.endswith(b"\n"):
-            more = source.readline(_LONGEST_LINE)
-            if b"\r" in more.rstrip(b"\r\n"):
-                line = more
-        yield line
 
 
 def _junit(run: RunDir) -> Junit | None:

@@ -41,16 +41,16 @@ _BEGINNINGS = re.compile(
 )
 # The same for RE2, which finds them in whole blocks: of a large log nothing else is looked at line by line. Colours are
 # between words, and a line that is written over, or has other sequences of a terminal, may say anything.
-_COLOUR = rb"(?:\x1b\[[0-9;?]*[ -/]*[@-~])*"
-_TELLING = rb"(?m)(?:%b)[^\n]*" % b"|".join(
+_COLOUR = rb"(?:\x1b\[[0-9;?]*[ -/]*[@-\x7e])*"  # `~` in the words below
+_TELLING = b"(?m)(?:%b)[^\n]*" % b"|".join(
     [
-        rb"^%b(?:=+%b %b)?(?:\d+%b |no tests ran)" % ((_COLOUR,) * 4),
-        rb"^%b(?:Ran \d|(?:OK|FAILED) \(|ci-tasks: |docker: |podman: |Error: |srun: )" % _COLOUR,
-        rb"(?:step|rollout|eval) %b\d+%b: ?%b\{" % ((_COLOUR,) * 3),
-        rb"Acquired GPUs: |Cannot connect to the Docker daemon|error waiting for container: ",
-        rb"\r[^\n]|\x1b[^\[]",
+        rb"^~(?:=+~ ~)?(?:\d+~ |no~ ~tests~ ~ran)",
+        rb"^~(?:Ran~ ~\d|(?:OK|FAILED)~ ~\(|(?:ci-tasks|docker|podman|Error|srun)~:~ )",
+        rb"(?:step|rollout|eval)~ ~\d+~:~ ?~\{",
+        rb"Acquired~ ~GPUs~:~ |Cannot~ ~connect~ ~to~ ~the~ ~Docker~ ~daemon|error~ ~waiting~ ~for~ ~container~:~ ",
+        rb"\r[^\n]|\x1b[^\[\n]",
     ]
-)
+).replace(b"~", _COLOUR)
 _LONGEST = 4000
 
 

@@ -33,7 +33,8 @@ def words_expression(words: bytes) -> Any:
 
 def blocks(pieces: Iterable[bytes], block: int = BLOCK) -> Iterator[bytes]:
     """The log cut after newlines, in blocks of about `block` bytes. A line that is longer than LONGEST keeps its
-    beginning, and what follows its last carriage return: of a progress bar that is what a person saw."""
+    beginning and its end; of a progress bar also the beginning of what follows its last carriage return: that is what
+    a person saw."""
     pending: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -53,12 +54,16 @@ def blocks(pieces: Iterable[bytes], block: int = BLOCK) -> Iterator[bytes]:
 
 
 def _shortened(line: bytes) -> bytes:
-    """Of a line that goes on for ever its beginning, and of a progress bar's the end of it so far."""
+    """Of a line that goes on for ever its beginning and its end so far; of a progress bar's also the beginning of what
+    a person sees."""
     if len(line) <= 2 * LONGEST:
         return line
     if b"\r" not in line:
-        return line[:LONGEST]
-    return line[:LONGEST] + b"\r" + line[-LONGEST:].rsplit(b"\r", 1)[-1]
+        return line[:LONGEST] + b" " + line[-LONGEST:]
+    seen = line.rpartition(b"\r")[2]
+    if len(seen) > LONGEST:
+        seen = seen[: LONGEST // 2] + b" " + seen[-LONGEST // 2 :]
+    return line[:LONGEST] + b"\r" + seen
 
 
 class LogScanner:

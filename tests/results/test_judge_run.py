@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -285,21 +284,20 @@ def test_what_the_runner_found_out_about_the_machine_is_in_the_record(run: RunDi
     assert (judged.runtime, judged.driver) == ("docker", "570.1")
 
 
-LINES = [
-    (b"", []),
-    (b"a\nb", [b"a\n", b"b"]),
-    (b"x" * 5_000_000 + b"\nafter\n", [b"x" * 65536, b"after\n"]),
-    (b"x" * 65536 + b"\ny\n", [b"x" * 65536, b"y\n"]),
-    (b"x" * 65535 + b"\ny\n", [b"x" * 65535 + b"\n", b"y\n"]),
+BAR = b"50%|##\r" * (65536 // 7)
+LONG_LINES = [
+    (b"3 passed in 1.00s " + b"x" * 5_000_000 + b"\nafter\n", (2, "after")),
+    (BAR + b"3 passed in 1.00s\n", (1, "3 passed in 1.00s")),
+    (BAR + b"3 passed in 1.00s " + b"x" * 400_000 + b"\nafter\n", (2, "after")),
+    (BAR * 60 + b"3 passed in 1.00s\n\n", (1, "3 passed in 1.00s")),
 ]
 
 
-@pytest.mark.parametrize(("data", "lines"), LINES, ids=range(len(LINES)))
-def test_a_line_is_bounded_and_the_next_one_is_whole(data: bytes, lines: list[bytes]) -> None:
-    assert list(judging._lines(io.BytesIO(data))) == lines
-
-
-def test_of_a_long_progress_bar_the_end_is_read() -> None:
-    [line] = judging._lines(io.BytesIO(b"\r".join(b"%07d%%" % number for number in range(100_000)) + b"\n"))
-    assert line.endswith(b"\r0099999%\n")
-    assert len(line) <= 65536
+@pytest.mark.parametrize(("log", "last"), LONG_LINES, ids=range(len(LONG_LINES)))
+def test_a_line_of_any_length_is_evidence_by_its_beginning_or_by_what_a_progress_bar_shows_last(
+    run: RunDir, log: bytes, last: tuple[int, str]
+) -> None:
+    Path(run.log).write_bytes(log)
+    facts = judging.log_facts(run)
+    assert facts.pytest == {"passed": 3}
+    assert facts.last_line == last

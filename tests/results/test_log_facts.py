@@ -191,6 +191,10 @@ def test_a_large_log_says_what_its_lines_say(fragments: list[str], blocks: int, 
     assert str(read_large_log(pieces)) == str(read_log(lines))
 
 
+def test_a_line_that_ends_with_an_escape_hides_not_the_next_one() -> None:
+    assert _read("nothing\x1b\n=== 3 passed in 0.1s ===\nend\n").pytest == {"passed": 3}
+
+
 def test_a_line_without_end_is_evidence_by_its_beginning_or_by_what_a_progress_bar_shows_last() -> None:
     for line, facts in ((b"3 passed in 1.00s " + b"x" * (1 << 20), {"passed": 3}), (b"1%\r" * (1 << 19), None)):
         assert read_large_log([line, b"\r3 passed in 1.00s" if facts is None else b""]).pytest == {"passed": 3}

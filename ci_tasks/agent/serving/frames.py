@@ -30,6 +30,7 @@ HEARTBEAT = b"B"  # empty
 
 # The longest payload of each kind. That of a message is for paths of a checkout with many changes.
 MAX_BYTES = {JSON: 1 << 24, DATA: 1 << 20, PART: 1 << 20, LOG: 1 << 20, PACKED_LOG: 1 << 20, HEARTBEAT: 0}
+MAX_UNPACKED = 1 << 17  # bytes of a log in one frame
 _HEAD = struct.Struct(">cI")
 _PART = struct.Struct(">I")
 _LOG = struct.Struct(">IQ")
@@ -98,11 +99,11 @@ def read_packed_log(payload: bytes) -> Tuple[int, int, bytes]:
     key, offset, packed = read_log(payload)
     unpacking = zlib.decompressobj()
     try:
-        chunk = unpacking.decompress(packed, MAX_BYTES[LOG])
+        chunk = unpacking.decompress(packed, MAX_UNPACKED)
     except zlib.error as error:
         raise FrameError("bytes of a log that cannot be unpacked: %s" % error) from None
-    if not unpacking.eof:
-        raise FrameError("bytes of a log that are cut, or more than %d" % MAX_BYTES[LOG])
+    if not unpacking.eof or unpacking.unused_data:
+        raise FrameError("bytes of a log that are cut, more than %d, or followed by others" % MAX_UNPACKED)
     return key, offset, chunk
 
 

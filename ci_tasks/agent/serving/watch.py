@@ -21,10 +21,10 @@ POLL_SECONDS = 0.02
 BUSY_POLL_SECONDS = 0.002  # the same where a log has just grown: more of it is likely to come soon, or not at all
 _BUSY_SHARE = 4  # polls within a time that is as long as that since a log grew
 HEARTBEAT_SECONDS = 2.0
-_CHUNK = 1 << 17
+_CHUNK = frames.MAX_UNPACKED
 _PACKED_FROM = 1 << 13  # bytes; what a job prints line by line is not worth the time
-_SAMPLE = 2 << 20  # bytes, more than a pipe holds before whoever sends has to wait
-_SLOW = 20e6  # bytes a second: by far less than zlib packs, and than a loop or a fast network takes
+_SAMPLE = 1 << 20  # bytes, more than a pipe holds before whoever sends has to wait
+_SLOW = 30e6  # bytes a second: by far less than zlib packs, and than a loop or a fast network takes
 _ALIVE_POLL_SECONDS = 1.0  # between two reads of a status that seems to be the same
 _SHARED_POLL_SECONDS = 0.5  # between two reads of the status of a run on another machine
 _LOG_DELAY = 60.0  # seconds that the end of a log may come later than its status, on a file system that caches
@@ -98,7 +98,7 @@ class LinkSpeed:
     """Whether the link is slow, so that logs get there sooner if they are packed. Once it was, it remains so."""
 
     def __init__(self) -> None:
-        self.is_slow = False
+        self.is_slow = self._last_was_slow = False
         self._bytes, self._seconds = 0, 0.0
 
     def add(self, count: int, seconds: float) -> None:
@@ -106,7 +106,8 @@ class LinkSpeed:
         self._bytes += count
         self._seconds += seconds
         if self._bytes >= _SAMPLE:
-            self.is_slow = self.is_slow or self._bytes < _SLOW * self._seconds
+            was_slow, self._last_was_slow = self._last_was_slow, self._bytes < _SLOW * self._seconds
+            self.is_slow = self.is_slow or (was_slow and self._last_was_slow)  # a client may pause once
             self._bytes, self._seconds = 0, 0.0
 
 
@@ -154,7 +155,8 @@ class _WatchedRun:
         if count < _PACKED_FROM:
             send(self._buffer.frame(self.key, self._offset, count))
         elif self._link.is_slow:
-            send(frames.packed_log(self.key, self._offset, self._buffer.chunk[:count]))
+            packed = frames.packed_log(self.key, self._offset, self._buffer.chunk[:count])
+            send(packed if len(packed) < count else self._buffer.frame(self.key, self._offset, count))
         else:
             begun = _now()
             send(self._buffer.frame(self.key, self._offset, count))

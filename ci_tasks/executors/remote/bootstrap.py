@@ -14,6 +14,7 @@ import base64
 from ci_tasks.agent.serving import frames
 
 START = b"ci-tasks "  # begins what we send
+_LOCK_WAIT_S = 10.0  # seconds, fewer than the client waits for a word
 _LONGEST_WAIT_S = 3600.0  # seconds for which what was begun ahead waits, should its connection die unnoticed
 
 _TEXT = """
@@ -102,22 +103,37 @@ except OSError:  # read-only, say: what cannot be done is refused when it is ask
     pass
 def unpacked():
     return os.path.exists(os.path.join(code, "__main__.py"))
+def wait_for(lock):
+    import fcntl, time
+    until = time.monotonic() + {lock_wait}
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:  # it was stopped, or hangs on its disk
+                raise
+            time.sleep(0.02)
+        except OSError:  # a file system without locks
+            return
 def unpack():
-    import fcntl, shutil, zipfile
-    os.makedirs(os.path.dirname(code), mode=0o700, exist_ok=True)
-    lock = os.open(os.path.dirname(code), os.O_RDONLY)  # what another has just unpacked must not be removed
+    import shutil, zipfile
+    above, name = os.path.split(code)
+    os.makedirs(above, mode=0o700, exist_ok=True)
+    lock = os.open(above, os.O_RDONLY)  # what another has just unpacked must not be removed
+    beside = code + ".%d" % os.getpid()
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError:  # a file system without locks
-        pass
-    if not unpacked():
-        if os.path.isdir(code):  # only byte code, of a process that was just importing when somebody removed it
-            shutil.rmtree(code)
-        beside = code + ".%d" % os.getpid()
-        os.makedirs(beside, mode=0o700)
-        zipfile.ZipFile(agent).extractall(beside)
-        os.rename(beside, code)
-    os.close(lock)
+        wait_for(lock)
+        if not unpacked():
+            for left in os.listdir(above):
+                # Only byte code, of a process that was just importing when somebody removed it; of one that was killed.
+                if left == name or left.startswith(name + "."):
+                    shutil.rmtree(os.path.join(above, left))
+            os.makedirs(beside, mode=0o700)
+            zipfile.ZipFile(agent).extractall(beside)
+            os.rename(beside, code)
+    finally:
+        os.close(lock)
+        shutil.rmtree(beside, ignore_errors=True)
 try:
     if not unpacked():
         unpack()
@@ -176,6 +192,7 @@ def command(home: str, digest: str) -> str:
         changed=frames.LOGIN_CHANGED,
         login_files=_LOGIN_FILES,
         longest_wait=_LONGEST_WAIT_S,
+        lock_wait=_LOCK_WAIT_S,
         start=START,
         header=len(header(0)),
         home=home,

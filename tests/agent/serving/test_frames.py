@@ -50,7 +50,7 @@ def test_a_packed_piece_of_a_log_is_short_and_whole() -> None:
 
 
 HEAD = b"\0" * 12
-LARGEST = frames.MAX_BYTES[frames.LOG]
+LARGEST = frames.MAX_UNPACKED
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,7 @@ LARGEST = frames.MAX_BYTES[frames.LOG]
         (zlib.compress(b"line\n" * 1000)[:-1], "cut"),
         (zlib.compress(b"\0" * (LARGEST + 1)), f"more than {LARGEST}"),
         (zlib.compress(b"\0" * (1 << 28)), f"more than {LARGEST}"),
+        (zlib.compress(b"line\n") + b"more", "followed by others"),
     ],
 )
 def test_a_packed_piece_that_is_broken_or_a_bomb_is_refused(packed: bytes, message: str) -> None:

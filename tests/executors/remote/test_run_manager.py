@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -285,10 +286,14 @@ def test_byte_code_that_is_left_of_removed_code_is_in_nobodys_way(host: PipedHos
     assert (code / "__main__.py").exists()
 
 
-def waits_for_lock(path: Path) -> bool:
-    """Whether a process waits for the lock of `path`: a line of the kernel's list that begins `1: -> FLOCK`."""
-    inode = f":{path.stat().st_ino} "
-    return any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+def users_of(path: Path) -> int:
+    """How many other processes have the directory open."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link) == str(path):
+                found.add(link.parts[2])
+    return len(found - {str(os.getpid())})
 
 
 def test_what_another_link_has_just_unpacked_is_not_removed(host: PipedHost, tmp_path: Path) -> None:
@@ -301,7 +306,7 @@ def test_what_another_link_has_just_unpacked_is_not_removed(host: PipedHost, tmp
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)  # as the other one does while it unpacks
         second = host.open()
-        until(lambda: waits_for_lock(code.parent), "the second one waits for its turn")
+        until(lambda: users_of(code.parent), "the second one waits for its turn")
         shutil.rmtree(code)
         unpacked.rename(code)
         (code / "of the other").touch()
@@ -309,6 +314,27 @@ def test_what_another_link_has_just_unpacked_is_not_removed(host: PipedHost, tmp
         os.close(directory)
     second.connection.hello()
     assert (code / "of the other").exists()
+    assert list(code.parent.iterdir()) == [code]
+
+
+def test_an_agent_that_cannot_be_unpacked_keeps_no_other_link_waiting(host: PipedHost) -> None:
+    """As on a full disk, while the first link lives on."""
+    host.open().connection.hello()
+    (code,) = (host.home / ".ci-tasks/code").iterdir()
+    shutil.rmtree(code)
+    code.write_text("in the way")
+    for _ in range(2):
+        host.open().connection.hello()
+    assert users_of(code.parent) == 0
+    assert list(code.parent.iterdir()) == [code]
+
+
+def test_what_a_killed_link_had_half_unpacked_is_removed(host: PipedHost) -> None:
+    host.open().connection.hello()
+    (code,) = (host.home / ".ci-tasks/code").iterdir()
+    shutil.rmtree(code)
+    (code.parent / f"{code.name}.123/agent").mkdir(parents=True)
+    host.open().connection.hello()
     assert list(code.parent.iterdir()) == [code]
 
 
