@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+from ci_tasks.errors import UsageError
+
 HOME_ENV = "CI_TASKS_HOME"
 _XDG_DEFAULTS = {"state": "~/.local/state", "config": "~/.config"}
 _PACKAGE = Path(__file__).resolve().parent
@@ -33,6 +35,14 @@ def home() -> Path:
     if directory := os.environ.get(HOME_ENV):
         return Path(directory).expanduser().resolve()
     return user_directory("state")
+
+
+def user_path(name: str) -> Path:
+    """The path that a person has typed, with `~`. Raises UsageError where that is of no user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{name!r} begins with a user whom this machine does not know") from None
 
 
 def user_directory(kind: Literal["state", "config"]) -> Path:

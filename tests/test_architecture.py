@@ -20,7 +20,8 @@ AGENT = ("agent",)  # may be imported by anyone, and imports nothing of ours
 # From the ground up: a folder of the core imports only folders before it. Those of one line do not import each other.
 LEVELS = [
     ["known_secrets", "quick_yaml", "background"],
-    ["errors", "resources", "safe_output", "__init__"],
+    ["errors", "__init__"],
+    ["resources", "safe_output"],
     ["yaml_lines", "given_values"],
     ["records"],
     ["debug_log_file"],

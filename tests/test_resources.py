@@ -9,6 +9,7 @@ import platformdirs
 import pytest
 
 from ci_tasks import resources
+from ci_tasks.errors import UsageError
 
 # What the variable says, None where it is not set.
 NAMED = {"set": "/some/where", "empty": "", "not set": None}
@@ -22,6 +23,14 @@ def test_the_directories_are_those_of_platformdirs(named: str | None, monkeypatc
             monkeypatch.setenv(variable, named)
     assert resources.user_directory("state") == Path(platformdirs.user_state_dir("ci-tasks"))
     assert resources.user_directory("config") == Path(platformdirs.user_config_dir("ci-tasks"))
+
+
+def test_a_path_that_was_typed_has_the_home_of_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert resources.user_path("~/x") == Path("/home/me/x")
+    assert resources.user_path("x/~") == Path("x/~")
+    with pytest.raises(UsageError, match="'~no-such-user/x' begins with a user whom"):
+        resources.user_path("~no-such-user/x")
 
 
 def test_a_relative_one_is_ignored_as_the_xdg_specification_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,16 @@ import sys
 from collections.abc import Callable
 
 from ci_tasks import debug_log
-from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_CANCELLED, EXIT_CLOSED_PIPE, CiTasksError, printable, shortened
+from ci_tasks.errors import (
+    EXIT_BLOCKED,
+    EXIT_BUG,
+    EXIT_CANCELLED,
+    EXIT_CLOSED_PIPE,
+    EXIT_USAGE,
+    CiTasksError,
+    printable,
+    shortened,
+)
 from ci_tasks.run.interrupts import termination_interrupts
 from ci_tasks.safe_output import PROGRAM, safe_streams, terminal_of
 
@@ -60,6 +69,9 @@ def _system_error(error: OSError) -> int:
     ):  # of `head` or a pager that ended
         _discard_output()
         return EXIT_CLOSED_PIPE
+    if error.errno == errno.ENAMETOOLONG:  # a word that a person has typed
+        _print_error(f"{error.strerror}: {shortened(str(error.filename), 60)!r}")
+        return EXIT_USAGE
     if error.errno not in _STORAGE_ERRORS:
         debug_log.bug("in the main thread", error)
         return EXIT_BUG

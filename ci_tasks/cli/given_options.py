@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -14,6 +13,7 @@ from ci_tasks.cli.options import BUILD, NO_PERSIST, NO_PROBE, WITH, repeatable, 
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.known_secrets import secret_variables
+from ci_tasks.resources import user_path
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config
@@ -107,7 +107,7 @@ def _by_name(flag: str, value: str, words: tuple[str, ...]) -> Iterator[tuple[st
 
 
 def _tree(name: str, directory: str) -> OverlaySource:
-    path = Path(directory).expanduser().absolute()
+    path = user_path(directory).absolute()
     if not path.is_dir():
         what = "is not a directory" if path.exists() else "does not exist"
         raise UsageError(f"--with {name}: {path} {what}", hint="name the root of a checkout")
@@ -115,19 +115,23 @@ def _tree(name: str, directory: str) -> OverlaySource:
 
 
 def _pairs(flag: str, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    names: set[str] = set()
     for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals):
             raise UsageError(f"{flag} takes NAME=VALUE, not {word!r}", hint="NAME= gives an empty value")
+        if name in names:
+            raise UsageError(f"{flag} names {name} twice", hint="give each one value")
+        names.add(name)
         yield name, value
 
 
 def _payload(file: str) -> dict[str, object]:
     try:
-        payload = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
+        payload = json.loads(user_path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--github-event: cannot read {file}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--github-event: {file} is not JSON: {error}") from None
     if not isinstance(payload, dict):
         raise UsageError(f"--github-event: {file} is not a JSON object", hint='for example {"number": 12}')

@@ -14,9 +14,10 @@ from typing import Any, TypeVar, get_type_hints
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import UsageError, did_you_mean
+from ci_tasks.errors import UsageError, did_you_mean, shortened
 
 T = TypeVar("T")
+_MOST_DIGITS = 9  # of a number
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,11 @@ class Option:
         if self.choices:
             self._check_choices(flag, value)
         if self.kind is int:
-            if not (value.isascii() and value.isdecimal() and int(value) >= self.minimum):
+            is_number = value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS
+            if not (is_number and int(value) >= self.minimum):
                 at_least = f" of at least {self.minimum}" if self.minimum > 1 else ""
                 unit = f" of {self.unit}" if self.unit else ""
-                message = f"{flag} takes a number{unit}{at_least}, not {value!r}"
+                message = f"{flag} takes a number{unit}{at_least}, not {shortened(value, 60)!r}"
                 raise UsageError(message, hint=self._example(flag))
             return int(value)
         if self.kind is float:

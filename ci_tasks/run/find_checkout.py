@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ci_tasks import registry, resources
 from ci_tasks.errors import CheckoutError
+from ci_tasks.resources import user_path
 
 REPO_ENV = "CI_TASKS_REPO"
 SAMPLE = "examples/tiny-slime"
@@ -34,7 +35,7 @@ def current_checkout() -> Path | None:
 
 
 def _directory(name: str, what: str) -> Path:
-    path = Path(name).expanduser().absolute()
+    path = user_path(name).absolute()
     if not path.is_dir():
         raise CheckoutError(f"{what} names {path}, which is not a directory")
     return path.resolve()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.cli import exit_handler
-from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, Blocked
+from ci_tasks.errors import EXIT_BLOCKED, EXIT_BUG, EXIT_USAGE, Blocked
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,12 @@ def test_a_full_disk_is_blocked_and_names_the_path(number: int, capsys: pytest.C
     err = capsys.readouterr().err
     assert f"ci-tasks: blocked: {os.strerror(number)}: '/runs/x'" in err
     assert "CI_TASKS_HOME" in err
+
+
+def test_a_word_that_no_file_can_be_called_is_an_error_of_whoever_typed_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_handler.run(lambda: Path("w" * 5000).stat().st_size) == EXIT_USAGE
+    err = capsys.readouterr().err
+    assert err.startswith("ci-tasks: File name too long: 'www") and len(err) < 200
 
 
 def test_other_system_errors_are_bugs(capsys: pytest.CaptureFixture[str]) -> None:

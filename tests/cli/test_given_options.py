@@ -57,6 +57,8 @@ def test_options_count_before_hosts_yaml(tmp_path: Path) -> None:
     [
         (GivenOptions(var=("A",)), "--var takes NAME=VALUE, not 'A'"),
         (GivenOptions(input=("=v",)), "--input takes NAME=VALUE, not '=v'"),
+        (GivenOptions(var=("A=1", "A=2")), "--var names A twice"),
+        (GivenOptions(github_event="~no-such-user/x"), "'~no-such-user/x' begins with a user whom this machine"),
         (GivenOptions(output=("image=v",)), "--output takes JOB.NAME=VALUE, not 'image'"),
         (GivenOptions(github_event="/nowhere.json"), "cannot read /nowhere.json: No such file"),
     ],
@@ -107,7 +109,11 @@ def test_a_build_belongs_to_its_overlay() -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[1]", "is not a JSON object")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "is not JSON"), ("[" * 200_000, "is not JSON"), ("[1]", "is not a JSON object")],
+    ids=["broken", "too deep", "a list"],
+)
 def test_a_payload_is_a_json_object(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "event.json").write_text(text)
     with pytest.raises(UsageError, match=message):

@@ -88,6 +88,7 @@ def test_an_environment_variable_replaces_a_missing_option(monkeypatch: pytest.M
         ({"names": ""}, "example: --names is empty"),
         ({"names": " , "}, "example: --names is empty"),
         ({"steps": "19"}, "--steps takes a number of steps of at least 20, not '19'"),
+        ({"steps": "9" * 5000}, "--steps takes a number of steps of at least 20, not '999"),
         ({"days": "-1"}, "--days takes a number of days, not '-1'"),
         ({"days": "1.5.2"}, "--days takes a number of days, not '1.5.2'"),
         ({"names": "a,c"}, "invalid value 'c' for --names"),

@@ -24,17 +24,17 @@ def test_the_only_run_that_did_not_pass_is_meant(status: str) -> None:
     [
         (
             ("passed", "passed"),
-            "'last' means 2 runs; that did not pass: 0",
+            "'last' means 2 rows, of which 0 did not pass",
             ["b.01  passed  row1", "b.02  passed  row2"],
         ),
         (
             ("passed", "running"),
-            "'last' means 2 runs; that did not pass: 0",
+            "'last' means 2 rows, of which 0 did not pass",
             ["b.01  passed  row1", "b.02  running  row2"],
         ),
         (
             ("passed", "failed", "blocked"),
-            "'last' means 3 runs; that did not pass: 2",
+            "'last' means 3 rows, of which 2 did not pass",
             ["b.02  failed  row2", "b.03  blocked  row3"],
         ),
     ],

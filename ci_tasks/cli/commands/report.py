@@ -5,6 +5,7 @@ from __future__ import annotations
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import BRIEF, JSON, RUN, switch, text
 from ci_tasks.cli.output import print_record
+from ci_tasks.resources import user_path
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,13 @@ def report(options: ReportOptions) -> int:
 
     Exit code 0 whatever the runs did; `attach` ends with their exit code.
     """
-    from pathlib import Path
 
     from ci_tasks.run.report_runs import ReportOutputs, report
 
     names = [name.strip() for name in options.run.split(",") if name.strip()]
     outputs = ReportOutputs(
-        html=Path(options.html).expanduser() if options.html else None,
-        junit=Path(options.junit).expanduser() if options.junit else None,
+        html=user_path(options.html) if options.html else None,
+        junit=user_path(options.junit) if options.junit else None,
         markdown=options.markdown,
         brief=options.brief,
         quiet=options.json,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import JSON, ONE_RUN, REPO, positional, switch, text
 from ci_tasks.cli.output import print_json
+from ci_tasks.resources import user_path
 
 _RUN = replace(ONE_RUN, help="a run's id or prefix, a record.json, a log of CI, or `last-passed`")
 
@@ -33,7 +34,6 @@ def diff(options: DiffOptions) -> int:
 
     Exit code 0 whatever differs.
     """
-    from pathlib import Path
 
     from ci_tasks.agent.codec import encode
     from ci_tasks.features.difference import report
@@ -43,7 +43,7 @@ def diff(options: DiffOptions) -> int:
 
     compared = diff_runs(options.run, options.other, options.repo)
     if options.html:
-        write_file(Path(options.html).expanduser(), [report.page(compared)])
+        write_file(user_path(options.html), [report.page(compared)])
     if options.json:
         print_json(encode(compared.difference, versioned=False))
     elif options.markdown:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import REPO, REV, WORKFLOW, repeatable, switch, text
+from ci_tasks.resources import user_path
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,6 @@ def lint(options: LintOptions) -> int:
 
     Errors come before warnings.
     """
-    from pathlib import Path
 
     from ci_tasks.features.lint.lint_checkout import JSON, run_lint
     from ci_tasks.features.lint.lint_finding import select_rules
@@ -66,7 +66,7 @@ def lint(options: LintOptions) -> int:
         open_source(options.repo, options.rev, options.workflow),
         JSON if options.json else options.format,
         select_rules(options.rule, options.severity),
-        Path(baseline).expanduser() if baseline else None,
+        user_path(baseline) if baseline else None,
         shrink=options.shrink,
         write=options.write_baseline is not None,
     )

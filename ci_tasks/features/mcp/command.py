@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import HOST, REPO, repeatable, switch
 from ci_tasks.errors import UsageError
+from ci_tasks.resources import user_path
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,6 @@ def mcp(options: McpOptions) -> int:
         raise UsageError("the MCP SDK is not installed", hint=hint) from None
     source = open_source(options.repo)
     hosts = tuple(spec.name for spec in open_config(str(source.path)).select_hosts(options.host))
-    logs = [Path(directory).expanduser() for directory in options.logs]
+    logs = [user_path(directory) for directory in options.logs]
     serve(Tools(source.path, hosts, [source.path, store.home() / "runs", *logs]), allow_run=options.allow_run)
     return 0

@@ -6,13 +6,13 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
 from ci_tasks.cli.output import for_programs, print_json, print_record
 from ci_tasks.errors import UsageError
+from ci_tasks.resources import user_path
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config
@@ -175,7 +175,7 @@ def _request_of(options: VerlOptions) -> VerlRequest:
 
     overlays = overlay_sources(options.with_, options.build)
     with_ = tuple(f"{overlay.name}={overlay.path}" for overlay in overlays)
-    bridge, verl = (Path(tree).expanduser().absolute() for tree in (options.bridge, options.verl))
+    bridge, verl = (user_path(tree).absolute() for tree in (options.bridge, options.verl))
     return VerlRequest(
         request=_level_request(options),
         bridge=bridge,
@@ -184,7 +184,7 @@ def _request_of(options: VerlOptions) -> VerlRequest:
         command=command_line(replace(options, bridge=str(bridge), verl=str(verl), with_=with_)),
         image=options.image,
         data=options.data,
-        baseline=Path(options.baseline).expanduser() if options.baseline else None,
+        baseline=user_path(options.baseline) if options.baseline else None,
         keep=options.keep,
         detach=options.detach,
         minutes=options.timeout,

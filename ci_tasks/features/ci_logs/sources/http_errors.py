@@ -12,8 +12,8 @@ from requests import exceptions
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
 
-EXPIRED_HINT = "re-run the job there, or --log FILE if somebody saved its log"
-_NETWORK_HINT = "check the network; HTTPS_PROXY names a proxy, GITHUB_API_URL another API; --log FILE needs neither"
+EXPIRED_HINT = "re-run the job there, or name its log if somebody saved it"
+_NETWORK_HINT = "check the network; HTTPS_PROXY names a proxy, GITHUB_API_URL another API; a saved log needs neither"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def status_error(request: ApiRequest, status: int, headers: Mapping[str, str], m
         return Blocked(f"{request.host} is in trouble ({status})", hint="see https://www.githubstatus.com, try later")
     return Blocked(
         f"{request.host} answered {status} for {request.subject}{_quoted(message)}",
-        hint="--log FILE reads a saved log",
+        hint="a saved log can be named instead",
     )
 
 
@@ -78,7 +78,10 @@ def connection_error(error: exceptions.RequestException, host: str) -> CiTasksEr
         hint = "pip install 'requests[socks]', or unset it" if "SOCKS" in str(error) else "correct HTTPS_PROXY"
         return UsageError("the proxy of the environment cannot be used", hint=hint)
     if isinstance(error, exceptions.InvalidURL):
-        return Blocked(f"{host} redirects to an unusable or unencrypted URL", hint="--log FILE reads a saved log")
+        return Blocked(
+            f"{host} redirects to an unusable or unencrypted URL",
+            hint="a saved log can be named instead",
+        )
     if isinstance(error, exceptions.TooManyRedirects):
         return Blocked(f"{host} redirects too often", hint="is GITHUB_API_URL right?")
     if "certificate" in str(error).lower():
@@ -112,7 +115,7 @@ def _forbidden(request: ApiRequest, headers: Mapping[str, str], message: str) ->
         return Blocked(f"{request.host} refuses {request.subject}: {reason} (403)", hint=request.sign_in_hint)
     return Blocked(
         f"the token of {request.token} may not read {request.subject} (403{_quoted(message)})",
-        hint="give it the permission to read actions (fine-grained) or the scope `repo` (classic), or --log FILE",
+        hint="give it the permission to read actions (fine-grained) or the scope `repo` (classic), or save its log",
     )
 
 

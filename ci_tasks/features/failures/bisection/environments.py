@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.features.failures.bisection.axis import Change
 from ci_tasks.known_secrets import is_private
+from ci_tasks.resources import user_path
 from ci_tasks.results import store
 from ci_tasks.results.read_record import load_record
 
@@ -81,7 +81,7 @@ def read_variables(text: str) -> dict[str, str]:
 
 
 def _variables(name: str, option: str, label: str, row: str) -> Mapping[str, str]:
-    file = Path(name).expanduser()
+    file = user_path(name)
     if file.is_file():
         found = read_variables(file.read_text(encoding="utf-8", errors="replace"))
         if not found:

@@ -19,6 +19,7 @@ from ci_tasks.errors import UsageError
 from ci_tasks.features.failures.bisection.axis import Change
 from ci_tasks.features.failures.bisection.environments import ChangedEnvironment, checked, run_named
 from ci_tasks.known_secrets import masked
+from ci_tasks.resources import user_path
 from ci_tasks.results import store
 from ci_tasks.results.read_record import load_record
 
@@ -144,7 +145,7 @@ def _install(name: str, version: str, python: str) -> tuple[str, str]:
 
 
 def _installed(name: str, option: str, label: str, row: str) -> PackageVersions:
-    file = Path(name).expanduser()
+    file = user_path(name)
     if file.is_file():
         found = read_requirements(file.read_text(encoding="utf-8", errors="replace").splitlines())
         if not found.versions:

@@ -106,5 +106,5 @@ def _last_line(result: ComparisonResult) -> str:
     elif result.verdict == CANNOT_TELL:
         promise = "; the same command goes on from here, with --max-runs for more"
     elif result.verdict == BLOCKED:
-        promise = "; nothing was shown about the code: `ci-tasks doctor --host` says what a host lacks"
+        promise = "; nothing was shown about the code: `ci-tasks doctor` says what the hosts lack"
     return f"{result.verdict}{promise}"

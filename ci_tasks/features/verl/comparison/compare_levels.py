@@ -39,6 +39,7 @@ from ci_tasks.features.verl.comparison.sequential_test import SequentialDecision
 from ci_tasks.features.verl.run_levels import BRIDGE_HAS, TreesUnderTest, VerlRequest, run_request, trees_under_test
 from ci_tasks.features.verl.run_summary import RESULT_CODES, evaluate, image_identity
 from ci_tasks.records import CANCELLED, Checkout
+from ci_tasks.resources import user_path
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.interrupts import noticed
 from ci_tasks.run.label import execute_label
@@ -67,7 +68,7 @@ class ComparisonRequest:
     @property
     def base_side(self) -> VerlRequest:
         """The same with the base's Bridge: a checkout of Bridge if `base` names one, else a revision."""
-        directory = Path(self.base).expanduser().absolute()
+        directory = user_path(self.base).absolute()
         if (directory / BRIDGE_HAS).is_dir():
             return replace(self.candidate, bridge=directory)
         return replace(self.candidate, bridge_revision=self.base)

@@ -13,8 +13,10 @@ from ci_tasks.features.ci_logs.parse.split_lines import split_lines
 
 github = sys.modules["ci_tasks_tests_github_format"]
 
-# Text without what ends a line (for .NET too) and without control characters, which are not shown.
-LINE = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"), exclude_characters="*"), max_size=30)
+# Text without what ends a line (for .NET too), without control characters, which are not shown, and without a byte
+# order mark, with which GitHub begins a page: it is none of a line's text.
+NOT_IN_LINES: dict[str, Any] = {"exclude_categories": ("Cc", "Cs", "Zl", "Zp"), "exclude_characters": "*\ufeff"}
+LINE = st.text(st.characters(**NOT_IN_LINES), max_size=30)
 WORD = st.text("abcXYZ019_-./", min_size=1, max_size=20)
 SHA = st.text("0123456789abcdef", min_size=40, max_size=40)
 NAMES = st.text("ABCdef_", min_size=1, max_size=8)

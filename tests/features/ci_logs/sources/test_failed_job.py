@@ -238,7 +238,7 @@ def test_the_pull_request_of_a_fork_is_found_by_its_branch(
             "the token of GH_TOKEN may not see the repository",
             "for a private repository",
         ),
-        (Answer(418, {"message": "\x1b[2J"}), Blocked, "answered 418", "--log FILE"),
+        (Answer(418, {"message": "\x1b[2J"}), Blocked, "answered 418", "a saved log can be named"),
         (Answer(200, b"<html>please log in"), Blocked, "did not answer with JSON", "a proxy"),
     ],
 )
@@ -257,7 +257,7 @@ def test_a_refusal_says_what_it_means_and_the_next_step(
     [
         (Answer(410, {}), "has expired (410): logs are kept 90 days by default", "re-run the job"),
         (Answer(404, {}), "does not exist (404)", "re-run the job"),
-        (Answer(403, {"message": "Must have admin rights to Repository."}), "may not read the log", "--log FILE"),
+        (Answer(403, {"message": "Must have admin rights to Repository."}), "may not read the log", "save its log"),
     ],
 )
 def test_a_log_that_cannot_be_downloaded(
