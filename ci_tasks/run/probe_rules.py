@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-from ci_tasks import resources
 from ci_tasks.agent.records import ProbeHook, ProbeRules
 from ci_tasks.workflow.suite import Suite
 
@@ -13,6 +12,7 @@ def probe_rules(suite: Suite) -> ProbeRules:
     """A suite's hook uses the standard library of Python 3.8 only, so it can be imported here for its `MODULES`."""
     if not suite.probe_hook:
         return ProbeRules(suite.packages)
+    import inspect  # the suites of most labels have no hook
+
     module = importlib.import_module(suite.probe_hook)
-    source = resources.text(suite.probe_hook.removeprefix("ci_tasks.").replace(".", "/") + ".py")
-    return ProbeRules(suite.packages, (ProbeHook(suite.name, tuple(module.MODULES), source),))
+    return ProbeRules(suite.packages, (ProbeHook(suite.name, tuple(module.MODULES), inspect.getsource(module)),))
