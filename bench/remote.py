@@ -125,8 +125,8 @@ def rows(world: World, size: Size) -> Iterator[dict[str, Any]]:
 
 
 def _write_log(world: World, megabytes: int) -> int:
-    """The log that jobs write, which packs as well as what jobs print (`zlib` at level 1: 9 times); returns its
-    length."""
+    """The log that jobs write; returns its length. It packs 10 times by `zlib` at level 1, as what jobs print does
+    (9 times)."""
     rng = random.Random(megabytes)
     path = world.directory / "big.log"
     with path.open("w") as out:

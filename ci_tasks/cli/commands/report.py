@@ -31,7 +31,6 @@ def report(options: ReportOptions) -> int:
 
     Exit code 0 whatever the runs did; `attach` ends with their exit code.
     """
-
     from ci_tasks.run.report_runs import ReportOutputs, report
 
     names = [name.strip() for name in options.run.split(",") if name.strip()]

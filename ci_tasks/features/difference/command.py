@@ -34,7 +34,6 @@ def diff(options: DiffOptions) -> int:
 
     Exit code 0 whatever differs.
     """
-
     from ci_tasks.agent.codec import encode
     from ci_tasks.features.difference import report
     from ci_tasks.features.difference.diff_runs import diff_runs
