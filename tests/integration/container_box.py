@@ -47,6 +47,16 @@ class Box:
         adapter = Path(self.run.adapter)
         adapter.write_text(adapter.read_text().replace(shlex.quote(sys.executable), PYTHON))
 
+    @property
+    def go(self) -> Path:
+        """What a job waits for with `until_go`. It lies among the artifacts, which host and container both see: the
+        end of a container kills a `docker exec` inside it, so that one that lets the job end can fail itself."""
+        return Path(self.run.artifacts, "go")
+
+    @property
+    def until_go(self) -> str:
+        return f"until [ -e {shlex.quote(str(self.go))} ]; do sleep 0.05; done"
+
     def plan(self) -> Plan:
         rules = ContainerRules(
             runtime=self.engine.runtime,

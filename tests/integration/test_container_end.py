@@ -117,14 +117,13 @@ def test_hostile_files_lead_nowhere_and_secrets_are_masked(box: Box, tmp_path: P
 
 def test_a_secret_that_docker_was_given_is_in_no_argv_and_in_nothing_that_is_fetched(box: Box) -> None:
     """Whatever the variable is called, and whatever the container makes of it."""
-    go = shlex.quote(f"{box.run.artifacts}/go")
     leak = 'mkdir -p "/out/$URL" && echo "$URL" > "/out/$URL/$URL.txt" && echo "$URL" && env'
-    wait = f"until [ -e {go} ]; do sleep 0.05; done"
-    box.write(f"{leak}; touch /out/ready; {wait}", "-e", '"URL=to-$S3_KEY-x"', artifacts=["/out"], secrets=["S3_KEY"])
+    inside = f"{leak}; touch /out/ready; {box.until_go}"
+    box.write(inside, "-e", '"URL=to-$S3_KEY-x"', artifacts=["/out"], secrets=["S3_KEY"])
     box.start()
     support.until(lambda: b"URL=to" in Path(box.run.log).read_bytes(), "the container says its variables")
     argvs = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"correct-horse" in _bytes_of(path)]
-    Path(box.run.artifacts, "go").touch()
+    box.go.touch()
     assert box.ended().exit_code == 0
     assert argvs == []
     assert "container-1/out/to-***-x/to-***-x.txt" in box.files()
@@ -355,10 +354,10 @@ def test_a_daemon_that_is_gone_at_the_end_is_said_and_changes_no_result(
 
 
 def test_the_environment_names_image_docker_and_packages(box: Box, until_taken: Callable[[Box], Any]) -> None:
-    box.write("echo ready; until ls /over; do sleep 0.1; done 2> /dev/null", "-v", "/usr:/usr:ro")
+    box.write(f"echo ready; {box.until_go}", "-v", "/usr:/usr:ro")
     box.start()
     (container,) = until_taken(box)["containers"]
-    box.engine.call("exec", "ci-tasks-07", "touch", "/over")
+    box.go.touch()
     assert box.ended().exit_code == 0
     assert (container["name"], container["image"].removeprefix("localhost/")) == ("ci-tasks-07", dockerd.IMAGE)
     assert container["image_id"].startswith("sha256:")

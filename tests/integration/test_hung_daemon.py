@@ -67,14 +67,14 @@ def is_silent(box: Box) -> bool:
 
 
 def test_a_daemon_that_stops_to_answer_is_on_record_until_it_answers(box: Box, daemon: Daemon) -> None:
-    box.write("echo ready; until ls /over; do sleep 0.1; done 2> /dev/null; exit 3")
+    box.write(f"echo ready; {box.until_go}; exit 3")
     start_and_run(box)
     with daemon.hanging():
         support.until(lambda: is_silent(box), "the status says so")
         assert box.events("daemon silent")
     support.until(lambda: not is_silent(box), "the status says that it answers")
     assert box.events("daemon answers")
-    daemon.call("exec", box.name, "touch", "/over")
+    box.go.touch()
     assert (box.ended().exit_code, box.status().left) == (3, ())
     box.is_gone()
 
@@ -143,10 +143,10 @@ def test_the_next_run_on_the_host_removes_what_an_earlier_one_had_to_leave(boxes
         assert first.ended().left
     support.until(lambda: not processes.alive(first.status()), "its agent has gone")
     assert first.containers() == [first.name]
-    second.write("until [ -e /over ]; do sleep 0.05; done")
+    second.write(second.until_go)
     start(second)
     support.until(lambda: not first.containers("--all"), "the second run removes the container")
     support.until(lambda: not any(first.name in line for line in first.status().left), "its status says so")
     support.until(second.containers, "the second runs")
-    daemon.call("exec", second.name, "touch", "/over")
+    second.go.touch()
     assert second.ended().exit_code == 0
