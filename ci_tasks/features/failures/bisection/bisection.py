@@ -14,7 +14,7 @@ from ci_tasks.features.failures.bisection.axis import Point, SearchRange
 from ci_tasks.features.failures.bisection.bisection_state import BisectionState
 from ci_tasks.features.failures.bisection.marks import mark
 from ci_tasks.features.failures.bisection.metric import MetricRule
-from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, Observation
+from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, PASS, Observation
 from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest, run_commits
 from ci_tasks.features.failures.bisection.strategy import (
     BisectionGoal,
@@ -138,6 +138,8 @@ class Bisection:
         mark_text = self._mark(observation)
         self.state.add(observation, mark_text)
         self._show(observation, mark_text, len(self.state.observations))
+        if observation.kind == PASS and self._is_first_at_bad(observation) and self.metric is None:
+            self.print_line(f"     {report.passes_at_bad(strategy.MAX_RUNS_AT_BAD)}")
         streak = self.blocked_streaks.setdefault(observation.host, [])
         if observation.kind != BLOCKED:
             streak.clear()
@@ -146,6 +148,10 @@ class Bisection:
         if len(streak) >= _BLOCKED_AT_END and observation.position in (0, self.goal.graph.bad):
             self.out[observation.host] = observation.reason
             self.print_line(f"     {observation.host} is out: blocked {len(streak)} times in a row")
+
+    def _is_first_at_bad(self, observation: Observation) -> bool:
+        bad = self.goal.graph.bad
+        return observation.position == bad and sum(each.position == bad for each in self.observations) == 1
 
     def _mark(self, observation: Observation) -> str:
         value = f"{self.metric.name} {observation.value:.6g}" if self.metric and observation.value is not None else ""

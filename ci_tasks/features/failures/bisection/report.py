@@ -74,6 +74,11 @@ def observation(number: int, point: Point, host: str, mark: str, run: str, secon
     return f"{number:>3}  {point.short}  {host:<{_HOST}}  {one_line(mark)}{where}"
 
 
+def passes_at_bad(most: int) -> str:
+    """Why a row that passes where it should fail runs there again."""
+    return f"it passes at the bad end: it runs there up to {most} times, since the failure may be rare (^C ends that)"
+
+
 def target(signature: str, fails: int, of: int, to_go: int) -> str:
     """What the bad end's failure is, and how many more runs it may take."""
     seen = f"{fails} of {counted(of, 'run')} of the bad end"

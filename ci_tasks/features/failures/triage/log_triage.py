@@ -27,6 +27,7 @@ from ci_tasks.results.triage import CODE, NOTHING, UNKNOWN, group_of
 
 _PASSED = 0.97  # of an exit code 0: the exit code may lie
 _GUESS = 0.05  # of a log that says nothing at all
+_NO_REASON = 0.45  # of a log that tells that the job ended, or was killed, and nothing of why
 _CANDIDATES = 3
 _SUREST = 0.99
 _NO_MODULE, _OWN_IMPORT = re.compile(r"No module named '((?:\w+\.)+\w+)'"), "import_error"
@@ -111,6 +112,8 @@ class _Analysis:
         confidence = min(_SUREST, round(probability(score(self.weights.confidence, features)), 2))
         if chosen.kind == LAST and chosen.rule is None:  # it only stands there: share and score are all it has
             confidence = min(confidence, round(min(self.ranking.order[0][0], probability(self.ranking.best)), 2))
+        if self.ranking.tells_only_an_end:
+            confidence = min(confidence, _NO_REASON)
         if confidence < self.weights.least_confidence:
             verdict = FAILED if verdict == BLOCKED else verdict  # on the word of a line that is not believed
             return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=self.others(0))

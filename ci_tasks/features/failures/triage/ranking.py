@@ -37,6 +37,12 @@ class Ranking:
         told = sum(share for share, one in self.order if one.kind != LAST or one.rule is not None)
         return bool(self.order) and (self.nothing < _SURELY_FAILED or self.nothing < told)
 
+    @property
+    def tells_only_an_end(self) -> bool:
+        """Whether no line tells more than that something ended or was killed."""
+        told = {one.rule.name if one.rule else "" for _, one in self.order if one.kind != LAST or one.rule}
+        return bool(told) and told <= {*_MERE_ENDS, *_KILLS}
+
 
 def rank(log: CandidateList, weights: Weights, failed: bool) -> Ranking:
     """What may be the reason; `failed` says that something is known to have failed."""

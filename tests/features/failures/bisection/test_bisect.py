@@ -238,6 +238,23 @@ def test_ends_that_will_not_do_are_refused_with_what_was_seen(
         ask(Runs(says), **more)
 
 
+def test_a_bad_end_that_passes_at_first_says_once_how_often_it_may_run_there(
+    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError, match="did not fail there in 30 runs"):
+        ask(Runs(but(c8=(PASS, ""))))
+    out = capsys.readouterr().out
+    assert out.count("it passes at the bad end: it runs there up to 30 times") == 1
+    assert out.index("unclear: passes (1 run,") < out.index("it passes at the bad end") < out.index("(2 runs,")
+
+
+def test_a_bad_end_that_fails_at_first_says_nothing_of_passing(
+    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(Runs(truth)) == 0
+    assert "passes at the bad end" not in capsys.readouterr().out
+
+
 IMAGES = tuple(f"registry.example/slime@sha256:{number:064x}" for number in range(9))
 CONTAINER = WORKFLOW.replace("runs-on: self-hosted", "runs-on: self-hosted\n    container: {image: 'slime:latest'}")
 

@@ -282,6 +282,20 @@ def test_that_a_process_was_killed_is_no_reason_where_one_is_known() -> None:
     assert triage([text.encode()], 1).cause == "timeout_hang"
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Error: Process completed with exit code 1.",
+        "##[error]Process completed with exit code 137.",
+        "bash: line 1: 24 Killed   python train.py",
+    ],
+)
+def test_a_log_that_tells_only_how_it_ended_is_no_good_evidence_of_why(end: str) -> None:
+    assert triage([f"loading\n{end}\n".encode()], 1).confidence < 0.5
+    reason = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert triage([f"loading\n{reason}\n{end}\n".encode()], 1).confidence > 0.8
+
+
 def test_an_exception_that_no_rule_knows_is_of_the_code_unless_the_environment_is_at_fault() -> None:
     text = 'Traceback (most recent call last):\n  File "/x/run.py", line 3, in main\n    call()\nx.y.OddError: no z\n'
     result = triage([text.encode()], 1)
