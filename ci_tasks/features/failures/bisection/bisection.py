@@ -138,7 +138,7 @@ class Bisection:
         mark_text = self._mark(observation)
         self.state.add(observation, mark_text)
         self._show(observation, mark_text, len(self.state.observations))
-        if observation.kind == PASS and self._is_first_at_bad(observation) and self.metric is None:
+        if self.metric is None and observation.kind == PASS and self._results_at_bad() == [PASS]:
             self.print_line(f"     {report.passes_at_bad(strategy.MAX_RUNS_AT_BAD)}")
         streak = self.blocked_streaks.setdefault(observation.host, [])
         if observation.kind != BLOCKED:
@@ -149,9 +149,9 @@ class Bisection:
             self.out[observation.host] = observation.reason
             self.print_line(f"     {observation.host} is out: blocked {len(streak)} times in a row")
 
-    def _is_first_at_bad(self, observation: Observation) -> bool:
-        bad = self.goal.graph.bad
-        return observation.position == bad and sum(each.position == bad for each in self.observations) == 1
+    def _results_at_bad(self) -> list[str]:
+        at_bad = [each.kind for each in self.observations if each.position == self.goal.graph.bad]
+        return [kind for kind in at_bad if kind in (PASS, FAIL)]
 
     def _mark(self, observation: Observation) -> str:
         value = f"{self.metric.name} {observation.value:.6g}" if self.metric and observation.value is not None else ""

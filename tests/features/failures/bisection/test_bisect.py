@@ -248,6 +248,16 @@ def test_a_bad_end_that_passes_at_first_says_once_how_often_it_may_run_there(
     assert out.index("unclear: passes (1 run,") < out.index("it passes at the bad end") < out.index("(2 runs,")
 
 
+def test_it_says_so_too_where_the_first_run_there_was_blocked(
+    ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = iter([(BLOCKED, "429")])
+    says = but(c8=(PASS, ""))
+    with pytest.raises(UsageError, match="did not fail there in 30 runs"):
+        ask(Runs(lambda at, host: next(first, says(at, host)) if at == COUNT else says(at, host)))
+    assert capsys.readouterr().out.count("it passes at the bad end") == 1
+
+
 def test_a_bad_end_that_fails_at_first_says_nothing_of_passing(
     ask: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
