@@ -145,23 +145,23 @@ def circle(graph: Mapping[str, Set[str]]) -> list[str]:
 # -- the core ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [name for name in NAMES if not is_in(name, ("features", *AGENT))])
-def test_a_module_of_the_core_imports_only_folders_below_its_own(module: str) -> None:
-    folder = folder_of(module)
-    folders = {folder_of(other) for other in ours(module)} - {folder, "__init__", "features", *AGENT}
-    assert {other for other in folders if LEVEL[other] >= LEVEL[folder]} == set(), f"{folder} is below them"
+def test_a_module_of_the_core_imports_only_folders_below_its_own() -> None:
+    core = [name for name in NAMES if not is_in(name, ("features", *AGENT))]
+    free = {"__init__", "features", *AGENT}
+    pairs = {(name, other) for name in core for other in ours(name) if folder_of(other) not in {folder_of(name), *free}}
+    assert {(name, other) for name, other in pairs if LEVEL[folder_of(other)] >= LEVEL[folder_of(name)]} == set()
 
 
-@pytest.mark.parametrize("module", [name for name in NAMES if not is_in(name, ("features",))])
-def test_the_core_imports_no_feature_and_names_none(module: str) -> None:
-    assert {other for other in ours(module) if is_in(other, ("features",))} == set()
-    if module != "ci_tasks.registry":
-        assert "ci_tasks.features." not in MODULES[module].read_text(encoding="utf-8"), "the registry finds features"
+def test_the_core_imports_no_feature_and_names_none() -> None:
+    core = [name for name in NAMES if not is_in(name, ("features",))]
+    assert {(name, other) for name in core for other in ours(name) if is_in(other, ("features",))} == set()
+    naming = [name for name in core if "ci_tasks.features." in MODULES[name].read_text(encoding="utf-8")]
+    assert set(naming) <= {"ci_tasks.registry"}, "the registry finds features"
 
 
-@pytest.mark.parametrize("module", [name for name in NAMES if is_in(name, AGENT)])
-def test_the_agent_imports_nothing_but_itself(module: str) -> None:
-    assert {folder_of(other) for other in ours(module)} <= {folder_of(module)}, "it is sent to hosts alone"
+def test_the_agent_imports_nothing_but_itself() -> None:
+    agent = [name for name in NAMES if is_in(name, AGENT)]
+    assert {(name, other) for name in agent for other in ours(name) if not is_in(other, AGENT)} == set()
 
 
 # -- circles -----------------------------------------------------------------------------------------------------------
@@ -171,15 +171,20 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     assert circle({name: ours(name) - {name} for name in NAMES}) == []
 
 
-@pytest.mark.parametrize("package", [name for name in NAMES if MODULES[name].name == "__init__.py"])
-def test_no_folders_beside_each_other_import_in_a_circle(package: str) -> None:
+def test_no_folders_beside_each_other_import_in_a_circle() -> None:
+    packages = [name for name in NAMES if MODULES[name].name == "__init__.py"]
+    assert {package: found for package in packages if (found := circle(_folders_of(package)))} == {}
+
+
+def _folders_of(package: str) -> dict[str, set[str]]:
+    """Which folders of `package` import which other ones."""
     depth = len(package.split("."))
     graph: dict[str, set[str]] = {}
     for name in NAMES:
-        if _folder(name, package, depth):
+        if folder := _folder(name, package, depth):
             others = {_folder(other, package, depth) for other in ours(name)}
-            graph.setdefault(_folder(name, package, depth), set()).update(others - {"", _folder(name, package, depth)})
-    assert circle(graph) == []
+            graph.setdefault(folder, set()).update(others - {"", folder})
+    return graph
 
 
 def _folder(module: str, package: str, depth: int) -> str:
@@ -199,16 +204,13 @@ def references(feature: Feature) -> list[str]:
     return [*(text for text in plain if isinstance(text, str) and ":" in text), *commands]
 
 
-FEATURES = [pytest.param(feature, id=feature.name) for feature in features()]
-
-
 def test_every_folder_with_modules_is_a_feature() -> None:
     folders = {feature_of(name) for name in NAMES} - {""}
     assert {feature.name for feature in features()} == folders
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-def test_a_feature_declares_itself_and_nothing_else(feature: Feature) -> None:
+@pytest.mark.parametrize("feature", features(), ids=lambda feature: feature.name)
+def test_a_feature_declares_itself_and_refers_to_what_is_its_own(feature: Feature) -> None:
     package = f"ci_tasks.features.{feature.name}"
     body = tree_of(package).body
     assert ast.get_docstring(tree_of(package))
@@ -217,44 +219,46 @@ def test_a_feature_declares_itself_and_nothing_else(feature: Feature) -> None:
     assert len(names) == len(rest)
     assert [name for name in names if not name.startswith("_")] == ["FEATURE"]
     assert {other.name for other in features()} >= set(feature.needs)
-
-
-@pytest.mark.parametrize("feature", FEATURES)
-def test_what_a_feature_refers_to_is_its_own_and_is_there(feature: Feature) -> None:
     for reference in references(feature):
-        assert reference.startswith(f"ci_tasks.features.{feature.name}."), "another folder may be deleted"
+        assert reference.startswith(f"{package}."), "another folder may be deleted"
         assert load(reference) is not None
 
 
-@pytest.mark.parametrize("module", [name for name in NAMES if feature_of(name)])
-def test_a_feature_imports_other_features_only_as_it_declares(module: str) -> None:
-    needs = next(feature.needs for feature in features() if feature.name == feature_of(module))
-    others = {feature_of(other) for other in ours(module)} - {"", feature_of(module)}
-    assert others <= set(needs)
+NEEDS = {feature.name: {feature.name, *feature.needs} for feature in features()}
 
 
-@pytest.mark.parametrize("module", [name for name in NAMES if feature_of(name)])
-def test_a_feature_uses_public_names_only(module: str) -> None:
+def test_a_feature_imports_other_features_only_as_it_declares() -> None:
+    mine = [name for name in NAMES if feature_of(name)]
+    pairs = {(name, other) for name in mine for other in ours(name) if feature_of(other)}
+    assert {(name, other) for name, other in pairs if feature_of(other) not in NEEDS[feature_of(name)]} == set()
+
+
+def test_a_feature_uses_public_names_only() -> None:
+    assert {name: private for name in NAMES if feature_of(name) and (private := _private_uses(name))} == {}
+
+
+def _private_uses(module: str) -> set[str]:
+    """The private names outside its feature that the module imports or calls."""
     inside = f"ci_tasks.features.{feature_of(module)}"
     foreign = {name for name in imports(module) if name.startswith("ci_tasks.") and not name.startswith(inside)}
-    assert {name for name in foreign if name.rpartition(".")[2].startswith("_")} - {"ci_tasks.__version__"} == set()
     called = {name.rpartition(".")[2] for name in foreign if name in MODULES}
-    private = [
+    private = {name for name in foreign if name.rpartition(".")[2].startswith("_")} - {"ci_tasks.__version__"}
+    return private | {
         ast.unparse(node)
         for node in ast.walk(tree_of(module))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in called
         if node.attr.startswith("_")
-    ]
-    assert private == []
+    }
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_features_tests_lie_beside_each_other_and_go_with_it(path: Path) -> None:
-    parts = path.relative_to(ROOT / "tests").parts
-    own = parts[1] if parts[0] == "features" else ""
-    may = {own, *(need for feature in features() if feature.name == own for need in feature.needs)}
-    named = set(re.findall(r"\bci_tasks\.features\.(\w+)", path.read_text(encoding="utf-8")))
-    assert named <= may or path == Path(__file__)
+def test_a_features_tests_lie_beside_each_other_and_go_with_it() -> None:
+    wrong = {}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        parts = path.relative_to(ROOT / "tests").parts
+        named = set(re.findall(r"\bci_tasks\.features\.(\w+)", path.read_text(encoding="utf-8")))
+        if path != Path(__file__) and (foreign := named - NEEDS.get(parts[1] if parts[0] == "features" else "", set())):
+            wrong[str(path.relative_to(ROOT))] = foreign
+    assert wrong == {}
 
 
 # -- what every module keeps -------------------------------------------------------------------------------------------
@@ -265,13 +269,17 @@ def is_pure(module: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in PURE) and not any(fnmatch(name, pattern) for pattern in RIM)
 
 
-@pytest.mark.parametrize("module", [name for name in NAMES if is_pure(name)])
-def test_a_pure_module_has_no_process_socket_file_or_clock(module: str) -> None:
+def test_a_pure_module_has_no_process_socket_file_or_clock() -> None:
+    assert {name: touched for name in NAMES if is_pure(name) and (touched := _touched(name))} == {}
+
+
+def _touched(module: str) -> set[str]:
+    """What of the world the module uses."""
     touched = {name.split(".")[0] for name in imports(module)} & WORLD
     calls = [node.func for node in ast.walk(tree_of(module)) if isinstance(node, ast.Call)]
     opened = {call.id for call in calls if isinstance(call, ast.Name) and call.id in ("open", "print", "input", "exec")}
     clocks = {call.attr for call in calls if isinstance(call, ast.Attribute)} & CLOCKS
-    assert not touched | opened | clocks
+    return touched | opened | clocks
 
 
 @pytest.mark.parametrize("path", ["records.py", "agent/records.py", "agent/serving/messages.py"])

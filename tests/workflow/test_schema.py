@@ -18,9 +18,8 @@ LISTED = Path(__file__).parent / "data/github-workflow-keys.txt"
 GITHUB = [line for line in LISTED.read_text().splitlines() if not line.startswith("#")]
 
 
-@pytest.mark.parametrize("path", GITHUB)
-def test_every_key_of_githubs_schema_is_in_the_table(path: str) -> None:
-    assert schema.find(path) is not None
+def test_every_key_of_githubs_schema_is_in_the_table() -> None:
+    assert [path for path in GITHUB if schema.find(path) is None] == []
 
 
 @pytest.mark.parametrize("path", ["runs-on", "jobs.<id>.step", "jobs.<id>.steps.[].shel", "on.pull_requests"])
