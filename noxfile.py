@@ -22,6 +22,15 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", "-n", "auto", "--dist", "worksteal", *coverage, *session.posargs)
 
 
+@nox.session(tags=["dev"], default=False)
+def nightly(session: nox.Session) -> None:
+    """our own tests, all of them: every case of the long lists, and more random ones"""
+    session.install("-e", ".[dev]")
+    workers = ["-n", "auto", "--dist", "worksteal"]
+    environ = {"CI_TASKS_TEST_PROFILE": "nightly"}
+    session.run("pytest", *workers, "-m", "nightly or not nightly", *session.posargs, env=environ)
+
+
 # The tests that depend most on Python's version and on our dependencies. `.ci/run` runs only these on other versions.
 FAST = ["tests/report", "tests/workflow", "tests/executors/ssh", "tests/cli", "tests/test_debug_log.py"]
 FAST += ["tests/features/ci_logs", "tests/features/prefetch/test_hub.py", "tests/features/prefetch/test_hub_errors.py"]

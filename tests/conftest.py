@@ -21,12 +21,14 @@ from ci_tasks import known_secrets
 from ci_tasks.recorder import sandbox
 from ci_tasks.recorder.record import LaunchRecorder
 from ci_tasks.recorder.records import Recording
+from tests.parts.nightly import SEED
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-hypothesis.settings.load_profile("any machine")
+hypothesis.settings.register_profile("nightly", hypothesis.settings.get_profile("any machine"), max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("CI_TASKS_TEST_PROFILE", "any machine"))
 
 pytest_plugins = ["tests.fixtures"]
 
@@ -44,6 +46,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # The Python that PATH finds, itself: a shim of pyenv is a shell script that takes longer than what it starts.
 _python3 = subprocess.check_output(["python3", "-c", "import sys; print(sys.executable)"], text=True).strip()
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(_python3), os.environ["PATH"]])
+
+
+def pytest_report_header() -> str:
+    return f"cases of long lists are drawn with CI_TASKS_TEST_SEED={SEED}"
 
 
 @pytest.hookimpl(optionalhook=True)

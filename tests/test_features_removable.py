@@ -1,5 +1,5 @@
-"""Each feature deleted in turn, with its tests and the features that need it: the rest starts, lists, runs and
-type-checks, its tests included."""
+"""All features deleted at once, and nightly each in turn with its tests and the features that need it: the rest starts,
+lists, runs and type-checks, its tests included."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 from ci_tasks.registry import features
 from tests.parts.imports import ROOT, imported_names, module_name
 
-FOLDERS = ("ci_tasks.features", "tests.features")
 CHECKED = [ROOT / "tasks.py", *(path for name in ("ci_tasks", "tests") for path in (ROOT / name).rglob("*.py"))]
 COPIED = ("ci_tasks", "examples", "hosts.yaml", "pyproject.toml", "tasks.py")
 FEATURES = [feature.name for feature in features()]
 DELETED = {**{name: [name] for name in FEATURES}, "all": FEATURES}
+CASES = ["all", *(pytest.param(name, marks=pytest.mark.nightly) for name in FEATURES)]
 LABEL = "precision"  # one row, no install steps
 PROGRAM = """
 import os, ci_tasks
@@ -37,7 +37,7 @@ def with_dependents(names: Collection[str]) -> set[str]:
     return deleted
 
 
-@pytest.fixture(scope="module", params=DELETED)
+@pytest.fixture(scope="module", params=CASES)
 def copy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project without the features. Times are kept: compiled modules stay valid."""
     copy = tmp_path_factory.mktemp(f"without-{request.param}")
@@ -67,13 +67,17 @@ def test_the_rest_starts_lists_and_runs(copy: Path, tmp_path: Path) -> None:
     assert "1 passed" in ran.stdout
 
 
-@pytest.mark.parametrize("feature", DELETED)
-def test_the_rest_type_checks(feature: str) -> None:
+def test_the_rest_type_checks() -> None:
     """As the whole does: what a module's types depend on is what it imports, and nothing that is deleted is."""
-    deleted = [f"{above}.{name}" for name in with_dependents(DELETED[feature]) for above in FOLDERS]
-    names = {path: imported_names(path) for path in CHECKED if not is_below(module_name(path), deleted)}
-    assert {path for path, imported in names.items() if any(is_below(name, deleted) for name in imported)} == set()
+    uses = {path: (feature_in(module_name(path)), {*map(feature_in, imported_names(path))} - {""}) for path in CHECKED}
+    wrong = set()
+    for names in DELETED.values():
+        deleted = with_dependents(names)
+        wrong |= {path for path, (own, others) in uses.items() if own not in deleted and others & deleted}
+    assert wrong == set()
 
 
-def is_below(module: str, packages: Collection[str]) -> bool:
-    return any(f"{module}.".startswith(f"{package}.") for package in packages)
+def feature_in(module: str) -> str:
+    """The feature whose folder, or whose tests' folder, the dotted name is in; "" for the core."""
+    package, features_, *rest = [*module.split("."), "", ""][:3]
+    return rest[0] if package in ("ci_tasks", "tests") and features_ == "features" else ""
