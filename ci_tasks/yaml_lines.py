@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from ci_tasks.quick_yaml import yaml
+import yaml
 
 _BaseLoader: Any = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.BaseLoader
 # Of YAML 1.2's core schema; GitHub's reader spells out the same.

@@ -41,6 +41,13 @@ atexit.register(shutil.rmtree, os.environ["HOME"], ignore_errors=True)
 # Nobody's alone, so that no connection is kept beyond a command, unless a test says so.
 os.environ["XDG_RUNTIME_DIR"] = os.path.join(os.environ["HOME"], "shared")
 os.mkdir(os.environ["XDG_RUNTIME_DIR"], 0o755)
+# What a person's shell has set for ci-tasks, git, nox or the terminal is for their own commands.
+_OWN = ("CI_TASKS_TEST_", "CI_TASKS_WRITE_")  # read by the tests
+for _name in list(os.environ):
+    if _name.startswith(("CI_TASKS_", "GIT_", "NOX", "BRIDGE_", "VERL_")) and not _name.startswith(_OWN):
+        del os.environ[_name]
+for _name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
 # Set in many images; each program that a test starts would compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # The Python that PATH finds, itself: a shim of pyenv is a shell script that takes longer than what it starts.

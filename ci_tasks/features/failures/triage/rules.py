@@ -82,7 +82,7 @@ class Rules:
 @functools.cache
 def shipped() -> Rules:
     """The rules that ship, read once."""
-    from ci_tasks.quick_yaml import yaml
+    import yaml
 
     return compiled(yaml.load(resources.text(FILE), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
