@@ -25,11 +25,6 @@ def text(name: str) -> str:
     return (_PACKAGE / name).read_text(encoding="utf-8")
 
 
-def names(folder: str) -> list[str]:
-    """The names of the files in a folder of the package itself."""
-    return [path.name for path in (_PACKAGE / folder).iterdir()]
-
-
 def home() -> Path:
     """The directory of runs, history and logs: CI_TASKS_HOME, else the user's state directory."""
     if directory := os.environ.get(HOME_ENV):

@@ -35,7 +35,6 @@ LEFT_OUT = {
 EXIT_CODES = {"doctor": {0, 125}, "lint": {0, 1}}
 WITHOUT_EXECUTION = ("coverage", "prefetch")  # with --static; that they execute tests is tested in their own folders
 LOG = "Traceback (most recent call last):\nAssertionError: the loss is 2.0\n##[error]exit code 1\n"
-BASELINE = "lint.json"
 
 # Calls of `invoke` and `ci-tasks` are the same; the former are made by the same program.
 CALLS = sorted({shlex.join(call if call[0] == "nox" else call[1:]) for _, call in EXAMPLES})
@@ -79,9 +78,6 @@ def test_a_call_that_the_documents_show_works(
     command = call.split()[0]
     if command in WITHOUT_EXECUTION:
         call += " --static"
-    (checkout / BASELINE).unlink(missing_ok=True)
-    if f" --baseline {BASELINE}" in call:
-        run(f"lint --write-baseline {BASELINE}")
     with (checkout / "failed.log").open() as log:
         monkeypatch.setattr("sys.stdin", log)
         assert run(call.replace("/tmp/", f"{tmp_path}/")) in EXIT_CODES.get(command, {0})

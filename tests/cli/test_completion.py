@@ -47,7 +47,7 @@ OFFERED = {
     "ci-tasks logs l": ["last"],
     "ci-tasks logs 20260102": ["20260102-000002-ckpt"],
     "ci-tasks logs 20260102-000002-ckpt.": ["20260102-000002-ckpt.01"],
-    "ci-tasks lint --format sa": ["sarif"],
+    "ci-tasks lint --format gi": ["github"],
     "ci-tasks triage ": [],  # a file: the shell's own
     "ci-tasks nosuch --ho": [],
     "ci-tasks --": ["--debug", "--help", "--list", "--print-completion-script", "--version"],
@@ -135,7 +135,7 @@ def test_invoke_completes_values_too_without_the_position_of_the_cursor(home: Pa
         assert not done.stderr
         return done.stdout.split()
 
-    assert complete("invoke", "lint", "--format") == ["github", "json", "sarif", "text"]
+    assert complete("invoke", "lint", "--format") == ["github", "json", "text"]
     assert complete("invoke", "run", "ck") == ["ckpt"]
 
 

@@ -41,7 +41,7 @@ SEVERAL = {
     "compare": ["only"],
     "bisect": ["host"],
     "prefetch": ["only"],
-    "lint": ["rule"],
+    "lint": ["rule", "ignore"],
     "mcp": ["host"],
     "numbers": ["only"],
     "verl": ["host", "variant"],

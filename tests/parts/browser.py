@@ -99,7 +99,7 @@ def cut_off(browser: Any) -> list[str]:
     script = """
       const [page, paper] = [document.documentElement, matchMedia("print").matches];
       const out = [...document.querySelectorAll("body *")].filter((one) => one.getClientRects().length
-        && one.getBoundingClientRect().right > page.clientWidth + 1 && (paper || !one.closest(".wide, pre, #view")));
+        && one.getBoundingClientRect().right > page.clientWidth + 1 && (paper || !one.closest(".wide, pre")));
       return [...out.map((one) => one.outerHTML.slice(0, 200)),
         ...(page.scrollWidth > page.clientWidth ? [`${page.scrollWidth} pixels of ${page.clientWidth}`] : [])];
     """

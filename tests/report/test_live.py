@@ -80,9 +80,8 @@ def test_long_and_wide_text_stays_on_its_line() -> None:
     assert len(lines) == 4 and lines[2].startswith("running    日本日…本日本")
 
 
-@pytest.mark.parametrize("state", [*EXIT_CODES, "running", "waiting"])
-def test_every_state_has_a_style(state: str) -> None:
-    assert style(state)
+def test_every_state_has_a_style() -> None:
+    assert [state for state in (*EXIT_CODES, "running", "waiting") if not style(state)] == []
 
 
 def test_an_unknown_state_has_none_and_is_still_shown() -> None:
@@ -200,15 +199,18 @@ def test_without_an_earlier_run_of_all_rows_no_end_is_estimated() -> None:
     )
 
 
-@pytest.mark.parametrize("colour", sorted({*_STYLES.values(), *_COLOURS, _QUIET}))
-@pytest.mark.parametrize("background", [(0, 0, 0), (255, 255, 255)], ids=["dark", "light"])
-def test_a_colour_can_be_read_on_dark_and_on_light(colour: str, background: tuple[int, int, int]) -> None:
-    """WCAG asks for a contrast of 3 of large or bold text, and of parts of a user interface."""
-    foreground = Style.parse(colour).color
-    assert foreground is not None and foreground.number is not None
-    assert foreground.number >= 16, "the first 16 are what the terminal's theme makes of them"
-    darker, lighter = sorted(map(_luminance, (foreground.get_truecolor(), background)))
-    assert (lighter + 0.05) / (darker + 0.05) >= 3
+def test_a_colour_can_be_read_on_dark_and_on_light() -> None:
+    """WCAG asks for a contrast of 3 of large or bold text, and of parts of a user interface. The first 16 colours are
+    what the terminal's theme makes of them."""
+    unreadable = []
+    for colour in sorted({*_STYLES.values(), *_COLOURS, _QUIET}):
+        foreground = Style.parse(colour).color
+        assert foreground is not None and foreground.number is not None, colour
+        for background in ((0, 0, 0), (255, 255, 255)):
+            darker, lighter = sorted(map(_luminance, (foreground.get_truecolor(), background)))
+            if foreground.number < 16 or (lighter + 0.05) / (darker + 0.05) < 3:
+                unreadable.append((colour, background))
+    assert unreadable == []
 
 
 def _luminance(colour: Sequence[int]) -> float:

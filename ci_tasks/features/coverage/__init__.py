@@ -1,4 +1,4 @@
-"""What the checkout's CI covers, and what it does not."""
+"""What the checkout's CI covers."""
 
 from ci_tasks.registry import Command, Feature
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.revision import resolve_rev
 from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels
-from ci_tasks.features.coverage.gaps import gaps
-from ci_tasks.features.coverage.options import ARGUMENTS
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.recorder.record import open_recorder
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
@@ -21,20 +19,17 @@ def _silent(_: str) -> None:
     """Shows no messages."""
 
 
-_TESTS = "tests"
-_READ = (_TESTS, "scripts/models", ARGUMENTS)  # the files of a revision that are read
+_READ = ("tests", "scripts/models")  # the files of a revision that are read
 
 
 def checkout_coverage(
     source: CheckoutSource, *, static: bool = False, say: Callable[[str], None] = _silent
 ) -> CheckoutCoverage:
     """What the CI of a checkout, or of its revision, covers. Raises CheckoutError, WorkflowError."""
-    names, read = _files(source)
+    read = _reader(source)
     with open_recorder(source.path, read, HELPERS, rev=source.rev, static=static, say=say) as recorder:
         label_coverages = labels(list_jobs(source), read, recorder.record)
-    return CheckoutCoverage(
-        _checkout_name(source), source.workflow.place, label_coverages, gaps(label_coverages, names, read)
-    )
+    return CheckoutCoverage(_checkout_name(source), source.workflow.place, label_coverages)
 
 
 def _checkout_name(source: CheckoutSource) -> str:
@@ -48,20 +43,9 @@ def _checkout_name(source: CheckoutSource) -> str:
     return f"{name} at {commit}{' with local changes' if changed else ''}"
 
 
-def _files(source: CheckoutSource) -> tuple[list[str], Callable[[str], str | None]]:
-    """The tests' paths, and a reader of the checkout's files."""
-    if source.rev is None:
-        return sorted(_walk(source.path)), lambda name: _text(source.path, name)
-    texts = _revision(source.path, source.rev)
-    return sorted(name for name in texts if name.startswith(f"{_TESTS}/")), texts.get
-
-
-def _walk(root: Path) -> list[str]:
-    paths = []
-    for directory, folders, files in os.walk(root / _TESTS):
-        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
-        paths += [Path(directory, name).relative_to(root).as_posix() for name in files]
-    return paths
+def _reader(source: CheckoutSource) -> Callable[[str], str | None]:
+    """Gives the text of a file of the checkout."""
+    return partial(_text, source.path) if source.rev is None else _revision(source.path, source.rev).get
 
 
 def _text(root: Path, name: str) -> str | None:

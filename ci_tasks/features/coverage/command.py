@@ -15,12 +15,7 @@ class CoverageOptions:
     repo: str | None = REPO.field()
     rev: str | None = REV.field()
     workflow: str | None = WORKFLOW.field()
-    format: str = text(
-        "md, to paste into an issue; json; or html, one page that needs nothing else",
-        "FORMAT",
-        default="md",
-        choices=("md", "json", "html"),
-    ).field()
+    format: str = text("md, to paste into an issue, or json", "FORMAT", default="md", choices=("md", "json")).field()
     json: bool = switch("same as --format json").field()
     diff: str | None = text("what this checkout covers more or less than at this revision", "REV").field()
     static: bool = switch("execute nothing of the checkout: only what the tests' syntax trees show").field()
@@ -29,7 +24,6 @@ class CoverageOptions:
 def coverage(options: CoverageOptions) -> int:
     """
     ci-tasks coverage                              for the tracking issue
-    ci-tasks coverage --format html > coverage.html
     ci-tasks coverage --diff origin/main           what a branch adds and loses
     ci-tasks coverage --rev v0.2.2 --format json
 
@@ -47,9 +41,9 @@ def coverage(options: CoverageOptions) -> int:
     say(source.headline)
     covered = checkout_coverage(source, static=options.static, say=say)
     if not options.diff:
-        print_json(covered.public()) if as_json else print(coverage_report(covered, options.format))
+        print_json(covered.public()) if as_json else print(coverage_report(covered))
         return 0
     other = open_source(str(source.path), options.diff, options.workflow)
     changed = difference(checkout_coverage(other, static=options.static, say=say), covered)
-    print_json(changed.public()) if as_json else print(diff_report(changed, options.format))
+    print_json(changed.public()) if as_json else print(diff_report(changed))
     return 0

@@ -1,4 +1,4 @@
-"""What a checkout covers: labels with their tests, the backends together, and the gaps."""
+"""What a checkout covers: labels with their tests, and the backends together."""
 
 from __future__ import annotations
 
@@ -78,33 +78,22 @@ class LabelCoverage:
 
 
 @dataclass(frozen=True)
-class CoverageGap:
-    """Something that no row covers, or covers badly. `why` says what is counted, `items` what was found."""
-
-    key: str
-    title: str
-    why: str
-    items: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class CheckoutCoverage:
     """What a checkout's workflow covers. `checkout` names it for people, without a path of this machine."""
 
     checkout: str
     workflow: str
     labels: tuple[LabelCoverage, ...]
-    gaps: tuple[CoverageGap, ...]
 
     def tests(self) -> list[tuple[LabelCoverage, CoveredTest]]:
         return [(label, test) for label in self.labels for test in label.tests]
 
     def trained(self) -> list[RowFacts]:
-        return trained_facts(self.labels)
+        return [row.facts for _, test in self.tests() for row in test.rows if row.facts.kind == E2E]
 
     def public(self) -> dict[str, Any]:
         labels = tuple(_public_label(label) for label in self.labels)
-        return encode(PublicCoverage(self.checkout, self.workflow, labels, summary(self), self.gaps), versioned=False)
+        return encode(PublicCoverage(self.checkout, self.workflow, labels, summary(self)), versioned=False)
 
 
 @dataclass(frozen=True)
@@ -130,7 +119,6 @@ class PublicCoverage:
     workflow: str
     labels: tuple[Mapping[str, Any], ...]
     backends: Mapping[str, BackendCoverage]
-    gaps: tuple[CoverageGap, ...]
 
 
 def labels(rows: Sequence[Row], read: Read, record: Record) -> tuple[LabelCoverage, ...]:
@@ -153,11 +141,6 @@ def labels(rows: Sequence[Row], read: Read, record: Record) -> tuple[LabelCovera
         if tests or of_label[0].dynamic:  # a job that only finds out what another is to run has no tests
             coverages.append(_label(of_label, tuple(tests), coverages))
     return tuple(coverages)
-
-
-def trained_facts(labels: Sequence[LabelCoverage]) -> list[RowFacts]:
-    rows = [row for label in labels for test in label.tests for row in test.rows]
-    return [row.facts for row in rows if row.facts.kind == E2E]
 
 
 def summary(coverage: CheckoutCoverage) -> dict[str, BackendCoverage]:

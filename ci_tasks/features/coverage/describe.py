@@ -22,7 +22,8 @@ def parts(test: CoveredTest) -> list[str]:
     if test.missing:
         return ["the checkout has no such file"]
     if facts.kind == E2E:
-        return [part for part in (*_trained(facts), *test.features) if part]
+        end = "not seen to its end" if facts.problem else ""
+        return [part for part in (*_trained(facts), *test.features, end) if part]
     return [_untrained(test, facts)]
 
 

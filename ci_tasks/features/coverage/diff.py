@@ -25,7 +25,7 @@ class ChangedTest:
 @dataclass(frozen=True)
 class CoverageDiff:
     """From one coverage to another. Rows are `label: row`; `gained` and `lost` is what the rows together exercise or no
-    longer do; gaps are `title: item`."""
+    longer do."""
 
     before: str
     after: str
@@ -34,12 +34,10 @@ class CoverageDiff:
     altered: tuple[ChangedTest, ...]
     gained: tuple[str, ...]
     lost: tuple[str, ...]
-    opened: tuple[str, ...]
-    closed: tuple[str, ...]
 
     @property
     def empty(self) -> bool:
-        return not any((self.added, self.removed, self.altered, self.gained, self.lost, self.opened, self.closed))
+        return not any((self.added, self.removed, self.altered, self.gained, self.lost))
 
     def public(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,7 +46,6 @@ class CoverageDiff:
 def difference(before: CheckoutCoverage, after: CheckoutCoverage) -> CoverageDiff:
     old, new = _rows(before), _rows(after)
     had, has = _exercised(before), _exercised(after)
-    was, now = _gaps(before), _gaps(after)
     return CoverageDiff(
         before=before.checkout,
         after=after.checkout,
@@ -57,8 +54,6 @@ def difference(before: CheckoutCoverage, after: CheckoutCoverage) -> CoverageDif
         altered=tuple(_altered(before, after)),
         gained=_without(has, had),
         lost=_without(had, has),
-        opened=_without(now, was),
-        closed=_without(was, now),
     )
 
 
@@ -69,10 +64,6 @@ def _without(some: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
 
 def _rows(coverage: CheckoutCoverage) -> list[str]:
     return [f"{label.label}: {row.row}" for label, test in coverage.tests() for row in test.rows]
-
-
-def _gaps(coverage: CheckoutCoverage) -> list[str]:
-    return [f"{gap.title}: {item}" for gap in coverage.gaps for item in gap.items]
 
 
 def _exercised(coverage: CheckoutCoverage) -> list[str]:

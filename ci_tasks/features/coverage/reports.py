@@ -1,41 +1,36 @@
-"""What the CI covers, and what a change adds or removes: as Markdown for an issue, and as one self-contained HTML page.
-The texts are in templates."""
+"""What the CI covers, and what a change adds or removes, as markdown for an issue."""
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Iterable, Iterator
 
-import jinja2
-from markupsafe import Markup, escape
-
-from ci_tasks.features.coverage.coverage import BackendCoverage, CheckoutCoverage, CoveredTest, summary
+from ci_tasks.features.coverage.coverage import BackendCoverage, CheckoutCoverage, CoveredTest, LabelCoverage, summary
 from ci_tasks.features.coverage.describe import main_coverage
 from ci_tasks.features.coverage.diff import CoverageDiff
-from ci_tasks.features.coverage.matrix import matrix
 from ci_tasks.recorder.records import RECORDED
-from ci_tasks.report.html.templates import assets, harmless
-from ci_tasks.report.html.templates import environment as html_environment
-
-MARKDOWN, HTML = "md", "html"
-_FOLDED = 12  # items of a gap from which on they are folded away
 
 
-def coverage_report(coverage: CheckoutCoverage, format: str) -> str:
-    """`format` is MARKDOWN or HTML."""
-    template = _templates(format).get_template(f"coverage.{format}.j2")
-    return template.render(
-        coverage=coverage,
-        matrix=matrix(coverage),
-        backends=summary(coverage),
-        origin=_origin(coverage),
-        folded=_FOLDED,
-        sections=[("matrix", "Features by label"), ("gaps", "Gaps"), ("tests", "Tests"), ("backends", "Backends")],
-        assets=assets("features/coverage/coverage.js"),
-    ).rstrip()
+def coverage_report(coverage: CheckoutCoverage) -> str:
+    lines = [
+        "# CI coverage",
+        "",
+        f"{_cell(coverage.checkout)}, generated from `{coverage.workflow}` and what its tests launch, "
+        f"{_origin(coverage)} by `ci-tasks coverage`. "
+        "A row shows that a path is exercised, not that every combination is.",
+        "",
+        *_table(("Label", "Started by", "Rows", "Tests", "GPUs", "Image"), map(_label_cells, coverage.labels)),
+    ]
+    for label in coverage.labels:
+        if not label.dynamic:
+            lines += _label_section(label)
+    lines += ["", "## Backends"]
+    for name, backend in summary(coverage).items():
+        lines += ["", f"### {_cell(name.capitalize())}", "", *_backend_facts(backend)]
+    return "\n".join(lines)
 
 
-def diff_report(changed: CoverageDiff, format: str) -> str:
-    """What is lost comes first: that is what a reviewer has to see."""
+def diff_report(changed: CoverageDiff) -> str:
+    """What is lost comes first: a reviewer has to see that."""
     changes = {
         "No longer exercised by any row": changed.lost,
         "Exercised for the first time": changed.gained,
@@ -45,38 +40,59 @@ def diff_report(changed: CoverageDiff, format: str) -> str:
             f"{change.label}: {change.test}: {change.what}: {change.before or '–'} → {change.after or '–'}"
             for change in changed.altered
         ],
-        "Gaps opened": changed.opened,
-        "Gaps closed": changed.closed,
     }
-    template = _templates(format).get_template(f"diff.{format}.j2")
-    sections = [(f"change-{at}", title) for at, title in enumerate(filter(changes.get, changes), 1)]
-    return template.render(changed=changed, changes=changes, sections=sections, assets=assets()).rstrip()
+    lines = ["# CI coverage: what changes", "", f"From {_cell(changed.before)} to {_cell(changed.after)}."]
+    for title, items in changes.items():
+        if items:
+            lines += ["", f"## {title} ({len(items)})", "", *(f"- {_cell(item)}" for item in items)]
+    return "\n".join(lines if not changed.empty else [*lines, "", "The same coverage."])
 
 
-@functools.cache
-def _templates(format: str) -> jinja2.Environment:
-    environment = html_environment("features/coverage")
-    if format == MARKDOWN:
-        environment = environment.overlay(autoescape=False, finalize=str)
-    environment.filters |= {"cell": escaped_markdown, "text": html_text}
-    environment.filters |= {"main_coverage": main_coverage, "gpus": _gpus, "modes": _modes, "facts": _backend_facts}
-    return environment
+def _label_cells(label: LabelCoverage) -> Iterator[str]:
+    yield label.label
+    yield _trigger(label)
+    yield "by what changed" if label.dynamic else str(label.row_count)
+    yield "by what changed" if label.dynamic else str(len(label.tests))
+    yield ", ".join(map(str, label.gpus)) or "–"
+    yield ", ".join(f"`{image}`" for image in label.images) or label.runner
 
 
-def escaped_markdown(text: object) -> str:
+def _label_section(label: LabelCoverage) -> list[str]:
+    lines = ["", f"## {_cell(label.label)}", "", f"{_trigger(label)}, job `{label.job}`.", ""]
+    if label.same_as:
+        image = f", in `{label.images[0]}`" if label.images else ""
+        return [*lines, f"The rows of {_cell(label.same_as)}{image}."]
+    lines += _table(("Test", "GPUs", "Main coverage", "Checks"), map(_test_cells, label.tests))
+    for test in label.tests:
+        if modes := _modes(test):
+            lines += ["", f"`{test.path}` is run {len(modes)} ways:", "", *(f"- {mode}" for mode in modes)]
+    asserting = [(test.path, "; ".join(test.facts.checks.assertions)) for test in label.tests]
+    asserted = [f"- `{path}`: {_cell(assertions)}" for path, assertions in asserting if assertions]
+    return [*lines, "", "Asserted after the run:", "", *asserted] if asserted else lines
+
+
+def _test_cells(test: CoveredTest) -> tuple[str, str, str, str]:
+    gpus = "/".join(map(str, test.gpus)) or "?"
+    return f"`{test.path}`", gpus, main_coverage(test), test.facts.checks.description
+
+
+def _trigger(label: LabelCoverage) -> str:
+    return f"`{label.trigger}`" if label.trigger else "always on"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    head = list(head)
+    return [
+        f"| {' | '.join(head)} |",
+        "|---" * len(head) + "|",
+        *(f"| {' | '.join(map(_cell, row))} |" for row in rows),
+    ]
+
+
+def _cell(text: str) -> str:
     """Text in a cell: a workflow's or a test's words must not end it, or begin markup."""
-    shown = str(text)
-    shown = shown if "`" in shown else shown.replace("*", "\\*")
+    shown = text if "`" in text else text.replace("*", "\\*")
     return " ".join(shown.replace("|", "\\|").replace("<", "&lt;").split())
-
-
-def html_text(value: str) -> Markup:
-    """What others wrote, as text of a page; `code` in backticks stands as code."""
-    escaped = str(escape(harmless(value)))
-    parts = escaped.split("`")
-    if len(parts) % 2 == 0:
-        return Markup(escaped)
-    return Markup("".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts)))
 
 
 def _origin(coverage: CheckoutCoverage) -> str:
@@ -94,8 +110,8 @@ def _modes(test: CoveredTest) -> list[str]:
     return [f"{args}: {features}" if features else args for args, features in zip(arguments, own, strict=True)]
 
 
-def _backend_facts(backend: BackendCoverage) -> dict[str, str]:
-    """Title → what the rows of a training backend cover, without what they do not."""
+def _backend_facts(backend: BackendCoverage) -> list[str]:
+    """What the rows of a training backend cover, a line each."""
     facts = {
         "Rows": (str(backend.rows),),
         "Dense models": backend.dense,
@@ -106,8 +122,4 @@ def _backend_facts(backend: BackendCoverage) -> dict[str, str]:
         "PD": backend.pd,
         "Also": backend.features,
     }
-    return {title: ", ".join(values) for title, values in facts.items() if values}
-
-
-def _gpus(test: CoveredTest) -> str:
-    return "/".join(map(str, test.gpus)) or "?"
+    return [f"- {title}: {_cell(', '.join(values))}" for title, values in facts.items() if values]

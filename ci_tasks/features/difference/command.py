@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import JSON, ONE_RUN, REPO, positional, switch, text
+from ci_tasks.cli.options import JSON, ONE_RUN, REPO, positional, switch
 from ci_tasks.cli.output import print_json
-from ci_tasks.resources import user_path
 
 _RUN = replace(ONE_RUN, help="a run's id or prefix, a record.json, a log of CI, or `last-passed`")
 
@@ -20,7 +19,6 @@ class DiffOptions:
         required=False,
     ).field()
     repo: str | None = REPO.field(help="where the commits of both are (else where the runs took them from)")
-    html: str | None = text("write one self-contained HTML page, with both sides' curves", "FILE").field()
     markdown: bool = switch("print markdown").field()
     json: bool = JSON.field(excludes=(("markdown", "both would be on standard output", ""),))
 
@@ -28,7 +26,7 @@ class DiffOptions:
 def diff(options: DiffOptions) -> int:
     """
     ci-tasks diff last                          what changed since this row last passed
-    ci-tasks diff RUN RUN --html diff.html      both runs' curves in one chart
+    ci-tasks diff RUN RUN                       the earlier one first
     ci-tasks diff ci.log last --markdown
     ci-tasks diff record.json last --json
 
@@ -37,12 +35,9 @@ def diff(options: DiffOptions) -> int:
     from ci_tasks.agent.codec import encode
     from ci_tasks.features.difference import report
     from ci_tasks.features.difference.diff_runs import diff_runs
-    from ci_tasks.run.output_file import write_file
     from ci_tasks.safe_output import terminal_width
 
     compared = diff_runs(options.run, options.other, options.repo)
-    if options.html:
-        write_file(user_path(options.html), [report.page(compared)])
     if options.json:
         print_json(encode(compared.difference, versioned=False))
     elif options.markdown:

@@ -1,23 +1,19 @@
-"""A comparison of two runs as text, markdown and a page with both sides' curves in one chart for each metric."""
+"""A comparison of two runs as text and as markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
 
-from markupsafe import Markup
-
 from ci_tasks.errors import one_line
 from ci_tasks.features.difference.causes import RULE
 from ci_tasks.features.difference.diff_runs import SideBySide
 from ci_tasks.features.difference.outputs import FAILURE
-from ci_tasks.features.difference.result import COMMIT, InputDifference, OutputDifference, RunDifference, RunSide
-from ci_tasks.report.html.curves import Curve, figures
-from ci_tasks.report.html.templates import assets, environment
+from ci_tasks.features.difference.result import COMMIT, InputDifference, OutputDifference, RunDifference
 from ci_tasks.report.layout import columns, paragraph
 from ci_tasks.report.markdown import cell, code
 
-_MOST_OF_AXIS = 12  # differences of one axis that the terminal shows; the page shows all
+_MOST_OF_AXIS = 12  # differences of one axis that the terminal shows
 _HEAD = ("", "OLD", "NEW")
 
 
@@ -70,41 +66,6 @@ def markdown(compared: SideBySide) -> list[str]:
     return lines
 
 
-def page(compared: SideBySide) -> str:
-    """One file that asks for nothing."""
-    result = compared.difference
-    return (
-        environment("features/difference")
-        .get_template("difference.html.j2")
-        .render(
-            assets=assets(),
-            sections=[
-                ("outputs", "What came out"),
-                ("inputs", "What went in"),
-                ("causes", "Likely causes"),
-                ("charts", "Charts"),
-            ],
-            result=result,
-            rule=RULE,
-            outputs=[(_name(each), each.old, each.new, each.note) for each in result.outputs],
-            inputs=[(each.axis, each.name, each.old, each.new) for each in result.inputs],
-            causes=[(cause.axis, cause.why, cause.proof) for cause in result.causes],
-            charts=Markup(figures(compared.new.row, curves(compared.old, compared.new), "d")),
-        )
-    )
-
-
-def curves(old: RunSide, new: RunSide) -> list[Curve]:
-    """Of each metric that both sides have, the two curves, one after the other."""
-    by_name = {series.name: series for series in new.series}
-    return [
-        Curve(each.family, each.name, source, each.parts)
-        for series in old.series
-        if series.name in by_name
-        for source, each in ((f"old: {old.id}", series), (f"new: {new.id}", by_name[series.name]))
-    ]
-
-
 def _sides(compared: SideBySide) -> list[str]:
     return columns(
         [
@@ -148,7 +109,7 @@ def _inputs(result: RunDifference, width: int | None) -> list[str]:
         every = list(group)
         rows += [_input(each) for each in every[:_MOST_OF_AXIS]]
         if len(every) > _MOST_OF_AXIS:
-            rows.append((axis, f"and {len(every) - _MOST_OF_AXIS} more: --html shows all", "", ""))
+            rows.append((axis, f"and {len(every) - _MOST_OF_AXIS} more: --markdown lists all", "", ""))
     return columns(rows, width, head=("AXIS", "NAME", "OLD", "NEW"), names=[1])
 
 

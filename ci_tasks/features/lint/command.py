@@ -6,16 +6,15 @@ from collections.abc import Iterable
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import REPO, REV, WORKFLOW, repeatable, switch, text
-from ci_tasks.resources import user_path
 
 
 @dataclass(frozen=True)
 class LintOptions:
     format: str = text(
-        "text, json, sarif (code scanning) or github (annotations of a pull request)",
+        "text, json or github (annotations of a pull request)",
         "FORMAT",
         default="text",
-        choices=("text", "json", "sarif", "github"),
+        choices=("text", "json", "github"),
     ).field()
     json: bool = switch("same as --format json").field()
     rule: tuple[str, ...] = repeatable(
@@ -24,16 +23,15 @@ class LintOptions:
         commas=True,
         complete="ci_tasks.features.lint.command:rule_names",
     ).field()
+    ignore: tuple[str, ...] = repeatable(
+        "all rules but this one; several with commas, or --ignore again",
+        "NAME",
+        commas=True,
+        complete="ci_tasks.features.lint.command:rule_names",
+    ).field()
     severity: str = text(
         "error: only errors; warning: errors and warnings", "LEVEL", default="warning", choices=("error", "warning")
     ).field()
-    baseline: str | None = text("a file of known findings, which are not reported; it can only shrink", "FILE").field()
-    write_baseline: str | None = text(
-        "write that file from today's findings",
-        "FILE",
-        excludes=(("baseline", "the first writes the file that the second reads", "write it once, then name it"),),
-    ).field()
-    shrink: bool = switch("remove fixed findings from the baseline", needs="baseline").field()
     repo: str | None = REPO.field()
     rev: str | None = REV.field()
     workflow: str | None = WORKFLOW.field()
@@ -50,9 +48,9 @@ def lint(options: LintOptions) -> int:
     ci-tasks lint
     ci-tasks lint --severity error                    what is surely a mistake
     ci-tasks lint --rule unreachable,no-num-gpus      only these rules
+    ci-tasks lint --ignore moving-image               all rules but this one
     ci-tasks lint --rev v0.2.2 --json
-    ci-tasks lint --write-baseline lint.json          today's findings, to live with
-    ci-tasks lint --baseline lint.json --format github
+    ci-tasks lint --format github
 
     Errors come before warnings.
     """
@@ -61,12 +59,8 @@ def lint(options: LintOptions) -> int:
     from ci_tasks.features.lint.lint_finding import select_rules
     from ci_tasks.run.checkout_source import open_source
 
-    baseline = options.baseline or options.write_baseline
     return run_lint(
         open_source(options.repo, options.rev, options.workflow),
         JSON if options.json else options.format,
-        select_rules(options.rule, options.severity),
-        user_path(baseline) if baseline else None,
-        shrink=options.shrink,
-        write=options.write_baseline is not None,
+        select_rules(options.rule, options.ignore, options.severity),
     )

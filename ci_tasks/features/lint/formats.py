@@ -1,14 +1,13 @@
-"""Findings of lint as text, GitHub annotations, and SARIF for code scanning."""
+"""Findings of lint as text, JSON and GitHub annotations."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import counted, printable
-from ci_tasks.features.lint.lint_finding import RULES, LintFinding
+from ci_tasks.features.lint.lint_finding import LintFinding
 from ci_tasks.report.layout import paragraph
 from ci_tasks.safe_output import json_document
 
@@ -39,15 +38,14 @@ def text(findings: Sequence[LintFinding], width: int | None = None) -> list[str]
     return [printable(line) for line in lines]
 
 
-def summary(findings: Sequence[LintFinding], in_baseline: int) -> str:
+def summary(findings: Sequence[LintFinding]) -> str:
     """`12 findings: 8 runs-nothing, …`."""
     counts = {
         rule: sum(finding.rule == rule for finding in findings)
         for rule in dict.fromkeys(finding.rule for finding in findings)
     }
     parts = ", ".join(f"{count} {rule}" for rule, count in counts.items())
-    total = f"{counted(len(findings), 'finding')}: {parts}" if findings else "no finding"
-    return f"{total}; {in_baseline} more in the baseline" if in_baseline else total
+    return f"{counted(len(findings), 'finding')}: {parts}" if findings else "no finding"
 
 
 def github(findings: Sequence[LintFinding]) -> list[str]:
@@ -62,48 +60,6 @@ def github(findings: Sequence[LintFinding]) -> list[str]:
 def as_json(findings: Sequence[LintFinding]) -> str:
     entries = [PublicFinding(**vars(finding), why=finding.why, level=finding.level) for finding in findings]
     return json_document([encode(entry, versioned=False) for entry in entries])
-
-
-def sarif(findings: Sequence[LintFinding], version: str) -> str:
-    """SARIF 2.1.0; `version` is that of ci-tasks."""
-    order = {rule: number for number, rule in enumerate(RULES)}
-    driver = {
-        "name": "ci-tasks lint",
-        "version": version,
-        "rules": [
-            {
-                "id": rule.id,
-                "shortDescription": {"text": rule.title},
-                "fullDescription": {"text": rule.why},
-                "defaultConfiguration": {"level": rule.level},
-            }
-            for rule in RULES.values()
-        ],
-    }
-    results = [
-        {
-            "ruleId": finding.rule,
-            "ruleIndex": order[finding.rule],
-            "level": finding.level,
-            "message": {"text": f"{finding.message}. Fix: {finding.fix}"},
-            "locations": [
-                {
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": finding.file, "uriBaseId": "%SRCROOT%"},
-                        "region": {"startLine": finding.line},
-                    }
-                }
-            ],
-            "partialFingerprints": {"ciTasks/v1": f"{finding.rule}|{finding.file}|{finding.subject}"},
-        }
-        for finding in findings
-    ]
-    log = {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "columnKind": "utf16CodeUnits", "results": results}],
-    }
-    return json.dumps(log, indent=1, ensure_ascii=True)
 
 
 def _data(value: str) -> str:

@@ -85,17 +85,23 @@ RULES = {
 }
 
 
-def select_rules(names: Sequence[str], severity: str) -> list[str]:
-    """The rules that are named, each item perhaps several with commas, or all; of these, those of at least `severity`.
-    Raises UnknownName."""
-    wanted = [name.strip() for item in names for name in item.split(",") if name.strip()]
-    for name in wanted:
+def select_rules(names: Sequence[str], ignored: Sequence[str], severity: str) -> list[str]:
+    """The rules `names`, or all, without those that are `ignored` and those below `severity`. Each item may be several
+    with commas. Raises UnknownName, UsageError."""
+    wanted, unwanted = _split(names), _split(ignored)
+    for name in (*wanted, *unwanted):
         if name not in RULES:
             raise UnknownName("rule", name, RULES)
-    rules = [name for name in wanted or RULES if severity == "warning" or RULES[name].is_error]
+    rules = [
+        name for name in wanted or RULES if name not in unwanted and (severity == "warning" or RULES[name].is_error)
+    ]
     if not rules:
-        raise UsageError(f"--severity error leaves out {', '.join(wanted)}", hint="warnings need --severity warning")
+        raise UsageError("no rule is left to check", hint="--ignore and --severity error leave rules out")
     return rules
+
+
+def _split(items: Sequence[str]) -> list[str]:
+    return [name.strip() for item in items for name in item.split(",") if name.strip()]
 
 
 @dataclass(frozen=True, order=True)
@@ -109,10 +115,6 @@ class LintFinding:
     message: str
     fix: str
     subject: str
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.rule, self.file, self.subject
 
     @property
     def why(self) -> str:

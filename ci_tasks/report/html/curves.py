@@ -22,14 +22,12 @@ _MOST_LINES = 1000  # of a table
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric in one log: `source` says whose it is (CI, or a run), each of `parts` is one training's points. `band`
-    is (step, low, high) of what is drawn around it."""
+    """One metric in one log: `source` says whose it is (CI, or a run), each of `parts` is one training's points."""
 
     family: str
     name: str
     source: str
     parts: Sequence[Points]
-    band: Sequence[tuple[int, float, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,6 @@ class Figure:
     alike: int
     grid: list[tuple[float, float]]
     steps: list[tuple[float, int]]
-    bands: list[tuple[str, str]]
     lines: list[Line]
     note: str
     columns: list[str]
@@ -80,8 +77,7 @@ def figures(row: str, curves: Sequence[Curve], key: str) -> str:
 
 def _figure(row: str, curves: Sequence[Curve], key: str) -> Figure:
     every = [point for curve in curves for part in curve.parts for point in part]
-    around = [value for curve in curves for _, *ends in curve.band for value in ends]
-    finite = [value for value in (*(value for _, value in every), *around) if math.isfinite(value)]
+    finite = [value for _, value in every if math.isfinite(value)]
     first, last = min(step for step, _ in every), max(step for step, _ in every)
     low, high = _range(finite)
 
@@ -103,19 +99,11 @@ def _figure(row: str, curves: Sequence[Curve], key: str) -> Figure:
         alike=len(curves) - _STYLES - 1,
         grid=[(y(tick), tick) for tick in (ticks(low, high) if finite else [])],
         steps=[(x(step), step) for step in sorted({round(tick) for tick in ticks(first, last, 5)})],
-        bands=[(_style(at, curve), _band(curve.band, x, y)) for at, curve in enumerate(curves) if curve.band],
         lines=[_line(part, _style(at, curve), x, y) for at, curve in enumerate(curves) for part in curve.parts],
         note=f" (the first {_MOST_LINES:,} of {steps:,} steps)" if steps > _MOST_LINES else "",
         columns=columns,
         values=values,
     )
-
-
-def _band(band: Sequence[tuple[int, float, float]], x: Scale, y: Scale) -> str:
-    """Its outline: the highs from left to right, then the lows back."""
-    finite = [(step, low, high) for step, low, high in band if math.isfinite(low) and math.isfinite(high)]
-    edge = [(step, high) for step, _, high in finite] + [(step, low) for step, low, _ in reversed(finite)]
-    return " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in edge)
 
 
 def _line(part: Points, style: str, x: Scale, y: Scale) -> Line:

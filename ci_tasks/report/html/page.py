@@ -1,4 +1,4 @@
-"""The report as a stream of text: its parts in order, the logs' data last but for the scripts that read them."""
+"""The report as a stream of text: its parts in order, the logs last."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from ci_tasks.records import PLANNED, RUNNING, RunRecord, overall
 from ci_tasks.report.html import sections
 from ci_tasks.report.html.curves import Curve, figures
 from ci_tasks.report.html.gpu_charts import RowGpus, gpu_charts
-from ci_tasks.report.html.logdata import script, shares
-from ci_tasks.report.html.templates import asset, assets, template
+from ci_tasks.report.html.logdata import shares, shown_lines
+from ci_tasks.report.html.templates import assets, template
 from ci_tasks.report.html.timeline import Bar, timeline
 from ci_tasks.report.outcome import NextStep, verdict
 
-_SCRIPTS = ("report/html/view.js", "report/html/viewer.js")  # in this order: the last uses the one before
 _SECTIONS = {
     "timeline": "Timeline",
     "gpus": "GPUs over time",
@@ -33,7 +32,7 @@ _SECTIONS = {
 @dataclass(frozen=True)
 class Log:
     """A log that the page shows: `pieces` are its bytes, cut anywhere and read once, `size` how many; `failing_line`
-    is the 1-based number of the line to open it at."""
+    is the 1-based number of the line to mark."""
 
     title: str
     size: int
@@ -78,7 +77,7 @@ def page(
     sampled = [run.gpus for run in runs if run.gpus is not None]
     absent = {"timeline": not bars, "gpus": not sampled, "failures": not causes, "metrics": not metrics}
     return template("report.html.j2").generate(
-        assets=assets(*_SCRIPTS),
+        assets=assets(),
         sections=[(name, words) for name, words in _SECTIONS.items() if not absent.get(name)],
         title=title,
         verdict=verdict(records),
@@ -101,9 +100,8 @@ def page(
         environments=sections.environments(records),
         gpus=sections.gpus,
         logs=logs,
-        data=_data(logs),
+        log_lines=_log_lines(logs),
         made=made,
-        worker=Markup(asset("worker.js")),
     )
 
 
@@ -126,7 +124,8 @@ def _metrics(runs: Sequence[Run], ci: Ci | None) -> list[tuple[str, Markup]]:
     ]
 
 
-def _data(logs: Sequence[Log]) -> Iterator[Markup]:
-    for number, (log, keep) in enumerate(zip(logs, shares(log.size for log in logs), strict=True)):
-        for element in script(number, log.pieces, log.size, keep, log.failing_line):
-            yield Markup(element)
+def _log_lines(logs: Sequence[Log]) -> list[Iterator[Markup]]:
+    return [
+        shown_lines(log.pieces, log.size, keep, log.failing_line, f"log-{number}-line")
+        for number, (log, keep) in enumerate(zip(logs, shares(log.size for log in logs), strict=True))
+    ]

@@ -1,5 +1,5 @@
-"""Pages from templates: one file each, that asks for nothing. What a job or a person wrote is escaped wherever it is
-printed, and the policy in a page's head runs no script and no style but our own, by their digests."""
+"""The report page from templates: one file that asks for nothing. What a job or a person wrote is escaped wherever it
+is printed, and the policy in the page's head runs no script and no style but our own, by their digests."""
 
 from __future__ import annotations
 
@@ -17,30 +17,28 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable
 from ci_tasks.report.html.words import SYMBOLS, number
 
-_SHARED = "report/html"  # base.html.j2, macros.html.j2, page.css and page.js serve every page
+_FOLDER = "report/html"
 # They would show what stands beside them in another order, or not at all.
 _HIDING = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 @dataclass(frozen=True)
 class Assets:
-    """What base.html.j2 puts into a page: its policy, style and scripts."""
+    """What report.html.j2 puts into the page's head and end: its policy, style and script."""
 
     policy: str
     style: Markup
-    scripts: tuple[Markup, ...]
+    script: Markup
 
 
 def template(name: str) -> jinja2.Template:
-    return environment(_SHARED).get_template(name)
+    return _environment().get_template(name)
 
 
 @functools.cache
-def environment(folder: str) -> jinja2.Environment:
-    """The templates in a folder of the package, and the shared ones."""
-    names = {name: f"{place}/{name}" for place in (_SHARED, folder) for name in resources.names(place)}
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: resources.text(names[name]) if name in names else None),
+        loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
         finalize=_shown,
         undefined=jinja2.StrictUndefined,
@@ -53,19 +51,17 @@ def environment(folder: str) -> jinja2.Environment:
     return environment
 
 
-def assets(*scripts: str) -> Assets:
-    """`scripts` are files of the package, in the order in which they run."""
-    style = asset("page.css")
-    texts = [asset("page.js"), *map(resources.text, scripts)]
+def assets() -> Assets:
+    style, script = _asset("page.css"), _asset("page.js")
     policy = (
-        f"default-src 'none'; script-src {' '.join(map(_digest, texts))}; worker-src blob:; img-src data:;"
-        f" style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {_digest(script)}; img-src data:; style-src {_digest(style)};"
+        " base-uri 'none'; form-action 'none'"
     )
-    return Assets(policy, Markup(style), tuple(map(Markup, texts)))
+    return Assets(policy, Markup(style), Markup(script))
 
 
-def asset(name: str) -> str:
-    return resources.text(f"{_SHARED}/{name}")
+def _asset(name: str) -> str:
+    return resources.text(f"{_FOLDER}/{name}")
 
 
 def _digest(text: str) -> str:
@@ -77,9 +73,4 @@ def _shown(value: Any) -> Any:
     """Markup is our own; all else is text."""
     if isinstance(value, (Markup, jinja2.Undefined)):
         return value
-    return "" if value is None else harmless(str(value))
-
-
-def harmless(text: str) -> str:
-    """Text without characters that move or hide what stands beside them."""
-    return _HIDING.sub("�", printable(text))
+    return "" if value is None else _HIDING.sub("�", printable(str(value)))

@@ -1,4 +1,4 @@
-"""The coverage of a workflow's rows: labels, tests and rows, what is missing, and how two of them differ."""
+"""The coverage of a workflow's rows: labels, tests and rows, and how two of them differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import replace
 from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels, summary
 from ci_tasks.features.coverage.describe import main_coverage
 from ci_tasks.features.coverage.diff import difference
-from ci_tasks.features.coverage.gaps import gaps
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.recorder.record import LaunchRecorder
 from ci_tasks.recorder.records import Recording
@@ -19,18 +18,10 @@ import slime.utils.external_utils.command_utils as U
 MODEL_NAME = "Some-1B"
 U.execute_train("--ci-test --colocate --advantage-estimator ppo ARGUMENTS", 8, None)
 """
-ARGUMENTS = """
-parser.add_argument("--advantage-estimator", choices=["grpo", "ppo", "cispo"], default="grpo")
-parser.add_argument("--train-backend", choices=["megatron"], default="megatron")
-parser.add_argument("--wandb-mode", choices=["on", "off"])
-"""
 FILES = {
     "tests/test_train.py": TRAIN,
     "tests/test_unit.py": "import pytest\ndef test_x(): ...\nif __name__ == '__main__':\n    pytest.main([__file__])\n",
     "tests/test_idle.py": "def test_x(): ...\n",
-    "tests/test_alone.py": "x = 1\n",
-    "tests/helpers.py": "x = 1\n",
-    "slime/utils/arguments.py": ARGUMENTS,
 }
 
 
@@ -62,11 +53,7 @@ def read(files: Mapping[str, str], test: str, args: Sequence[str]) -> Recording:
 
 def covered(rows: list[Row], files: dict[str, str] = FILES, name: str = "now") -> CheckoutCoverage:
     coverages = labels(rows, files.get, lambda test, args, env: read(files, test, args))
-    return CheckoutCoverage(name, "pr-test.yml", coverages, gaps(coverages, files, files.get))
-
-
-def items(coverage: CheckoutCoverage) -> dict[str, tuple[str, ...]]:
-    return {gap.key: gap.items for gap in coverage.gaps}
+    return CheckoutCoverage(name, "pr-test.yml", coverages)
 
 
 def test_rows_of_one_test_are_one_entry_with_a_mode_each() -> None:
@@ -82,28 +69,10 @@ def test_a_backend_is_summarised() -> None:
     assert (backend.rows, backend.dense, backend.moe, backend.algorithms) == (4, ("Some-1B",), (), ("PPO",))
 
 
-def test_gaps_are_found() -> None:
-    gap_items = items(covered(ROWS))
-    assert gap_items["backends"] == (
-        *("FSDP backend (and `--train-backend` does not offer it)", "multi-node training"),
-        *("VLM / multimodal training", "AMD / NPU machines"),
-    )
-    assert gap_items["options"] == ("`--advantage-estimator`: cispo",), "a default counts, and tracking does not"
-    assert gap_items["unregistered"] == ("tests/test_alone.py",)
-    assert gap_items["vacuous"] == ("tests/test_idle.py",)
-    assert gap_items["missing"] == ("tests/test_gone.py",)
-    assert gap_items["smoke"] == ("tests/test_train.py",)
-    assert gap_items["unasserted"] == ("PPO", "offload/onload", "async checkpoint save")
-    assert "no-ci-test" not in gap_items and "unread" not in gap_items
-
-
-def test_an_assertion_or_a_flag_closes_its_gap() -> None:
-    source = TRAIN.replace("--ci-test", "--actor-num-nodes 2 --train-backend fsdp") + "assert U.done()\n"
-    gap_items = items(covered(ROWS, {**FILES, "tests/test_train.py": source}))
-    assert gap_items["backends"][0] == "megatron backend"
-    assert "multi-node training" not in gap_items["backends"]
-    assert "smoke" not in gap_items and "unasserted" not in gap_items
-    assert gap_items["no-ci-test"] == ("tests/test_train.py",)
+def test_a_training_that_was_not_seen_to_its_end_says_so() -> None:
+    (entry,) = covered(ROWS).labels[0].tests
+    stopped = [replace(row, facts=replace(row.facts, problem="NameError")) for row in entry.rows]
+    assert main_coverage(replace(entry, rows=tuple(stopped))) == f"{main_coverage(entry)}, not seen to its end"
 
 
 def test_a_difference_lists_what_is_added_and_lost() -> None:
@@ -123,6 +92,4 @@ def test_a_difference_lists_what_is_added_and_lost() -> None:
         ("coverage", "PPO, async checkpoint save", "GSPO"),
         ("checks", "smoke, `--ci-test`", "1 assertion after the run, `--ci-test`"),
     ]
-    assert "Smoke only: tests/test_train.py" in changed.closed
-    assert "Tests in no matrix: tests/test_idle.py" in changed.opened
     assert difference(before, before).empty

@@ -4,7 +4,7 @@ trees      both Bridges and one verl, copied before anything runs
 pair       one training of each side, in random order, with one seed of its own, on one host
 settings   what the sides ran with, compared first: a difference ends it without a verdict on learning
 decide     after each pair: see sequential_test.py
-report     the result, what changed beside the reward, and a page with the charts
+report     the result, and what changed beside the reward
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ from ci_tasks.safe_output import terminal_width
 _PAIRS = 5
 _SEED = 42  # verl's own default; each pair adds one, so that pairs differ and their sides do not
 _ROLLOUT = "verl/trainer/config/rollout/rollout.yaml"
-_PAGE = "comparison.html"
 
 
 @dataclass(frozen=True)
@@ -201,13 +200,12 @@ class _Comparison:
         )
 
     def finish(self) -> LevelComparison:
-        """Print the result, and write its page beside the last candidate's log."""
+        """Print the result."""
         decision = self.decision
         if self.learns and decision is None:
             decision = sequential_test.decide(scores(self.done), len(self.done), self.request.margin)
         word, sentence = verdict(self.done, decision)
         runs = tuple(compared_run(run) for pair in self.done for run in pair)
-        page = os.path.join(self.done[-1][1].directory, _PAGE) if self.done else ""
         result = LevelComparison(
             result=word,
             exit_code=RESULT_CODES[word],
@@ -223,10 +221,7 @@ class _Comparison:
             learning=_learning(decision, self.request.margin) if decision and not early_end(self.done, 0) else None,
             quantities=quantities(self.done),
             runs=runs,
-            page=page,
         )
-        if page:
-            Path(page).write_text(report.page(result, self.done), encoding="utf-8")
         print("\n".join(["", *report.text(result, terminal_width())]), flush=True)
         return result
 

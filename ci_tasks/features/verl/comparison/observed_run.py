@@ -22,11 +22,6 @@ BASE, CANDIDATE = "base", "candidate"
 REWARDS = ("critic/rewards/mean", "critic/score/mean")
 STEP_SECONDS = ("perf/time_per_step", "timing_s/step")
 _GIB = 1 << 30
-# What is drawn, in this order, as far as both sides have it.
-_DRAWN = re.compile(
-    r"^(?:critic/(?:rewards|score)/mean|val-core/.*|actor/(?:entropy|kl_loss|ppo_kl|pg_loss|grad_norm)|critic/vf_loss"
-    r"|response_length/mean|perf/time_per_step|timing_s/step|perf/max_memory_allocated_gb)$"
-)
 _LINK = re.compile(
     rb"(https?://[^\s\x1b\"'<>]{1,300}/runs/[\w-]{1,100})"
     rb"|Saving tensorboard log to ([^\s\x1b]{1,300}?)\.?(?:[\s\x1b]|$)"
@@ -88,7 +83,6 @@ def observe(
     trainings = {name: with_hooks(training, noted[name]) for name, training in facts.trainings.items()}
     training = trainings.get(last.name)
     metrics = training.metrics if training else {}
-    names = sorted({name for values in metrics.values() for name in values if _DRAWN.search(name)})
     return ObservedRun(
         side=side,
         pair=pair,
@@ -106,7 +100,7 @@ def observe(
             for name, seen in noted.items()
             for role, values in _by_role(hooked_training(seen).roles, seen_as).items()
         },
-        curves={name: points for name in names if (points := tuple(series(metrics, name)))},
+        curves={name: points for name in (*REWARDS, *STEP_SECONDS) if (points := tuple(series(metrics, name)))},
         memory=_memory(record),
         image=image,
         gpus=tuple(sorted(gpu.name for gpu in record.environment.gpus)),

@@ -1,19 +1,12 @@
-"""A comparison as text, and as a page with the curves of both sides over one another, each with its band."""
+"""A comparison as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 
-from markupsafe import Markup
-
-from ci_tasks.features.verl.comparison.observed_run import BASE, CANDIDATE, ObservedRun
-from ci_tasks.features.verl.comparison.result import ComparedRun, LevelComparison, Pair, Quantity
-from ci_tasks.report.html.curves import Curve, figures
-from ci_tasks.report.html.templates import assets, environment
+from ci_tasks.features.verl.comparison.observed_run import ObservedRun
+from ci_tasks.features.verl.comparison.result import LevelComparison, Quantity
 from ci_tasks.report.layout import columns, paragraph
-
-_FOLDER = "features/verl/comparison"
 
 
 def progress(run: ObservedRun, planned: int) -> str:
@@ -47,53 +40,7 @@ def text(result: LevelComparison, width: int | None = None) -> list[str]:
                 width,
             )
         ]
-    lines += [f"{link}: {run.id}" for run in result.runs for link in run.links]
-    return [*lines, f"the charts: {result.page}"] if result.page else lines
-
-
-def page(result: LevelComparison, pairs: Sequence[Pair]) -> str:
-    """The page, in one file that asks for nothing."""
-    sections = [("verdict", "Verdict"), ("charts", "Charts"), ("runs", "Runs")]
-    return (
-        environment(_FOLDER)
-        .get_template("comparison.html.j2")
-        .render(
-            assets=assets(),
-            sections=sections,
-            result=result,
-            quantities=[(quantity.name, *_cells(quantity)) for quantity in result.quantities],
-            charts=Markup(figures("base and candidate", curves(pairs), "c")),
-            runs=[_run_cells(run) for run in result.runs],
-        )
-    )
-
-
-def curves(pairs: Sequence[Pair]) -> list[Curve]:
-    """Each metric that both sides have, as the mean of each side's runs with one standard deviation around it."""
-    sides = {BASE: [base for base, _ in pairs], CANDIDATE: [candidate for _, candidate in pairs]}
-    names = list(dict.fromkeys(name for run in sides[BASE] for name in run.curves))
-    return [
-        _mean_curve(name, side, runs)
-        for name in names
-        if any(name in run.curves for run in sides[CANDIDATE])
-        for side, runs in sides.items()
-    ]
-
-
-def _mean_curve(name: str, side: str, runs: Sequence[ObservedRun]) -> Curve:
-    by_step: dict[int, list[float]] = {}
-    for run in runs:
-        for step, value in run.curves.get(name, ()):
-            by_step.setdefault(step, []).append(value)
-    steps = sorted(by_step)
-    means = [(step, fmean(by_step[step])) for step in steps]
-    band = [
-        (step, mean - stdev(by_step[step]), mean + stdev(by_step[step]))
-        for step, mean in means
-        if len(by_step[step]) > 1
-    ]
-    many = f", mean of {len(runs)} runs ± standard deviation" if len(runs) > 1 else ""
-    return Curve("", name, f"{side}{many}", [means], band)
+    return [*lines, *(f"{link}: {run.id}" for run in result.runs for link in run.links)]
 
 
 def _cells(quantity: Quantity) -> tuple[str, str, str]:
@@ -113,8 +60,3 @@ def _value(mean: float | None, deviation: float | None, unit: str) -> str:
         return "not seen"
     scatter = f" ± {deviation:.2g}" if deviation is not None else ""
     return f"{mean:.4g}{scatter}{f' {unit}' if unit else ''}"
-
-
-def _run_cells(run: ComparedRun) -> tuple[str, str, str, str, str, tuple[str, ...]]:
-    reward = "not seen" if run.reward is None else f"{run.reward:.4g}"
-    return str(run.pair), run.side, run.id, run.result, reward, run.links

@@ -1,4 +1,4 @@
-"""What a comparison of base and candidate Bridge gives: for people, for --json, and for the page with the charts."""
+"""What a comparison of base and candidate Bridge gives: for people and for --json."""
 
 from __future__ import annotations
 
@@ -76,7 +76,6 @@ class LevelComparison:
     learning: LearningComparison | None
     quantities: tuple[Quantity, ...]
     runs: tuple[ComparedRun, ...]
-    page: str = ""
 
 
 Pair = tuple[ObservedRun, ObservedRun]

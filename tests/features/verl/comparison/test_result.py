@@ -205,26 +205,3 @@ def test_the_text_says_what_changed_and_what_was_not_seen() -> None:
     assert "-0.1 (-" in shown
     assert "not seen" in shown
     assert "https://wandb.ai/a/b/runs/c: base.1" in shown
-
-
-def test_the_page_overlays_both_sides_with_bands_and_links_only_to_pages() -> None:
-    pairs = three(why="<script>")
-    page = report.page(compared(pairs), pairs)
-    assert page.count('<polygon class="band s0"') == 2  # the reward and the time a step
-    assert page.count('<polygon class="band s1"') == 2
-    assert "base, mean of 3 runs ± standard deviation" in page
-    assert '<a href="https://wandb.ai/a/b/runs/c"' in page
-    assert 'href="tensorboard_log' not in page
-
-
-def test_a_metric_that_only_one_side_has_is_not_drawn() -> None:
-    pairs = [(run(BASE, curves={REWARD: [(1, 0.1)], "actor/entropy": [(1, 1.0)]}), run(CANDIDATE))]
-    assert {curve.name for curve in report.curves(pairs)} == {REWARD}
-
-
-def test_a_band_is_one_standard_deviation_of_the_runs_at_each_step() -> None:
-    values = {1: 0.1, 2: 0.3, 3: 0.2}
-    pairs = [(run(BASE, at, curves={REWARD: [(4, value)]}), run(CANDIDATE, at)) for at, value in values.items()]
-    base = report.curves(pairs)[0]
-    ((step, low, high),) = base.band
-    assert (step, round(low, 9), round(high, 9)) == (4, 0.1, 0.3)

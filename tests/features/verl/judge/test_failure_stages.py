@@ -94,10 +94,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("triaged", "constructed", "stage", "owner"), CASES, ids=lambda value: str(value)[:40])
-def test_a_failure_has_a_stage_and_an_owner(triaged: Triage, constructed: bool, stage: str, owner: str) -> None:
-    located = locate_failure(triaged, constructed)
-    assert (located.stage.name, located.owner) == (stage, owner)
+def test_a_failure_has_a_stage_and_an_owner() -> None:
+    located = [(case, locate_failure(*case[:2])) for case in CASES]
+    assert [(found.stage.name, found.owner) for _, found in located] == [case[2:] for case, _ in located]
 
 
 def test_an_error_about_the_reward_models_own_path_is_the_reward_models() -> None:

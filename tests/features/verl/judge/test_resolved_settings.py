@@ -16,29 +16,27 @@ from ci_tasks.features.verl.judge.resolved_settings import (
     parse_override,
 )
 
+COMPARED: list[tuple[str, Any, bool]] = [
+    ("False", False, True),
+    ("false", False, True),
+    ("False", True, False),
+    ("False", 0, False),  # a setting that became a number is not what was asked
+    ("null", None, True),
+    ("1", None, False),
+    ("2", 2, True),
+    ("2", 2.0, True),
+    ("1e-6", 1e-06, True),
+    ("-1", -1, True),
+    ("vllm", "vllm", True),
+    ("'error'", "error", True),
+    ("vllm", "sglang", False),
+    ("False", "False", True),
+    ("disabled", MISSING, False),
+]
 
-@pytest.mark.parametrize(
-    ("requested", "resolved", "equal"),
-    [
-        ("False", False, True),
-        ("false", False, True),
-        ("False", True, False),
-        ("False", 0, False),  # a setting that became a number is not what was asked
-        ("null", None, True),
-        ("1", None, False),
-        ("2", 2, True),
-        ("2", 2.0, True),
-        ("1e-6", 1e-06, True),
-        ("-1", -1, True),
-        ("vllm", "vllm", True),
-        ("'error'", "error", True),
-        ("vllm", "sglang", False),
-        ("False", "False", True),
-        ("disabled", MISSING, False),
-    ],
-)
-def test_a_setting_is_compared_with_the_requested_text(requested: str, resolved: Any, equal: bool) -> None:
-    assert equals_requested(requested, resolved) is equal
+
+def test_a_setting_is_compared_with_the_requested_text() -> None:
+    assert [(*pair, equals_requested(*pair)) for *pair, _ in COMPARED] == COMPARED
 
 
 def test_settings_are_read_although_other_processes_write_between_their_lines() -> None:
