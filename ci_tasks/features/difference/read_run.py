@@ -168,7 +168,7 @@ def _inputs(record: RunRecord, plan: Plan | None, revisions: Mapping[str, str]) 
     inputs[DEVIATIONS] = {
         each.what: _own(each.here, record, plan)
         for each in deviations
-        if each.what not in _COVERED and not each.what.startswith(("overlay ", "variable "))
+        if each.what not in _COVERED and not each.what.startswith("overlay ")
     }
     return inputs
 
