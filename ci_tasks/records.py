@@ -309,8 +309,7 @@ class RunRecord:
 
     `status` is one of STATUSES. `attempts` are all tries at the row, the last of them this run. `stopped`: it was ended
     because another row had failed. `may_fail`: its failure does not fail CI's run. `retry_of`: the run whose last
-    steps it ran again. `probe` is None for a run without the probe. `marks` are sentences about what does
-    not fit in a run that passed: a metric outside of what earlier ones gave. `files_gone` is set by the history
+    steps it ran again. `probe` is None for a run without the probe. `files_gone` is set by the history
     alone: nothing but this is left of the run.
     """
 
