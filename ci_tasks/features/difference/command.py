@@ -48,7 +48,7 @@ class DiffOptions:
     write_golden: str | None = text(
         "write the metrics of RUN, which passed, as golden values",
         "FILE",
-        excludes=(("exact", "they are two commands", ""), ("golden", "they are two commands", ""), *_ONE_RUN),
+        excludes=(*((name, "it only writes the file", "") for name in ("exact", "golden", "json")), *_ONE_RUN),
     ).field()
     html: str | None = text("write one self-contained HTML page, with both sides' curves", "FILE").field()
     markdown: bool = switch("print markdown").field()
