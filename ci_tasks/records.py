@@ -309,8 +309,7 @@ class RunRecord:
 
     `status` is one of STATUSES. `attempts` are all tries at the row, the last of them this run. `stopped`: it was ended
     because another row had failed. `may_fail`: its failure does not fail CI's run. `retry_of`: the run whose last
-    steps it ran again. `probe` is None for a run without the probe. `marks` are sentences about what does
-    not fit in a run that passed: a metric outside of what earlier ones gave. `files_gone` is set by the history
+    steps it ran again. `probe` is None for a run without the probe. `files_gone` is set by the history
     alone: nothing but this is left of the run.
     """
 
@@ -336,7 +335,6 @@ class RunRecord:
     environment: RunEnvironment = RunEnvironment()
     probe: ProbeSummary | None = None
     gpu_use: GpuUse | None = None
-    marks: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     left: tuple[str, ...] = ()
     stopped: bool = False
@@ -413,31 +411,6 @@ class RowTally:
     queued: float | None
     flaky: bool
     runs: int
-
-
-@dataclass(frozen=True)
-class MachineTally:
-    """A machine, or one of its GPUs (`gpu`, `uuid`): how many runs passed or failed there, and how many of these
-    failed.
-
-    `counted` are the runs on which machines are compared, `low` to `high` the 95 % interval of the share of them that
-    fails. `elsewhere` is that share of the same rows on its peers: the machine's other GPUs, or the other machines. `p`
-    is the probability of so many failures by chance, corrected for the number of comparisons; null where no row ran on
-    both. `suspect`: so low that the machine, or the GPU, is named."""
-
-    host: str
-    gpu: int | None
-    uuid: str | None
-    runs: int
-    failed: int
-    counted: int
-    counted_failed: int
-    low: float
-    high: float
-    elsewhere: float | None
-    p: float | None
-    suspect: bool
-    drivers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Feature:
     `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
     feature's shows, and returns its exit code, None for a run that is none of its.
     `suite` is a `workflow.suite.Suite`, `metric_format` a `MetricFormat`; `failure_analysis`,
-    `hang_analysis`, `passed_check` and `ci_log_reader` are the functions of the types in `results.analysis`.
+    `hang_analysis` and `ci_log_reader` are the functions of the types in `results.analysis`.
     """
 
     name: str
@@ -73,7 +73,6 @@ class Feature:
     metric_format: str = ""
     failure_analysis: str = ""
     hang_analysis: str = ""
-    passed_check: str = ""
     ci_log_reader: str = ""
 
 

@@ -45,7 +45,6 @@ PURE = [
     *(
         "results.gpu_samples",
         "results.log_facts",
-        "results.machines",
         "results.rates",
         "results.junit",
         "results.progress",
@@ -72,10 +71,7 @@ RIM = [
     "features.failures.triage.weights_file",
     *(
         f"features.failures.bisection.{name}"
-        for name in (
-            *("bisect", "bisection", "change_search", "environments", "packages", "several_axes"),
-            *("run_commits", "bisection_state", "earlier_runs", "registry"),
-        )
+        for name in (*("bisect", "bisection", "run_commits", "bisection_state", "earlier_runs"),)
     ),
 ]
 # `time` is a clock, and so are some of datetime's methods.

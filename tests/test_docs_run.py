@@ -21,7 +21,6 @@ LEFT_OUT = {
     r"^(run|remote|setup|reproduce|bisect|verl|retry)\b": "runs rows, for seconds to hours: tests/integration",
     r"^hang\b": "a row that is running: tests/integration",
     r"^diff\b": "two runs of a row: tests/features/difference",
-    r"^numbers\b.* --(exact|bands|accept)": "two runs of a row, or a file of bands: tests/features/numbers",
     r"^nox\b": "a process that runs rows or builds: tests/integration",
     r"^shell\b": "an interactive shell",
     r"^mcp\b": "serves until its input ends: tests/features/mcp",

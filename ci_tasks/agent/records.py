@@ -102,13 +102,12 @@ OVERLAYS = ".ci-tasks-overlays"  # a directory of a workspace, with a directory 
 class Overlay(WorkingTree):
     """A further working tree, whose packages are imported instead of what is installed. `directory` is the one with its
     packages, from the workspace; `modules` are those packages, of a namespace package its parts. `build` is the command
-    that is run in the tree before, "" for none. `installed`: pip has put it there, so that it lacks nothing."""
+    that is run in the tree before, "" for none."""
 
     name: str = ""
     directory: str = ""
     modules: Tuple[str, ...] = ()
     build: str = ""
-    installed: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.records import Overlay
@@ -14,7 +13,6 @@ from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import OverlaySource
 from ci_tasks.records import Checkout
 
-_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _LAYOUTS = ("", "src/", "python/")
 # Distributions of which no part of the name is that of the import.
 _IMPORTED_AS = {"megatron-core": "megatron.core", "megatron-lm": "megatron.core", "megatron-bridge": "megatron.bridge"}
@@ -23,11 +21,8 @@ _IMPORTED_AS = {"megatron-core": "megatron.core", "megatron-lm": "megatron.core"
 def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: Path) -> Overlay:
     """What is laid over; `tree` is in `git_dir`, and at `path` of the workspace. Raises CheckoutError."""
     listed = Git(git_dir, neutral=True).run("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree.tree)
-    files = [os.fsdecode(name) for name in listed.split(b"\0")]
-    modules, layout = installed_modules(files), ""
-    installed = bool(modules)
-    if not installed:
-        layout, modules = find_modules(source, [name for name in files if name.endswith(".py")])
+    names = [os.fsdecode(name) for name in listed.split(b"\0") if name.endswith(b".py")]
+    layout, modules = find_modules(source, names)
     return Overlay(
         path=source.path,
         commit=tree.commit,
@@ -39,41 +34,20 @@ def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: 
         directory=f"{path}/{layout}".rstrip("/"),
         modules=modules,
         build=source.build,
-        installed=installed,
     )
 
 
-def installed_modules(files: Sequence[str]) -> tuple[str, ...]:
-    """All packages and modules of a directory into which `pip install --target` has put a distribution; none of another
-    directory. Of a namespace package its parts."""
-    if not any(_METADATA.fullmatch(file) for file in files):
-        return ()
-    names = {file for file in files if file.endswith((".py", ".so"))}
-    modules = set()
-    for file in names:
-        parts = [*file.split("/")[:-1], file.rpartition("/")[2].partition(".")[0]]
-        depth = next((at for at in range(1, len(parts)) if "/".join([*parts[:at], "__init__.py"]) in names), len(parts))
-        if all(part.isidentifier() for part in parts[:depth]) and parts[0] != "bin":
-            modules.add(".".join(parts[:depth]))
-    return tuple(sorted(modules))
-
-
-def distinct(overlays: Sequence[Overlay]) -> tuple[Overlay, ...]:
-    """The overlays, of which only one has a package. What several distributions install, such as `tests`, is that of
-    the first of them. Raises CheckoutError for a package that a working tree and another overlay have."""
+def check_distinct(overlays: Sequence[Overlay]) -> None:
+    """Raises CheckoutError for a package that two of them have: only one could be imported."""
     owners: dict[str, Overlay] = {}
     for overlay in overlays:
         for module in overlay.modules:
             other = owners.setdefault(module, overlay)
-            if other is not overlay and not (other.installed and overlay.installed):
+            if other is not overlay:
                 raise CheckoutError(
                     f"--with {other.name} and --with {overlay.name} both have the package {module}",
                     hint=f"leave one out: {other.path} or {overlay.path}",
                 )
-    return tuple(
-        replace(overlay, modules=tuple(module for module in overlay.modules if owners[module] is overlay))
-        for overlay in overlays
-    )
 
 
 def find_modules(source: OverlaySource, names: list[str]) -> tuple[str, tuple[str, ...]]:

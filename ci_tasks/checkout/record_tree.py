@@ -25,7 +25,7 @@ from ci_tasks.checkout import partial_clone
 from ci_tasks.checkout.disk_differences import DiskComparison, disk_differences, in_directory, plan_comparison
 from ci_tasks.checkout.git import Git, GitError
 from ci_tasks.checkout.object_store import ObjectTarget, write_commit
-from ci_tasks.checkout.overlay_packages import describe_overlay, distinct
+from ci_tasks.checkout.overlay_packages import check_distinct, describe_overlay
 from ci_tasks.checkout.repository import Repository, find_repository
 from ci_tasks.checkout.revision import BASE, resolve_base, resolve_rev
 from ci_tasks.errors import CheckoutError
@@ -86,13 +86,14 @@ def _with_overlays(
             if not overlay.submodule:
                 made.append(describe_overlay(overlay, path, trees[-1].checkout, trees[-1].target.git_dir))
             git.run("update-index", "--add", "--cacheinfo", f"160000,{trees[-1].checkout.commit},{path}")
+        check_distinct(made)
         if builds := "".join(f"{overlay.name}={overlay.build}\n" for overlay in made if overlay.build):
             # Runs of one tree count as runs of one state, and what was built is another one.
             blob = git.run("hash-object", "-w", "--stdin", input=os.fsencode(builds)).decode().strip()
             git.run("update-index", "--add", "--cacheinfo", f"100644,{blob},{OVERLAYS}/.builds")
         tree = git.text("write-tree")
         commit = git.text("commit-tree", "-p", top.checkout.commit, "-m", _WITH_OVERLAYS, tree)
-    checkout = replace(top.checkout, commit=commit, tree=tree, overlays=distinct(made), own_tree=top.checkout.tree)
+    checkout = replace(top.checkout, commit=commit, tree=tree, overlays=tuple(made), own_tree=top.checkout.tree)
     return [*inside, replace(top, checkout=checkout)]
 
 

@@ -29,18 +29,15 @@ def container_rules(
     run_dir: str,
     lock_dir: str,
     images: Mapping[str, str],
-    env: Mapping[str, str | None] | None = None,
 ) -> ContainerRules:
-    """What the container adapter does with CI's `docker run`: see ci_tasks.agent.containers. `images`: CI's → ours;
-    `env` are further variables."""
-    given = {name: value for name, value in (env or {}).items() if value is not None}
+    """What the container adapter does with CI's `docker run`: see ci_tasks.agent.containers. `images`: CI's → ours."""
     rules = ContainerRules(
         runtime=host.runtime,
         pull=host.pull,
         image=images,
         mounts=host.mounts,
         network=host.network,
-        env={**given, **({LOCK_DIR_ENV: lock_dir} if host.simulate else {})},
+        env={LOCK_DIR_ENV: lock_dir} if host.simulate else {},
     )
     return rules_of_run(rules, id, run_dir)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.config import HostSpec
@@ -11,7 +11,6 @@ from ci_tasks.planning.expression_references import condition_texts, expression_
 from ci_tasks.planning.runners import runner_deviations
 from ci_tasks.planning.steps import PlannedSteps, version_matches
 from ci_tasks.records import Checkout, Deviation
-from ci_tasks.workflow import secrets
 from ci_tasks.workflow.context import ASSUMED, EventContext
 from ci_tasks.workflow.expressions import Unknown, shown, unknowns
 from ci_tasks.workflow.model import Job, Row, Workflow
@@ -20,7 +19,7 @@ from ci_tasks.workflow.resolve import Resolver
 
 # "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
 _GITHUB_MINUTES = 360
-CODE, UNLIKE_DISK, OVERLAY, VARIABLE = "code", "files unlike your disk", "overlay", "variable"
+CODE, UNLIKE_DISK, OVERLAY = "code", "files unlike your disk", "overlay"
 _NOT_SET = "not set"
 _OF_PULL_REQUEST = ("github.event.pull_request.number", "github.event.number", "github.ref", "github.head_ref")
 
@@ -72,13 +71,6 @@ def overlay_deviations(checkout: Checkout) -> Iterator[Deviation]:
         yield Deviation(f"{OVERLAY} {overlay.name}", "the installed one", here, f"--with {overlay.name}={overlay.path}")
         if overlay.build:
             yield Deviation(f"{OVERLAY} {overlay.name}: build", "none", overlay.build, "--build, in its tree")
-
-
-def variable_deviations(env: Mapping[str, str], given: Mapping[str, str | None]) -> Iterator[Deviation]:
-    """Variables that the run was given; `env` is what the row has without them."""
-    for name, value in given.items():
-        ci = secrets.shown(env[name]) if name in env else _NOT_SET
-        yield Deviation(f"{VARIABLE} {name}", ci, _NOT_SET if value is None else value, "bisect --axis env")
 
 
 def code_deviations(checkout: Checkout) -> Iterator[Deviation]:

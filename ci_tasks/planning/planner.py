@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
 
 from ci_tasks.agent.containers.rules import DOCKER, PODMAN
 from ci_tasks.agent.gpus.request import JOB
@@ -15,7 +14,7 @@ from ci_tasks.agent.records import OVERLAYS, InstallStep, InstallSteps, ProbeOve
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV, container_rules, exclusive, gpu_locks, lock_deviation
-from ci_tasks.planning.deviations import deviations, overlay_deviations, probe_deviation, variable_deviations
+from ci_tasks.planning.deviations import deviations, overlay_deviations, probe_deviation
 from ci_tasks.planning.expression_references import depends_on_matrix, referenced_names
 from ci_tasks.planning.nodes import node_lines
 from ci_tasks.planning.overlay_builds import build_steps, position
@@ -37,7 +36,7 @@ class RunLocation:
     `python` is (path, version) of the interpreter for a venv. `environments` is the directory of the batch's venvs,
     `store` that of the packages which all runs share, empty for none; with `fresh` none of them are used. `lock_dir`
     holds the locks of simulated GPUs. `starts_ray`: the row's test starts Ray. `keep`: a failed run keeps its container
-    and workspace. `image` replaces CI's image, `env` variables of the row's steps and containers: None takes one away.
+    and workspace. `image` replaces CI's image.
     `nodes` is the number of cluster nodes of the row. `probe` is what the probe looks for, None for a run without it.
     """
 
@@ -51,7 +50,6 @@ class RunLocation:
     starts_ray: bool = False
     keep: bool = False
     image: str | None = None
-    env: Mapping[str, str | None] = field(default_factory=dict)
     nodes: int = 1
     store: str = ""
     fresh: bool = False
@@ -93,9 +91,6 @@ def make_plan(
     location: RunLocation,
 ) -> RowPlan:
     """Decide everything about `row` on `host`. Raises WorkflowError for what cannot be planned."""
-    before = row.env
-    if location.env:
-        workflow, job = _given_variables(workflow, job, location.env)
     row, planned = _evaluated(workflow, job, row, event, overrides)
     directory = _shared_directory(job, row, planned, location)
     if directory:
@@ -148,14 +143,9 @@ def make_plan(
             *lock_deviation(locks),
             *probe_deviation(probe),
             *overlay_deviations(location.checkout),
-            *variable_deviations({**host.env, **before}, location.env),
         ),
-        host_env=with_variables(
-            {**host.env, **({LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})}, location.env
-        ),
-        container=container_rules(
-            host, location.id, location.run_dir, location.lock_dir, _images(row, location), location.env
-        ),
+        host_env={**host.env, **({LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})},
+        container=container_rules(host, location.id, location.run_dir, location.lock_dir, _images(row, location)),
         script=render(replace(script, secrets=needed)),
         setup=setup.directory if setup else None,
         install=install,
@@ -199,23 +189,6 @@ def with_overlays(probe: ProbeRules | None, checkout: Checkout, workspace: str, 
     )
     names = (name for overlay in overlays for name in overlay.modules)
     return replace(probe, packages=tuple(dict.fromkeys([*probe.packages, *names])), overlays=overlays)
-
-
-def with_variables(env: Mapping[str, Any], given: Mapping[str, str | None]) -> dict[str, Any]:
-    """`env` with those that are `given`, and without those that are given as None."""
-    return {name: value for name, value in {**env, **given}.items() if value is not None}
-
-
-def _given_variables(workflow: Workflow, job: Job, given: Mapping[str, str | None]) -> tuple[Workflow, Job]:
-    """Both as if the job's `env` said so, and nothing nearer to a step said otherwise."""
-
-    def named(env: Mapping[str, Any]) -> dict[str, Any]:
-        return with_variables(env, {name: given[name] for name in env if name in given})
-
-    container = replace(job.container, env=named(job.container.env)) if job.container else None
-    steps = tuple(replace(step, env=named(step.env)) for step in job.steps)
-    job = replace(job, env=with_variables(job.env, given), container=container, steps=steps)
-    return replace(workflow, env=named(workflow.env)), job
 
 
 def _images(row: Row, location: RunLocation) -> dict[str, str]:
@@ -270,7 +243,7 @@ def _setup(
         title=f"Install steps of {row.job}",
         commit=location.checkout.commit,
         workspace=location.workspace,
-        env=_setup_env(workflow, job, row, shared, location.env),
+        env=_setup_env(workflow, job, row, shared),
         steps=(*shared, *builds),
         is_setup=True,
         venv=Venv(
@@ -305,12 +278,7 @@ def _install(workflow: Workflow, job: Job, row: Row, planned: PlannedSteps, loca
             )
             for step in steps
         ),
-        env=tuple(
-            sorted(
-                f"{name}={portable(value)}"
-                for name, value in _setup_env(workflow, job, row, steps, location.env).items()
-            )
-        ),
+        env=tuple(sorted(f"{name}={portable(value)}" for name, value in _setup_env(workflow, job, row, steps).items())),
         fresh=location.fresh,
     )
 
@@ -319,17 +287,14 @@ def _runs_agent(version: str) -> bool:
     return [int(part) for part in version.split(".")[:2]] >= [3, 8]
 
 
-def _setup_env(
-    workflow: Workflow, job: Job, row: Row, shared: Sequence[PlannedStep], given: Collection[str]
-) -> Mapping[str, str]:
+def _setup_env(workflow: Workflow, job: Job, row: Row, shared: Sequence[PlannedStep]) -> Mapping[str, str]:
     """The variables that every row and every commit has alike, such as PIP_INDEX_URL, and those which the shared steps
-    name. Others, and those that the run was `given`, would make other install steps of each row, or of each edit."""
+    name. Others would make other install steps of each row, or of each edit."""
     raw = {**workflow.env, **job.env}
     return {
         name: value
         for name, value in row.env.items()
-        if _mentioned(name, shared)
-        or (name not in given and not any(_changes(read) for read in referenced_names([str(raw.get(name, ""))])))
+        if _mentioned(name, shared) or not any(_changes(read) for read in referenced_names([str(raw.get(name, ""))]))
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ci_tasks.records import BLOCKED, FAILED, PASSED, MachineTally, RowTally, RunRecord
+from ci_tasks.records import BLOCKED, FAILED, PASSED, RowTally, RunRecord
 from ci_tasks.report.layout import columns
 from ci_tasks.report.table import cause_and_reason, reasons_once
 from ci_tasks.results.rates import at_least, rate_and_interval
@@ -37,27 +37,6 @@ def tallied(tallies: Sequence[RowTally], width: int | None = None) -> list[str]:
     body = [*map(_tally, tallies)]
     kept = [at for at, name in enumerate(head) if name not in _OPTIONAL or {line[at] for line in body} - {"0", "-"}]
     return columns([[line[at] for at in kept] for line in body], width, head=[head[at] for at in kept], names=[0, 1])
-
-
-def machines(tallies: Sequence[MachineTally], width: int | None = None) -> list[str]:
-    """One line a host, and one for each of its GPUs. FAILED is of all runs, COUNTED of those that are compared,
-    INTERVAL that of their share, ELSEWHERE this share of the same rows on the peers, P the probability that chance
-    alone gives so many failures."""
-    head = ("HOST", "GPU", "FAILED", "COUNTED", "INTERVAL", "ELSEWHERE", "P", "")
-    return columns([*map(_machine, tallies)], width, head=head, names=[0])
-
-
-def _machine(tally: MachineTally) -> tuple[str, ...]:
-    return (
-        tally.host,
-        "-" if tally.gpu is None else str(tally.gpu),
-        f"{tally.failed}/{tally.runs}",
-        f"{tally.counted_failed}/{tally.counted}",
-        f"{tally.low:.0%}-{tally.high:.0%}" if tally.counted else "-",
-        "-" if tally.elsewhere is None else f"{tally.elsewhere:.0%}",
-        "-" if tally.p is None else f"{tally.p:.2g}",
-        "worse" if tally.suspect else "",
-    )
 
 
 def _reason(record: RunRecord) -> str:

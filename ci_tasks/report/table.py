@@ -5,8 +5,7 @@ Plain text serves a terminal, a log and a pasted comment alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Protocol
 
 from ci_tasks.errors import counted, one_line, shortened, some
@@ -31,14 +30,9 @@ class Deviating(Protocol):
     def deviations(self) -> Sequence[Deviation]: ...
 
 
-def results(
-    records: Sequence[RunRecord],
-    logs: Sequence[str],
-    width: int | None = None,
-    notes: Mapping[str, str] = MappingProxyType({}),
-) -> list[str]:
+def results(records: Sequence[RunRecord], logs: Sequence[str], width: int | None = None) -> list[str]:
     """One line a row: status, row, where there are several its host, time, evidence, reason and what became of earlier
-    attempts; then the log of each row that did not pass, and what `notes` say by a run's id of its machine."""
+    attempts; then the log of each row that did not pass."""
     hosts = len({record.host for record in records}) > 1
     head = ("STATUS", "ROW", *(("HOST",) if hosts else ()), "TIME", "EVIDENCE", "REASON")
     body = [
@@ -49,12 +43,7 @@ def results(
     shown = [(r, log) for r, log in zip(records, logs, strict=True) if r.status != PASSED and r.started_at]
     if shown:
         lines += ["", *columns([(f"log of {r.row}:", f"{log}{_at(r)}") for r, log in shown], width)]
-    machines = [(f"machine of {r.row}:", notes[r.id]) for r in records if r.id in notes]
-    for part in (
-        columns(machines, width) if machines else [],
-        gpu_oddities(records, width),
-        left_on_hosts(records, width),
-    ):
+    for part in (gpu_oddities(records, width), left_on_hosts(records, width)):
         lines += ["", *part] if part else []
     return lines
 

@@ -12,7 +12,7 @@ from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.probe.records import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_record
-from ci_tasks.records import Hang, RunRecord, Triage
+from ci_tasks.records import Hang, Triage
 from ci_tasks.results import own_modules
 from ci_tasks.results.own_modules import IsOwnModule
 
@@ -47,9 +47,6 @@ class CiJobLog:
 HangAnalysis = Callable[["HangFacts"], Hang]
 """Why a run hangs: what was seen of its processes."""
 
-PassedCheck = Callable[[RunDir, RunRecord], tuple[str, ...]]
-"""What does not fit in a run that passed, a sentence each."""
-
 CiLogReader = Callable[[str, "str | None"], AbstractContextManager[CiJobLog]]
 """Opens a file with CI's log, of the job that is named where it holds several. Raises UsageError."""
 
@@ -68,12 +65,6 @@ def hang_of(run: RunDir) -> Hang | None:
     except (OSError, RecordError):
         return None
     return analysis(facts) if analysis and facts is not None else None
-
-
-def passed_marks(run: RunDir, record: RunRecord) -> tuple[str, ...]:
-    """What does not fit in a run that passed; () where no feature says it."""
-    check: PassedCheck | None = registry.hook("passed_check")
-    return check(run, record) if check else ()
 
 
 def ci_log_reader() -> CiLogReader | None:

@@ -51,7 +51,7 @@ from ci_tasks.records import (
     Verdict,
 )
 from ci_tasks.results import own_modules
-from ci_tasks.results.analysis import JobKnowledge, analyse, hang_of, passed_marks
+from ci_tasks.results.analysis import JobKnowledge, analyse, hang_of
 from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.clock import clock_ahead, local_status
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, by_clock, gpu_use
@@ -102,15 +102,7 @@ def judge_run(run: RunDir) -> RunRecord:
     record = _with_evidence(record, run, plan, calls)
     record = _with_hang(record, hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
     record = _with_gpu_use(record, read_gpu_use(run, record, status.ended_at))
-    return save_record(run, _with_marks(record, run) if record.status == PASSED else record)
-
-
-def _with_marks(record: RunRecord, run: RunDir) -> RunRecord:
-    marks = passed_marks(run, record)
-    if not marks:
-        return record
-    more = f", and {len(marks) - 1} more" if len(marks) > 1 else ""
-    return replace(record, marks=marks, reason=f"but {marks[0]}{more}")
+    return save_record(run, record)
 
 
 def _with_hang(record: RunRecord, hang: Hang | None) -> RunRecord:

@@ -49,14 +49,16 @@ class Series:
     parts: tuple[Points, ...]
 
 
-def read_series(pieces: Iterable[bytes], formats: tuple[MetricFormat, ...] = ()) -> tuple[Series, ...]:
+def read_series(
+    pieces: Iterable[bytes], formats: tuple[MetricFormat, ...] = (), most_points: int = MOST_POINTS
+) -> tuple[Series, ...]:
     """The series of a log, whose bytes may be cut anywhere; by family, then by name. One pass, in bounded memory.
-    `formats` are further ways to log metrics."""
+    `formats` are further ways to log metrics; a part with more than `most_points` points is thinned."""
     builders: dict[str, _SeriesBuilder] = {}
 
     def add_line(_number: int, raw: bytes, _before: bytes) -> bool:
         for step, name, value in _values(raw, formats):
-            _add(builders, step, name, value)
+            _add(builders, step, name, value, most_points)
         return True  # no line is boring: the same metrics with other numbers are what we want
 
     LogScanner(_words(formats), lambda: False).read(pieces, add_line)
@@ -92,7 +94,7 @@ class _SeriesBuilder:
     parts: list[list[tuple[int, float]]]
 
 
-def _add(builders: dict[str, _SeriesBuilder], step: int, name: str, value: float) -> None:
+def _add(builders: dict[str, _SeriesBuilder], step: int, name: str, value: float, most_points: int) -> None:
     if name not in builders:
         family = family_of(name)
         if not family or len(builders) >= _MOST_SERIES:
@@ -106,7 +108,7 @@ def _add(builders: dict[str, _SeriesBuilder], step: int, name: str, value: float
         part = []
         parts.append(part)
     part.append((step, value))
-    if len(part) > MOST_POINTS:
+    if len(part) > most_points:
         halved = thinned(part)
         part[:] = halved if len(halved) < len(part) else part[::2]  # thousands of NaNs need not all stay
 

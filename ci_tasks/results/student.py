@@ -15,22 +15,11 @@ def welch(one: Sequence[float], other: Sequence[float]) -> float:
     """The probability that means differ by so much where there is no difference. Values that never vary differ, or they
     do not."""
     errors = variance(one) / len(one), variance(other) / len(other)
-    parts = sum(error**2 / (len(values) - 1) for error, values in zip(errors, (one, other), strict=True))
-    return _chance(one, other, sum(errors), sum(errors) ** 2 / parts if parts else 1)
-
-
-def pooled(one: Sequence[float], other: Sequence[float]) -> float:
-    """The same, of values that have one scatter on both sides."""
-    freedom = len(one) + len(other) - 2
-    scatter = (variance(one) * (len(one) - 1) + variance(other) * (len(other) - 1)) / freedom
-    return _chance(one, other, scatter * (1 / len(one) + 1 / len(other)), freedom)
-
-
-def _chance(one: Sequence[float], other: Sequence[float], square_error: float, freedom: float) -> float:
     difference = abs(fmean(one) - fmean(other))
     if difference <= _EQUAL * max(map(abs, (*one, *other))):
         return 1.0
-    return student_tails(difference / math.sqrt(square_error), freedom) if square_error else 0.0
+    parts = sum(error**2 / (len(values) - 1) for error, values in zip(errors, (one, other), strict=True))
+    return student_tails(difference / math.sqrt(sum(errors)), sum(errors) ** 2 / parts) if parts else 0.0
 
 
 def chance_of_more(mean: float, error: float, freedom: float) -> float:

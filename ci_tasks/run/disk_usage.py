@@ -17,7 +17,6 @@ _PURPOSE = {
     "commits": "commits of CI that `reproduce` fetched",
     "history.db": "index of runs, of removed ones too",
     "bisections": "states of bisections, so that they can go on",
-    "layers": "versions of packages that `bisect --axis packages` lays over others; it makes them again",
     "hosts": "what hosts answered",
     "hub": "files of the Hugging Face hub that say what there is to download",
     "store.git": "objects of checkouts, so that only what changed travels; unused ones go after some days",

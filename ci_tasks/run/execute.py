@@ -190,8 +190,6 @@ class LabelExecution:
                     record = record_not_started(prepared.run, *self._why_aborted(*state.aborted))
                 else:
                     record = self._with_mending(judge_run(prepared.run), prepared.run)
-                    if self.policy.strict and record.marks:
-                        record = with_status(prepared.run, record, FAILED, record.reason)
                     prepared.executor.release(prepared)
                 self._record_attempt(execution, record, prepared.run)
             if time.monotonic() > deadline:

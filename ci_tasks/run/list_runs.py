@@ -13,7 +13,7 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import read_plan
 from ci_tasks.errors import UnknownName, UsageError, did_you_mean
-from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, MachineTally, RowTally, RunRecord
+from ci_tasks.records import LOST, PLANNED, STATUSES, WAITING, RowTally, RunRecord
 from ci_tasks.report import history as tables
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
@@ -120,23 +120,6 @@ def show_flakes(options: RunFilterOptions, *, json: bool) -> int:
     return 0
 
 
-def show_machines(options: RunFilterOptions, *, json: bool) -> int:
-    """Print how often rows failed on each host and GPU, and the same rows elsewhere. Raises UsageError."""
-    from ci_tasks.results import machines
-
-    runs = history.machine_runs(parse_query(options))
-    tallies = machines.tallies(runs)
-    if json:
-        _print_json(tallies)
-    elif tallies:
-        print("\n".join(tables.machines(tallies, terminal_width())))
-        for suspect in machines.suspects(runs):
-            print(f"\n{suspect.name} is worse than its peers (p = {suspect.p:.2g}).")
-    else:
-        print("no run like that has passed or failed" if history.labels() else _no_runs_message(options))
-    return 0
-
-
 def parse_query(options: RunFilterOptions) -> RunQuery:
     """The filter that the words mean. Raises UsageError, with what is valid."""
     now = time.time()
@@ -222,5 +205,5 @@ def _age(record: RunRecord, now: float) -> str:
     return tables.age(max(0.0, now - started))
 
 
-def _print_json(records: Sequence[RunRecord] | Sequence[RowTally] | Sequence[MachineTally]) -> None:
+def _print_json(records: Sequence[RunRecord] | Sequence[RowTally]) -> None:
     print(json_document([encode(record) for record in records]))

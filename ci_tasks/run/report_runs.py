@@ -29,7 +29,6 @@ from ci_tasks.results.judge_run import gpu_samples
 from ci_tasks.results.metrics import read_series
 from ci_tasks.results.read_record import load_record
 from ci_tasks.results.record import events_of
-from ci_tasks.run.machine_notes import machine_notes
 from ci_tasks.run.output_file import write_file
 from ci_tasks.run.results_table import batch_result, print_results
 
@@ -116,7 +115,6 @@ def _generator_line() -> str:
 
 def _runs(runs: Sequence[ReportedRun]) -> list[Run]:
     rows = [record.row for _, _, record in runs]
-    notes = machine_notes([record for _, _, record in runs])
     return [
         Run(
             record,
@@ -124,7 +122,6 @@ def _runs(runs: Sequence[ReportedRun]) -> list[Run]:
             _curves(id, run, rows.count(record.row)),
             _log(id, run, record),
             _gpus(id, run, record, rows.count(record.row)),
-            notes.get(record.id, ""),
         )
         for id, run, record in runs
     ]

@@ -13,8 +13,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 class RunRequest:
     """What a person asked for. `host` names hosts and pools with commas between them. `out` is where `plan` writes,
     `fresh_env` says that no packages of earlier runs are used, `keep` that a failed run leaves its container and
-    workspace. `image` replaces CI's. `env` are variables for the rows: None takes one away.
-    `rows` are whole names, and count instead of `only` where there are any.
+    workspace. `image` replaces CI's. `rows` are whole names, and count instead of `only` where there are any.
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
     `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
     `nodes` over how many nodes of a cluster each row runs. `prefetch`: what they will download comes first.
@@ -29,7 +28,6 @@ class RunRequest:
     fresh_env: bool = False
     keep: bool = False
     image: str | None = None
-    env: Mapping[str, str | None] = field(default_factory=dict)
     rows: tuple[str, ...] = ()
     by_runner: bool = False
     slots: int = 0

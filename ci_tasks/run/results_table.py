@@ -9,7 +9,6 @@ from ci_tasks.agent.run_directory import RunDir, read_remote, read_status_if_rea
 from ci_tasks.errors import counted
 from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
 from ci_tasks.report import table, timeline
-from ci_tasks.run.machine_notes import machine_notes
 from ci_tasks.safe_output import terminal_width
 
 
@@ -26,7 +25,7 @@ def print_results(
     times = timeline.summary_lines(records, gpus_by_host or {}, width) if counts else []
     lines = [
         "",
-        *table.results(records, logs, width, machine_notes(records)),
+        *table.results(records, logs, width),
         "",
         *table.deviations(records, width),
         "",

@@ -18,12 +18,10 @@ from ci_tasks.workflow.model import Row
 
 @dataclass(frozen=True)
 class RunPolicy:
-    """What a person wants of several rows. `fail_fast`: the first failure ends the others; `strict`: what
-    does not fit in a run that passed fails it; `retry_failed`: a failed row
+    """What a person wants of several rows. `fail_fast`: the first failure ends the others; `retry_failed`: a failed row
     gets one more attempt; `explain`: every decision is said."""
 
     fail_fast: bool = False
-    strict: bool = False
     retry_failed: bool = False
     explain: bool = False
 

@@ -121,7 +121,6 @@ class RowPlanner:
             starts_ray=self._starts_ray(row, session),
             keep=request.keep,
             image=request.image,
-            env=request.env,
             nodes=request.nodes,
             probe=probe_rules(self.source.suite) if request.probe else None,
         )

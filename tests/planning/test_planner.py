@@ -586,27 +586,3 @@ def test_an_overlay_is_built_before_the_steps_that_use_it(body: str, host: HostS
         assert made.setup.secrets == ("TOKEN",)
         assert script.index("store-packages") < script.index("Build overlay spam"), "other runs share the packages"
     assert deviation(made.plan, "overlay spam: build").here == "make"
-
-
-def test_given_variables_come_before_the_workflows_and_the_hosts_and_none_takes_one_away() -> None:
-    body = """    env: {A: job, B: job}
-    container: {image: a/b, env: {A: container, D: container}}
-    steps:
-      - run: echo ${{ env.A }}
-        env: {A: step, E: step}
-"""
-    place = replace(PLACE, env={"A": "given", "B": None, "C": "new", "H": None})
-    planned = plan(workflow(body), replace(DOCKER, env={"H": "host", "I": "host"}), place=place)
-    assert planned.env == {"A": "given", "C": "new"}
-    assert planned.host_env == {"A": "given", "C": "new", "I": "host"}
-    assert planned.container is not None
-    assert {name: planned.container.env.get(name) for name in "ABC"} == {"A": "given", "B": None, "C": "new"}
-    assert "echo given" in planned.script
-    assert not any(f"A={value}" in planned.script for value in ("job", "container", "step"))
-    shown = [(each.what, each.ci, each.here) for each in planned.deviations if each.what.startswith("variable")]
-    assert shown == [
-        ("variable A", "job", "given"),
-        ("variable B", "job", "not set"),
-        ("variable C", "not set", "new"),
-        ("variable H", "host", "not set"),
-    ]

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.style import Style
 
 from ci_tasks.agent.codec import decode
-from ci_tasks.records import MachineTally, Plan, PlannedRun, RowTally, RunRecord
+from ci_tasks.records import Plan, PlannedRun, RowTally, RunRecord
 from ci_tasks.report import history, jobs_table, plan, table
 from ci_tasks.report.live import HostProgress, RowProgress, progress_table
 from ci_tasks.workflow.model import Row
@@ -79,15 +79,6 @@ def runs(width: int) -> list[str]:
 def flakes(width: int) -> list[str]:
     tallies = [RowTally("ckpt", row, "h100a", {"passed": 11, "failed": 1}, 725.0, 3.5, True, 12) for row in CKPT]
     return history.tallied(tallies, width)
-
-
-def machines(width: int) -> list[str]:
-    host = MachineTally("h100a", None, None, 60, 15, 55, 13, 0.12, 0.39, 0.05, 0.2, False)
-    gpus = [
-        MachineTally("h100a", gpu, f"GPU-{gpu}", 15, gpu * 5, 14, gpu * 4, 0.02, 0.7, 0.05, 1e-9**gpu, gpu == 1)
-        for gpu in range(2)
-    ]
-    return history.machines([host, *gpus], width)
 
 
 def planned(width: int) -> list[str]:
@@ -151,7 +142,6 @@ SCREENS: dict[str, Callable[[int], list[str]]] = {
     "results": results,
     "runs": runs,
     "flakes": flakes,
-    "machines": machines,
     "live": lambda width: live(width, colour=False, hosts=[]),
     "live-colour": lambda width: live(width, colour=True, hosts=[]),
     "live-hosts": lambda width: live(width, colour=False, hosts=HOSTS),

@@ -41,11 +41,7 @@ COMMANDS = (
         _RESULTS,
         "List runs, newest first: status, time, reason.",
         f"{_HERE}.runs:runs",
-        (
-            "ci_tasks.records:RunRecord[]",
-            "ci_tasks.records:RowTally[]",
-            "ci_tasks.records:MachineTally[]",
-        ),
+        ("ci_tasks.records:RunRecord[]", "ci_tasks.records:RowTally[]"),
     ),
     Command("logs", _RESULTS, "Print a run's log, safe for a terminal, or with --raw unchanged.", f"{_HERE}.runs:logs"),
     Command(

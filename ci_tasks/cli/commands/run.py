@@ -74,9 +74,6 @@ class RunOptions(OverlayOptions):
         nox=True,
         excludes=(("detach", _CLIENT_DECIDES, _NOT_DETACHED), ("nodes", _ONE_NODE, "")),
     ).field()
-    strict: bool = switch(
-        "a row whose numbers do not fit with its earlier runs fails: see `numbers`", feature="numbers", nox=True
-    ).field()
     fail_fast: bool = switch(
         "cancel the other rows when one fails",
         nox=True,
@@ -243,9 +240,7 @@ def _request(options: RunOptions, source: CheckoutSource) -> RunRequest:
 def _how(options: RunOptions, events: EventStream | None) -> ExecutionOptions:
     from ci_tasks.run.row_execution import ExecutionOptions, RunPolicy
 
-    policy = RunPolicy(
-        fail_fast=options.fail_fast, strict=options.strict, retry_failed=options.retry_failed, explain=options.explain
-    )
+    policy = RunPolicy(fail_fast=options.fail_fast, retry_failed=options.retry_failed, explain=options.explain)
     return ExecutionOptions(options.jobs, options.detach, policy, options.resume, events)
 
 

@@ -32,14 +32,6 @@ class RunsOptions:
         "count statuses and times of each row on each host, over all matching runs",
         excludes=(("limit", "--flakes counts all matching runs", "use --since"),),
     ).field()
-    machines: bool = switch(
-        "compare hosts and GPUs: how often rows failed there, and the same rows elsewhere",
-        excludes=(
-            ("limit", "--machines compares all matching runs", "use --since"),
-            ("status", "--machines counts runs that passed or failed", "leave out --status"),
-            ("flakes", "--flakes and --machines are two tables", "give one of them"),
-        ),
-    ).field()
     json: bool = JSON.field()
 
 
@@ -49,10 +41,9 @@ def runs(options: RunsOptions) -> int:
     ci-tasks runs --label ckpt --status failed,lost --since 3d
     ci-tasks runs --row async --host h100a --commit 25740fd8
     ci-tasks runs --flakes --label ckpt    for each row: passed, failed, duration, queue time
-    ci-tasks runs --machines --since 30d   is a host, or a GPU, worse than its peers?
     ci-tasks runs --json                   their records, for programs
     """
-    from ci_tasks.run.list_runs import RunFilterOptions, show_flakes, show_machines, show_runs
+    from ci_tasks.run.list_runs import RunFilterOptions, show_flakes, show_runs
 
     filters = RunFilterOptions(
         options.label or "",
@@ -64,8 +55,6 @@ def runs(options: RunsOptions) -> int:
         options.until or "",
         options.limit,
     )
-    if options.machines:
-        return show_machines(filters, json=options.json)
     return show_flakes(filters, json=options.json) if options.flakes else show_runs(filters, json=options.json)
 
 

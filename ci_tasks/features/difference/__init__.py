@@ -9,9 +9,14 @@ FEATURE = Feature(
         Command(
             "diff",
             "Results",
-            "Show what differs between two runs, the likely cause first.",
+            "Show what differs between two runs, or from golden values.",
             "ci_tasks.features.difference.command:diff",
-            json=("ci_tasks.features.difference.result:RunDifference",),
+            json=(
+                "ci_tasks.features.difference.result:RunDifference",
+                "ci_tasks.features.difference.result:ExactComparison",
+                "ci_tasks.features.difference.result:GoldenComparison",
+            ),
+            exit_codes="ci_tasks.features.difference.result:EXIT_CODES",
         ),
     ),
 )

@@ -88,7 +88,7 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
     rev = f" --rev {new.commit}" if new.commit else ""
     if axis == COMMIT and new.dirty and old.commit:
         return f"ci-tasks compare {row} --base {old.commit}{here}"
-    broke, mended = (old.status, new.status) == (PASSED, FAILED), (old.status, new.status) == (FAILED, PASSED)
+    broke = (old.status, new.status) == (PASSED, FAILED)
     if axis == COMMIT and old.commit and new.commit:
         if broke:
             return f"ci-tasks bisect {row} --good {old.commit} --bad {new.commit}{here}"
@@ -97,9 +97,6 @@ def proof(axis: str, old: RunSide, new: RunSide) -> str:
         return f"ci-tasks bisect {row} --axis {shlex.quote(axis)} --good {old.commit} --bad {new.commit}{here}"
     if axis.startswith(OVERLAY):
         return _overlay_proof(axis.removeprefix(OVERLAY), old, new, row, f"{here}{rev}")
-    if axis in (ENV, PACKAGES) and old.is_kept and new.is_kept and (broke or mended):
-        good, bad = (old, new) if broke else (new, old)
-        return f"ci-tasks bisect {row} --axis {axis} --good {good.id} --bad {bad.id}{here}{rev}"
     if axis == IMAGE and old.image:
         return f"ci-tasks remote{here} {row}{rev} --image {shlex.quote(old.image)}"
     if axis in _MACHINE and old.host and old.host != new.host:

@@ -34,22 +34,26 @@ class SideBySide:
 
 
 def diff_runs(first: str, second: str | None, repository: str | None = None) -> SideBySide:
-    """`first` is the earlier state where both are named. Alone it is the one that is asked about, and compared with the
+    """Two runs side by side, as `two_sides` names them. Raises UsageError, Blocked."""
+    return _compared(*_completed(*two_sides(first, second), repository))
+
+
+def two_sides(first: str, second: str | None) -> tuple[RunSide, RunSide]:
+    """`first` is the earlier state if both are named. Alone it is the one that is asked about, and compared with the
     last run of its row that passed before it. Raises UsageError, Blocked."""
     if second is None:
         first, second = LAST_PASSED, first
     if first == second == LAST_PASSED:
         raise UsageError(f"{LAST_PASSED} is the last run that passed of another run's row", hint="name that run")
     if second == LAST_PASSED:
-        old = _side(first)
-        new = _last_passed(old)
-    else:
-        new = _side(second)
-        old = _last_passed(new) if first == LAST_PASSED else _side(first)
-    return _compared(*_completed(old, new, repository))
+        old = one_side(first)
+        return old, _last_passed(old)
+    new = one_side(second)
+    return _last_passed(new) if first == LAST_PASSED else one_side(first), new
 
 
-def _side(name: str) -> RunSide:
+def one_side(name: str) -> RunSide:
+    """Raises UsageError, Blocked."""
     if os.path.isfile(name):
         return of_file(name)
     _, run = find_one(name)

@@ -1,4 +1,4 @@
-"""Two sides' results → what differs: status, failure, metrics with the step at which they part, time and memory. Pure.
+"""Two sides' results → what differs: status, failure, metrics with the step of divergence, time and memory. Pure.
 
 Metrics of one step are compared bit for bit. Whether a difference is more than scatter is not decided here: one run of
 a side shows none.
@@ -29,7 +29,7 @@ def compare_outputs(old: RunSide, new: RunSide) -> tuple[OutputDifference, ...]:
     )
 
 
-def parting_step(old: Series, new: Series) -> tuple[int, int, float, float] | None:
+def first_divergence(old: Series, new: Series) -> tuple[int, int, float, float] | None:
     """The training (from 1), the step, and both values where two series first differ; None where all steps that both
     have are equal. A NaN equals a NaN."""
     for part, (one, other) in enumerate(zip(old.parts, new.parts, strict=False), 1):
@@ -68,7 +68,7 @@ def _metrics(old: RunSide, new: RunSide) -> Iterator[OutputDifference]:
         drawn.add(series.name)
         if len(series.parts) != len(other.parts):
             yield OutputDifference(METRIC, series.name, _trainings(series), _trainings(other))
-        if (parting := parting_step(series, other)) is not None:
+        if (parting := first_divergence(series, other)) is not None:
             part, step, before, after = parting
             note = _largest(series.parts[part - 1], other.parts[part - 1])
             where = f"training {part}, {note}" if len(series.parts) > 1 else note

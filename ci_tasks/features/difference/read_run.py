@@ -15,11 +15,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ci_tasks.agent.codec import RecordError, from_json
-from ci_tasks.agent.files import pieces_of
+from ci_tasks.agent.files import open_file, pieces_of
 from ci_tasks.agent.records import DirectUrl, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError
 from ci_tasks.features.ci_logs.job_log import AnalysedLog, from_file, open_text
+from ci_tasks.features.difference.logged import LoggedResults, read_results
 from ci_tasks.features.difference.result import (
     ARGUMENTS,
     COMMIT,
@@ -60,7 +61,7 @@ def of_file(path: str) -> RunSide:
     if not is_record:
         side = _of_log(from_file(path))
         with open_text(path) as lines:
-            return replace(side, series=read_series(lines, metric_formats()))
+            return replace(side, series=read_series(lines, metric_formats()), log=path, from_ci=True)
     try:
         record = from_json(RunRecord, file.read_bytes(), where=path)
     except RecordError as error:
@@ -71,13 +72,22 @@ def of_file(path: str) -> RunSide:
 def of_run(run: RunDir) -> RunSide:
     """A run that is kept here. Raises UnreadableRun, OSError."""
     record = load_record(run)
-    side = _of_record(record, _plan(run), _revisions(pieces_of(run.log)), read_log_series(run), _phases(run))
-    return replace(side, is_kept=True)
+    side = _of_record(
+        record,
+        _plan(run),
+        _revisions(pieces_of(run.log)),
+        read_series(pieces_of(run.log), metric_formats()),
+        _phases(run),
+    )
+    return replace(side, log=run.log)
 
 
-def read_log_series(run: RunDir) -> tuple[Series, ...]:
-    """The metrics by step in a run's log; none where it is gone."""
-    return read_series(pieces_of(run.log), metric_formats())
+def logged_results(side: RunSide) -> LoggedResults:
+    """What its log prints of results; nothing if there is no log. Raises OSError."""
+    if not side.log:
+        return LoggedResults({}, {})
+    with open_text(side.log) if side.from_ci else open_file(side.log) as lines:
+        return read_results(lines, metric_formats())
 
 
 def _of_record(
@@ -168,7 +178,7 @@ def _inputs(record: RunRecord, plan: Plan | None, revisions: Mapping[str, str]) 
     inputs[DEVIATIONS] = {
         each.what: _own(each.here, record, plan)
         for each in deviations
-        if each.what not in _COVERED and not each.what.startswith(("overlay ", "variable "))
+        if each.what not in _COVERED and not each.what.startswith("overlay ")
     }
     return inputs
 

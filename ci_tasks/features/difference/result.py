@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -15,7 +16,8 @@ SUBMODULE, OVERLAY = "submodule:", "overlay:"  # followed by a path, or a name
 AXES = (COMMIT, IMAGE, PACKAGES, ENV, ARGUMENTS, DATA, DRIVER, GPUS, KERNEL, HOST, DEVIATIONS)
 MOUNT = "mount "  # begins a name of DATA that is no revision
 NO_VALUE = "–"  # a name that one side does not have
-NOT_SEEN = "not seen"  # of an input: it has one that was not shown
+SHOWN, CONTRADICTED, NOT_SEEN = "shown", "contradicted", "not seen"  # of a claim, and of an input that was not shown
+EXIT_CODES = {SHOWN: 0, CONTRADICTED: 1, NOT_SEEN: 1}
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class RunSide:
     its metrics by step, `seconds` by phase, `memory` in MiB by GPU. `commit` and `image` are what `--rev` and `--image`
     take: a tree with uncommitted changes, `dirty`, is none, and has only the `head` that they are on top of.
     `repository` is the directory that has the commits; `overlays` are by name. `label` is empty where it is not known.
-    `is_kept`: its run directory is here, so that commands take its id. Of an axis in `partial` a name that is missing
-    was not seen: a log shows some packages only, and the revisions that it happened to name."""
+    `log` is the file that its metrics were read from, "" without one; `from_ci`: it is CI's. Of an axis in `partial` a
+    name that is missing was not seen: a log shows some packages only, and the revisions that it happened to name."""
 
     id: str
     label: str = ""
@@ -55,7 +57,8 @@ class RunSide:
     series: tuple[Series, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, float] = field(default_factory=dict)
-    is_kept: bool = False
+    log: str = ""
+    from_ci: bool = False
     partial: frozenset[str] = frozenset()
 
     @property
@@ -113,3 +116,58 @@ class RunDifference:
     not_seen: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where two runs first differ: the metric, the rank whose line it is ("" if the log names none), and both values;
+    "nan" and "inf" are text."""
+
+    name: str
+    rank: str
+    training: int
+    step: int
+    old: float | str
+    new: float | str
+
+
+@dataclass(frozen=True)
+class ExactComparison:
+    """Two runs bit for bit, as their logs print them. `outcome` is shown (equal), contradicted or not seen. `values`
+    and `hashes` count what both have, `unmatched` what one alone has; `files` are those with different hashes."""
+
+    old: str
+    new: str
+    outcome: str
+    values: int
+    hashes: int
+    first: Divergence | None = None
+    files: tuple[str, ...] = ()
+    unmatched: int = 0
+
+
+@dataclass(frozen=True)
+class GoldenDifference:
+    name: str
+    step: str
+    golden: float | str
+    value: float | str
+
+
+@dataclass(frozen=True)
+class GoldenComparison:
+    """A run against golden values. `outcome` is shown (all within the tolerance), contradicted, or not seen if the run
+    lacks some of them: `missing` says which. `values` counts those that were compared."""
+
+    run: str
+    golden: str
+    tolerance: float
+    outcome: str
+    values: int
+    differences: tuple[GoldenDifference, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def as_json(value: float) -> float | str:
+    """JSON has no NaN and no infinity: their names."""
+    return value if math.isfinite(value) else str(value)

@@ -14,7 +14,7 @@ OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
 _ORDER = (
     *("SSH", "Slurm", "Python", "git", "bash", "clock"),
     *("runtime", "docker", "podman", "init", "NVIDIA runtime", "image"),
-    *("GPUs", "GPU health", "Xid", "GPU memory", "GPU locks", "failures here", "accounting"),
+    *("GPUs", "GPU health", "Xid", "GPU memory", "GPU locks", "accounting"),
     *("disk", "/dev/shm", "hub"),
 )
 

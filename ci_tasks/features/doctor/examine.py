@@ -16,14 +16,12 @@ from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import EXIT_BLOCKED, CiTasksError
 from ci_tasks.executors.kept.processes import kept_connections
 from ci_tasks.executors.queries import QueryRunner
-from ci_tasks.features.doctor import basics, failures_here
+from ci_tasks.features.doctor import basics
 from ci_tasks.features.doctor import check_results as report
 from ci_tasks.features.doctor import facts_of_host as facts
 from ci_tasks.features.doctor.check_results import FAULT, CheckResult, fault, ok
 from ci_tasks.features.doctor.host_fact import HostFact
 from ci_tasks.results import store
-from ci_tasks.results.machines import MachineRun
-from ci_tasks.run.machine_notes import recent_machine_runs
 from ci_tasks.safe_output import terminal_width
 
 OpenQueryRunner = Callable[[HostSpec], AbstractContextManager[QueryRunner]]
@@ -53,10 +51,9 @@ def run_doctor(
 ) -> int:
     """Print the results of one host, or of each in hosts.yaml. Returns 125 where there is a fault, else 0."""
     hosts = [config.host(host_name)] if host_name else [*config.hosts.values()]
-    runs = recent_machine_runs()
     shown: list[tuple[HostSpec, ResultWithAnswers]] = []
     for host in hosts:
-        of_host = [*examine_host(host, images, open_query_runner), *_failures(host, runs)]
+        of_host = examine_host(host, images, open_query_runner)
         if not as_json:
             lines = report.lines(_headline(host), [result for result, _ in of_host], terminal_width())
             print("\n".join(lines), end="\n\n", flush=True)
@@ -67,10 +64,6 @@ def run_doctor(
     else:
         print(report.summary(results))
     return EXIT_BLOCKED if any(result.status == FAULT for result in results) else 0
-
-
-def _failures(host: HostSpec, runs: Sequence[MachineRun]) -> list[ResultWithAnswers]:
-    return [(result, {}) for result in failures_here.results(host.name, runs)]
 
 
 def examine_host(host: HostSpec, images: Sequence[str], open_query_runner: OpenQueryRunner) -> list[ResultWithAnswers]:

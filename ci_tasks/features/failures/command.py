@@ -125,15 +125,7 @@ def compare(options: CompareOptions) -> int:
     return _performed(options, lambda events: compare(options, config, events))
 
 
-_BISECT_IMAGES = (
-    "`ci-tasks bisect LABEL --only ROW --axis image --images OLDEST,…,NEWEST`, or `--good NAME:TAG --bad NAME:TAG`"
-)
-
-_BISECT_ENV = (
-    "each a run of the row, or a file as `env` or `pip freeze` prints it: of where it passes, and of where it fails"
-)
-
-_BISECT_DIFF = "`--axis diff` stands alone; `ci-tasks diff GOOD_RUN BAD_RUN` shows what it would search"
+_BISECT_AXES = ("commit", "image", "submodule:PATH", "overlay:NAME")
 
 
 def bisect(options: BisectOptions) -> int:
@@ -142,75 +134,35 @@ def bisect(options: BisectOptions) -> int:
     ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a,h100b
     ci-tasks bisect ckpt --only async-save --good HEAD~64 --host h100a --resume
     ci-tasks bisect ckpt --only async-save --axis image --images images.txt --host h100a     one image in each line
-    ci-tasks bisect ckpt --only async-save --axis image --good team/slime:0101 --bad team/slime:0301 --host h100a
     ci-tasks bisect ckpt --only async-save --axis submodule:3rdparty/Megatron-LM --good v0.5 --host h100a
     ci-tasks bisect ckpt --only async-save --axis overlay:sglang --with sglang=~/sglang --good v0.5.3 --host h100a
-    ci-tasks bisect ckpt --only async-save --good HEAD~64 --metric step_time --worse 10% --host h100a
-    ci-tasks bisect ckpt --only async-save --axis env --good GREEN_RUN --bad RED_RUN --host h100a
-    ci-tasks bisect ckpt --only async-save --axis env --good ci.env --bad mine.env     two files, as `env` prints them
-    ci-tasks bisect ckpt --only async-save --axis packages --good ci.txt --bad mine.txt     as `pip freeze` prints them
-    ci-tasks bisect ckpt --only async-save --axis diff --good GREEN_RUN --bad RED_RUN --host h100a     all that differs
     """
-    from ci_tasks.features.failures.bisection.several_axes import bisect_axes, run_ends
-
-    axes = [axis.strip() for axis in options.axis.split(",") if axis.strip()]
-    if twice := next((axis for axis in axes if axes.count(axis) > 1), None):
-        raise UsageError(f"--axis names {twice} twice", hint="each axis is searched once, in the order given")
-    ends = run_ends(options)
-    for axis in axes or [options.axis]:
-        _check_axis(axis, ends.options(options, axis) if ends and axis != "diff" else options, alone=len(axes) == 1)
-    hosts = tuple(name for name in (part.strip() for part in options.host.split(",")) if name)
-    _check_metric(options, hosts)
+    from ci_tasks.features.failures.bisection.bisect import bisect
     from ci_tasks.run.hosts_files import open_config
 
+    _check_axis(options)
+    hosts = tuple(name for name in (part.strip() for part in options.host.split(",")) if name)
     return _performed(
-        options,
-        lambda events: bisect_axes(axes, options, hosts, with_given(open_config(options.repo), options), events),
+        options, lambda events: bisect(options, hosts, with_given(open_config(options.repo), options), events)
     )
 
 
-def _check_axis(axis: str, options: BisectOptions, *, alone: bool) -> None:
-    """Whether the options have what the axis needs, and `alone` nothing that is for another one. Raises UsageError."""
+def _check_axis(options: BisectOptions) -> None:
+    """Whether the options have what the axis needs, and nothing that is for another one. Raises UsageError."""
+    axis = options.axis
     is_tree = axis.startswith(("overlay:", "submodule:"))
-    if axis not in ("commit", "image", "env", "packages", "diff") and not is_tree:
-        valid = "commit, image, env, packages, submodule:PATH, overlay:NAME, or diff; several with commas"
-        raise UsageError(f"invalid value {axis!r} for --axis", hint=f"valid: {valid}")
-    refused: dict[str, object] = {}
-    if axis == "diff":
-        _require(alone and options.good and options.bad, "--good RUN and --bad RUN", _BISECT_DIFF)
-        refused = {"--images": options.images}
-    elif is_tree:
-        whose = "the overlay's tree" if axis.startswith("overlay:") else "the checkout"
-        _require(options.good, "--good REV", f"a revision of {whose} with which the row passes")
-        refused = {"--images": options.images}
-    elif axis == "commit":
-        _require(options.good, "--good REV", BISECT_EXAMPLE)
-        refused = {"--images": options.images, "--rev": options.rev}
-    elif axis in ("env", "packages"):
-        _require(options.good and options.bad, "--good and --bad", _BISECT_ENV)
-        refused = {"--images": options.images, "--first-parent": options.first_parent}
-        if axis == "packages":
-            _refuse("--axis packages", {"--no-probe": options.no_probe})
-    else:
-        _require(options.images or (options.good and options.bad), "--images LIST, or --good and --bad", _BISECT_IMAGES)
-        refused = {"--first-parent": options.first_parent}
-    if alone:
-        _refuse(f"--axis {axis}", refused)
-
-
-def _check_metric(options: BisectOptions, hosts: tuple[str, ...]) -> None:
-    from ci_tasks.features.failures.bisection.metric import worse_of
-
-    if not options.metric and not options.worse:
+    if axis not in ("commit", "image") and not is_tree:
+        raise UsageError(f"invalid value {axis!r} for --axis", hint=f"valid: {', '.join(_BISECT_AXES)}")
+    if axis == "image":
+        hint = "`ci-tasks bisect LABEL --only ROW --axis image --images OLDEST,…,NEWEST`"
+        _require(options.images, "--images LIST", hint)
+        _refuse(axis, {"--first-parent": options.first_parent})
         return
-    if not (options.metric and options.worse):
-        raise UsageError("--metric and --worse need each other", hint="for example --metric step_time --worse 10%")
-    worse_of(options.worse)
-    if len(hosts) > 1:
-        raise UsageError(
-            f"--metric is for one host, and --host names {len(hosts)}",
-            hint="values of different machines differ for reasons of their own",
-        )
+    whose = "the overlay's tree" if axis.startswith("overlay:") else "the checkout"
+    _require(
+        options.good, "--good REV", f"a revision of {whose} with which the row passes" if is_tree else BISECT_EXAMPLE
+    )
+    _refuse(axis, {"--images": options.images, "--rev": None if is_tree else options.rev})
 
 
 def _performed(
@@ -234,7 +186,9 @@ def _require(value: object, flag: str, hint: str) -> None:
 def _refuse(axis: str, given: dict[str, object]) -> None:
     for flag, value in given.items():
         if value:
-            raise UsageError(f"{flag} and {axis} cannot be combined", hint="`ci-tasks bisect --help` has examples")
+            raise UsageError(
+                f"{flag} and --axis {axis} cannot be combined", hint="`ci-tasks bisect --help` has examples"
+            )
 
 
 def repeated_run(

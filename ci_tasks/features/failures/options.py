@@ -105,22 +105,19 @@ class BisectOptions(OverlayOptions):
         hint=BISECT_EXAMPLE,
     )
     axis: str = flags.text(
-        "what to search: commit; or, with one commit of the checkout, image, submodule:PATH, overlay:NAME of --with, "
-        "or env or packages, the variables or packages of two environments; several with commas, one after the other; "
-        "or diff, all that differ between two runs",
+        "what to search: commit; or, with one commit of the checkout, image, submodule:PATH, or overlay:NAME of --with",
         "AXIS",
         default="commit",
     ).field()
     good: str | None = flags.text(
-        "a revision where the row passes, or a run; with --axis image an image, with env and packages a run or a file",
-        "REV",
+        "a revision where the row passes; with --axis image an image of --images (default: the first)", "REV"
     ).field()
     bad: str | None = flags.text(
-        "one where it fails, always or now and then (else HEAD, or the last of --images)", "REV"
+        "one where it fails, always or now and then (default: HEAD, or the last of --images)", "REV"
     ).field()
     images: str | None = flags.text(
         "with --axis image: images from the oldest to the newest, with commas, or a file with one in each line; "
-        "by digest, since tags move (else what the registry has from --good to --bad)",
+        "name them by digest, since tags move",
         "LIST",
         excludes=(("image", "the search replaces the image", "leave --image away"),),
     ).field()
@@ -134,12 +131,6 @@ class BisectOptions(OverlayOptions):
     signature: str | None = flags.text(
         "the failure to look for, as `triage` names it (else the one seen most at --bad)", "TEXT"
     ).field()
-    metric: str | None = flags.text(
-        "search for where this metric got worse, instead of for a failure; `seconds` is how long the row took",
-        "NAME",
-        excludes=(("signature", "a metric is searched for, or a failure", ""),),
-    ).field()
-    worse: str | None = flags.text("with --metric: by how much it got worse, at least, such as 10%", "SHARE").field()
     first_parent: bool = flags.switch("treat a merge as one commit").field()
     resume: bool = flags.switch(
         "go on with an earlier bisection; the same command does so anyway",

@@ -43,14 +43,13 @@ class Log:
 @dataclass(frozen=True)
 class Run:
     """One row's run: its record, when it had which GPUs and what these did, its metrics and its log, as far as it has
-    them; `machine` is what its machine has to do with its failure."""
+    them."""
 
     record: RunRecord
     bar: Bar | None = None
     curves: Sequence[Curve] = field(default_factory=tuple)
     log: Log | None = None
     gpus: RowGpus | None = None
-    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,6 @@ def page(
         own_deviations=own,
         rows=sections.page_rows(records, numbers, causes),
         metrics=metrics,
-        machines={run.record.id: run.machine for run in runs if run.machine},
         environments=sections.environments(records),
         gpus=sections.gpus,
         logs=logs,

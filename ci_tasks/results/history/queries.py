@@ -10,12 +10,11 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from ci_tasks.agent.codec import from_json
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.records import BLOCKED, FAILED, INSTALLING, PASSED, PLANNED, PREPARING, RowTally, RunRecord, epoch_seconds
+from ci_tasks.records import FAILED, INSTALLING, PASSED, PLANNED, PREPARING, RowTally, RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.history import database
 from ci_tasks.results.history.run_row import (
@@ -30,11 +29,6 @@ from ci_tasks.results.history.run_row import (
 from ci_tasks.results.history.sync_index import UNREADABLE, sync_index
 from ci_tasks.results.read_record import load_record
 
-if TYPE_CHECKING:
-    from ci_tasks.results.machines import MachineRun
-
-_MOST_COMPARED = 5000  # runs, the newest ones
-_GPU_FAULT = "gpu_hardware"  # the cause of a triage
 _RECENT = 20  # of the passed runs of a row, how many say how long it takes
 _NEWEST_FIRST = "ORDER BY stamp DESC, planned DESC, batch DESC, number DESC"
 _Answer = TypeVar("_Answer")
@@ -120,15 +114,6 @@ def flakes(label: str = "", query: RunQuery = RunQuery()) -> list[RowTally]:
     return sorted(tallies, key=lambda tally: (tally.label, tally.row, tally.host))
 
 
-def machine_runs(query: RunQuery = RunQuery()) -> list[MachineRun]:
-    """Every attempt that passed or failed on real hardware, with its GPUs. A row that a fault of the GPU stopped counts
-    as failed, whatever its status."""
-    filters = replace(query, status=(), limit=None)
-    lines = _answer(lambda connection: _with_hardware(connection, filters))
-    runs = {id: run for line in lines for id, run in _attempts(from_json(RunRecord, line, where="history"))}
-    return list(runs.values())
-
-
 def latest(label: str, checkout: str) -> list[LastRun]:
     """The newest batch of a label from the checkout at that path: how each row of it ended last, in the order of the
     rows. A batch that was only planned, or has yet to begin, is none. Empty where there is no such batch."""
@@ -152,12 +137,6 @@ def labels() -> list[str]:
 
 def hosts() -> list[str]:
     return sorted(_names("SELECT DISTINCT host FROM runs WHERE host != ''"))
-
-
-def rows_that_passed(label: str) -> list[str]:
-    """The rows of a label of which a run passed, by name."""
-    query = "SELECT DISTINCT row FROM runs WHERE label = ? AND status = ? ORDER BY row"
-    return _names(query, stored(label), PASSED)
 
 
 def _names(query: str, *values: Any) -> list[str]:
@@ -220,36 +199,6 @@ def _tallied(connection: sqlite3.Connection, query: RunQuery) -> list[tuple[Any,
         f"WHERE final AND NOT retry AND {where} {_NEWEST_FIRST}",
         values,
     ).fetchall()
-
-
-def _with_hardware(connection: sqlite3.Connection, query: RunQuery) -> list[str]:
-    where, values = _where(query)
-    lines = connection.execute(
-        f"SELECT record_json FROM runs WHERE final AND NOT retry AND NOT simulated AND {where} {_NEWEST_FIRST} "
-        f"LIMIT {_MOST_COMPARED}",
-        values,
-    )
-    return [restored(line) for (line,) in lines]
-
-
-def _attempts(record: RunRecord) -> Iterator[tuple[str, MachineRun]]:
-    """A run's attempts by their ids; an earlier attempt has a record of its own, too."""
-    from ci_tasks.results.machines import MachineRun
-
-    tree = (record.checkout.tree or record.checkout.commit) if record.checkout else ""
-    for attempt in record.attempts:
-        is_last = attempt is record.attempts[-1]
-        is_broken = is_last and attempt.status == BLOCKED and record.cause == _GPU_FAULT
-        started = epoch_seconds(attempt.started_at)
-        if started is None or not (attempt.status in (PASSED, FAILED) or is_broken):
-            continue
-        host = attempt.host or "local"
-        machine = f"{host}/{attempt.node}" if attempt.node else host
-        # UUIDs stand in the order of nvidia-smi, numbers as the lock script printed them.
-        is_clear = len(attempt.gpu_uuids) == len(attempt.gpu_ids)
-        gpus = dict(zip(attempt.gpu_uuids, sorted(attempt.gpu_ids), strict=True)) if is_clear else {}
-        row, failed = (record.label, record.row), attempt.status != PASSED
-        yield attempt.id, MachineRun(started, row, tree, machine, gpus, failed, attempt.driver or "")
 
 
 def _tally(names: Sequence[str], entries: list[tuple[Any, ...]]) -> RowTally:

@@ -69,17 +69,6 @@ def test_the_overlay_comes_first(trees: Path, before: str, code: str, expected: 
     assert _run(trees, f"{before}\nPROBE\n{code}") == (expected, "")
 
 
-@pytest.mark.parametrize(("tree", "version"), [("overlay", "2.0"), ("installed", "1.0"), ("neither", "none")])
-def test_metadata_is_that_of_the_distribution_that_is_imported(trees: Path, tree: str, version: str) -> None:
-    """An overlay with metadata was installed by pip; a work tree has none, and the installed one counts."""
-    for place, number in (("installed", "1.0"), ("overlay", "2.0")):
-        if tree in (place, "overlay"):
-            (trees / place / f"spam-{number}.dist-info").mkdir()
-            (trees / place / f"spam-{number}.dist-info/METADATA").write_text(f"Name: spam\nVersion: {number}\n")
-    code = "from importlib.metadata import distributions; names = [d.version for d in distributions(name='spam')]"
-    assert _run(trees, f"PROBE\nimport spam\n{code}\nprint((names or ['none'])[0])") == (version, "")
-
-
 # Two copies of the package in one process, whichever way the second one came in.
 FOREIGN = """
 def load(name, tree):
@@ -187,6 +176,3 @@ print(importlib.util.find_spec("spam.deleted"), importlib.util.find_spec("spam.s
     )
     taken = {module.name for module in process.modules if module.origin.startswith(str(trees / "installed"))}
     assert {"spam._c", "ns.core._c"} <= taken and "spam.sub._c" not in taken
-    # Another version that pip has installed lacks nothing.
-    (trees / "overlay/spam-2.0.dist-info").mkdir()
-    assert _run(trees, "PROBE\nimport spam, importlib.util; print(importlib.util.find_spec('spam._c'))") == ("None", "")

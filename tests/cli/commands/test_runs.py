@@ -176,25 +176,3 @@ def test_flakes_are_counted_by_row_and_host(home: Path, show: Output) -> None:
     (tally,) = json.loads(show(flakes=True, json=True))
     assert tally["counts"] == {"passed": 1, "failed": 1, "lost": 1, "blocked": 1}
     assert show(flakes=True, label="ckpt", status="passed").splitlines()[1].split()[3:5] == ["1", "0"]
-
-
-def test_machines_are_compared(home: Path, show: Output) -> None:
-    assert show(machines=True) == "no runs yet\n"
-    for number in range(1, 61):
-        gpu, moment = number % 4, f"2026-01-01T12:{number % 60:02d}:00.000+00:00"
-        status = "failed" if gpu == 3 else "passed"
-        where = {"host": "h100a", "gpu_uuids": [f"GPU-{gpu}"], "gpu_ids": [gpu], "started_at": moment}
-        _keep(home, number, status, row="r", checkout={"path": "/c", "commit": "c", "tree": f"t{number}"})
-        run = RunDir(str(home / "runs" / "20260101-120000-ckpt" / f"{number:02d}"))
-        record = json.loads(Path(run.record).read_text())
-        write_json(run.record, {**record, "attempts": [{"id": record["id"], "status": status, **where}]})
-    (home / database.NAME).unlink()
-    head, host, *gpus, _, named = show(machines=True).splitlines()
-    assert head.split() == ["HOST", "GPU", "FAILED", "COUNTED", "INTERVAL", "ELSEWHERE", "P"]
-    assert host.split() == ["h100a", "-", "15/60", "15/46", "21%-47%", "-", "-"]
-    assert gpus[0].split()[:3] == ["h100a", "0", "0/15"]
-    assert gpus[3].split()[:6] == ["h100a", "3", "15/15", "15/15", "80%-100%", "0%"]
-    assert gpus[3].endswith("worse")
-    assert named.startswith("GPU 3 of h100a is worse than its peers (p = ")
-    tallies = json.loads(show(machines=True, json=True))
-    assert [tally["suspect"] for tally in tallies] == [False, False, False, False, True]

@@ -104,31 +104,28 @@ PASSED, OTHER_ROW = replace(NEW, status="passed", triage=None), replace(OLD, row
 OVERLAY_OF = {"sglang": OverlaySide("/sglang", "c" * 40)}
 REMOTE = f"ci-tasks remote --host h100a ckpt --only row --rev {'1' * 40}"
 COMMITS = f"--good {'1' * 40} --bad {'2' * 40}"
-ENDS: list[tuple[str, RunSide, RunSide, str, str]] = [
-    ("it broke", OLD, NEW, COMMITS, "--good old --bad new"),
-    ("it was mended", replace(NEW, head="1" * 40), PASSED, REMOTE, "--good new --bad old"),
-    ("it was blocked", OLD, replace(NEW, status="blocked"), REMOTE, ""),
-    ("both passed", OLD, PASSED, REMOTE, ""),
-    ("both failed", replace(OLD, status="failed"), NEW, REMOTE, ""),
-    ("two rows", OTHER_ROW, NEW, "", ""),
+ENDS: list[tuple[str, RunSide, RunSide, str]] = [
+    ("it broke", OLD, NEW, COMMITS),
+    ("it was mended", replace(NEW, head="1" * 40), PASSED, REMOTE),
+    ("it was blocked", OLD, replace(NEW, status="blocked"), REMOTE),
+    ("both passed", OLD, PASSED, REMOTE),
+    ("both failed", replace(OLD, status="failed"), NEW, REMOTE),
+    ("two rows", OTHER_ROW, NEW, ""),
 ]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "of_commit", "of_env"), [case[1:] for case in ENDS], ids=[case[0] for case in ENDS]
-)
+@pytest.mark.parametrize(("old", "new", "of_commit"), [case[1:] for case in ENDS], ids=[case[0] for case in ENDS])
 def test_a_search_is_proposed_where_one_run_passed_and_the_other_failed(
-    old: RunSide, new: RunSide, of_commit: str, of_env: str
+    old: RunSide, new: RunSide, of_commit: str
 ) -> None:
     """Bisect looks for the commit after which a row fails, and refuses other ends after it ran them."""
-    old = replace(old, id="old", is_kept=True, overlays={"sglang": OverlaySide("/sglang", "d" * 40)})
-    inputs = changed(commit={"commit": "2222222"}, env={"LEARNING_RATE": "0.2"}, **{"overlay:sglang": {"commit": "c"}})
-    new = replace(new, id="new", head="2" * 40, is_kept=True, inputs=inputs, overlays=OVERLAY_OF)
+    old = replace(old, id="old", overlays={"sglang": OverlaySide("/sglang", "d" * 40)})
+    inputs = changed(commit={"commit": "2222222"}, **{"overlay:sglang": {"commit": "c"}})
+    new = replace(new, id="new", head="2" * 40, inputs=inputs, overlays=OVERLAY_OF)
     sides = replace(old, metrics={"reward": 2.0}), replace(new, metrics={"reward": 1.0})
     proofs = {cause.axis: cause.proof for cause in compare_runs(*sides).causes}
     commit = proofs["commit"].replace(" --with sglang=/sglang", "")
     assert of_commit in commit and bool(commit) == bool(of_commit)
-    assert of_env in proofs["env"] and bool(proofs["env"]) == bool(of_env)
     assert ("bisect" in proofs["overlay:sglang"]) == (of_commit == COMMITS)
 
 
@@ -304,15 +301,6 @@ def test_the_commits_of_a_submodule_are_searched_between_the_pins_of_both_commit
     (cause,) = compare_runs(old, replace(new, head="2" * 40)).causes
     ends = f"--good {'1' * 40} --bad {'2' * 40} --host h100a"
     assert cause.proof == f"ci-tasks bisect ckpt --only row --axis {path} {ends}"
-
-
-@pytest.mark.parametrize("axis", ["env", "packages"])
-def test_environments_are_searched_between_two_runs_that_are_kept(axis: str) -> None:
-    old, new = (replace(side, inputs=changed(**{axis: {"X": side.id}}), is_kept=True) for side in (OLD, NEW))
-    (cause,) = compare_runs(old, new).causes
-    rev = f"--rev {'1' * 40}"
-    assert cause.proof == f"ci-tasks bisect ckpt --only row --axis {axis} --good old --bad new --host h100a {rev}"
-    assert [each.proof for each in compare_runs(replace(old, is_kept=False), new).causes] == [""]
 
 
 @pytest.mark.parametrize(

@@ -102,3 +102,33 @@ def test_what_is_no_run_is_an_error_that_names_runs(person: Any, tmp_path: Path)
         result = person.ci_tasks(*arguments)
         assert result.code == 2, result.err
         assert message in result.err
+
+
+def test_runs_are_compared_exactly_and_with_golden_values(person: Any, tmp_path: Path) -> None:
+    golden, record = tmp_path / "golden.json", tmp_path / "record.json"
+    for _ in range(2):
+        assert person.ci_tasks("remote", *ROW).code == 0
+    same = person.ci_tasks("diff", "last", "--exact")
+    assert same.code == 0 and " are equal, bit for bit: " in same.out, same.out + same.err
+    assert person.ci_tasks("diff", "last", "--write-golden", str(golden)).code == 0
+    assert person.ci_tasks("diff", "last", "--golden", str(golden), "--tolerance", "0").code == 0
+    record.write_text(json.dumps(person.records()[0]))
+    of_record = person.ci_tasks("diff", str(record), "--golden", str(golden), "--json")
+    assert (of_record.code, of_record.json["outcome"], of_record.json["values"]) == (1, "not seen", 0)
+
+    person.edit("tiny_slime/train.py", '"--lr", type=float, default=0.1', '"--lr", type=float, default=0.2')
+    assert person.ci_tasks("remote", *ROW).code == 0
+    parted = person.ci_tasks("diff", "last", "--exact")
+    assert parted.code == 1 and "metrics diverge at step " in parted.out
+    differs = person.ci_tasks("diff", "last", "--golden", str(golden), "--json")
+    assert (differs.code, differs.json["outcome"]) == (1, "contradicted")
+
+    person.edit("tiny_slime/train.py", '"train/kl_loss": kl,', '"train/kl_loss": kl + 1.0,')
+    assert person.ci_tasks("remote", *ROW).code == 1
+    for arguments, message in (
+        (["last", "--write-golden", str(golden)], "is failed: no golden values"),
+        (["last", "last", "--golden", str(golden)], "cannot be combined"),
+        (["last", "--tolerance", "0.1"], "--tolerance needs --golden FILE"),
+    ):
+        result = person.ci_tasks("diff", *arguments)
+        assert result.code == 2 and message in result.err

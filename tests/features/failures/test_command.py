@@ -36,3 +36,24 @@ def test_what_is_wrong_is_said_before_anything_runs(
     assert run_command("reproduce", **options) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"axis": "env", "good": "a"}, "invalid value 'env' for --axis"),
+        ({"axis": "commit,image", "good": "a"}, "invalid value 'commit,image' for --axis"),
+        ({}, "bisect needs --good REV"),
+        ({"axis": "overlay:sglang"}, "bisect needs --good REV"),
+        ({"axis": "image", "good": "a:1", "bad": "a:2"}, "bisect needs --images LIST"),
+        ({"axis": "image", "images": "a,b", "first_parent": True}, "--first-parent and --axis image cannot"),
+        ({"good": "a", "images": "a,b"}, "--images and --axis commit cannot"),
+        ({"good": "a", "rev": "b"}, "--rev and --axis commit cannot"),
+        ({"axis": "submodule:x", "good": "a", "images": "a,b"}, "--images and --axis submodule:x cannot"),
+    ],
+)
+def test_an_axis_takes_its_own_options_only(
+    options: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("bisect", label="ckpt", only="row", **options) == 2
+    assert message in capsys.readouterr().err

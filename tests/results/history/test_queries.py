@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_tasks.agent.run_directory import RunDir, write_json
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.results import store
 from ci_tasks.results.history import queries as history
 from ci_tasks.results.history.queries import LastRun, RowDuration
@@ -179,31 +177,3 @@ def test_a_retry_is_found_and_counts_for_nothing(make: Make) -> None:
     assert history.proven_hosts() == frozenset()
     assert [tally.runs for tally in history.flakes("ckpt")] == [1]
     assert [row.status for row in history.latest("ckpt", "/home/somebody/slime")] == ["failed"]
-
-
-def test_attempts_on_real_hardware_are_what_machines_are_compared_by(make: Make) -> None:
-    def attempt(id: str, status: str, **more: Any) -> dict[str, Any]:
-        gpus = {"gpu_uuids": ["GPU-a", "GPU-b"], "gpu_ids": [5, 4], "started_at": "2026-01-01T12:00:00.000+00:00"}
-        return {"id": id, "host": "h100a", "status": status, **gpus, **more}
-
-    def put(number: int, *attempts: dict[str, Any], **fields: Any) -> None:
-        run = make(number=number, status=attempts[-1]["status"], **fields)
-        record = json.loads(Path(run.record).read_text())
-        write_json(run.record, {**record, "attempts": list(attempts), "triage": fields.get("triage")})
-
-    first = attempt("b.01", "failed", node="gpu7", driver="580.1")
-    put(1, first)
-    put(2, first, attempt("b.02", "passed", gpu_ids=[4]))  # the first of its attempts is a run of its own, too
-    put(3, attempt("b.03", "blocked"))
-    triage = {"verdict": "blocked", "line_no": 1, "line": "x", "signature": "s", "confidence": 0.9}
-    put(4, attempt("b.04", "blocked"), triage={"cause": "gpu_hardware", **triage})
-    put(5, attempt("b.05", "passed"), simulated=True)
-    put(6, attempt("b.06", "passed"), retry_of="b.01")
-    put(7, attempt("b.07", "passed", started_at=None))
-    found = sorted(history.machine_runs(), key=lambda run: (run.machine, run.failed))
-    assert [(run.machine, dict(run.gpus), run.failed, run.tree, run.driver) for run in found] == [
-        ("h100a", {}, False, "t1", ""),  # whose number is which is not known
-        ("h100a", {"GPU-a": 4, "GPU-b": 5}, True, "t1", ""),
-        ("h100a/gpu7", {"GPU-a": 4, "GPU-b": 5}, True, "t1", "580.1"),
-    ]
-    assert not history.machine_runs(RunQuery(host=("other",)))

@@ -10,7 +10,6 @@ TYPE_CHECKING = False  # typing takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
 
-layers: "list[str]" = []  # directories of overlays, which come before sys.path
 _INSTALLED = ("site-packages", "dist-packages")
 _STARTUP = ("sitecustomize", "usercustomize", "__main__", "__mp_main__")
 
@@ -102,13 +101,13 @@ def _head(git: str) -> str:
 def installed_packages() -> "dict[str, str]":
     """Name and version of each distribution, as the names of their metadata say; the first on the path counts."""
     packages: "dict[str, str]" = {}
-    for directory in [*layers, *sys.path]:
+    for directory in list(sys.path):
         try:
             entries = sorted(os.listdir(directory or "."))
         except (OSError, TypeError, ValueError):
             continue
         for entry in entries:
-            if entry.endswith(".dist-info" if directory in layers else (".dist-info", ".egg-info")):
+            if entry.endswith((".dist-info", ".egg-info")):
                 name, version = _distribution(entry)
                 packages.setdefault(name, version)
     return packages

@@ -9,7 +9,7 @@ import os
 import sys
 
 from .limits import MAX_COMPILED, MAX_MODULES, OVERLAID
-from .modules import layers, module_facts, module_origin
+from .modules import module_facts, module_origin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,18 +39,6 @@ class OverlayFinder:
         # A regular package of this name that is installed makes the namespace, as it does without the overlay.
         return _installed(name, self) or _find(name, [directory, *sys.path])
 
-    def find_distributions(self, context: "Any" = None) -> "Any":
-        """The metadata of installed distributions, which lies beside their packages; that of a work tree says nothing
-        of what is imported."""
-        try:
-            from importlib.metadata import DistributionFinder, MetadataPathFinder
-
-            directories = [each for each in layers if _has_metadata(each)]
-            wanted = DistributionFinder.Context(name=getattr(context, "name", None), path=directories)
-            return MetadataPathFinder.find_distributions(wanted)
-        except Exception:
-            return iter(())
-
     def note_once(self, name: str) -> None:
         if self.note is not None and name not in self.noted:
             self.noted.add(name)
@@ -70,9 +58,7 @@ class OverlayFinder:
 
     def installed(self, name: str) -> "list[str]":
         """The directories of other copies of the package, regular packages first: in a job's working directory there
-        may be one without what was compiled. None for an overlay that was installed itself: it lacks nothing."""
-        if _has_metadata(self.modules[name]):
-            return []
+        may be one without what was compiled."""
         parts = name.split(".")
         places = [os.path.join(entry or ".", *parts) for entry in sys.path if isinstance(entry, str)]
         for finder in sys.meta_path:  # editable installs have one; PathFinder's places are those above
@@ -139,14 +125,9 @@ def add_overlays(text: str) -> "OverlayFinder | None":
     if not modules:
         return None
     finder = OverlayFinder(modules)
-    layers[:] = sorted(set(modules.values()))
     sys.meta_path.insert(0, finder)
     sys.meta_path.append(CompiledFinder(finder))
     return finder
-
-
-def _has_metadata(directory: str) -> bool:
-    return any(name.endswith(".dist-info") for name in os.listdir(directory))
 
 
 def _find(name: str, path: "list[str]") -> "Any":

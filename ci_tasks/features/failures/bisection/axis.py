@@ -1,53 +1,30 @@
-"""What a bisection searches along: commits of the checkout, or what one commit of it runs with: images, commits of an
-overlay or a submodule, or what differs between two environments. Points in order, the first one good, the last one bad.
-
-Differences have no order of their own. Each point has those of the points before it and one more, so that the first
-point that fails names one that is needed. With that one everywhere, the same search in the ones before it names the
-next, until what was named is enough (QuickXplain's search for a minimal set): log2(n) runs for each that is needed.
+"""What a bisection searches along: commits of the checkout, or what one commit of it runs with: images, or commits of
+an overlay or a submodule. Points in order, the first one good, the last one bad.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.commits import Commit, CommitHistory
 from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 
-COMMIT, IMAGE, ENV, PACKAGES = "commit", "image", "env", "packages"
+COMMIT, IMAGE = "commit", "image"
 OVERLAY, SUBMODULE = "overlay:", "submodule:"  # followed by the overlay's name, or the submodule's path
 _SHORT = 12
 _LIST = "`--images OLDEST,…,NEWEST`, or a file with one image in each line"
 
 
 @dataclass(frozen=True)
-class Change:
-    """What differs between two environments: a variable with its values, or a package with its versions. None: the side
-    has none."""
-
-    name: str
-    good: str | None
-    bad: str | None
-
-    def __str__(self) -> str:
-        return f"{self.name}: {_value(self.good)} -> {_value(self.bad)}"
-
-
-@dataclass(frozen=True)
 class Point:
-    """A commit to run, in the row's own image or in `image`, of which `note` has the tag and the date if known. Where
-    `commit` is an overlay's or a submodule's, `checkout` is the commit of the checkout that runs with it. Of `changes`
-    it has the bad side of those that are `applied`, by name, and the good side of the others."""
+    """A commit to run, in the row's own image or in `image`. If `commit` is an overlay's or a submodule's, `checkout`
+    is the commit of the checkout that runs with it."""
 
     commit: Commit
     image: str = ""
-    note: str = ""
     checkout: str = ""
-    changes: tuple[Change, ...] = ()
-    applied: frozenset[str] = frozenset()
 
     @property
     def sha(self) -> str:
@@ -62,19 +39,10 @@ class Point:
     @property
     def key(self) -> str:
         """What tells it from the other points."""
-        if self.changes:
-            return hashlib.sha256(json.dumps(self.values, sort_keys=True).encode()).hexdigest()
         return self.image or self.commit.sha
 
     @property
-    def values(self) -> Mapping[str, str | None]:
-        """The side of each change that it has, by name."""
-        return {change.name: change.bad if change.name in self.applied else change.good for change in self.changes}
-
-    @property
     def short(self) -> str:
-        if self.changes:
-            return f"{len(self.applied)} of {len(self.changes)}"
         if not self.image:
             return self.commit.sha[:_SHORT]
         name, at, digest = printable(self.image).rpartition("/")[2].partition("@")
@@ -82,7 +50,7 @@ class Point:
 
     @property
     def subject(self) -> str:
-        return self.note or self.image or self.commit.subject
+        return self.image or self.commit.subject
 
 
 @dataclass(frozen=True)
@@ -96,7 +64,7 @@ class SearchRange:
     @property
     def noun(self) -> str:
         """What one point is called."""
-        return {IMAGE: "image", ENV: "variable", PACKAGES: "package"}.get(self.axis, "commit")
+        return "image" if self.axis == IMAGE else "commit"
 
 
 def along_commits(history: CommitHistory) -> SearchRange:
@@ -105,9 +73,9 @@ def along_commits(history: CommitHistory) -> SearchRange:
     return SearchRange(COMMIT, points, CommitGraph(history.positions()))
 
 
-def along_images(commit: Commit, images: Sequence[tuple[str, str]]) -> SearchRange:
-    """`commit` in each of `images`, each with its note, of which the first is good."""
-    points = tuple(Point(commit, image, note) for image, note in images)
+def along_images(commit: Commit, images: Sequence[str]) -> SearchRange:
+    """`commit` in each of `images`, of which the first is good."""
+    points = tuple(Point(commit, image) for image in images)
     return SearchRange(IMAGE, points, CommitGraph.linear(len(images) - 1))
 
 
@@ -115,18 +83,6 @@ def along_tree(commit: Commit, axis: str, history: CommitHistory) -> SearchRange
     """`commit` with each commit of the overlay or submodule that `axis` names."""
     points = tuple(Point(each, checkout=commit.sha) for each in (history.good, *history.commits))
     return SearchRange(axis, points, CommitGraph(history.positions()))
-
-
-def along_changes(
-    commit: Commit, axis: str, changes: Sequence[Change], needed: Sequence[Change], rest: Sequence[Change]
-) -> SearchRange:
-    """`commit` with what is `needed`, and then one more of `rest` at each point."""
-    points = []
-    for count in range(len(rest) + 1):
-        applied = frozenset(change.name for change in (*needed, *rest[:count]))
-        note = str(rest[count - 1]) if count else ""
-        points.append(Point(commit, note=note, changes=tuple(changes), applied=applied))
-    return SearchRange(axis, tuple(points), CommitGraph.linear(len(rest)))
 
 
 def images_of(text: str, good: str | None = None, bad: str | None = None) -> tuple[str, ...]:
@@ -142,10 +98,6 @@ def images_of(text: str, good: str | None = None, bad: str | None = None) -> tup
     if last <= first:
         raise UsageError(f"--good {images[first]} is not before --bad {images[last]} in --images", hint=_LIST)
     return tuple(images[first : last + 1])
-
-
-def _value(value: str | None) -> str:
-    return "absent" if value is None else value or "''"
 
 
 def _place(images: Sequence[str], option: str, name: str | None, default: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,17 +9,13 @@ from typing import TYPE_CHECKING
 from ci_tasks.checkout.commits import commit_at, commits_between, pinned_commit
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError, printable, some
+from ci_tasks.errors import UsageError, some
 from ci_tasks.features.failures.bisection import report, strategy
 from ci_tasks.features.failures.bisection.axis import (
     COMMIT,
-    ENV,
     OVERLAY,
-    PACKAGES,
     SUBMODULE,
-    Change,
     SearchRange,
-    along_changes,
     along_commits,
     along_images,
     along_tree,
@@ -28,11 +23,7 @@ from ci_tasks.features.failures.bisection.axis import (
 )
 from ci_tasks.features.failures.bisection.bisection import Bisection, BisectionResult
 from ci_tasks.features.failures.bisection.bisection_state import BisectionKey, open_state
-from ci_tasks.features.failures.bisection.change_search import ChangeSearch
 from ci_tasks.features.failures.bisection.earlier_runs import earlier_runs
-from ci_tasks.features.failures.bisection.environments import changed_variables
-from ci_tasks.features.failures.bisection.metric import LEAST_RUNS, MetricRule, worse_of
-from ci_tasks.features.failures.bisection.packages import changed_packages
 from ci_tasks.features.failures.bisection.run_commits import RowUnderTest
 from ci_tasks.features.failures.bisection.strategy import BisectionGoal
 from ci_tasks.given_values import GivenValues, OverlaySource
@@ -65,21 +56,15 @@ def bisect(
         path = options.axis.removeprefix(SUBMODULE)
         searched = OverlaySource(path, str(source.path / path), submodule=path)
         config = replace(config, given=config.given.under(GivenValues(overlays=(searched,))))
-    layers: Mapping[tuple[str, str], str] = {}
-    if options.axis in (ENV, PACKAGES):
-        found, layers = _changes(options, row)
-        search = along_changes(commit_at(source.path, revision), options.axis, found, (), found)
-    else:
-        search = _search_range(source, options, revision, row)
+    search = _search_range(source, options, revision, row)
     good, bad = search.points[0], search.points[-1]
-    metric = MetricRule(options.metric, worse_of(options.worse or "")) if options.metric else None
     subject = BisectionKey(
         repo=str(source.path),
         good=good.key,
         bad=bad.key,
         label=options.label,
         row=row.row,
-        signature=metric.headline if metric else options.signature or "",
+        signature=options.signature or "",
         image=options.image or "",
         first_parent=options.first_parent,
         commit="" if options.axis == COMMIT else bad.sha,
@@ -95,31 +80,22 @@ def bisect(
         events=events,
         probe=not options.no_probe,
         overlay=search.axis.removeprefix(OVERLAY).removeprefix(SUBMODULE),
-        layers=layers,
-        metric=options.metric or "",
     )
     with open_state(subject, [point.key for point in search.points], fresh=options.fresh) as state:
         if options.resume and not state.observations:
             raise UsageError("there is nothing to resume: no run of this bisection is on record", hint=str(state.path))
         own = frozenset(observation.run for observation in state.observations)
         # What other runs up to the good commit ran in is not known to be the good image.
-        counts_earlier = search.axis == COMMIT and metric is None
-        earlier = earlier_runs(source.path, good.key, options.label, row.row, own) if counts_earlier else ()
-        target = metric.signature if metric else options.signature or ""
-        goal = BisectionGoal(search.graph, target, options.repeat or 0, earlier)
+        is_commit = search.axis == COMMIT
+        earlier = earlier_runs(source.path, good.key, options.label, row.row, own) if is_commit else ()
+        goal = BisectionGoal(search.graph, options.signature or "", options.repeat or 0, earlier)
         print(source.headline)
         print("\n".join(report.head(options.label, row.row, search, hosts, len(earlier))))
-        if metric:
-            print(metric.headline)
         if not state.observations:
             lately = durations(options.label, hosts).get(row.row)
-            steady = strategy.runs_of_steady_failure(len(search.points) - 1) + (2 * LEAST_RUNS if metric else 0)
-            print(report.cost(steady, lately, len(hosts), is_set=bool(bad.changes)))
-        if not bad.changes:
-            return Bisection(search, goal, work, state, hosts, metric=metric).run()
-    return ChangeSearch(
-        search.axis, bad.commit, bad.changes, work, subject, hosts, options.repeat or 0, options.fresh, metric
-    ).run()
+            steady = strategy.runs_of_steady_failure(len(search.points) - 1)
+            print(report.cost(steady, lately, len(hosts)))
+        return Bisection(search, goal, work, state, hosts).run()
 
 
 def _search_range(source: CheckoutSource, options: BisectOptions, revision: str, row: Row) -> SearchRange:
@@ -144,29 +120,10 @@ def _search_range(source: CheckoutSource, options: BisectOptions, revision: str,
             hint="`ci-tasks jobs LABEL` shows the image of each row",
         )
     commit = commit_at(source.path, revision)
-    if options.images:
-        file = Path(options.images)
-        listed = file.read_text(errors="replace") if file.is_file() else options.images
-        return along_images(commit, [(name, "") for name in images_of(listed, options.good, options.bad)])
-    from ci_tasks.features.failures.bisection.registry import images_between
-
-    dated = images_between(options.good or "", options.bad or "")
-    return along_images(commit, [(image.image, image.note) for image in dated])
-
-
-def _changes(options: BisectOptions, row: Row) -> tuple[tuple[Change, ...], Mapping[tuple[str, str], str]]:
-    """What differs between the two environments, and the directories of packages. Says what is not searched."""
-    ends = (options.good or "", options.bad or "", options.label, row.row)
-    layers: Mapping[tuple[str, str], str] = {}
-    if options.axis == ENV:
-        found = changed_variables(*ends)
-    else:
-        packages = changed_packages(*ends)
-        found, layers = packages.found, packages.directories
-    for why, names in found.left_out.items():
-        if names:
-            print(printable(f"not searched, since {why}: {', '.join(names)}"))
-    return found.changes, layers
+    listed = options.images or ""
+    file = Path(listed)
+    listed = file.read_text(errors="replace") if file.is_file() else listed
+    return along_images(commit, images_of(listed, options.good, options.bad))
 
 
 def _overlay(source: CheckoutSource, axis: str) -> OverlaySource:

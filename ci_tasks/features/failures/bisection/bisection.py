@@ -13,7 +13,6 @@ from ci_tasks.features.failures.bisection import report, strategy
 from ci_tasks.features.failures.bisection.axis import Point, SearchRange
 from ci_tasks.features.failures.bisection.bisection_state import BisectionState
 from ci_tasks.features.failures.bisection.marks import mark
-from ci_tasks.features.failures.bisection.metric import MetricRule
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, PASS, Observation
 from ci_tasks.features.failures.bisection.run_commits import CommitRun, RowUnderTest, run_commits
 from ci_tasks.features.failures.bisection.strategy import (
@@ -35,14 +34,12 @@ _BLOCKED_ELSEWHERE = 3  # runs in a row that a host blocks, after which it has t
 
 @dataclass(frozen=True)
 class CulpritCandidate:
-    """`commit` is what ran, or the overlay's; with `--axis image`, `image` is the culprit. With `--axis env` all of
-    `changes` together are."""
+    """`commit` is what ran, or the overlay's; with `--axis image`, `image` is the culprit."""
 
     commit: str
     subject: str
     probability: float
     image: str = ""
-    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,44 +55,23 @@ class BisectionResult:
 
 @dataclass
 class Bisection:
-    """One bisection under way. `known` are runs of an earlier stage that are runs of this one's bad end too. With
-    `metric` a run fails where its value is worse. `streaks` are how many runs in a row a host has blocked, since this
-    command began."""
+    """One bisection under way. `blocked_streaks` are the runs in a row that a host has blocked since this command
+    began."""
 
     search: SearchRange
     goal: BisectionGoal
     work: RowUnderTest
     state: BisectionState
     hosts: Sequence[str]
-    known: Sequence[Observation] = ()
-    metric: MetricRule | None = None
     blocked_streaks: dict[str, list[Observation]] = field(default_factory=dict)
     out: dict[str, str] = field(default_factory=dict)
     print_lock: threading.Lock = field(default_factory=threading.Lock)
     target_printed: bool = False
 
-    def __post_init__(self) -> None:
-        self.target_printed = bool(self.known)
-
-    @property
-    def observations(self) -> list[Observation]:
-        return self._judged([*self.known, *self.state.observations])
-
-    def _judged(self, observations: list[Observation]) -> list[Observation]:
-        if self.metric is None:
-            return observations
-        self.metric = self.metric.learnt(observations, self.goal.graph.bad)
-        return self.metric.judged(observations)
-
     def run(self) -> BisectionResult:
-        decision = self.decide()
-        return self._result(INTERRUPTED, []) if decision is None else self._print_result(decision)
-
-    def decide(self) -> CulpritFound | Undecided | InvalidRange | None:
-        """Run until it is decided; None after ^C."""
         self._print_earlier_runs()
         try:
-            while isinstance(decision := self._next(), RunCommits):
+            while isinstance(decision := self._decide(), RunCommits):
                 if not self.target_printed and not {0, self.goal.graph.bad}.issuperset(decision.positions):
                     self._print_target()
                 self._run_round(decision.positions)
@@ -103,15 +79,11 @@ class Bisection:
             self.print_line(
                 f"interrupted after {counted(len(self.state.observations), 'run')}; the same command goes on from here"
             )
-            return None
-        return decision
+            return self._result(INTERRUPTED, [])
+        return self._print_result(decision)
 
-    def _next(self) -> strategy.BisectionDecision:
-        hosts, observations = self._usable_hosts(), self.observations
-        if self.metric is None or self.metric.limit is not None:
-            return next_decision(self.goal, observations, len(hosts))
-        end = self.metric.wanted(observations, self.goal.graph.bad)
-        return InvalidRange(strategy.NOT_WORSE) if end is None else RunCommits((end,))
+    def _decide(self) -> strategy.BisectionDecision:
+        return next_decision(self.goal, self.state.observations, len(self._usable_hosts()))
 
     def _usable_hosts(self) -> list[str]:
         """The hosts that can run anything. Raises Blocked where none is left."""
@@ -131,14 +103,14 @@ class Bisection:
             in_doubt = len(self.blocked_streaks.get(host, ())) >= _BLOCKED_ELSEWHERE
             chosen = self.goal.graph.bad if in_doubt else position
             point, must = self.search.points[chosen], chosen == self.goal.graph.bad
-            commit_runs.append(CommitRun(chosen, point.sha, host, must, point.image, point.overlay, point.values))
+            commit_runs.append(CommitRun(chosen, point.sha, host, must, point.image, point.overlay))
         run_commits(self.work, commit_runs, self.print_line, self._record)
 
     def _record(self, observation: Observation) -> None:
-        mark_text = self._mark(observation)
+        mark_text = str(mark(self.goal, [*self.state.observations, observation]))
         self.state.add(observation, mark_text)
         self._show(observation, mark_text, len(self.state.observations))
-        if self.metric is None and observation.kind == PASS and self._results_at_bad() == [PASS]:
+        if observation.kind == PASS and self._results_at_bad() == [PASS]:
             self.print_line(f"     {report.passes_at_bad(strategy.MAX_RUNS_AT_BAD)}")
         streak = self.blocked_streaks.setdefault(observation.host, [])
         if observation.kind != BLOCKED:
@@ -150,18 +122,8 @@ class Bisection:
             self.print_line(f"     {observation.host} is out: blocked {len(streak)} times in a row")
 
     def _results_at_bad(self) -> list[str]:
-        at_bad = [each.kind for each in self.observations if each.position == self.goal.graph.bad]
+        at_bad = [each.kind for each in self.state.observations if each.position == self.goal.graph.bad]
         return [kind for kind in at_bad if kind in (PASS, FAIL)]
-
-    def _mark(self, observation: Observation) -> str:
-        value = f"{self.metric.name} {observation.value:.6g}" if self.metric and observation.value is not None else ""
-        if value and self.metric and self.metric.limit is None:
-            return value
-        observations = self._judged([*self.known, *self.state.observations, observation])
-        if not value or self.metric is None or self.metric.limit is None:
-            return str(mark(self.goal, observations))
-        beyond = "worse" if observations[-1].kind == FAIL else "not worse"
-        return f"{mark(self.goal, observations).verdict}: {value} is {beyond} than {self.metric.limit.value:.6g}"
 
     def _print_earlier_runs(self) -> None:
         """Show what was found out before."""
@@ -188,11 +150,7 @@ class Bisection:
 
     def _print_target(self) -> None:
         """Once the ends are known: what is looked for, and how long it may take."""
-        if self.metric is not None and self.metric.limit is not None:
-            self.print_line(f"     {self.metric.target}")
-            self.target_printed = True
-            return
-        assessment = assess(self.goal, self.observations)
+        assessment = assess(self.goal, self.state.observations)
         at_bad = assessment.run_counts.at(self.goal.graph.bad)
         to_go = strategy.runs_to_go(assessment.now)
         self.print_line(f"     {report.target(assessment.run_counts.target, at_bad.fails, at_bad.valid, to_go)}")
@@ -206,7 +164,7 @@ class Bisection:
 
     def _print_result(self, decision: CulpritFound | Undecided | InvalidRange) -> BisectionResult:
         if isinstance(decision, InvalidRange):
-            raise self.refusal(decision)
+            raise self._refusal(decision)
         effort = report.Effort(
             len(self.state.observations),
             len({observation.position for observation in self.state.observations}),
@@ -225,7 +183,6 @@ class Bisection:
                     self._failure_counts(decision.position),
                     self._see(decision.position),
                     effort,
-                    f"{self.metric.name} is worse" if self.metric else "the row fails",
                 )
             )
         )
@@ -250,7 +207,7 @@ class Bisection:
 
     def _failure_counts(self, culprit: int) -> report.FailureCounts:
         within = self.goal.graph.descendants[culprit]
-        counts = assess(self.goal, self.observations).run_counts.counts
+        counts = assess(self.goal, self.state.observations).run_counts.counts
         after = [commit_counts for position, commit_counts in counts.items() if within >> position & 1]
         before = [commit_counts for position, commit_counts in counts.items() if not within >> position & 1]
         return report.FailureCounts(
@@ -260,16 +217,10 @@ class Bisection:
             sum(commit_counts.valid for commit_counts in before),
         )
 
-    def refusal(self, decision: InvalidRange) -> UsageError:
+    def _refusal(self, decision: InvalidRange) -> UsageError:
         """Why the ends will not do, and what would."""
         good, bad = self.search.points[0].short, self.search.points[-1].short
         what = self.search.noun
-        if decision.why == strategy.NOT_WORSE:
-            assert self.metric is not None
-            return UsageError(
-                self.metric.refusal(self.observations, self.goal.graph.bad),
-                hint="--worse takes a smaller share; `ci-tasks numbers LABEL` shows how much the metric scatters",
-            )
         at_good, at_bad = self._last(0), self._last(self.goal.graph.bad)
         if decision.why == strategy.FAILS_AT_GOOD:
             return UsageError(

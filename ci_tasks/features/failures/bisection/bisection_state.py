@@ -25,8 +25,7 @@ from ci_tasks.results import store
 
 @dataclass(frozen=True)
 class BisectionKey:
-    """What makes two bisections one: the ends, and what runs there. `commit` is the one that images are tried with,
-    `begun` the first run of the search that this one is a later stage of."""
+    """What makes two bisections one: the ends, and what runs there. `commit` is the one that images are tried with."""
 
     repo: str
     good: str
@@ -37,7 +36,6 @@ class BisectionKey:
     image: str = ""
     first_parent: bool = False
     commit: str = ""
-    begun: str = ""
 
     @property
     def name(self) -> str:
@@ -59,7 +57,6 @@ class StoredRun:
     seconds: float | None
     mark: str
     failure_kind: str = ""
-    value: float | None = None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ class Observation:
 
     `kind` is PASS, FAIL (with its `signature`, and `failure_kind` as far as triage knows it), BLOCKED (the environment
     could not run it) or MISSING (the row does not exist at that commit). `reason` is the run's own line; `run`, `host`
-    and `seconds` are for the log. `value` is that of the metric that is searched for, if one is.
+    and `seconds` are for the log.
     """
 
     position: int
@@ -28,7 +28,6 @@ class Observation:
     host: str = ""
     seconds: float | None = None
     failure_kind: str = ""
-    value: float | None = None
 
 
 @dataclass

@@ -52,9 +52,8 @@ class Posterior:
         return max(range(len(self.weights)), key=self.weights.__getitem__)
 
 
-def posterior_of(graph: CommitGraph, run_counts: RunCounts, older_prior: float = OLDER_PRIOR) -> Posterior:
-    """The posterior after the runs of `run_counts`; `older_prior` is how probable it is at first that the good end has
-    the culprit."""
+def posterior_of(graph: CommitGraph, run_counts: RunCounts) -> Posterior:
+    """The posterior after the runs of `run_counts`."""
     tested = [(position, counts.fails, counts.passes) for position, counts in run_counts.counts.items() if counts.valid]
     fails, passes = sum(entry[1] for entry in tested), sum(entry[2] for entry in tested)
     at_good, before_good = run_counts.at_good, run_counts.before_good
@@ -71,9 +70,9 @@ def posterior_of(graph: CommitGraph, run_counts: RunCounts, older_prior: float =
             fails - failed + before_good[0] + (0 if older else at_good[0]),
             passes - passed + before_good[1] + (0 if older else at_good[1]),
         )
-    prior = log((1 - older_prior) / graph.bad)
+    prior = log((1 - OLDER_PRIOR) / graph.bad)
     scores = [prior + likelihoods[key][0] for key in keys]
-    scores[0] += log(older_prior) - prior
+    scores[0] += log(OLDER_PRIOR) - prior
     weights = normalized(scores)
     background = sum(weight * likelihoods[key][2] for weight, key in zip(weights, keys, strict=True))
     return Posterior(weights, tuple(likelihoods[key][1] for key in keys), background)

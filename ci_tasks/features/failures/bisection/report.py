@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import counted, one_line, printable, some
+from ci_tasks.errors import counted, one_line, printable
 from ci_tasks.features.failures.bisection.axis import COMMIT, OVERLAY, SUBMODULE, Point, SearchRange
 from ci_tasks.report.timeline import duration
 
@@ -41,9 +41,6 @@ def head(label: str, row: str, search: SearchRange, hosts: Sequence[str], earlie
     many = counted(len(search.points) - 1, search.noun)
     where = f"row {printable(row)} of label {printable(label)}, on {', '.join(hosts)}"
     fixed = "" if search.axis == COMMIT else f", with commit {bad.sha[:_SHORT]}"
-    if bad.changes:
-        names = some([change.name for change in bad.changes], _MANY)
-        return [f"bisect: {many} that differ{fixed}: {printable(names)}", where]
     many += f" of {search.axis.replace(':', ' ')}" if search.axis.startswith((OVERLAY, SUBMODULE)) else ""
     return [
         f"bisect: {many} after {good.short} (good) up to {bad.short} (bad){fixed}",
@@ -56,12 +53,8 @@ def head(label: str, row: str, search: SearchRange, hosts: Sequence[str], earlie
     ]
 
 
-def cost(steady_runs: int, seconds: float | None, hosts: int, *, is_set: bool = False) -> str:
-    """What it may cost, before it begins. `seconds` is what a run of this row took lately, if one is known; `is_set`:
-    several changes may be needed together."""
-    if is_set:
-        several = f"; each further one that is needed with it takes up to {counted(steady_runs, 'run')} more"
-        return cost(steady_runs + 2, seconds, hosts) + several
+def cost(steady_runs: int, seconds: float | None, hosts: int) -> str:
+    """What it may cost, before it begins. `seconds` is what a run of this row took lately, if one is known."""
     each = f", {duration(seconds)} each lately" if seconds is not None else ", no earlier run says how long each takes"
     total = f": {duration(seconds * steady_runs / hosts)} on {counted(hosts, 'host')}" if seconds is not None else ""
     return f"some {counted(steady_runs, 'run')} if it always fails, more if it is flaky{each}{total}"
@@ -85,20 +78,16 @@ def target(signature: str, fails: int, of: int, to_go: int) -> str:
     return f"looking for: {one_line(signature)} ({seen}); some {counted(to_go, 'run')} to go"
 
 
-def culprit(
-    point: Point, probability: float, counts: FailureCounts, see: str, effort: Effort, fails: str = "the row fails"
-) -> list[str]:
+def culprit(point: Point, probability: float, counts: FailureCounts, see: str, effort: Effort) -> list[str]:
     """The commit or image that was found; `see` is a command that shows it."""
     before = f"{counts.fails_before} of {counts.runs_before}"
     commit = point.commit
     about = [f"    {one_line(commit.subject)}", f"    {one_line(commit.author)}, {commit.date}"]
-    if point.image:
-        about = [f"    {one_line(point.note)}"] if point.note else []
     return [
         "",
         f"the culprit: {printable(point.key)}",
-        *about,
-        f"probability {_share(probability)}: {one_line(fails)} in {counts.fails_from} of "
+        *([] if point.image else about),
+        f"probability {_share(probability)}: the row fails in {counts.fails_from} of "
         f"{counted(counts.runs_from, 'run')} from it on, in {before} before it",
         f"see it: {see}",
         _effort(effort),
@@ -120,31 +109,6 @@ def unclear(left: Sequence[tuple[Point, float]], distinguishable: bool, effort: 
     shown = [f"    {point.short}  {_share(p):>4}  {one_line(point.subject)}" for point, p in left[:_MANY]]
     more = [f"    and {len(left) - _MANY} more"] if len(left) > _MANY else []
     return ["", why, *shown, *more, _effort(effort)]
-
-
-def needed(change: object, probability: float) -> str:
-    """One change that was found; others may be needed beside it."""
-    return f"     needed: {one_line(str(change))} (probability {_share(probability)}); is it enough?"
-
-
-def changes_found(changes: Sequence[str], probability: float, many_runs: int, fails: str) -> list[str]:
-    """What makes the row fail, all of it together, where nothing else of the bad side is there."""
-    shown = f"with it alone, of what differs, {fails}"
-    if len(changes) > 1:
-        shown = f"with all of them and nothing else of what differs {fails}, with fewer of them not"
-    return [
-        "",
-        "the culprit:" if len(changes) == 1 else f"the culprits, together ({len(changes)}):",
-        *(f"    {one_line(change)}" for change in changes),
-        f"probability {_share(probability)}: {one_line(shown)}",
-        counted(many_runs, "run"),
-    ]
-
-
-def changes_unclear(left: Sequence[tuple[str, float]], many_runs: int) -> list[str]:
-    """Several sets that could be it."""
-    lines = [f"    {_share(probability):>4}  {one_line(text)}" for text, probability in left[:_MANY]]
-    return ["", f"not clear after {counted(many_runs, 'run')}; the most probable are:", *lines]
 
 
 def _effort(effort: Effort) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import field, replace
+from dataclasses import field
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.features.failures.bisection.observations import BLOCKED, FAIL, MISSING, PASS, Observation
-from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.records import BLOCKED as WAS_BLOCKED
 from ci_tasks.records import CANCELLED, LOST, PASSED, VACUOUS, RunRecord
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
@@ -25,7 +23,6 @@ from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import RunRequest
 from ci_tasks.run.row_execution import ExecutionOptions
 
-SECONDS = "seconds"  # the metric that every run has: how long it took
 _REMINDER = 60.0  # seconds after which a run says that it still goes on
 # What varies from one run to the next in a reason that has no signature.
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -48,8 +45,7 @@ class InterruptCount:
 @dataclass(frozen=True)
 class RowUnderTest:
     """What runs on every commit. `row` is the row's whole name; `signature` the failure that is looked for, if a person
-    named it; `overlay` the name of the overlay whose commits are searched; `layers` are the directories of the packages
-    that are searched, by name and version; `metric` is the one that is searched for, in place of a failure."""
+    named it; `overlay` the name of the overlay whose commits are searched."""
 
     repo: str
     workflow: str | None
@@ -61,19 +57,12 @@ class RowUnderTest:
     events: EventStream | None = None
     probe: bool = True
     overlay: str = ""
-    layers: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    metric: str = ""
-
-    def layers_of(self, versions: Mapping[str, str | None]) -> tuple[OverlaySource, ...]:
-        """Those versions, laid over what is installed."""
-        found = {name: self.layers.get((name, version)) for name, version in versions.items() if version}
-        return tuple(OverlaySource(name, path) for name, path in found.items() if path)
 
 
 @dataclass(frozen=True)
 class CommitRun:
-    """A commit to run on a host, in `image` if it names one, with the overlay's commit `overlay`, and with `values`: of
-    variables, or versions of packages. `must`: a commit without the row is no answer, but an error."""
+    """A commit to run on a host, in `image` if it names one, with the overlay's commit `overlay`. `must`: a commit
+    without the row is no answer, but an error."""
 
     position: int
     sha: str
@@ -81,7 +70,6 @@ class CommitRun:
     must: bool = False
     image: str = ""
     overlay: str = ""
-    values: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class RunCancelled(Exception):
@@ -186,13 +174,9 @@ def run_commit(
     try:
         if commit_run.overlay:
             given = given.with_overlay_at(work.overlay, commit_run.overlay)
-        given = given.under(GivenValues(overlays=work.layers_of(commit_run.values)))
-        env = {} if work.layers else commit_run.values
         source = open_source(work.repo, commit_run.sha, work.workflow, given)
         image = commit_run.image or work.image
-        request = RunRequest(
-            work.label, None, commit_run.host, image=image, env=env, rows=(work.row,), probe=work.probe
-        )
+        request = RunRequest(work.label, None, commit_run.host, image=image, rows=(work.row,), probe=work.probe)
         done = execute_label(
             source,
             work.config,
@@ -213,8 +197,7 @@ def run_commit(
         raise RunCancelled  # it was ended before it had a record
     if record is None:
         return Observation(commit_run.position, MISSING, reason=f"no row {work.row}", host=commit_run.host)
-    observation = observation_of(commit_run, record, work.signature)
-    return with_metric(observation, record, work.metric, must=commit_run.must) if work.metric else observation
+    return observation_of(commit_run, record, work.signature)
 
 
 def observation_of(commit_run: CommitRun, record: RunRecord, target: str = "") -> Observation:
@@ -242,26 +225,6 @@ def observation_of(commit_run: CommitRun, record: RunRecord, target: str = "") -
         seconds=record.timings.seconds,
         failure_kind=failure_kind,
     )
-
-
-def with_metric(observation: Observation, record: RunRecord, name: str, *, must: bool) -> Observation:
-    """The observation with the value of the metric; a run that passed without one says nothing.
-
-    Raises UsageError where it must have one."""
-    if observation.kind != PASS:
-        return observation
-    value = record.metrics.get(name, record.timings.seconds if name == SECONDS else None)
-    try:
-        number = float(value) if value is not None else None
-    except ValueError:
-        number = None
-    if number is not None and math.isfinite(number):
-        return replace(observation, value=number)
-    names = ", ".join((*record.metrics, SECONDS))
-    if must and value is None:
-        raise UsageError(f"row {record.row} has no metric {name!r}", hint=f"valid: {names}")
-    reason = f"{name} is {value}" if value is not None else f"no metric {name}"
-    return replace(observation, kind=MISSING if value is None else FAIL, signature=reason, reason=reason)
 
 
 def signature_of(record: RunRecord) -> str:

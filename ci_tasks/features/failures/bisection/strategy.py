@@ -15,7 +15,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.failures.bisection.commit_graph import CommitGraph
 from ci_tasks.features.failures.bisection.commit_selection import max_information, select_commits
 from ci_tasks.features.failures.bisection.observations import Observation, RunCounts, count_runs, most_frequent_failure
-from ci_tasks.features.failures.bisection.posterior import OLDER_PRIOR, Posterior, posterior_of
+from ci_tasks.features.failures.bisection.posterior import Posterior, posterior_of
 
 CERTAIN = 0.975
 LEAST_CLAIM = 0.95  # the least probability with which a culprit is named
@@ -36,7 +36,6 @@ _MIN_INFORMATION = 1e-6  # bits; less, and a run can tell nothing
 
 # Why a bisection cannot be done as it was asked.
 NEVER_FAILS, FAILS_AT_GOOD, GOOD_UNTESTABLE, BAD_UNTESTABLE = "never", "good-fails", "good-untestable", "bad-untestable"
-NOT_WORSE = "not-worse"  # of a metric
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,12 @@ BisectionDecision = RunCommits | CulpritFound | Undecided | InvalidRange
 class BisectionGoal:
     """What is to be found out. `target` is the failure's signature, or "" for the one seen most at the bad end;
     `repeat` how often a commit is run that passes, 0 for as often as the failure's rate asks for; `earlier` are runs
-    of the good end and before it, from which the background rate is estimated too. `is_complete` is the probability, at
-    first, that the good end has the whole culprit: what an earlier search found may need nothing beside it."""
+    of the good end and before it, from which the background rate is estimated too."""
 
     graph: CommitGraph
     target: str = ""
     repeat: int = 0
     earlier: tuple[Observation, ...] = ()
-    is_complete: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ def assess(goal: BisectionGoal, observations: Sequence[Observation]) -> Assessme
     """What `observations` say together."""
     target = goal.target or most_frequent_failure(goal.graph.bad, observations)
     run_counts = count_runs(observations, target, goal.earlier)
-    return Assessment(run_counts, posterior_of(goal.graph, run_counts, goal.is_complete or OLDER_PRIOR))
+    return Assessment(run_counts, posterior_of(goal.graph, run_counts))
 
 
 def next_decision(goal: BisectionGoal, observations: Sequence[Observation], hosts: int = 1) -> BisectionDecision:
@@ -144,7 +141,7 @@ def _refusal(goal: BisectionGoal, assessment: Assessment) -> str:
     good, bad = run_counts.at(0), run_counts.at(graph.bad)
     if bad.missing or (not bad.fails and bad.valid + bad.others >= MAX_RUNS_AT_BAD):
         return BAD_UNTESTABLE if bad.missing or bad.others > bad.valid else NEVER_FAILS
-    if (claim(assessment.now, 0) > LEAST_CLAIM) if goal.is_complete else (older > CERTAIN_OF_GOOD_END):
+    if older > CERTAIN_OF_GOOD_END:
         return FAILS_AT_GOOD
     if good.missing or (not good.valid and good.others >= MAX_SKIPS):
         return GOOD_UNTESTABLE
@@ -163,7 +160,7 @@ def _ends(goal: BisectionGoal, assessment: Assessment, hosts: int) -> list[int]:
     if _inner_commits_ran(graph, run_counts):
         return []
     older = assessment.now.weights[0]
-    runs_needed = (1 if goal.is_complete else MIN_RUNS_AT_GOOD) - run_counts.at(0).valid
+    runs_needed = MIN_RUNS_AT_GOOD - run_counts.at(0).valid
     if older > MAX_FAILURE_AT_GOOD:
         by_rate = ceil(log(MAX_FAILURE_AT_GOOD / older) / log(1 - min(assessment.now.rate, 0.99)))
         runs_needed = max(runs_needed, by_rate)
@@ -187,10 +184,9 @@ def _end(graph: CommitGraph, assessment: Assessment) -> BisectionDecision | None
     return None
 
 
-def claim(now: Posterior, position: int | None = None) -> float:
-    """How probable the best commit may be called, or the one at `position`."""
-    weight = now.weights[now.best if position is None else position]
-    return 1 - (DOUBT if now.rate >= RARE else DOUBT_WHERE_RARE) * (1 - weight)
+def claim(now: Posterior) -> float:
+    """How probable the best commit may be called."""
+    return 1 - (DOUBT if now.rate >= RARE else DOUBT_WHERE_RARE) * (1 - now.weights[now.best])
 
 
 def _untestable_rest(graph: CommitGraph, assessment: Assessment) -> Undecided:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -166,71 +165,3 @@ def test_a_part_of_a_name_has_to_match_one_row(person: Any) -> None:
     assert result.code == 2
     assert "--only 'tiny_ckpt' means 5" in result.err
     assert "tiny_ckpt[async-save]" in result.err
-
-
-def test_two_variables_that_break_a_row_only_together_are_found_between_two_environments(person: Any) -> None:
-    """The workflow's own value of one of them counts on neither side."""
-    person.write(
-        "tests/test_quick.py",
-        "import os\n\nif __name__ == '__main__':\n"
-        "    assert (os.environ.get('DEPTH'), os.environ.get('WIDTH')) != (None, '8'), 'the answer is wrong'\n"
-        "    print('step 1: ok')\n",
-    )
-    person.write(".github/workflows/pr-test.yml", WORKFLOW.replace("GPUS", "0") + "    env: {WIDTH: 4, DEPTH: 2}\n")
-    person.write("good.env", "DEPTH=2\nWIDTH=4\nAPI_TOKEN=secret-1\n")
-    person.write("bad.env", "WIDTH=8\nFLAG=on\nAPI_TOKEN=secret-2\n")
-    person.git("add", "--all")
-    person.git("-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "--quiet", "--message=row")
-    asked = ("bisect", "quick", "--only", "quick", "--axis", "env", "--good", "good.env", "--bad", "bad.env")
-    result = person.ci_tasks(*asked, "--host", "sim", "--json")
-    assert result.code == 0, result.err
-    (culprits,) = result.json["candidates"]
-    assert culprits["changes"] == ["DEPTH: 2 -> absent", "WIDTH: 4 -> 8"]
-    assert "secret-" not in result.out + result.err
-
-
-def wheel(index: Path, name: str, version: str) -> None:
-    """A distribution of one package, whose `V` is its version."""
-    about = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}/__init__.py": f"V = {version!r}\n",
-        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    with zipfile.ZipFile(index / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
-        archive.writestr(f"{about}/RECORD", "".join(f"{path},,\n" for path in (*files, f"{about}/RECORD")))
-
-
-def test_two_packages_that_break_a_row_only_together_are_found_between_two_freezes(person: Any, tmp_path: Path) -> None:
-    """Each process sees the versions that were laid over what is installed, in their metadata as well."""
-    index = tmp_path / "index"
-    index.mkdir()
-    for name in ("alpha", "beta", "gamma"):
-        wheel(index, name, "1.0")
-        wheel(index, name, "2.0")
-    person.env.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(index))
-    person.write(
-        "tests/test_quick.py",
-        "import alpha, beta, gamma\nfrom importlib.metadata import version\n\nif __name__ == '__main__':\n"
-        "    assert [version(each.__name__) for each in (alpha, beta, gamma)] == [alpha.V, beta.V, gamma.V]\n"
-        "    assert (alpha.V, gamma.V) != ('2.0', '2.0'), 'the answer is wrong'\n"
-        "    print('step 1: ok')\n",
-    )
-    person.write(".github/workflows/pr-test.yml", WORKFLOW.replace("GPUS", "0"))
-    person.write("good.txt", "alpha==1.0\nbeta==1.0\ngamma==1.0\ndelta==1.0\nours @ file:///x\n")
-    person.write("bad.txt", "alpha==2.0\nbeta==2.0\nGamma==2.0\ndelta==2.0\nours @ file:///y\n")
-    person.git("add", "--all")
-    person.git("-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "--quiet", "--message=row")
-    asked = ("bisect", "quick", "--only", "quick", "--axis", "packages", "--good", "good.txt", "--bad", "bad.txt")
-    result = person.ci_tasks(*asked, "--host", "sim")
-    assert result.code == 0, result.out + result.err
-    assert "not searched, since they did not come from an index: ours" in result.out
-    assert (
-        "not searched, since pip cannot install them (No matching distribution found for delta==1.0): delta"
-        in result.out
-    )
-    end = result.out[result.out.index("the culprits, together (2):") :].splitlines()
-    shown = "(shown: the one process that was seen to import it had it from there)"
-    assert end[1:3] == [f"    alpha: 1.0 -> 2.0 {shown}", f"    gamma: 1.0 -> 2.0 {shown}"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from ci_tasks.features.failures.bisection.run_commits import (
     observation_of,
     run_commit,
     run_commits,
-    with_metric,
 )
 from ci_tasks.records import RunRecord, Timings, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
@@ -145,30 +143,3 @@ def test_a_long_run_says_now_and_then_that_it_goes_on() -> None:
     watch.update(lanes)
     watch.update(lanes)
     assert messages == ["     0123 on one: running for 1 min 15 s: step 3"]
-
-
-METRICS = [
-    ("a number", {"step_time": 4.5}, "passed", "step_time", (PASS, 4.5)),
-    ("no number", {"reward": "nan"}, "passed", "reward", (FAIL, None)),
-    ("what every run has", {}, "passed", "seconds", (PASS, 1.5)),
-    ("none of that name", {"step_time": 4.5}, "passed", "reward", (MISSING, None)),
-    ("a run that failed", {"step_time": 4.5}, "failed", "step_time", (FAIL, None)),
-]
-
-
-@pytest.mark.parametrize(
-    ("metrics", "status", "name", "expected"), [c[1:] for c in METRICS], ids=[c[0] for c in METRICS]
-)
-def test_a_run_that_passed_has_a_value(
-    metrics: dict[str, float | str], status: str, name: str, expected: tuple[str, float | None]
-) -> None:
-    seen = replace(record(status, "E#1" if status == "failed" else ""), metrics=metrics)
-    observation = with_metric(observation_of(ORDER, seen), seen, name, must=False)
-    assert (observation.kind, observation.value) == expected
-
-
-def test_a_metric_that_the_bad_end_does_not_have_is_refused_with_those_that_it_has() -> None:
-    seen = replace(record("passed"), metrics={"step_time": 4.5})
-    with pytest.raises(UsageError, match="has no metric 'reward'") as caught:
-        with_metric(observation_of(ORDER, seen), seen, "reward", must=True)
-    assert caught.value.hint == "valid: step_time, seconds"
