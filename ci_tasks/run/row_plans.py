@@ -14,7 +14,7 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import PreparedRow, Say
 from ci_tasks.planning.capacity import other_hosts
-from ci_tasks.planning.entry_point import has_entry_point
+from ci_tasks.planning.defined_tests import defines_tests
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.records import Checkout
 from ci_tasks.results.history.queries import silences
@@ -54,7 +54,7 @@ class RowPlanner:
             drafted.plan,
             deviations=(*drafted.plan.deviations, *self.job_rows.deviations),
             exclusive=(*drafted.plan.exclusive, *_slot(self.request, row, session, number)),
-            entry_point=has_entry_point(test or "") if row.test else None,
+            defines_tests=defines_tests(test or ""),
             hang_minutes=self._hang_minutes(row),
         )
         os.makedirs(run.path, exist_ok=True)

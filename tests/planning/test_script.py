@@ -342,7 +342,9 @@ def test_a_docker_that_is_not_the_adapter_is_never_called_from_a_file_system_mou
     done = support.on_a_new_tmpfs(mounted, "noexec", *copy, env=env)
     assert not (tmp_path / "called").exists(), "CI's command ran on this machine as CI wrote it"
     assert done.returncode == 125, done.stderr
-    assert done.stderr.startswith(f"ci-tasks: blocked: cannot execute the run's bin/docker: is {mounted} mounted noexec?")
+    assert done.stderr.startswith(
+        f"ci-tasks: blocked: cannot execute the run's bin/docker: is {mounted} mounted noexec?"
+    )
     assert "`workspace`" in done.stderr
 
 

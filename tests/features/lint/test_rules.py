@@ -160,6 +160,11 @@ LEAVES = {
             {**CLEAN, "tests/utils/test_b.py": "def test_x(): ...\n"},
         ),
     ),
+    "a plain script": ("runs-nothing", having("tests/utils/test_b.py", "NUM_GPUS = 0\nprint('checked')\n")),
+    "a script that calls its own tests": (
+        "runs-nothing",
+        having("tests/utils/test_b.py", "NUM_GPUS = 0\ndef test_x(): ...\ntest_x()\n"),
+    ),
     "GPUs that are one row's of several": (
         "gpus-differ",
         changed("test_a.py, num_gpus: 4, test_args", "test_a.py, num_gpus: 8, test_args"),
