@@ -19,12 +19,12 @@ not 0              any                               failed
 0                  tests ran                         passed
 0                  every test was skipped, or none   vacuous
                    was collected
-0                  metrics                           passed
 0                  the plan takes GPUs under a       vacuous
                    lock, and none was taken
 0                  the file defines tests, and       vacuous
                    none was seen
-0                  a script without tests            passed
+0                  metrics, or a script without      passed
+                   tests
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool,
     if log.unittest is not None:
         executed = max(0, log.unittest - log.unittest_skipped)
         return Evidence("unittest", executed, log.unittest_failed, log.unittest_skipped, log.metrics)
-    if log.metrics:
-        return Evidence("metrics", steps=log.metrics)
     if takes_locks and not log.gpu_ids:
-        return Evidence("set-up")
-    return Evidence("none" if defines_tests else "script")
+        return Evidence("set-up", steps=log.metrics)
+    if defines_tests:
+        return Evidence("none", steps=log.metrics)
+    return Evidence("metrics", steps=log.metrics) if log.metrics else Evidence("script")
 
 
 def needs_triage(ended: JobEnd) -> bool:
