@@ -43,7 +43,7 @@ class GivenOptions:
 class OverlayOptions(GivenOptions):
     """Options of every command that runs rows on working trees, or plans them."""
 
-    gpus: int | None = GPUS.field()
+    gpus: int | None = GPUS.field(last=True)
     no_probe: bool = NO_PROBE.field(last=True)
     no_persist: bool = NO_PERSIST.field(last=True)
     with_: tuple[str, ...] = WITH.field()

@@ -380,7 +380,7 @@ name: PR Test
 on: {{pull_request: {{branches: [main]}}}}
 jobs:
   {LABEL}:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy: {{matrix: {{info: [{info}]}}}}
     steps:
       - uses: actions/checkout@v4
