@@ -97,7 +97,7 @@ def prepare(
         chosen = _select_rows(job_rows.rows, request)
         for row in chosen:
             check_row(source.workflow, job_rows.job, row)
-        _check_given_gpus(chosen, source)
+        _check_given_gpus(job_rows.rows, source)
         batch = journal.batch if journal else store.new_batch(request.label, request.out)
         try:
             if not only_plans:
@@ -168,10 +168,10 @@ def _select_rows(rows: list[Row], request: RunRequest) -> list[Row]:
 
 
 def _check_given_gpus(rows: Sequence[Row], source: CheckoutSource) -> None:
-    """`--gpus` is for what the workflow does not say: it cannot be given where CI's number is another one."""
-    given = source.given.gpus
-    if given is not None and rows and all(row.gpus != given for row in rows):
-        says = ", ".join(map(str, sorted({row.needed_gpus for row in rows})))
+    """`--gpus` is for what the workflow does not say. Raises UsageError where no row of the label takes so many."""
+    given, counts = source.given.gpus, {row.gpus for row in rows if row.gpus is not None}
+    if given is not None and counts and given not in counts:
+        says = ", ".join(map(str, sorted(counts)))
         raise UsageError(f"--gpus {given}: the workflow says {says}", hint="run it without --gpus")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 LOCK_SCRIPT = "gpu_lock_exec"
 _N, _END = "([1-9][0-9]?)", "(?![a-z0-9])"
-_MODEL = r"(?:rtx|[a-z]{1,2})?[0-9]{1,4}[a-z]{0,4}"  # h100, l40s, rtx6000ada, 4090
+_MODEL = "(?:(?:rtx|[a-z]{1,2})[0-9]{1,4}[a-z]{0,4}|[2-5]0[5-9]0(?:ti)?)"  # h100, l40s, rtx6000ada, 4090
 _LABEL = re.compile(
     "(?<![a-z0-9])(?:"
     + "|".join(
@@ -17,13 +17,13 @@ _LABEL = re.compile(
             f"{_N}x?[-_. ]?gpus?{_END}",  # 8-gpu-h200, 4gpu
             f"gpus?[-_. ]?(?:(?:num|count)[-_])?x?{_N}{_END}(?![-_ ]?(?:core|cpu))",  # gpu-4, gpu-x2, gpu_num_1
             f"(?!x|cpu|arm|amd){_MODEL}x{_N}{_END}",  # L20x8
-            f"{_N}x[-_]?(?=[a-z]){_MODEL}{_END}",  # 8xH100
+            f"{_N}x[-_]?{_MODEL}{_END}",  # 8xH100
             f"(?<=[-_.])x(?!32|64|86){_N}{_END}",  # h100-x4, and not linux-x64
         )
     )
     + ")"
 )
-_GPU_WORD = re.compile("gpu|cuda|nvidia")
+_GPU_WORD = re.compile(rf"gpu|cuda|nvidia|(?<![a-z0-9])(?:rtx|g[bh]|[abhlptv])[0-9]{{1,4}}[a-z]?{_END}")
 _CPU_WORD = re.compile(r"(?<![a-z0-9])[0-9]*cpus?[0-9]*(?![a-z0-9])")
 # What is no GPU of NVIDIA's. Ascend's own runners are called by the chip: linux-aarch64-a2b3-8.
 _OTHERS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,12 @@ def test_plan_run_and_remote_refuse_it_before_anything_runs(
     checkout: Path, tmp_path: Path, label: str, message: str, hint: str
 ) -> None:
     repo = str(checkout)
-    for call in (
+    calls: list[Callable[[], int]] = [
         lambda: plan(PlanOptions(label=label, repo=repo)),
         lambda: run(RunOptions(label=label, repo=repo)),
         lambda: remote(RemoteOptions(label=label, host="local,sim", repo=repo)),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(UsageError) as caught:
             call()
         assert message in caught.value.message and hint in caught.value.hint
@@ -96,7 +98,12 @@ def test_jobs_lists_what_is_not_known_and_what_is_refused(checkout: Path, capsys
     assert jobs(JobsOptions(repo=str(checkout), json=True)) == 0
     rows = {row["row"]: row for row in json.loads(capsys.readouterr().out)}
     assert {name: row["gpus"] for name, row in rows.items()} == {
-        "train": None, "mixed[cpu-0]": 0, "mixed[any]": None, "eight": 8, "rocm": None, "called": None
+        "train": None,
+        "mixed[cpu-0]": 0,
+        "mixed[any]": None,
+        "eight": 8,
+        "rocm": None,
+        "called": None,
     }
     assert [name for name, row in rows.items() if "refused" in row] == ["rocm"]
     assert jobs(JobsOptions(repo=str(checkout))) == 0

@@ -31,6 +31,7 @@ LABELS: list[tuple[str, int | None]] = [
     ("rtx4090x2", 2),
     ("3090x2", 2),
     ("8xH100", 8),
+    ("2x4090", 2),
     ("lab-2x-a100", 2),
     ("h100-x4", 4),
     ("nvidia-a100-80gb-x2", 2),
@@ -54,6 +55,7 @@ LABELS: list[tuple[str, int | None]] = [
     ("gpu-8-core", None),
     ("gpu-16cpu", None),
     ("cpu16x2", None),
+    ("linux-4x16", None),
     # A machine is no row of no GPUs because its number is 0.
     ("gpu-0", None),
     # Versions and word sizes.
@@ -134,7 +136,15 @@ def test_machines_without_gpus_of_nvidia_are_named(label: str, what: str) -> Non
         (8.0, 8),
         ("gpu_num_2", 2),
         ("4xA100", 4),
-        *((value, None) for value in ("many", "all", True, None, -1, float("inf"), float("nan"), [0, 1], {})),
+        ("many", None),
+        ("all", None),
+        (True, None),
+        (None, None),
+        (-1, None),
+        (float("inf"), None),
+        (float("nan"), None),
+        ([0, 1], None),
+        ({}, None),
     ],
 )
 def test_a_matrix_value_is_a_number_or_names_one(value: Any, count: int | None) -> None:

@@ -257,7 +257,9 @@ GPUS: list[tuple[str, str, int | None]] = [
     ("    runs-on: ubuntu-latest\n", "x", 0),
     ("    runs-on: linux-amd64-cpu16\n", "x", 0),
     ("    runs-on: ubuntu-latest\n", "docker run --gpus all img", None),
+    ("    runs-on: ubuntu-22.04-16core\n", "x", 0),
     ("    runs-on: ubuntu-22.04-gpu-t4\n", "x", None),
+    ("    runs-on: ubuntu-a100\n", "x", None),
     # Any other may have some.
     ("    runs-on: [self-hosted, linux, x64]\n", "x", None),
     ("    runs-on: [self-hosted, linux-a100]\n", "x", None),
