@@ -137,7 +137,7 @@ class RowPlanner:
     def _starts_ray(self, row: Row, session: HostSession) -> bool:
         if self.request.by_runner:
             return True
-        if not row.test or not row.gpus:
+        if not row.test or not row.needed_gpus:
             return False
         if row.test not in self._with_ray:
             self._with_ray[row.test] = starts_ray(row.test, session.code.read_file)
@@ -154,7 +154,7 @@ def host_requirements(drafts: RowPlanner, rows: Sequence[Row]) -> HostRequiremen
     """What the rows want of any host."""
     image = drafts.request.image
     return HostRequirements(
-        gpus=max((row.gpus or 0 for row in rows), default=0),
+        gpus=max((row.needed_gpus for row in rows), default=0),
         container=any(row.image for row in rows),
         simulates=drafts.simulates,
         python=drafts.python_version(rows[0]) if rows else "",
@@ -207,5 +207,5 @@ def _before_rows(
 
 def _slot(request: RunRequest, row: Row, session: HostSession, number: int) -> tuple[str, ...]:
     """The place in which a row without GPUs runs. Detached runs share the places, so that no host is swamped."""
-    counts = request.slots and not row.gpus and not session.executor.has_scheduler
+    counts = request.slots and not row.needed_gpus and not session.executor.has_scheduler
     return (f"cpu-{number % request.slots}",) if counts else ()

@@ -112,7 +112,7 @@ def set_up(request: SetupRequest, *, may_ask: bool, events: EventStream | None =
         written = _write([*overrides, *others], f"for {source.path.name}", may_ask=may_ask, yes=request.yes)
     elif records and status == BLOCKED:
         print("\nthe install steps need more than another index or version; nothing was written")
-    gpu_rows = [row for rows in by_label.values() for row in rows if row.gpus or row.image]
+    gpu_rows = [row for rows in by_label.values() for row in rows if row.gpus != 0 or row.image]
     hosts = [name for name, spec in config.hosts.items() if spec.kind != "local"]
     gpu_host = gpu_host_lines(gpu_rows, source.workflow.jobs, shown(users_hosts()), hosts)
     if gpu_host and status != CANCELLED:
@@ -147,7 +147,7 @@ def _cpu_labels(source: CheckoutSource, by_label: Mapping[str, Sequence[Row]]) -
     labels = [
         label
         for label, rows in by_label.items()
-        if not any(row.gpus or row.image or row.dynamic for row in rows)
+        if not any(row.gpus != 0 or row.image or row.dynamic for row in rows)
         and install_commands(source.workflow.jobs[rows[0].job])
     ]
     return sorted(labels, key=lambda label: -len(by_label[label]))

@@ -27,7 +27,7 @@ on: {pull_request: {types: [labeled]}}
 jobs:
   e2e-test-ckpt:
     if: contains(github.event.pull_request.labels.*.name, 'run-ci-ckpt')
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 60
     strategy:
       matrix:
