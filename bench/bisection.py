@@ -153,7 +153,7 @@ WORKFLOW = """
 on: {pull_request: {types: [labeled]}}
 jobs:
   e2e-test-flaky:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 5
     strategy: {matrix: {info: [{test_file: test_flaky.py, num_gpus: 0}]}}
     steps:

@@ -39,7 +39,7 @@ WORKFLOW = """\
 on: pull_request
 jobs:
   e2e-test-plain:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 5
     strategy: {matrix: {info: [ROWS]}}
     steps:
@@ -51,7 +51,7 @@ jobs:
           seq 1 MADE > "$CI_TASKS_RUN_DIR/artifacts/made"
           exit $code
   e2e-test-boxed:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 5
     strategy: {matrix: {info: [ROWS]}}
     steps:

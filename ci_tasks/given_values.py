@@ -24,7 +24,7 @@ class OverlaySource:
 class GivenValues:
     """What a person says of what only GitHub knows. `outputs` is by job; `event` is a payload or a part of one.
     `sources` says where each comes from, by its name in expressions, such as `vars.REGISTRY`.
-    `overlays` are working trees beside the checkout."""
+    `overlays` are working trees beside the checkout. `gpus` is the count of rows for which the workflow says none."""
 
     vars: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -32,6 +32,7 @@ class GivenValues:
     event: Mapping[str, object] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     overlays: tuple[OverlaySource, ...] = ()
+    gpus: int | None = None
 
     def under(self, other: GivenValues) -> GivenValues:
         """Both; where they contradict each other, the other one's. Payloads are merged member by member."""
@@ -43,6 +44,7 @@ class GivenValues:
             merged(self.event, other.event),
             {**self.sources, **other.sources},
             (*self.overlays, *other.overlays),
+            self.gpus if other.gpus is None else other.gpus,
         )
 
     def with_overlay_at(self, name: str, rev: str) -> GivenValues:

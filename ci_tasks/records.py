@@ -37,8 +37,8 @@ def overall(statuses: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What shows that a row did something. `kind` is junit, pytest, unittest, metrics, script or none;
-    set-up where the row failed before its test began."""
+    """What shows that a row did something. `kind` is junit, pytest, unittest or metrics; set-up if the row ended
+    before its lock script had GPUs, none if no test of its file was seen, else script."""
 
     kind: str
     tests: int = 0

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,6 +41,18 @@ def cannot(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def on_a_new_tmpfs(
+    directory: Path, options: str, *words: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `words` where `directory` is a tmpfs mounted with `options`, which nothing else sees."""
+    mount = 'mount -t tmpfs -o "$1" tmpfs "$2" && shift 2 && exec "$@"'
+    argv = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", options, str(directory), *words]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True)
+    if done.stderr.startswith(("unshare: ", "mount: ")):
+        cannot(f"nothing can be mounted: {done.stderr.strip()}")
+    return done
 
 
 @contextlib.contextmanager

@@ -126,10 +126,10 @@ class RunDescription:
     """What is shown of a run and what it is judged by. Nothing in it is executed, opened or removed, so that it may
     come from a host, whose job can write what it likes.
 
-    `entry_point` is whether the test file does anything when it is run, None where the row names no test file. `nodes`
-    are those of a cluster, each with the row's GPUs. `takes_locks`: a lock script starts the test, and prints its
-    GPUs. `may_fail`: its failure does not fail CI's run. `retry_of` is the run whose last steps it runs again. After
-    `hang_minutes` without a byte of log its processes are looked at.
+    `defines_tests`: the test file has tests for a test runner. `nodes` are those of a cluster, each with the row's
+    GPUs. `takes_locks`: a lock script starts the test, and prints its GPUs. `may_fail`: its failure does not fail
+    CI's run. `retry_of` is the run whose last steps it runs again. After `hang_minutes` without a byte of log its
+    processes are looked at.
     """
 
     id: str = ""
@@ -147,7 +147,7 @@ class RunDescription:
     hang_minutes: float = 10
     deviations: Tuple[Deviation, ...] = ()
     checkout: Checkout = Checkout()
-    entry_point: Optional[bool] = None
+    defines_tests: bool = False
     nodes: int = 1
     takes_locks: bool = False
     may_fail: bool = False

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import BUILD, NO_PERSIST, NO_PROBE, WITH, repeatable, text
+from ci_tasks.cli.options import BUILD, GPUS, NO_PERSIST, NO_PROBE, WITH, repeatable, text
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.known_secrets import secret_variables
@@ -43,6 +43,7 @@ class GivenOptions:
 class OverlayOptions(GivenOptions):
     """Options of every command that runs rows on working trees, or plans them."""
 
+    gpus: int | None = GPUS.field(last=True)
     no_probe: bool = NO_PROBE.field(last=True)
     no_persist: bool = NO_PERSIST.field(last=True)
     with_: tuple[str, ...] = WITH.field()
@@ -71,8 +72,10 @@ def _given(options: GivenOptions) -> GivenValues:
         **{f"needs.{job}.outputs.{name}": "--output" for job, values in outputs.items() for name in values},
         **({"github.event": f"--github-event {options.github_event}"} if event else {}),
     }
-    overlays = overlay_sources(options.with_, options.build) if isinstance(options, OverlayOptions) else ()
-    return GivenValues(variables, inputs, outputs, event, sources, overlays)
+    if not isinstance(options, OverlayOptions):
+        return GivenValues(variables, inputs, outputs, event, sources)
+    overlays = overlay_sources(options.with_, options.build)
+    return GivenValues(variables, inputs, outputs, event, sources, overlays, options.gpus)
 
 
 def overlay_sources(words: tuple[str, ...], builds: tuple[str, ...] = ()) -> tuple[OverlaySource, ...]:

@@ -152,6 +152,13 @@ JOBS = number(
 )
 RUN_NEEDS = switch("run the jobs of the workflow here whose outputs decide the rows")
 NODES = number("number of Slurm nodes for each row, with its GPUs on each of them", "nodes", nox=True)
+GPUS = number(
+    "number of GPUs of rows for which the workflow says none",
+    "GPUs",
+    minimum=0,
+    hint="for example --gpus 8, or --gpus 0 for none",
+    nox=True,
+)
 IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
 FRESH_ENV = switch("install all packages anew, not those that earlier runs of the same steps have installed", nox=True)
 NO_PERSIST = switch("make a connection of its own, and keep none for the next command", nox=True)

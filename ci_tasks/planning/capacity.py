@@ -25,13 +25,13 @@ class HostFacts:
 def missing_resources(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
     """What `row` needs and `host` does not have; empty when it can run there."""
     missing = []
-    if host.simulate and row.gpus and not facts.simulates:
+    if host.simulate and row.needed_gpus and not facts.simulates:
         return [
             "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: simulated GPUs would touch the real locks"
         ]
-    if (row.gpus or 0) > facts.gpus:
+    if row.needed_gpus > facts.gpus:
         gpus_on_host = f"found {facts.gpus}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
-        missing.append(f"{row.gpus} GPUs{' on one node' if host.kind == 'slurm' else ''} ({gpus_on_host})")
+        missing.append(f"{row.needed_gpus} GPUs{' on one node' if host.kind == 'slurm' else ''} ({gpus_on_host})")
     if row.image and facts.container_problem:
         missing.append(facts.container_problem)
     if facts.python_problem:
@@ -50,8 +50,8 @@ def other_hosts(row: Row, hosts: Mapping[str, HostSpec], here: str, simulates: b
 
 def _has_resources(row: Row, host: HostSpec, simulates: bool) -> bool:
     if host.simulate:
-        return simulates and (host.gpus or 0) >= (row.gpus or 0)
-    return host.kind != "local" and (host.gpus is None or host.gpus >= (row.gpus or 0))
+        return simulates and (host.gpus or 0) >= row.needed_gpus
+    return host.kind != "local" and (host.gpus is None or host.gpus >= row.needed_gpus)
 
 
 def _resources_of(host: HostSpec) -> str:

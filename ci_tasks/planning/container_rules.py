@@ -12,11 +12,11 @@ from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.gpus.request import AGENT, JOB, PATTERN, GpuRequest
 from ci_tasks.config import HostSpec
 from ci_tasks.records import Deviation
+from ci_tasks.workflow.gpus import LOCK_SCRIPT
 from ci_tasks.workflow.model import Row
 
 LOCK_DIR_ENV = "CI_TASKS_GPU_LOCK_DIR"
-# slime's tests/ci/gpu_lock_exec.py: its name, its files and the number of GPUs that it believes in.
-LOCK_SCRIPT = "gpu_lock_exec"
+# The number of GPUs that slime's tests/ci/gpu_lock_exec.py believes in.
 LOCKED_GPUS = 8
 # Ray's head and slime's fixed 8265 are ports of the host under `--network host`, whichever GPUs the rows have.
 RAY_ON_HOST = "ray-host-network"
@@ -58,10 +58,10 @@ def rules_of_run(rules: ContainerRules, id: str, run_dir: str) -> ContainerRules
 
 def gpu_locks(row: Row, host: HostSpec, lock_dir: str, texts: Iterable[str]) -> GpuRequest | None:
     """Who takes the locks of the row's GPUs: the checkout's script where the row's steps call it, else the agent."""
-    if not row.gpus:
+    if not row.needed_gpus:
         return None
     return GpuRequest(
-        count=row.gpus,
+        count=row.needed_gpus,
         by=JOB if any(LOCK_SCRIPT in text for text in texts) else AGENT,
         pattern=f"{lock_dir}/{PATTERN.rpartition('/')[2]}" if host.simulate else PATTERN,
         total=LOCKED_GPUS,

@@ -109,7 +109,7 @@ def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, sha
 
 
 def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
-    if host.simulate and row.gpus:
+    if host.simulate and row.needed_gpus:
         yield Deviation("GPUs", "the runner's", "simulated GPUs", f"{host.name} simulates them")
     if row.image and host.runtime != "docker":
         here = "no container" if host.runtime == "none" else host.runtime

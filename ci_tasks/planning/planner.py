@@ -18,10 +18,10 @@ from ci_tasks.planning.deviations import deviations, overlay_deviations, probe_d
 from ci_tasks.planning.expression_references import depends_on_matrix, referenced_names
 from ci_tasks.planning.nodes import node_lines
 from ci_tasks.planning.overlay_builds import build_steps, position
-from ci_tasks.planning.runners import architecture
+from ci_tasks.planning.runners import architecture, check_runner
 from ci_tasks.planning.sbatch import on_slurm
 from ci_tasks.planning.script import Script, Venv, render
-from ci_tasks.planning.steps import PlannedStep, PlannedSteps, is_true, plan_steps
+from ci_tasks.planning.steps import PlannedStep, PlannedSteps, check_job, is_true, plan_steps
 from ci_tasks.records import Checkout, Plan
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
@@ -81,6 +81,12 @@ def wanted_python(workflow: Workflow, job: Job, row: Row, event: EventContext, o
     return plan_steps(job, rows.row_resolver(workflow, job, row, event), overrides).python or ""
 
 
+def check_row(workflow: Workflow, job: Job, row: Row) -> None:
+    """Raises WorkflowError for a row that no host could run as it is known."""
+    check_job(job, workflow.place)
+    check_runner(workflow, job, row)
+
+
 def make_plan(
     workflow: Workflow,
     job: Job,
@@ -91,6 +97,7 @@ def make_plan(
     location: RunLocation,
 ) -> RowPlan:
     """Decide everything about `row` on `host`. Raises WorkflowError for what cannot be planned."""
+    check_row(workflow, job, row)
     row, planned = _evaluated(workflow, job, row, event, overrides)
     directory = _shared_directory(job, row, planned, location)
     if directory:
@@ -119,7 +126,7 @@ def make_plan(
         host=host.name,
         test=row.test,
         args=row.args,
-        gpus=row.gpus or 0,
+        gpus=row.needed_gpus,
         image=row.image,
         runtime=host.runtime,
         env={name: secrets.shown(value) for name, value in row.env.items()},

@@ -15,9 +15,9 @@ from dataclasses import replace
 from ci_tasks.agent.gpus.request import JOB, SLURM, GpuRequest
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.container_rules import LOCK_SCRIPT
 from ci_tasks.planning.nodes import node_lines
 from ci_tasks.records import Deviation, Plan
+from ci_tasks.workflow.gpus import LOCK_SCRIPT
 
 # Minutes between the row's own timeout and Slurm's limit: the runner ends the job, collects and says how it ended.
 GRACE = 5

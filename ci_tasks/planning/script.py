@@ -65,6 +65,7 @@ def render(script: Script) -> str:
     """The text of run.sh, or of a setup's."""
     parts = [
         _head(script),
+        script_functions.ADAPTER_CHECK,
         script_functions.FUNCTIONS,
         _exports("What GitHub sets for every job.", script.github),
         _OF_THE_CHECKOUT if script.is_setup else "",

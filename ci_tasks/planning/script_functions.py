@@ -14,8 +14,14 @@ _RESERVED = (
 )
 RESERVED = frozenset(_RESERVED.split())
 
-FUNCTIONS = r"""blocked() { echo "ci-tasks: blocked: $*" >&2; exit 125; }
-[ -d "$GITHUB_WORKSPACE" ] || blocked "there is no checkout at $GITHUB_WORKSPACE; set GITHUB_WORKSPACE"
+# Without the adapter, CI's own words (`--pull=always --privileged …`) would reach this machine's docker.
+ADAPTER_CHECK = r"""blocked() { echo "ci-tasks: blocked: $*" >&2; exit 125; }
+[ -n "${CI_TASKS_INSIDE:-}" ] || [ -x "$CI_TASKS_RUN_DIR/bin/docker" ] ||
+  blocked "cannot execute the run's bin/docker: is $(stat -c %m -- "$CI_TASKS_RUN_DIR") mounted noexec?" \
+    "Set another \`workspace\` in hosts.yaml, or CI_TASKS_HOME for runs on this machine"
+"""
+
+FUNCTIONS = r"""[ -d "$GITHUB_WORKSPACE" ] || blocked "there is no checkout at $GITHUB_WORKSPACE; set GITHUB_WORKSPACE"
 case $GITHUB_WORKSPACE in /*) ;; *) GITHUB_WORKSPACE=$(CDPATH='' cd -- "$GITHUB_WORKSPACE" && pwd) ;; esac
 _tmp=$CI_TASKS_RUN_DIR/tmp
 { mkdir -p -- "$_tmp" "$CI_TASKS_RUN_DIR/artifacts" && chmod 700 -- "$_tmp" && : > "$_tmp/later"; } ||
@@ -161,7 +167,7 @@ _junit="--junitxml='${_junit//\'/\'\\\'\'}'"
 """
 
 # First on PATH, so that no venv and no step comes before it; outside only, a job's container has a docker of its own.
-ADAPTER = r"""if [ -x "$CI_TASKS_RUN_DIR/bin/docker" ] && [ -z "${CI_TASKS_INSIDE:-}" ]; then
+ADAPTER = r"""if [ -z "${CI_TASKS_INSIDE:-}" ]; then
   _adapter=$CI_TASKS_RUN_DIR/bin:
   PATH=$_adapter$PATH
 fi

@@ -27,7 +27,7 @@ from ci_tasks.planning.actions import (
 )
 from ci_tasks.planning.expression_references import depends_on_matrix, expression_texts, referenced_names
 from ci_tasks.planning.pip_commands import pip_installs, uses_pip, with_index
-from ci_tasks.planning.runners import architecture, check_runner
+from ci_tasks.planning.runners import architecture
 from ci_tasks.records import Deviation
 from ci_tasks.workflow.expressions import JobStatus, OpenObject, Value
 from ci_tasks.workflow.model import Job, Step
@@ -82,18 +82,7 @@ class PlannedSteps:
 
 def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> PlannedSteps:
     """Evaluate the job's steps for the row that `resolve` stands for. Raises WorkflowError, ConfigError."""
-    if job.uses:
-        raise WorkflowError(
-            "reusable workflows are not supported",
-            file=resolve.file,
-            job=job.id,
-            line=job.line,
-            text=f"uses: {job.uses}",
-            hint=f"list its jobs with --workflow {job.uses.removeprefix('./')}" if job.uses.startswith("./") else "",
-        )
-    for key in job.refused:
-        raise WorkflowError(f"`{key.name}`: {key.why}", file=resolve.file, job=job.id, line=key.line)
-    check_runner(job, resolve)
+    check_job(job, resolve.file)
     runner = {**resolve.contexts["runner"], "arch": architecture(job, resolve)}
     resolve = resolve.with_contexts(runner=OpenObject("runner", runner))
     planner = _StepsPlanner(job, overrides)
@@ -101,6 +90,21 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
     if not planner.planned:
         raise WorkflowError("has no step to run", file=resolve.file, job=job.id, line=job.line)
     return PlannedSteps(tuple(planner.planned), planner.python, tuple(planner.deviations), tuple(planner.sources))
+
+
+def check_job(job: Job, file: str) -> None:
+    """Raises WorkflowError for a job with what no row of it could have."""
+    if job.uses:
+        raise WorkflowError(
+            "reusable workflows are not supported",
+            file=file,
+            job=job.id,
+            line=job.line,
+            text=f"uses: {job.uses}",
+            hint=f"list its jobs with --workflow {job.uses.removeprefix('./')}" if job.uses.startswith("./") else "",
+        )
+    for key in job.refused:
+        raise WorkflowError(f"`{key.name}`: {key.why}", file=file, job=job.id, line=key.line)
 
 
 class _StepsPlanner:

@@ -26,15 +26,18 @@ def jobs(rows: Sequence[Row], width: int | None = None) -> list[str]:
     ]
     body = [(row.label, _row_name(row), _gpus(row), *(cell(row) for _, cell in varying)) for row in rows]
     head = ("LABEL", "ROW", "GPUS", *(name for name, _ in varying))
-    return [*lines, "", *columns(body, width, head=head, names=[1, *range(3, len(head))])]
+    lines += ["", *columns(body, width, head=head, names=[1, *range(3, len(head))])]
+    refused = dict.fromkeys((row.label, row.refused) for row in rows if row.refused)
+    return [*lines, *(["", "Cannot run here:", *columns(list(refused), width)] if refused else [])]
 
 
 def _label_summary(label: str, rows: Sequence[Row]) -> tuple[str, ...]:
     count = "?" if any(row.dynamic is not None for row in rows) else str(len(rows))
-    gpus = sorted({row.gpus for row in rows if row.gpus is not None})
-    several = f"{gpus[0]}-{gpus[-1]}" if gpus else "-"
+    known = sorted({row.gpus for row in rows if row.gpus is not None})
+    counts = [f"{known[0]}-{known[-1]}" if len(known) > 1 else str(known[0])] if known else []
+    gpus = ", ".join([*counts, *dict.fromkeys(_gpus(row) for row in rows if row.gpus is None)])
     each = (_several([cell(row) for row in rows]) for cell in (_JOB_CELLS[name] for name in ("PR LABEL", "IMAGE")))
-    return (label, count, several if len(gpus) > 1 else "".join(map(str, gpus)) or "-", *each)
+    return (label, count, gpus, *each)
 
 
 def _several(values: Sequence[str]) -> str:
@@ -54,4 +57,4 @@ def _row_name(row: Row) -> str:
 
 
 def _gpus(row: Row) -> str:
-    return "-" if row.gpus is None else str(row.gpus)
+    return str(row.gpus) if row.gpus is not None else "-" if row.refused else "?"

@@ -184,7 +184,7 @@ def evidence(counts: Evidence) -> str:
     if counts.steps:
         parts.append(counted(counts.steps, "metric line"))
     if counts.kind == "script":
-        parts.append("script ran")
+        parts.append("script, no tests")
     return ", ".join(parts) or "-"
 
 

@@ -42,7 +42,6 @@ from ci_tasks.records import (
     PLANNED,
     RUNNING,
     WAITING,
-    Evidence,
     GpuUse,
     Hang,
     RunEnvironment,
@@ -79,9 +78,7 @@ def judge_run(run: RunDir) -> RunRecord:
     _mask_leftovers(run)
     plan, status = read_description(run), local_status(run)
     facts = log_facts(run)
-    evidence = collect_evidence(_junit(run), facts, plan.entry_point)
-    if evidence.kind in ("script", "none") and status.exit_code and plan.takes_locks and not facts.gpu_ids:
-        evidence = Evidence("set-up")
+    evidence = collect_evidence(_junit(run), facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
     calls = _container_calls(run)
     ended = JobEnd(
         end=status.end,

@@ -16,8 +16,15 @@ not 0              a triage that blames the          blocked
                    passed and one failed otherwise
 not 0              any                               failed
 0                  a test that failed                failed      (the exit code lies)
-0                  no test executed                  vacuous     (green, but nothing ran)
-0                  tests, or a script that ran       passed
+0                  tests ran                         passed
+0                  every test was skipped, or none   vacuous
+                   was collected
+0                  the plan takes GPUs under a       vacuous
+                   lock, and none was taken
+0                  the file defines tests, and       vacuous
+                   none was seen
+0                  metrics, or a script without      passed
+                   tests
 """
 
 from __future__ import annotations
@@ -51,8 +58,8 @@ class JobEnd:
     log_error: str = ""
 
 
-def collect_evidence(junit: Junit | None, log: LogFacts, entry_point: bool | None) -> Evidence:
-    """What shows that the row did something. `entry_point` is None where the row names no test file.
+def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool, takes_locks: bool) -> Evidence:
+    """What shows that the row did something. `defines_tests` is of its test file, `takes_locks` of its plan.
 
     A script that calls pytest several times keeps the last call's JUnit file only; the log has the counts of all.
     """
@@ -62,11 +69,11 @@ def collect_evidence(junit: Junit | None, log: LogFacts, entry_point: bool | Non
     if log.unittest is not None:
         executed = max(0, log.unittest - log.unittest_skipped)
         return Evidence("unittest", executed, log.unittest_failed, log.unittest_skipped, log.metrics)
-    if log.metrics:
-        return Evidence("metrics", steps=log.metrics)
-    if entry_point is None or entry_point:
-        return Evidence("script")
-    return Evidence("none")
+    if takes_locks and not log.gpu_ids:
+        return Evidence("set-up", steps=log.metrics)
+    if defines_tests:
+        return Evidence("none", steps=log.metrics)
+    return Evidence("metrics", steps=log.metrics) if log.metrics else Evidence("script")
 
 
 def needs_triage(ended: JobEnd) -> bool:
@@ -158,8 +165,10 @@ def _at_last_line(status: str, reason: str, evidence: Evidence, log: LogFacts) -
 def _green(evidence: Evidence, test: str | None) -> Verdict:
     if evidence.failures:
         return Verdict(FAILED, f"exit code 0, but {evidence.detail or f'{evidence.failures} tests failed'}", evidence)
+    if evidence.kind == "set-up":
+        return Verdict(VACUOUS, "nothing ran: the row takes GPUs under a lock, and took none", evidence)
     if evidence.kind == "none":
-        return Verdict(VACUOUS, f"nothing ran: {test} has no __main__ block, python only defined its tests", evidence)
+        return Verdict(VACUOUS, f"nothing ran: {test} defines tests, and none of them ran", evidence)
     if evidence.kind in ("junit", "pytest", "unittest") and not evidence.tests:
         skipped = f"all {evidence.skipped} tests skipped" if evidence.skipped else "no test was collected"
         return Verdict(VACUOUS, f"nothing ran: {skipped}", evidence)

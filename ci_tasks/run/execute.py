@@ -337,7 +337,7 @@ class LabelExecution:
             row=row.row,
             host=host or "",
             test=row.test,
-            gpus=row.gpus or 0,
+            gpus=row.needed_gpus,
             checkout=self.ready.checkout,
         )
         write_record(run.plan, plan)

@@ -72,7 +72,7 @@ class HostSession:
         """What keeps `row` from running there, as far as is known."""
         if self.unusable_reason or self.facts is None:
             return (self.unusable_reason,) if self.unusable_reason else ()
-        wants = (row.gpus or 0, bool(row.image))
+        wants = (row.needed_gpus, bool(row.image))
         if wants not in self._missing:
             self._missing[wants] = tuple(missing_resources(row, self.spec, self.facts))
         return (*self._missing[wants], *((self.row_problems[row.row],) if row.row in self.row_problems else ()))

@@ -211,7 +211,7 @@ def _expected_times(ready: PreparedBatch) -> Callable[[Row], ExpectedTime]:
         return lambda row: ExpectedTime(
             _SIMULATED_SECONDS
         )  # what nobody has seen yet trains for seconds on simulated GPUs
-    return lambda row: expected(row.row, history, row.gpus or 0)
+    return lambda row: expected(row.row, history, row.needed_gpus)
 
 
 def _open_view(request: RunRequest, ready: PreparedBatch) -> ProgressView:

@@ -21,12 +21,12 @@ def host_progress(sessions: Sequence[HostSession], executions: Sequence[RowExecu
     ours = dict.fromkeys((session.name for session in sessions), 0)
     for execution in executions:
         if execution.is_running and execution.session is not None:
-            ours[execution.session.name] += execution.row.gpus or 0
+            ours[execution.session.name] += execution.row.needed_gpus
     return [_host_progress(session, ours[session.name]) for session in sessions]
 
 
 def _row_progress(execution: RowExecution) -> RowProgress:
-    name, gpus, first = execution.row.row, execution.row.gpus or 0, not execution.expected.from_history
+    name, gpus, first = execution.row.row, execution.row.needed_gpus, not execution.expected.from_history
     if execution.record is not None:
         record = execution.record
         return RowProgress(

@@ -44,7 +44,7 @@ class RowPlacer:
     ) -> None:
         self._ready, self._executions, self._sessions = ready, executions, ready.sessions
         self._failures = failures or HostFailures()
-        self._slots = jobs or (len(ready.rows) if any(row.gpus for row in ready.rows) else os.cpu_count() or 1)
+        self._slots = jobs or (len(ready.rows) if any(row.needed_gpus for row in ready.rows) else os.cpu_count() or 1)
         self._exclusive: dict[tuple[str | None, str, str | None], frozenset[str]] = {}
         self._hosts: dict[tuple[Any, ...], frozenset[str]] = {}  # of one decision, as is `kinds`
         self._kinds: dict[tuple[str, str | None], HostSession] = {}
@@ -106,7 +106,7 @@ class RowPlacer:
     def _waiting_row(self, execution: RowExecution) -> WaitingRow:
         return WaitingRow(
             name=execution.row.row,
-            gpus=execution.row.gpus or 0,
+            gpus=execution.row.needed_gpus,
             seconds=execution.expected.seconds,
             exclusive=self._exclusive_of(execution),
             hosts=self._hosts_of(execution),
@@ -119,7 +119,7 @@ class RowPlacer:
         row = execution.row
         own = row.row if any(session.row_problems for session in self._sessions) else ""
         key = (
-            row.gpus or 0,
+            row.needed_gpus,
             bool(row.image),
             own,
             *((session.host, session.host in execution.retry_hosts) for session in execution.earlier),
@@ -130,7 +130,7 @@ class RowPlacer:
 
     def _exclusive_of(self, execution: RowExecution) -> frozenset[str]:
         """What the row cannot share with another one, on some host."""
-        sessions = self._kinds.values() if execution.row.gpus else ()
+        sessions = self._kinds.values() if execution.row.needed_gpus else ()
         return frozenset().union(*(self._exclusive_on(execution.row, session) for session in sessions))
 
     def _exclusive_on(self, row: Row, session: HostSession) -> frozenset[str]:
@@ -158,7 +158,7 @@ class RowPlacer:
             up, speed = session.executor.is_up, session.speed
             return HostLoad(session.name, _UNLIMITED, _UNLIMITED, up=up, started=started, speed=speed, queues=True)
         assert session.facts is not None
-        ours = sum(execution.row.gpus or 0 for execution in there)
+        ours = sum(execution.row.needed_gpus for execution in there)
         return HostLoad(
             name=session.name,
             gpus=session.facts.gpus,

@@ -14,7 +14,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
 from ci_tasks.executors.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
 from ci_tasks.planning.container_rules import LOCK_DIR_ENV
-from ci_tasks.planning.planner import SharedSetup
+from ci_tasks.planning.planner import SharedSetup, check_row
 from ci_tasks.planning.steps import override_warnings
 from ci_tasks.records import Checkout
 from ci_tasks.results import store
@@ -95,6 +95,9 @@ def prepare(
         event = event_context(source)
         job_rows = find_rows(source, request.label, event, request.base, run_needs=request.run_needs)
         chosen = _select_rows(job_rows.rows, request)
+        for row in chosen:
+            check_row(source.workflow, job_rows.job, row)
+        _check_given_gpus(job_rows.rows, source)
         batch = journal.batch if journal else store.new_batch(request.label, request.out)
         try:
             if not only_plans:
@@ -162,6 +165,14 @@ def _select_rows(rows: list[Row], request: RunRequest) -> list[Row]:
         if all(row.row != name for row in rows):
             raise UnknownName("row", name, [row.row for row in rows], where=f"label {request.label}")
     return [row for row in rows if row.row in request.rows]
+
+
+def _check_given_gpus(rows: Sequence[Row], source: CheckoutSource) -> None:
+    """`--gpus` is for what the workflow does not say. Raises UsageError where no row of the label takes so many."""
+    given, counts = source.given.gpus, {row.gpus for row in rows if row.gpus is not None}
+    if given is not None and counts and given not in counts:
+        says = ", ".join(map(str, sorted(counts)))
+        raise UsageError(f"--gpus {given}: the workflow says {says}", hint="run it without --gpus")
 
 
 def _check_home_outside_checkout(source: CheckoutSource) -> None:

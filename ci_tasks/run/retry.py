@@ -21,7 +21,7 @@ from ci_tasks.errors import UsageError, printable, some
 from ci_tasks.executors.executor import Executor, PreparedRow
 from ci_tasks.executors.host_snapshot import RemoteSnapshot, start_host_snapshot
 from ci_tasks.executors.open_executor import open_executor
-from ci_tasks.planning.entry_point import has_entry_point
+from ci_tasks.planning.defined_tests import defines_tests
 from ci_tasks.planning.retry import failed_step, retry_plan
 from ci_tasks.records import BatchResult, Plan, RunRecord
 from ci_tasks.report.live import RowProgress
@@ -135,7 +135,7 @@ def _plan(
         checkout=checkout,
     )
     test = code.read_file(before.test) if before.test else None
-    return replace(plan, entry_point=has_entry_point(test or "") if before.test else None)
+    return replace(plan, defines_tests=defines_tests(test or ""))
 
 
 def _headline(before: Plan, plan: Plan, code: RemoteSnapshot, events: list[Event]) -> str:

@@ -14,7 +14,7 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import UsageError
 from ci_tasks.executors.executor import PreparedRow, Say
 from ci_tasks.planning.capacity import other_hosts
-from ci_tasks.planning.entry_point import has_entry_point
+from ci_tasks.planning.defined_tests import defines_tests
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.records import Checkout
 from ci_tasks.results.history.queries import silences
@@ -54,7 +54,7 @@ class RowPlanner:
             drafted.plan,
             deviations=(*drafted.plan.deviations, *self.job_rows.deviations),
             exclusive=(*drafted.plan.exclusive, *_slot(self.request, row, session, number)),
-            entry_point=has_entry_point(test or "") if row.test else None,
+            defines_tests=defines_tests(test or ""),
             hang_minutes=self._hang_minutes(row),
         )
         os.makedirs(run.path, exist_ok=True)
@@ -136,7 +136,7 @@ class RowPlanner:
     def _starts_ray(self, row: Row, session: HostSession) -> bool:
         if self.request.by_runner:
             return True
-        if not row.test or not row.gpus:
+        if not row.test or not row.needed_gpus:
             return False
         if row.test not in self._with_ray:
             self._with_ray[row.test] = starts_ray(row.test, session.code.read_file)
@@ -153,7 +153,7 @@ def host_requirements(drafts: RowPlanner, rows: Sequence[Row]) -> HostRequiremen
     """What the rows want of any host."""
     image = drafts.request.image
     return HostRequirements(
-        gpus=max((row.gpus or 0 for row in rows), default=0),
+        gpus=max((row.needed_gpus for row in rows), default=0),
         container=any(row.image for row in rows),
         simulates=drafts.simulates,
         python=drafts.python_version(rows[0]) if rows else "",
@@ -206,5 +206,5 @@ def _before_rows(
 
 def _slot(request: RunRequest, row: Row, session: HostSession, number: int) -> tuple[str, ...]:
     """The place in which a row without GPUs runs. Detached runs share the places, so that no host is swamped."""
-    counts = request.slots and not row.gpus and not session.executor.has_scheduler
+    counts = request.slots and not row.needed_gpus and not session.executor.has_scheduler
     return (f"cpu-{number % request.slots}",) if counts else ()

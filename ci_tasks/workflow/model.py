@@ -139,7 +139,8 @@ class Workflow:
 @dataclass(frozen=True)
 class JobRow:
     """An entry of `jobs --json`. `trigger` is the PR label, null for a job that always runs; `gpus` null where the
-    workflow does not say; `dynamic` the expression of a matrix that only another job's output can give."""
+    workflow does not say; `dynamic` the expression of a matrix that only another job's output can give; `refused` says
+    why its runner has no equivalent here."""
 
     label: str
     job: str
@@ -153,13 +154,14 @@ class JobRow:
     runner: str
     timeout_minutes: float | None
     dynamic: str | None = field(default=None, metadata={JSON_SCHEMA: {"optional": True}})
+    refused: str | None = field(default=None, metadata={JSON_SCHEMA: {"optional": True}})
 
     @classmethod
     def of(cls, row: Row) -> JobRow:
         return JobRow(**{field.name: getattr(row, field.name) for field in fields(JobRow)})
 
     def public(self) -> Mapping[str, object]:
-        """For JSON: `dynamic` is there only where it says something."""
+        """For JSON: `dynamic` and `refused` are there only where they say something."""
         return encode(self, versioned=False, compact=True)
 
 
@@ -168,9 +170,16 @@ class Row(JobRow):
     """One entry of a job's expanded matrix, evaluated: what CI shows as one check.
 
     `test` is a path from the checkout's root, or None where the job names no test file; `matrix` is the entry,
-    `index` its position among the job's `total`.
+    `index` its position among the job's `total`. `gpus_given`: a person gave the count of its GPUs.
     """
 
     matrix: Mapping[str, Any] = field(default_factory=dict)
     index: int = 0
     total: int = 1
+    gpus_given: bool = False
+
+    @property
+    def needed_gpus(self) -> int:
+        """Of a row that is planned: none is without a count."""
+        assert self.gpus is not None, f"row {self.row} has no GPU count"
+        return self.gpus

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.workflow import expressions, matrix, secrets
+from ci_tasks.workflow import expressions, gpus, matrix, runner, secrets
 from ci_tasks.workflow.context import EventContext, contexts
 from ci_tasks.workflow.expressions import unknowns
 from ci_tasks.workflow.model import Job, Row, Step, Workflow
@@ -16,8 +17,9 @@ from ci_tasks.workflow.naming import Describe, label_of, leaves, make_unique, na
 from ci_tasks.workflow.resolve import Resolver
 from ci_tasks.workflow.unknown_values import is_unset
 
-_HOSTED = re.compile(r"(ubuntu|windows|macos)-", re.IGNORECASE)
-_GPUS = re.compile(r"\bgpu-x([0-9]{1,3})\b")
+if TYPE_CHECKING:
+    from ci_tasks.agent.containers.docker_argv import DockerRun
+
 _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # with secrets shown as <secret NAME>
 
 
@@ -93,6 +95,12 @@ def _row(
     resolve = Resolver(workflow.place, job.id, job.line, values)
     matrix_test = describe(combination)
     env = {**resolve.values(workflow.env), **resolve.values(job.env)}
+    with_env = resolve.with_env(env)
+    docker_run = _docker_run(job, with_env)
+    labels = runner.labels_with_fallbacks(job, resolve)
+    refused = runner.refusal(labels)
+    told = None if refused else _gpus(job, with_env, matrix_test.gpus, docker_run, labels)
+    given = event.given.gpus if told is None and not refused else None
     return Row(
         label=label_of(job.id),
         job=job.id,
@@ -100,14 +108,16 @@ def _row(
         row=name_of(label_of(job.id), combination, matrix_test),
         test=matrix_test.test,
         args=matrix_test.args,
-        gpus=matrix_test.gpus if matrix_test.gpus is not None else _gpus_of_runner(job, resolve),
-        image=_image(job, resolve.with_env(env)),
+        gpus=told if given is None else given,
+        image=_image(job, with_env, docker_run),
         env={name: "" if is_unset(value) else expressions.shown(value) for name, value in env.items()},
         runner=_runner(job, resolve),
         timeout_minutes=_timeout(job, resolve),
+        refused=refused,
         matrix=combination,
         index=index,
         total=total,
+        gpus_given=given is not None,
     )
 
 
@@ -127,6 +137,7 @@ def _dynamic(workflow: Workflow, job: Job, trigger: str | None, event: EventCont
         runner=_runner(job, resolve),
         timeout_minutes=None,
         dynamic=texts[0].strip(),
+        refused=runner.refusal(runner.labels_with_fallbacks(job, resolve)),
     )
 
 
@@ -143,10 +154,34 @@ def _check(workflow: Workflow, job: Job) -> None:
         resolve.check([step.continue_on_error, step.timeout_minutes], step=step)
 
 
-def _image(job: Job, resolve: Resolver) -> str | None:
+def _gpus(
+    job: Job, resolve: Resolver, in_matrix: int | None, docker_run: DockerRun | None, labels: list[str]
+) -> int | None:
+    """As the workflow says: the matrix, else CI's lock script, else docker's `--gpus`, else the runner."""
+    if in_matrix is not None:
+        return in_matrix
+    scripts = [step.run for step in job.steps if step.run and gpus.LOCK_SCRIPT in step.run and _may_run(step, resolve)]
+    locked = [count for text in scripts if (count := gpus.in_script(resolve.shown(text))) is not None]
+    flag = docker_run.last("gpus") if docker_run else None
+    of_runner = runner.gpu_count(labels)
+    if locked or flag is None:
+        return max(locked, default=of_runner)
+    in_flag = gpus.in_docker_flag(flag)
+    return in_flag if in_flag is not None else (of_runner or None)  # `all` of a machine without any is not known
+
+
+def _image(job: Job, resolve: Resolver, docker_run: DockerRun | None) -> str | None:
     """The image of the job's container, or of its first `docker run`; None where that is known only while it runs."""
     if job.container:
         return secrets.shown(_container_image(resolve.value(job.container.image))) or None
+    image = secrets.shown(docker_run.image) if docker_run else ""
+    return image if _IMAGE.fullmatch(image) else None
+
+
+def _docker_run(job: Job, resolve: Resolver) -> DockerRun | None:
+    """The first `docker run` of the job's steps, or that which its container's options would be part of."""
+    if job.container:
+        return _container_run(job.container.options, resolve)
     for step in job.steps:
         if step.run and "docker" in step.run and not _reads(step.run, "steps") and _may_run(step, resolve):
             from ci_tasks.workflow import shell
@@ -155,9 +190,17 @@ def _image(job: Job, resolve: Resolver) -> str | None:
             texts = {name: expressions.shown(value) for name, value in env.items()}
             run = shell.docker_run(resolve.with_env(env).shown(step.run, step=step), texts)
             if run:
-                image = secrets.shown(run.image)
-                return image if _IMAGE.fullmatch(image) else None
+                return run
     return None
+
+
+def _container_run(options: str, resolve: Resolver) -> DockerRun | None:
+    from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run
+
+    try:
+        return parse_run(["run", *shlex.split(resolve.shown(options)), "image"])
+    except (ValueError, DockerArgvError):
+        return None
 
 
 def _container_image(value: Any) -> str:
@@ -174,18 +217,7 @@ def _may_run(step: Step, resolve: Resolver) -> bool:
 
 
 def _runner(job: Job, resolve: Resolver) -> str:
-    """Labels decide; `self-hosted` among them outweighs what looks like one of GitHub's own. A group says nothing."""
-    runs_on = resolve.value(job.runs_on)
-    labels = runs_on.get("labels") if isinstance(runs_on, Mapping) else runs_on
-    names = [expressions.shown(label).lower() for label in (labels if isinstance(labels, list) else [labels])]
-    hosted = "self-hosted" not in names and any(_HOSTED.match(name) for name in names)
-    return "github-hosted" if hosted else "self-hosted"
-
-
-def _gpus_of_runner(job: Job, resolve: Resolver) -> int | None:
-    """What the runner's label says, as `nemo-ci-aws-gpu-x2` does."""
-    matches = [_GPUS.search(label) for label in leaves(resolve.value(job.runs_on)) if isinstance(label, str)]
-    return next((int(match[1]) for match in matches if match), None)
+    return "github-hosted" if runner.is_hosted(runner.labels(job, resolve)) else "self-hosted"
 
 
 def _timeout(job: Job, resolve: Resolver) -> float | None:

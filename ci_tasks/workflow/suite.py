@@ -11,28 +11,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.workflow import gpus
 from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.naming import Describe, MatrixTest
 
-_GPUS = ("num_gpus", "gpus")
+_GPUS = ("num_gpus", "gpus", "n_gpus", "ngpus", "num_gpu", "gpu_num", "gpu_count", "gpus_per_node")
 _NUMBER = re.compile(r"[0-9]+$")
 
 
-def gpu_count(value: Any) -> int | None:
-    """A number of GPUs; None for what is no number."""
-    if isinstance(value, bool):
-        return None
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
+def gpu_count(entry: Mapping[str, Any]) -> int | None:
+    """The GPUs that a matrix entry says under one of their usual names, with `-` or `_`."""
+    values = {str(key).lower().replace("-", "_"): value for key, value in entry.items()}
+    return next((gpus.in_value(values[key]) for key in _GPUS if key in values), None)
 
 
 def describe(combination: Mapping[str, Any]) -> MatrixTest:
     """The GPUs of a matrix entry, or of the one object in it."""
     values = list(combination.values())
     entry = values[0] if len(values) == 1 and isinstance(values[0], Mapping) else combination
-    return MatrixTest(None, "", gpu_count(next((entry[key] for key in _GPUS if key in entry), None)))
+    return MatrixTest(None, "", gpu_count(entry))
 
 
 @dataclass(frozen=True)

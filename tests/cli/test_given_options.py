@@ -155,5 +155,5 @@ def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [JobsOptions, PlanOptions, RunOptions])
 def test_help_lists_them_behind_a_commands_own_options(options: type[GivenOptions]) -> None:
-    own = [*OWN, "no_probe", "no_persist", "with_", "build"] if issubclass(options, OverlayOptions) else OWN
+    own = [*OWN, "gpus", "no_probe", "no_persist", "with_", "build"] if issubclass(options, OverlayOptions) else OWN
     assert list(options_of(options))[-len(own) :] == own

@@ -29,7 +29,7 @@ def test_a_row_installs_into_a_venv_of_its_own_over_the_python_on_path_even_from
 on: pull_request
 jobs:
   e2e-test-bare:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy: {matrix: {info: [{test_file: test_bare.py}]}}
     steps:
       - run: |

@@ -23,7 +23,7 @@ on: pull_request
 jobs:
   e2e-test-inline:
     if: contains(github.event.pull_request.labels.*.name, 'run-ci-inline')
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 5
     strategy:
       matrix:
@@ -43,7 +43,7 @@ jobs:
             -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -v /mnt/ci/models:/root/models -w "$GITHUB_WORKSPACE" \\
             IMAGE bash -c 'source "tests/$TEST_FILE"'
   e2e-test-whole:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     container: {image: IMAGE, options: --ipc=host -v /mnt/ci/models:/root/models}
     env: {WHERE: inside}
     steps:

@@ -108,7 +108,7 @@ name: PR Test
 on: pull_request
 jobs:
   e2e-test-wide:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 2
     strategy: {matrix: {info: [{test_file: a.sh, num_gpus: 8}, {test_file: b.sh, num_gpus: 8},
                                {test_file: c.sh, num_gpus: 8}]}}

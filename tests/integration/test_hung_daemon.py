@@ -83,7 +83,7 @@ def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_an
     box: Box, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_containers, "SHORT_TIMEOUT", 0.5)
-    box.write("echo ready; sleep 600", after="exit 0", entry_point=True)
+    box.write("echo ready; sleep 600", after="exit 0")
     start_and_run(box)
     with daemon.hanging():
         support.until(lambda: is_silent(box), "the status says so")
@@ -103,7 +103,7 @@ def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_an
 
 def test_a_job_whose_end_is_known_passed_whatever_the_daemon_keeps(box: Box, daemon: Daemon, tmp_path: Path) -> None:
     hung = tmp_path / "hung"
-    box.write("echo ready", after=f"touch {tmp_path}/over; until [ -e {hung} ]; do sleep 0.05; done", entry_point=True)
+    box.write("echo ready", after=f"touch {tmp_path}/over; until [ -e {hung} ]; do sleep 0.05; done")
     start(box, *IMPATIENT)
     support.until((tmp_path / "over").exists, "docker run has ended")
     with daemon.hanging():

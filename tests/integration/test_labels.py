@@ -94,7 +94,7 @@ def test_a_cpu_label_runs_in_a_venv_and_names_the_row_that_ran_nothing(person: A
     }
     assert found["rewards"]["evidence"]["kind"] == "junit"
     assert found["rewards"]["evidence"]["tests"] == 7
-    assert "no __main__ block" in found["batching"]["reason"]
+    assert "defines tests, and none of them ran" in found["batching"]["reason"]
     assert "4 passed, 1 vacuous" in said.out.splitlines()[-1]
     _shared_by_another_label_then_cleaned(person)
 

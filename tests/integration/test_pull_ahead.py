@@ -21,7 +21,7 @@ WORKFLOW = """\
 on: pull_request
 jobs:
   e2e-test-boxed:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 5
     strategy: {matrix: {info: [{test_file: a.sh, num_gpus: 0}, {test_file: b.sh, num_gpus: 0}]}}
     steps:

@@ -13,7 +13,7 @@ WORKFLOW = """\
 on: pull_request
 jobs:
   e2e-test-words:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     steps:
       - uses: actions/checkout@v4
       - run: touch "MARK"; sleep 0.3; python3 tests/words.py

@@ -282,7 +282,7 @@ BOXED = """\
 on: pull_request
 jobs:
   e2e-test-boxed:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     steps:
       - uses: actions/checkout@v4
       - run: docker run --rm --network host --memory=48m --memory-swap=48m -v "$PWD:$PWD" -w "$PWD" IMAGE bash job.sh

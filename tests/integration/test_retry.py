@@ -20,7 +20,7 @@ name: PR Test
 on: pull_request
 jobs:
   e2e-test-mend:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 5
     CONTAINER
     env: {KEY: "${{ secrets.KEY }}"}

@@ -22,7 +22,7 @@ WORKFLOW = """\
 on: pull_request
 jobs:
   e2e-test-lines:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy:
       matrix:
         info:

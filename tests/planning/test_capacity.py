@@ -11,7 +11,7 @@ from ci_tasks.planning.capacity import HostFacts, missing_resources, other_hosts
 from ci_tasks.workflow.model import Row
 
 ROW = Row("l", "j", None, "r", None, "", 4, "image", {}, "self-hosted", None)
-CPU = replace(ROW, gpus=None, image=None)
+CPU = replace(ROW, gpus=0, image=None)
 LOCAL = HostSpec("local")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
 CLUSTER = HostSpec("cluster", kind="slurm", address="login.example.com", gpus=2)
@@ -31,7 +31,6 @@ NO_LOCK = "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: simul
         (ROW, CLUSTER, HostFacts(gpus=2), ["4 GPUs on one node (found 2)"]),
         # A row that names no GPUs and no image needs neither, whatever is broken.
         (CPU, LOCAL, HostFacts(gpu_problem="driver", container_problem="docker"), []),
-        (replace(CPU, gpus=0), LOCAL, HostFacts(), []),
         (ROW, SIM, HostFacts(gpus=8), []),
         (ROW, SIM, HostFacts(gpus=8, simulates=False), [NO_LOCK]),
         # Without GPUs there is no lock to take.
@@ -57,8 +56,8 @@ _SIM, _CLUSTER = "sim (8 simulated GPUs)", "cluster (slurm login.example.com, 2 
         (4, "local", False, [_H100, _BIG]),
         (4, "h100", True, [_SIM, _BIG]),
         (16, "local", True, [_BIG]),
-        (None, "local", True, [_SIM, _H100, _BIG, _CLUSTER]),
+        (0, "local", True, [_SIM, _H100, _BIG, _CLUSTER]),
     ],
 )
-def test_other_hosts_that_could_run_it(gpus: int | None, here: str, simulates: bool, others: list[str]) -> None:
+def test_other_hosts_that_could_run_it(gpus: int, here: str, simulates: bool, others: list[str]) -> None:
     assert other_hosts(replace(ROW, gpus=gpus), HOSTS, here, simulates) == others

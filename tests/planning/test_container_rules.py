@@ -36,7 +36,7 @@ def test_simulated_gpus_have_locks_of_their_own() -> None:
 
 
 def test_a_row_without_gpus_has_no_locks() -> None:
-    assert gpu_locks(Row("l", "j", None, "r", None, "", None, None, {}, "x", None), BOX, "/locks", []) is None
+    assert gpu_locks(Row("l", "j", None, "r", None, "", 0, None, {}, "x", None), BOX, "/locks", []) is None
     assert list(lock_deviation(None)) == []
 
 

@@ -52,7 +52,7 @@ def describe(entry: Mapping[str, Any]) -> MatrixTest:
     return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
 
 
-def workflow(body: str, top: str = "", runner: str = "self-hosted", others: str = "") -> Workflow:
+def workflow(body: str, top: str = "", runner: str = "cpu", others: str = "") -> Workflow:
     return read(f"on: pull_request\n{top}jobs:\n{others}  e2e-test-j:\n    runs-on: {runner}\n{body}", "ci.yml")
 
 
@@ -115,23 +115,23 @@ def test_files_that_are_tested_with_another_content_than_on_disk_are_named() -> 
 @pytest.mark.parametrize(
     ("host", "body", "runner", "others"),
     [
-        (DOCKER, STEPS, "self-hosted", []),
-        (BARE, STEPS, "self-hosted", []),
+        (DOCKER, STEPS, "cpu", []),
+        (BARE, STEPS, "cpu", []),
         (DOCKER, STEPS, "ubuntu-latest", ["machine"]),
-        (SIM, STEPS, "self-hosted", ["Python packages"]),
-        (SIM, MATRIX + STEPS, "self-hosted", ["Python packages", "GPUs", "strategy.fail-fast", "GPU locks"]),
-        (DOCKER, "    container: {image: a/b}\n" + STEPS, "self-hosted", []),
-        (BARE, "    container: {image: a/b}\n" + STEPS, "self-hosted", ["Python packages", "container"]),
+        (SIM, STEPS, "cpu", ["Python packages"]),
+        (SIM, MATRIX + STEPS, "cpu", ["Python packages", "GPUs", "strategy.fail-fast", "GPU locks"]),
+        (DOCKER, "    container: {image: a/b}\n" + STEPS, "cpu", []),
+        (BARE, "    container: {image: a/b}\n" + STEPS, "cpu", ["Python packages", "container"]),
         (
             DOCKER,
             "    container: {image: a/b, credentials: {username: u, password: p}, ports: [80]}\n" + STEPS,
-            "self-hosted",
+            "cpu",
             ["container.credentials", "container.ports"],
         ),
-        (HostSpec("p", runtime="podman"), "    container: {image: a/b}\n" + STEPS, "self-hosted", ["container"]),
-        (BARE, MATRIX + PYTHON, "self-hosted", ["install steps", "strategy.fail-fast", "GPU locks"]),
-        (DOCKER, "    if: github.event_name == 'push'\n" + STEPS, "self-hosted", ["if"]),
-        (DOCKER, "    if: github.event_name == 'pull_request'\n" + STEPS, "self-hosted", []),
+        (HostSpec("p", runtime="podman"), "    container: {image: a/b}\n" + STEPS, "cpu", ["container"]),
+        (BARE, MATRIX + PYTHON, "cpu", ["install steps", "strategy.fail-fast", "GPU locks"]),
+        (DOCKER, "    if: github.event_name == 'push'\n" + STEPS, "cpu", ["if"]),
+        (DOCKER, "    if: github.event_name == 'pull_request'\n" + STEPS, "cpu", []),
     ],
 )
 def test_what_differs_by_situation(host: HostSpec, body: str, runner: str, others: list[str]) -> None:
@@ -144,7 +144,7 @@ def test_what_differs_by_situation(host: HostSpec, body: str, runner: str, other
         ("pull_request", "environment: gpu\npermissions: read-all\n", ["permissions", "environment"]),
         (
             "pull_request",
-            "concurrency: x\nsnapshot: y\nruns-on: {group: g}\n",
+            "concurrency: x\nsnapshot: y\nruns-on: {group: g, labels: cpu}\n",
             ["runs-on.group", "concurrency", "snapshot"],
         ),
         ("push", "", ["event"]),
@@ -155,7 +155,7 @@ def test_what_differs_by_situation(host: HostSpec, body: str, runner: str, other
     ],
 )
 def test_keys_without_effect_are_named(on: str, job: str, named: list[str]) -> None:
-    runner = "" if "runs-on" in job else "    runs-on: x\n"
+    runner = "" if "runs-on" in job else "    runs-on: cpu\n"
     body = "".join(f"    {line}\n" for line in job.splitlines())
     parsed = read(f"on: {on}\njobs:\n  e2e-test-j:\n{runner}{body}{STEPS}", "ci.yml")
     assert sorted(whats(plan(parsed))) == sorted(BOTH + named)
@@ -458,13 +458,13 @@ def test_simulated_gpus_have_locks_of_their_own_inside_and_outside() -> None:
 def test_a_jobs_container_and_its_words() -> None:
     body = """    container:
       image: repo/image:${{ github.base_ref }}
-      options: --gpus all --name 'a b'
+      options: --gpus 2 --name 'a b'
       env: {A: "${{ github.sha }}"}
       volumes: ["/mnt/x:/x"]
 """
     planned = plan(workflow(body + STEPS))
     assert planned.image == "repo/image:main"
-    arguments = "docker run --rm --gpus all --name 'a b' -v /mnt/x:/x -v"
+    arguments = "docker run --rm --gpus 2 --name 'a b' -v /mnt/x:/x -v"
     assert arguments in planned.script
     assert "--entrypoint bash repo/image:main " in planned.script
     assert f"export A={CHECKOUT.commit}" in planned.script

@@ -1,4 +1,4 @@
-"""Which machines' jobs run on a Linux host, and what is named of the others."""
+"""Which machines' rows run on a Linux host, and what is named of the others."""
 
 from __future__ import annotations
 
@@ -6,56 +6,82 @@ import pytest
 
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
+from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.runners import architecture, check_runner, runner_deviations
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
-from ci_tasks.workflow.model import Job, Row
+from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.resolve import Resolver
 from ci_tasks.workflow.suite import describe
 
 
-def job_on(runs_on: str) -> tuple[Job, Row, Resolver]:
+def job_on(runs_on: str, event: EventContext = EventContext()) -> tuple[Workflow, Job, Row, Resolver]:
     parsed = read(f"on: pull_request\njobs:\n  a:\n    runs-on: {runs_on}\n    steps: [{{run: x}}]\n", "w.yml")
     job = parsed.jobs["a"]
-    (row,) = rows.rows(parsed, job, EventContext(), describe)
-    return job, row, rows.row_resolver(parsed, job, row, EventContext())
+    (row,) = rows.rows(parsed, job, event, describe)
+    return parsed, job, row, rows.row_resolver(parsed, job, row, event)
+
+
+LINUX, NVIDIA = "only Linux jobs can be run", "only NVIDIA GPUs are supported"
 
 
 @pytest.mark.parametrize(
-    "runs_on",
+    ("runs_on", "why"),
     [
-        *("windows-latest", "Windows-2022", "macos-14", "macOS-latest-xlarge", "${{ 'windows-latest' }}"),
-        *("[self-hosted, windows]", "{labels: macos-13}"),
+        ("windows-latest", f"runs on windows-latest; {LINUX}"),
+        ("Windows-2022", LINUX),
+        ("macos-14", LINUX),
+        ("macOS-latest-xlarge", LINUX),
+        ("${{ 'windows-latest' }}", LINUX),
+        ("[self-hosted, windows]", LINUX),
+        ("{labels: macos-13}", LINUX),
+        ("[rocm-mi300]", f"runs on rocm-mi300, a runner with AMD GPUs; {NVIDIA}"),
+        ("linux-mi325-8gpu", f"runs on linux-mi325-8gpu, a runner with AMD GPUs; {NVIDIA}"),
+        ("linux-aarch64-a2b3-8", f"runs on linux-aarch64-a2b3-8, a runner with Ascend NPUs; {NVIDIA}"),
+        ("[self-hosted, npu]", f"runs on npu, a runner with Ascend NPUs; {NVIDIA}"),
+        # What only GitHub knows falls back to it.
+        ("[\"${{ vars.RUNNER || 'mi300' }}\"]", f"runs on mi300, a runner with AMD GPUs; {NVIDIA}"),
+        ("gpu", "does not say how many GPUs the row takes"),
+        ("self-hosted", "does not say how many GPUs the row takes"),
     ],
 )
-def test_a_job_of_another_system_is_refused_by_name(runs_on: str) -> None:
-    job, _, resolve = job_on(runs_on)
-    with pytest.raises(WorkflowError, match="only Linux jobs can be run") as caught:
-        check_runner(job, resolve)
-    assert caught.value.job == "a"
+def test_a_row_whose_machine_has_no_equivalent_is_refused_by_name(runs_on: str, why: str) -> None:
+    parsed, job, row, _ = job_on(runs_on)
+    with pytest.raises(WorkflowError) as caught:
+        check_runner(parsed, job, row)
+    assert why in caught.value.message and f"runs-on: {job.runs_on}" in caught.value.message
+    assert ("--gpus N" in caught.value.hint) == ("does not say" in why)
+    assert (caught.value.job, caught.value.exit_code) == ("a", 2)
+
+
+def test_no_count_that_a_person_gives_makes_up_for_an_accelerator_of_another_kind() -> None:
+    parsed, job, row, _ = job_on("rocm-mi300", EventContext(given=GivenValues(gpus=8)))
+    assert row.gpus is None
+    with pytest.raises(WorkflowError, match="AMD GPUs"):
+        check_runner(parsed, job, row)
 
 
 @pytest.mark.parametrize(
     ("runs_on", "arch", "named"),
     [
-        ("self-hosted", "X64", []),
+        ("8-gpu-h200", "X64", []),
+        ("self-hosted", "X64", [("GPU count", "not in the workflow")]),
         ("ubuntu-latest", "X64", [("machine", "GitHub's runner")]),
-        ("my-windows-like-box", "X64", []),
-        ("farm", "X64", []),
+        ("my-windows-like-cpu-box", "X64", []),
         (
             "ubuntu-24.04-arm",
             "ARM64",
             [("machine", "GitHub's runner"), ("architecture", "ARM64 (ubuntu-24.04-arm)")],
         ),
-        ("[self-hosted, ARM64]", "ARM64", [("architecture", "ARM64 (self-hosted, ARM64)")]),
-        ("linux-aarch64-a2-8", "ARM64", [("architecture", "ARM64 (linux-aarch64-a2-8)")]),
-        ("${{ vars.RUNNER }}", "X64", [("machine", "<vars.RUNNER>")]),
-        ("[\"${{ vars.RUNNER || 'gpu' }}\"]", "X64", [("machine", "<vars.RUNNER>")]),
+        ("[cpu, ARM64]", "ARM64", [("architecture", "ARM64 (cpu, ARM64)")]),
+        ("linux-aarch64-gb200-x4", "ARM64", [("architecture", "ARM64 (linux-aarch64-gb200-x4)")]),
+        ("${{ vars.RUNNER }}", "X64", [("machine", "<vars.RUNNER>"), ("GPU count", "not in the workflow")]),
+        ("[\"${{ vars.RUNNER || 'L20x8' }}\"]", "X64", [("machine", "<vars.RUNNER>")]),
     ],
 )
 def test_what_differs_about_the_machine_is_named(runs_on: str, arch: str, named: list[tuple[str, str]]) -> None:
-    job, row, resolve = job_on(runs_on)
-    check_runner(job, resolve)
+    parsed, job, row, resolve = job_on(runs_on, EventContext(given=GivenValues(gpus=4)))
+    check_runner(parsed, job, row)
     assert architecture(job, resolve) == arch
     assert [(item.what, item.ci) for item in runner_deviations(job, row, HostSpec("box"), resolve)] == named

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from ci_tasks.planning.overlay_builds import build_steps
 from ci_tasks.planning.script import Script, Venv, quote, render
 from ci_tasks.planning.steps import PlannedStep
 from ci_tasks.workflow import secrets
+from tests import fixtures as support
 
 BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "{0}")
 BASH_BY_DEFAULT = ("bash", "-e", "{0}")
@@ -53,7 +55,6 @@ class ScriptRunner:
     def execute(self, script: Script, environ: Mapping[str, str] | None = None) -> Ran:
         file = self.directory / "run.sh"
         if script.setup:
-            (self.directory / "bin").mkdir(exist_ok=True)
             (self.directory / "bin/agent.pyz").write_bytes(archive.build())
         file.write_text(render(script), encoding="utf-8", errors="surrogateescape")
         clean = {"PATH": os.environ["PATH"], "HOME": str(self.directory)}
@@ -68,6 +69,25 @@ class ScriptRunner:
         return Ran(done.returncode, done.stdout.decode(errors="surrogateescape"), self.directory, self.workspace)
 
 
+def program(path: Path, text: str) -> Path:
+    """An executable file with the given text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def adapter_in(run_dir: Path) -> Path:
+    return program(run_dir / "bin/docker", '#!/bin/sh\necho "surprise: docker $*"; exit 99\n')
+
+
+def runner_at(top: Path) -> ScriptRunner:
+    """A run directory, whose adapter refuses all words, and a workspace below `top`."""
+    (top / "workspace/below").mkdir(parents=True)
+    adapter_in(top / "run")
+    return ScriptRunner(top / "run", top / "workspace")
+
+
 def step(text: str, name: str = "Step", words: tuple[str, ...] = BASH, **more: object) -> PlannedStep:
     planned = PlannedStep(name=name, text=text, words=words, directory="")
     return replace(planned, **more)  # type: ignore[arg-type]
@@ -75,17 +95,12 @@ def step(text: str, name: str = "Step", words: tuple[str, ...] = BASH, **more: o
 
 @pytest.fixture(params=["plain", "sp ace 'quo\"te $HOME &\\1"], ids=["plain path", "odd path"])
 def script_runner(request: pytest.FixtureRequest, tmp_path: Path) -> ScriptRunner:
-    top = tmp_path / str(request.param)
-    (top / "run").mkdir(parents=True)
-    (top / "workspace/below").mkdir(parents=True)
-    return ScriptRunner(top / "run", top / "workspace")
+    return runner_at(tmp_path / str(request.param))
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> ScriptRunner:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "workspace/below").mkdir(parents=True)
-    return ScriptRunner(tmp_path / "run", tmp_path / "workspace")
+    return runner_at(tmp_path)
 
 
 # The text of a step
@@ -192,8 +207,9 @@ def test_a_path_in_the_steps_env_keeps_what_earlier_steps_put_in_front(plain: Sc
         step("echo $PATH\n", env={"PATH": "/mine:" + os.environ["PATH"]}),
         step("echo then $PATH\n"),
     )
-    assert f"\n/first:/mine:{os.environ['PATH']}\n" in ran.log
-    assert f"\nthen /first:{os.environ['PATH']}\n" in ran.log
+    adapter = plain.directory / "bin"
+    assert f"\n{adapter}:/first:/mine:{os.environ['PATH']}\n" in ran.log
+    assert f"\nthen {adapter}:/first:{os.environ['PATH']}\n" in ran.log
 
 
 def test_the_evidence_of_pytest_joins_what_the_job_asks_of_it(script_runner: ScriptRunner) -> None:
@@ -294,16 +310,42 @@ def test_paths_that_a_step_leaves_come_first_last_one_foremost(script_runner: Sc
     ran = script_runner.run(
         step('echo /one >> "$GITHUB_PATH"; printf \'/t w o\' >> "$GITHUB_PATH"\n'), step("echo $PATH\n")
     )
-    assert ran.log.splitlines()[-1].startswith("/t w o:/one:")
+    assert ran.log.splitlines()[-1].startswith(f"{script_runner.directory}/bin:/t w o:/one:")
 
 
 def test_the_container_adapter_stays_in_front_of_every_path(plain: ScriptRunner) -> None:
     for place, name in ((plain.directory / "bin", "adapter"), (plain.workspace, "other")):
-        place.mkdir(exist_ok=True)
-        (place / "docker").write_text(f"#!/bin/sh\necho {name} docker\n")
-        (place / "docker").chmod(0o755)
+        program(place / "docker", f"#!/bin/sh\necho {name} docker\n")
     ran = plain.run(step("pwd >> $GITHUB_PATH; pwd >> $GITHUB_PATH\n"), step("docker\n"))
     assert ran.log.splitlines()[-1] == "adapter docker"
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "a job": {},
+    "a job in a container": {"container": ["image:tag"]},
+    "install steps": {"is_setup": True},
+    "a job in a venv": {"venv": Venv("/no/such/python", "/no/such/venv")},
+}
+
+
+@pytest.mark.parametrize("parts", KINDS.values(), ids=KINDS)
+def test_a_docker_that_is_not_the_adapter_is_never_called_from_a_file_system_mounted_noexec(
+    plain: ScriptRunner, tmp_path: Path, parts: dict[str, Any]
+) -> None:
+    program(tmp_path / "elsewhere/docker", f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    script = Script("title", "c0ffee", str(plain.workspace), {}, [step("docker run --pull=always image\n")])
+    (plain.directory / "run.sh").write_text(render(replace(script, **parts)))
+    copy = ["sh", "-c", 'cp -R "$1/." "$0" && exec bash "$0/run.sh"', str(mounted), str(plain.directory)]
+    env = {"PATH": f"{tmp_path}/elsewhere:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = support.on_a_new_tmpfs(mounted, "noexec", *copy, env=env)
+    assert not (tmp_path / "called").exists(), "CI's command ran on this machine as CI wrote it"
+    assert done.returncode == 125, done.stderr
+    assert done.stderr.startswith(
+        f"ci-tasks: blocked: cannot execute the run's bin/docker: is {mounted} mounted noexec?"
+    )
+    assert "`workspace`" in done.stderr
 
 
 @pytest.mark.parametrize("script_runner", ["plain", "sp ace 'quo\"te $HOME `x`"], indirect=True)
@@ -313,9 +355,6 @@ def test_a_login_shell_keeps_the_adapter_the_venv_and_added_paths_whatever_its_p
     """As bash does where /etc/profile sets PATH; a shell that is none reads nothing of ours."""
     (script_runner.directory / ".bash_profile").write_text("PATH=/opt/of-the-profile:/usr/bin:/bin\n")
     adapter = script_runner.directory / "bin/docker"
-    adapter.parent.mkdir()
-    adapter.write_text("#!/bin/sh\n")
-    adapter.chmod(0o755)
     ran = script_runner.run(
         step('echo /added >> "$GITHUB_PATH"\n'),
         step('bash -lc \'bash -lc "echo \\$PATH"\'; unset BASH_ENV; bash -lc "echo \\$PATH"\n'),
@@ -470,7 +509,7 @@ def fake_python(tmp_path: Path) -> str:
 
 def test_rows_take_over_what_the_install_steps_left(script_runner: ScriptRunner, fake_python: str) -> None:
     setup = ScriptRunner(script_runner.directory.parent / "set up", script_runner.workspace)
-    setup.directory.mkdir()
+    adapter_in(setup.directory)
     install = step(
         'echo installing; echo /from/setup >> "$GITHUB_PATH"\n'
         "printf 'LEFT<<E\\na b\\nc\\nE\\nodd-name=o d d\\n' >> \"$GITHUB_ENV\"\n",
@@ -485,14 +524,14 @@ def test_rows_take_over_what_the_install_steps_left(script_runner: ScriptRunner,
         show = step("import os; print([os.environ[n] for n in ('LEFT', 'odd-name', 'VIRTUAL_ENV', 'PATH')])\n")
         ran = script_runner.run(replace(show, words=PYTHON), setup=str(setup.directory))
         venv = f"{script_runner.directory}/tmp/venv"
-        path = f"/from/setup:{venv}/bin:{os.environ['PATH']}"
+        path = f"{script_runner.directory}/bin:/from/setup:{venv}/bin:{os.environ['PATH']}"
         assert ran.log.splitlines()[-1] == repr(["a b\nc", "o d d", venv, path])
         assert "installing" not in ran.log
 
 
 def test_a_row_by_hand_runs_the_install_steps_itself(plain: ScriptRunner, fake_python: str) -> None:
     setup = plain.directory.parent / "setup"
-    setup.mkdir()
+    adapter_in(setup)
     install = Script("Install", "c", str(plain.workspace), {}, [step("echo installing\n")], is_setup=True)
     (setup / "run.sh").write_text(render(replace(install, venv=Venv(fake_python, f"{setup}/venv"))))
     first = plain.run(step("echo row\n"), setup=str(setup))
@@ -505,7 +544,7 @@ def test_install_steps_that_fail_block_the_row_and_are_not_taken_for_done(
     plain: ScriptRunner, fake_python: str
 ) -> None:
     setup = plain.directory.parent / "setup"
-    setup.mkdir()
+    adapter_in(setup)
     install = Script("Install", "c", str(plain.workspace), {}, [step("exit 7\n")], is_setup=True)
     (setup / "run.sh").write_text(render(replace(install, venv=Venv(fake_python, f"{setup}/venv"))))
     ran = plain.run(step("echo row\n"), setup=str(setup))
@@ -567,7 +606,7 @@ def test_a_build_that_fails_blocks_the_row(script_runner: ScriptRunner) -> None:
 
 def test_a_row_takes_over_what_the_build_of_the_install_steps_wrote(plain: ScriptRunner, fake_python: str) -> None:
     setup = plain.directory.parent / "setup"
-    setup.mkdir()
+    adapter_in(setup)
     install = Script("Install", "c", str(plain.workspace), {}, [build_of(plain, "touch built")], is_setup=True)
     (setup / "run.sh").write_text(render(replace(install, venv=Venv(fake_python, f"{setup}/venv"))))
     ran = plain.run(step("echo row\n"), setup=str(setup))
@@ -578,18 +617,16 @@ def test_a_row_takes_over_what_the_build_of_the_install_steps_wrote(plain: Scrip
 @pytest.fixture
 def docker(plain: ScriptRunner) -> Path:
     """A `docker` that notes its words and then runs the inner command; it refuses anything but `run`."""
-    fake = plain.directory / "bin/docker"
-    fake.parent.mkdir()
-    fake.write_text(
+    program(
+        plain.directory / "bin/docker",
         "#!/usr/bin/env python3\n"
         "import json, os, sys\n"
         f"json.dump(sys.argv[1:], open({str(plain.directory / 'argv.json')!r}, 'w'))\n"
         "words = sys.argv[1:]\n"
         "assert words[0] == 'run', words\n"
         "at = words.index('--entrypoint')\n"
-        "os.execvp(words[at + 1], [words[at + 1], *words[at + 3:]])\n"
+        "os.execvp(words[at + 1], [words[at + 1], *words[at + 3:]])\n",
     )
-    fake.chmod(0o755)
     return plain.directory / "argv.json"
 
 

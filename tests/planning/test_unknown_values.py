@@ -23,7 +23,7 @@ HEAD = "on: pull_request\njobs:\n"
 
 def plan(body: str, event: EventContext = EventContext(), head: str = HEAD) -> Plan:
     """The plan of the job `j`, of whose body the lines are given without their indentation."""
-    parsed = read(f"{head}  j:\n    runs-on: gpu\n" + "".join(f"    {line}\n" for line in body.splitlines()), "ci.yml")
+    parsed = read(f"{head}  j:\n    runs-on: cpu\n" + "".join(f"    {line}\n" for line in body.splitlines()), "ci.yml")
     job = parsed.jobs["j"]
     (row,) = rows.rows(parsed, job, event, describe)
     event = replace(event, workspace=PLACE.workspace)
@@ -87,7 +87,7 @@ def test_an_unknown_value_is_refused_wherever_it_would_reach_what_runs(body: str
     ],
 )
 def test_each_source_can_be_given(reads: str, hint: str, given: GivenValues) -> None:
-    head = "on: {workflow_dispatch: {inputs: {model: {type: string}}}}\njobs:\n  build:\n    runs-on: x\n"
+    head = "on: {workflow_dispatch: {inputs: {model: {type: string}}}}\njobs:\n  build:\n    runs-on: cpu\n"
     head += "    outputs: {image: '${{ steps.a.outputs.b }}'}\n    steps: [{run: x}]\n"
     body = f"needs: build\nsteps:\n- run: rm -rf ${{{{ {reads} }}}}/cache"
     with pytest.raises(UnknownValueError) as caught:

@@ -88,7 +88,7 @@ def test_the_summary_counts_in_one_order(statuses: list[str], expected: str) -> 
         ({"kind": "unittest", "tests": 0}, "0 tests"),
         ({"kind": "metrics", "steps": 7}, "7 metric lines"),
         ({"kind": "junit", "tests": 1, "steps": 7}, "1 test, 7 metric lines"),
-        ({"kind": "script"}, "script ran"),
+        ({"kind": "script"}, "script, no tests"),
     ],
 )
 def test_evidence_in_a_few_words(fields: Mapping[str, Any], expected: str) -> None:

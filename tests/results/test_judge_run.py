@@ -249,8 +249,16 @@ def test_a_run_that_could_not_begin_says_so(run: RunDir) -> None:
 
 def test_without_a_log_there_is_no_evidence_but_a_verdict(run: RunDir) -> None:
     os.unlink(run.log)
-    write_json(run.plan, {**PLAN, "entry_point": False})
+    write_json(run.plan, {**PLAN, "defines_tests": True})
     assert judging.judge_run(run).status == "vacuous"
+
+
+def test_a_row_that_took_no_gpu_and_ran_no_test_has_not_passed(run: RunDir) -> None:
+    """As of an image whose entrypoint ignores the command."""
+    write_json(run.plan, {**PLAN, "takes_locks": True})
+    Path(run.log).write_text("an entrypoint that ignores its arguments\n")
+    judged = judging.judge_run(run)
+    assert (judged.status, judged.reason.partition(":")[0]) == ("vacuous", "nothing ran")
 
 
 @pytest.mark.parametrize("masked", [False, True])

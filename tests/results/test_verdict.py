@@ -18,9 +18,6 @@ NONE = Evidence("none")
 SCRIPT = Evidence("script")
 TIMEOUT = JobEnd("timeout", 143, timeout_minutes=90)
 NO_JUNIT = Evidence("pytest", 3, 2)
-UNCOLLECTED = Evidence("junit")
-ALL_SKIPPED = Evidence("unittest", 0, 0, 2)
-UNDEFINED = "nothing ran: t.py has no __main__ block, python only defined its tests"
 LINE = LogFacts(last_line=(9, "the end"))
 FOUND = Triage(
     "test_assertion", "failed", 4, "(Actor pid=3) AssertionError: x", "AssertionError: x#1", 0.9, "AssertionError: x"
@@ -60,13 +57,6 @@ TABLE = [
     ("an end without a code", JobEnd("exit", None), JUNIT, LINE, "failed", "exit code None; last line: the end"),
     ("a lying 0", JobEnd("exit", 0), BAD, LINE, "failed", "exit code 0, but test_b: assert 1 == 2"),
     ("a lying 0 without JUnit", JobEnd("exit", 0), NO_JUNIT, LINE, "failed", "exit code 0, but 2 tests failed"),
-    ("nothing ran", JobEnd("exit", 0), NONE, LINE, "vacuous", UNDEFINED),
-    ("not collected", JobEnd("exit", 0), UNCOLLECTED, LINE, "vacuous", "nothing ran: no test was collected"),
-    ("all skipped", JobEnd("exit", 0), Evidence("junit", 0, 0, 4), LINE, "vacuous", "nothing ran: all 4 tests skipped"),
-    ("unittest, all skipped", JobEnd("exit", 0), ALL_SKIPPED, LINE, "vacuous", "nothing ran: all 2 tests skipped"),
-    ("tests", JobEnd("exit", 0), JUNIT, LINE, "passed", ""),
-    ("metrics", JobEnd("exit", 0), Evidence("metrics", steps=3), LINE, "passed", ""),
-    ("script", JobEnd("exit", 0), SCRIPT, LINE, "passed", ""),
 ]
 
 
@@ -77,6 +67,51 @@ def test_each_end_has_its_status_and_reason(
     ended: JobEnd, evidence: Evidence, log: LogFacts, status: str, reason: str
 ) -> None:
     verdict = judge(ended, evidence, log, test="t.py", containers=True)
+    assert (verdict.status, verdict.reason) == (status, reason)
+
+
+SKIPPED, RAN = Junit(2, 0, 2), Junit(3, 0, 0)
+UNITTEST, UNITTEST_SKIPPED = LogFacts(unittest=2), LogFacts(unittest=2, unittest_skipped=2)
+METRICS, GPUS = LogFacts(metrics=3), LogFacts(gpu_ids=(1, 3))
+TOOK_NONE = "nothing ran: the row takes GPUs under a lock, and took none"
+NONE_RAN = "nothing ran: t.py defines tests, and none of them ran"
+
+# JUnit, what the log says, whether the file defines tests, whether the plan takes GPUs under a lock
+GREEN = [
+    ("tests", RAN, LogFacts(), True, False, "passed", ""),
+    ("tests of pytest without JUnit", None, LogFacts(pytest={"passed": 3}), True, False, "passed", ""),
+    ("tests of unittest", None, UNITTEST, True, False, "passed", ""),
+    ("tests of a file that defines none", RAN, LogFacts(), False, False, "passed", ""),
+    ("tests without a lock", RAN, LogFacts(), True, True, "passed", ""),
+    ("tests with their GPUs", RAN, GPUS, True, True, "passed", ""),
+    ("every test skipped", SKIPPED, LogFacts(), True, False, "vacuous", "nothing ran: all 2 tests skipped"),
+    ("every test skipped, with metrics", SKIPPED, METRICS, True, False, "vacuous", "nothing ran: all 2 tests skipped"),
+    ("every test skipped, with GPUs", SKIPPED, GPUS, True, True, "vacuous", "nothing ran: all 2 tests skipped"),
+    ("every test of unittest skipped", None, UNITTEST_SKIPPED, 0, 0, "vacuous", "nothing ran: all 2 tests skipped"),
+    ("nothing collected", Junit(0, 0, 0), LogFacts(), True, False, "vacuous", "nothing ran: no test was collected"),
+    ("metrics", None, METRICS, False, False, "passed", ""),
+    ("metrics of a file that defines tests", None, METRICS, True, False, "vacuous", NONE_RAN),
+    ("metrics without the GPUs", None, METRICS, False, True, "vacuous", TOOK_NONE),
+    ("a training with its GPUs", None, LogFacts(metrics=3, gpu_ids=(1,)), False, True, "passed", ""),
+    ("an image that ignores the command", None, LogFacts(), False, True, "vacuous", TOOK_NONE),
+    ("the same of a file that defines tests", None, LogFacts(), True, True, "vacuous", TOOK_NONE),
+    ("tests that python only defines", None, LogFacts(), True, False, "vacuous", NONE_RAN),
+    ("the same with GPUs", None, GPUS, True, True, "vacuous", NONE_RAN),
+    ("a script without tests", None, LogFacts(), False, False, "passed", ""),
+    ("a script without tests with GPUs", None, GPUS, False, True, "passed", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("junit", "log", "defines_tests", "takes_locks", "status", "reason"),
+    [row[1:] for row in GREEN],
+    ids=[row[0] for row in GREEN],
+)
+def test_exit_0_is_a_pass_only_if_something_ran(
+    junit: Junit | None, log: LogFacts, defines_tests: bool, takes_locks: bool, status: str, reason: str
+) -> None:
+    evidence = collect_evidence(junit, log, defines_tests=defines_tests, takes_locks=takes_locks)
+    verdict = judge(JobEnd("exit", 0), evidence, log, test="t.py", containers=True)
     assert (verdict.status, verdict.reason) == (status, reason)
 
 
@@ -147,12 +182,17 @@ WEIGHED = [
 def test_of_junit_and_log_the_one_that_saw_more_counts(
     junit: Junit | None, counts: dict[str, int] | None, evidence: Evidence
 ) -> None:
-    assert collect_evidence(junit, LogFacts(pytest=counts), None) == evidence
+    assert collect_evidence(junit, LogFacts(pytest=counts), defines_tests=True, takes_locks=True) == evidence
 
 
-def test_without_pytest_other_evidence_counts() -> None:
-    unittest = LogFacts(unittest=3, unittest_skipped=1, unittest_failed=1, metrics=2)
-    assert collect_evidence(None, unittest, False) == Evidence("unittest", 2, 1, 1, 2)
-    assert collect_evidence(None, LogFacts(metrics=2), False) == Evidence("metrics", steps=2)
-    assert collect_evidence(None, LogFacts(), True) == collect_evidence(None, LogFacts(), None) == Evidence("script")
-    assert collect_evidence(None, LogFacts(), False) == Evidence("none")
+OTHER = [
+    (LogFacts(unittest=3, unittest_skipped=1, unittest_failed=1, metrics=2), Evidence("unittest", 2, 1, 1, 2)),
+    (LogFacts(metrics=2), Evidence("set-up", steps=2)),
+    (LogFacts(), Evidence("set-up")),
+    (LogFacts(gpu_ids=(0,), metrics=2), Evidence("none", steps=2)),
+]
+
+
+@pytest.mark.parametrize(("log", "evidence"), OTHER)
+def test_without_pytest_other_evidence_counts(log: LogFacts, evidence: Evidence) -> None:
+    assert collect_evidence(None, log, defines_tests=True, takes_locks=True) == evidence

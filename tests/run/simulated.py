@@ -124,7 +124,7 @@ class Host:
     def begin(self, row: PreparedRow) -> None:
         self.began.append(row.row.row)
         act = self.acts.get((row.row.row, self.name)) or self.acts.get((row.row.row, "*")) or Act()
-        job = Job(row.run, act, time.monotonic(), time.time(), row.row.row, row.row.gpus or 0)
+        job = Job(row.run, act, time.monotonic(), time.time(), row.row.row, row.row.needed_gpus)
         self.jobs[row.run.path] = job
         if act.refused:
             job.never = (BLOCKED, act.refused)
@@ -380,7 +380,7 @@ name: PR Test
 on: {{pull_request: {{branches: [main]}}}}
 jobs:
   {LABEL}:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy: {{matrix: {{info: [{info}]}}}}
     steps:
       - uses: actions/checkout@v4

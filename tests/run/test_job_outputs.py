@@ -85,7 +85,7 @@ jobs:
           echo "matrix={\\"info\\":[$ROWS]}" >> "$GITHUB_OUTPUT"
   e2e-test-changed:
     needs: e2e-test-changed-detect
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy: {matrix: "${{ fromJSON(needs.e2e-test-changed-detect.outputs.matrix) }}"}
     steps: [{run: "python ${{ matrix.info.test_file }}"}]
 """

@@ -17,7 +17,7 @@ HISTORY = {(): ALL, ("a",): {"ppo": 50.0, "ckpt": 100.0}, ("b",): {"ppo": 400.0,
 def expected(names: str, history: Any, simulates: bool = False) -> tuple[float, list[float]]:
     """The seconds of the row `ppo` on these hosts, and how fast each of them is."""
     sessions = [SimpleNamespace(name=name, speed=1.0, spec=SimpleNamespace(simulate=simulates)) for name in names]
-    row = SimpleNamespace(label="l", row="ppo", gpus=8)
+    row = SimpleNamespace(label="l", row="ppo", needed_gpus=8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "durations", lambda label, hosts: history.get(tuple(hosts), {}))
         ready: Any = SimpleNamespace(rows=[row], sessions=sessions)

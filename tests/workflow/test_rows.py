@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import WorkflowError
+from ci_tasks.given_values import GivenValues
 from ci_tasks.workflow import naming, rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import JobRow, Row, Workflow
@@ -227,6 +228,57 @@ IMAGES: list[tuple[str, str, str | None]] = [
 @pytest.mark.parametrize(("job", "steps", "image"), IMAGES)
 def test_the_image_is_the_containers_or_the_first_docker_runs(job: str, steps: str, image: str | None) -> None:
     assert only(workflow(job + info("{tag: t}"), steps=steps)).image == image
+
+
+GPUS: list[tuple[str, str, int | None]] = [
+    # The matrix is nearest to the test.
+    ("    runs-on: L20x8\n" + info("{test_file: t.py, num_gpus: 2}"), "gpu_lock_exec.py --count 4 -- x", 2),
+    ("    runs-on: L20x8\n" + info("{test_file: t.py, num_gpus: 0}"), "docker run --gpus all img", 0),
+    # Then CI's lock script, in a step that runs.
+    ("    runs-on: L20x8\n", "gpu_lock_exec.py --count 4 -- x", 4),
+    ("    runs-on: L20x8\n", "docker run --gpus 2 img gpu_lock_exec.py --count ${{ 1 }} -- x", 1),
+    # Then docker's flag, where it says a number.
+    ("    runs-on: L20x8\n", "docker run --gpus 2 img", 2),
+    ("    runs-on: L20x8\n", "docker run --gpus '\"device=2,3\"' img", 2),
+    ("    runs-on: L20x8\n", "docker run --gpus all img", 8),
+    ("    runs-on: L20x8\n", "docker run --gpus $N img", 8),
+    ("    runs-on: box\n", "docker run --gpus all img", None),
+    ("    container: {image: i, options: --gpus 4 --ipc=host}\n", "x", 4),
+    ("    container: {image: i, options: '--gpus=all --user root -e A=1'}\n", "x", None),
+    ("    container: {image: i, options: '--gpus ${{ vars.N }}'}\n", "x", None),
+    ('    container: {image: i, options: "--gpus \' 4"}\n', "x", None),
+    # Then the runner, by the text that an expression falls back to.
+    ("    runs-on: [self-hosted, linux, 4-gpu]\n", "x", 4),
+    ("    runs-on: ['${{ needs.b.outputs.runner || ''L20x8'' }}']\n    needs: b\n", "x", 8),
+    ("    runs-on: ${{ needs.b.outputs.runner || 'L20x8' }}\n    needs: b\n", "x", 8),
+    ("    runs-on: ${{ needs.b.outputs.prefix }}-gpu-x2\n    needs: b\n", "x", 2),
+    ("    runs-on: ${{ 'gpu-x2' || 'L20x8' }}\n", "x", 2),
+    # A machine without GPUs, unless the job wants some.
+    ("    runs-on: ubuntu-latest\n", "x", 0),
+    ("    runs-on: linux-amd64-cpu16\n", "x", 0),
+    ("    runs-on: ubuntu-latest\n", "docker run --gpus all img", None),
+    ("    runs-on: ubuntu-22.04-16core\n", "x", 0),
+    ("    runs-on: ubuntu-22.04-gpu-t4\n", "x", None),
+    ("    runs-on: ubuntu-a100\n", "x", None),
+    # Any other may have some.
+    ("    runs-on: [self-hosted, linux, x64]\n", "x", None),
+    ("    runs-on: [self-hosted, linux-a100]\n", "x", None),
+    ("    runs-on: ${{ vars.RUNNER }}\n", "x", None),
+    ("    runs-on: {group: gpu-8}\n", "x", None),
+    # What is no GPU of NVIDIA's is none of its number.
+    ("    runs-on: linux-mi325-8gpu\n", "x", None),
+]
+
+
+@pytest.mark.parametrize(("job", "script", "count"), GPUS)
+@pytest.mark.parametrize("given", [None, 0, 5])
+def test_a_row_has_the_gpus_that_the_workflow_says_and_else_those_that_a_person_gives(
+    job: str, script: str, count: int | None, given: int | None
+) -> None:
+    steps = f"- run: |\n          {script}\n      - {{run: gpu_lock_exec.py --count 7 -- x, if: false}}"
+    row = only(workflow(job, steps=steps, others="  b: {uses: ./x.yml}\n"), EventContext(given=GivenValues(gpus=given)))
+    takes_given = count is None and not row.refused
+    assert (row.gpus, row.gpus_given) == (given if takes_given else count, takes_given and given is not None)
 
 
 def test_secrets_are_shown_by_name_and_never_by_value() -> None:

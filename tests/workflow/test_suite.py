@@ -16,6 +16,9 @@ from ci_tasks.workflow.suite import GENERIC
         ({"gpus": "4"}, 4),
         ({"info": {"num_gpus": 8, "level": 1}}, 8),
         ({"num_gpus": 8.0}, 8),
+        ({"gpu-count": 4}, 4),
+        ({"n_gpus": 2}, 2),
+        ({"gpu_num": "gpu_num_4"}, 4),
         # Unknown is a value.
         ({"num_gpus": "many"}, None),
         ({"num_gpus": True}, None),

@@ -23,7 +23,7 @@ while not os.path.exists(near):
 disk = os.statvfs(near)
 print(json.dumps({
     "path": path, "exists": near == path, "directory": os.path.isdir(near),
-    "writable": os.access(near, os.W_OK | os.X_OK),
+    "writable": os.access(near, os.W_OK | os.X_OK), "noexec": bool(disk.f_flag & os.ST_NOEXEC),
     "free": disk.f_bavail * disk.f_frsize, "total": disk.f_blocks * disk.f_frsize,
     "files_free": disk.f_favail, "files": disk.f_files,
 }))
@@ -101,6 +101,9 @@ def _workspace(host: HostSpec, answers: QueryAnswers) -> list[CheckResult]:
     if not (disk.get("directory") and disk.get("writable")):
         step = "make it writable for you, or name another `workspace` in hosts.yaml"
         return [fault("disk", f"{name}: cannot be written", step)]
+    if disk.get("noexec"):
+        step = "set another `workspace` in hosts.yaml, or CI_TASKS_HOME for runs on this machine"
+        return [fault("disk", f"{name}: mounted noexec, so every row is blocked", step)]
     step = f"`ci-tasks clean --host {host.name}` removes what old runs left; or name another `workspace`"
     return [free_space("disk", name, disk, WORKSPACE, step)]
 

@@ -33,7 +33,7 @@ RULES = {
         LintRule("missing-file", "a registered test file does not exist", "the row can only fail"),
         LintRule(
             "runs-nothing",
-            "a file that CI runs does nothing",
+            "CI runs none of the tests of a file that it executes",
             "CI runs `python FILE`, which defines its tests, calls none of them and ends green",
         ),
         LintRule(

@@ -12,7 +12,7 @@ from ci_tasks.features.lint.checkout_files import CheckoutFiles
 from ci_tasks.features.lint.lint_finding import LintFinding
 from ci_tasks.features.lint.template_drift import template_drift
 from ci_tasks.features.lint.trigger_rules import changed_only, no_num_gpus, without_row
-from ci_tasks.planning.entry_point import has_entry_point
+from ci_tasks.planning.defined_tests import only_defines_tests
 from ci_tasks.workflow.model import Row, Step
 
 _PYTEST = re.compile(r"\bpytest\b|\bpython3? -m (?:pytest|unittest)\b")
@@ -38,8 +38,8 @@ def _runs_nothing(checkout: CheckoutFiles) -> Iterator[LintFinding]:
     for test, job in changed_only(checkout):
         runs[test] = (job.job, f"{job.name} runs `python {test}` when it changes")
     for test, (job_id, what) in runs.items():
-        source = checkout.tests.get(test)
-        if source is None or not test.endswith(".py") or _by_pytest(checkout, job_id) or has_entry_point(source):
+        source = checkout.tests.get(test, "")
+        if _by_pytest(checkout, job_id) or not only_defines_tests(source):
             continue
         yield LintFinding(
             test, max(1, len(source.splitlines())), "runs-nothing",

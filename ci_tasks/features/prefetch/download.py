@@ -19,6 +19,7 @@ from ci_tasks.features.prefetch.hub_errors import RepoSnapshot
 from ci_tasks.features.prefetch.inventory import cache_name
 from ci_tasks.features.prefetch.repositories import CACHE, DATASET
 from ci_tasks.features.prefetch.requirements import RequiredRepository
+from ci_tasks.planning import script_functions
 from ci_tasks.planning.host_paths import HOME, filled
 
 # What a container of the row's needs for a download, and nothing of its GPUs.
@@ -114,7 +115,7 @@ def script(downloads: Sequence[Download], venv: str, env_names: Sequence[str]) -
         calls.append(f"{docker} group_{number} || _exit_code=1" if docker else f"group_{number}")
     parts += [
         'if [ -n "${1:-}" ]; then "$1"; exit "$_exit_code"; fi',
-        '[ ! -x "$CI_TASKS_RUN_DIR/bin/docker" ] || PATH=$CI_TASKS_RUN_DIR/bin:$PATH',
+        script_functions.ADAPTER_CHECK + script_functions.ADAPTER,
         *calls,
         'exit "$_exit_code"',
     ]

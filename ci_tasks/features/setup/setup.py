@@ -19,7 +19,7 @@ from ci_tasks.executors.local_executor import LocalExecutor
 from ci_tasks.features.setup import package_index, users_file
 from ci_tasks.features.setup.gpu_host import gpu_host_lines
 from ci_tasks.features.setup.package_index import Ask, IndexFinding
-from ci_tasks.planning.entry_point import has_entry_point
+from ci_tasks.planning.defined_tests import only_defines_tests
 from ci_tasks.planning.install_problems import entry, install_commands, mending_override, merged
 from ci_tasks.planning.planner import wanted_python
 from ci_tasks.planning.steps import plan_steps, version_matches
@@ -112,7 +112,7 @@ def set_up(request: SetupRequest, *, may_ask: bool, events: EventStream | None =
         written = _write([*overrides, *others], f"for {source.path.name}", may_ask=may_ask, yes=request.yes)
     elif records and status == BLOCKED:
         print("\nthe install steps need more than another index or version; nothing was written")
-    gpu_rows = [row for rows in by_label.values() for row in rows if row.gpus or row.image]
+    gpu_rows = [row for rows in by_label.values() for row in rows if row.gpus != 0 or row.image]
     hosts = [name for name, spec in config.hosts.items() if spec.kind != "local"]
     gpu_host = gpu_host_lines(gpu_rows, source.workflow.jobs, shown(users_hosts()), hosts)
     if gpu_host and status != CANCELLED:
@@ -147,7 +147,7 @@ def _cpu_labels(source: CheckoutSource, by_label: Mapping[str, Sequence[Row]]) -
     labels = [
         label
         for label, rows in by_label.items()
-        if not any(row.gpus or row.image or row.dynamic for row in rows)
+        if not any(row.gpus != 0 or row.image or row.dynamic for row in rows)
         and install_commands(source.workflow.jobs[rows[0].job])
     ]
     return sorted(labels, key=lambda label: -len(by_label[label]))
@@ -227,12 +227,12 @@ def _try_rows(
 
 def _rows_to_try(source: CheckoutSource, rows: Sequence[Row], count: int) -> list[str]:
     """The first ones, without those whose file runs nothing in CI either: they would show nothing of this machine."""
-    names = [row.row for row in rows if row.test is None or _runs_something(source.path / row.test)]
+    names = [row.row for row in rows if row.test is None or not _runs_nothing(source.path / row.test)]
     return (names or [row.row for row in rows])[:count]
 
 
-def _runs_something(test: Path) -> bool:
-    return has_entry_point(test.read_text(encoding="utf-8", errors="replace") if test.is_file() else "")
+def _runs_nothing(test: Path) -> bool:
+    return not test.is_file() or only_defines_tests(test.read_text(encoding="utf-8", errors="replace"))
 
 
 def _mending(records: Sequence[RunRecord], job: Job, own: Sequence[Override]) -> Override | None:

@@ -22,10 +22,10 @@ def describe(combination: Mapping[str, Any]) -> MatrixTest:
     """The test, its arguments and its GPUs; (None, "", None) for a matrix that is not slime's."""
     info = combination.get("info", combination)
     if not isinstance(info, Mapping) or not info.get("test_file"):
-        return MatrixTest(None, "", gpu_count(info.get("num_gpus")) if isinstance(info, Mapping) else None)
+        return MatrixTest(None, "", gpu_count(info) if isinstance(info, Mapping) else None)
     file, *inline = str(info["test_file"]).split(None, 1) or [""]
     args = " ".join(part.strip() for part in (*inline, str(info.get("test_args") or "")) if part.strip())
-    return MatrixTest(file if file.startswith("tests/") else f"tests/{file}", args, gpu_count(info.get("num_gpus")))
+    return MatrixTest(file if file.startswith("tests/") else f"tests/{file}", args, gpu_count(info))
 
 
 def matches(workflow: Workflow) -> bool:

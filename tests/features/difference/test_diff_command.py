@@ -17,7 +17,7 @@ name: PR Test
 on: pull_request
 jobs:
   e2e-test-far:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     steps:
       - uses: actions/checkout@v4
       - run: |

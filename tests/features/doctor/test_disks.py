@@ -16,6 +16,7 @@ from ci_tasks.features.doctor import disks
 from ci_tasks.features.doctor.check_results import CheckResult
 from ci_tasks.features.doctor.disks import SpaceLimits
 from ci_tasks.features.doctor.host_fact import HostFact
+from tests import fixtures as support
 
 GB = 10**9
 HOST = HostSpec("h100a", kind="ssh", address="h", mounts={"/mnt/ci": "/data/ci"})
@@ -56,6 +57,7 @@ def test_bytes_and_files_both_count(numbers: dict[str, int], status: str) -> Non
         (directory_answer(writable=False), directory_answer(), ["fault", "ok"], "cannot be written"),
         (directory_answer(directory=False), directory_answer(), ["fault", "ok"], "cannot be written"),
         (directory_answer(exists=False), directory_answer(), ["ok", "ok"], ""),  # made by the first run
+        (directory_answer(noexec=True), directory_answer(noexec=True), ["fault", "ok"], "mounted noexec"),
         (directory_answer(), directory_answer(exists=False), ["ok", "fault"], "rows that mount /mnt/ci are blocked"),
         (directory_answer(), directory_answer(writable=False), ["ok", "ok"], ""),  # containers write as root
         (
@@ -110,6 +112,13 @@ def test_a_place_that_is_not_there_yet_is_measured_where_it_will_be(tmp_path: Pa
         True,
         there.f_blocks * there.f_frsize,
     )
+
+
+@pytest.mark.parametrize(("options", "noexec"), [("noexec", True), ("exec", False)])
+def test_a_place_on_a_file_system_that_forbids_programs_says_so(tmp_path: Path, options: str, noexec: bool) -> None:
+    [fact] = disks.facts(HostSpec("here"), str(tmp_path / "not there yet"))
+    done = support.on_a_new_tmpfs(tmp_path, options, *fact.queries["workspace"])
+    assert json.loads(done.stdout)["noexec"] is noexec
 
 
 def test_a_home_is_the_hosts_own() -> None:

@@ -27,7 +27,7 @@ on: {pull_request: {types: [labeled]}}
 jobs:
   e2e-test-ckpt:
     if: contains(github.event.pull_request.labels.*.name, 'run-ci-ckpt')
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 60
     strategy:
       matrix:
@@ -159,6 +159,11 @@ LEAVES = {
             WORKFLOW.replace("      - run: python tests/", "      - run: pytest tests/"),
             {**CLEAN, "tests/utils/test_b.py": "def test_x(): ...\n"},
         ),
+    ),
+    "a plain script": ("runs-nothing", having("tests/utils/test_b.py", "NUM_GPUS = 0\nprint('checked')\n")),
+    "a script that calls its own tests": (
+        "runs-nothing",
+        having("tests/utils/test_b.py", "NUM_GPUS = 0\ndef test_x(): ...\ntest_x()\n"),
     ),
     "GPUs that are one row's of several": (
         "gpus-differ",

@@ -53,7 +53,8 @@ def download(repo: Repo, directory: str, number: int = 0, container: str = "", *
 
 
 def start(hub: Hub, where: Path, *downloads: Download, path: str = str(BIN)) -> subprocess.Popen[str]:
-    where.mkdir(exist_ok=True)
+    (where / "bin").mkdir(parents=True, exist_ok=True)
+    (where / "bin/docker").touch(0o755)
     (where / "run.sh").write_text(script(downloads, str(where / "venv"), []))
     env = {"PATH": f"{path}:/usr/bin:/bin", "HOME": str(where), "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "1"}
     argv = ["bash", str(where / "run.sh")]

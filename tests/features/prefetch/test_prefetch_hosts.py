@@ -27,7 +27,7 @@ hubs: Any = sys.modules["ci_tasks_tests_hub_server"]
 WORKFLOW = """
 jobs:
   e2e-test-short:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy: {matrix: {info: [{test_file: test_one.py, num_gpus: 1}]}}
     steps:
       - {name: Execute, run: "python tests/test_one.py"}
@@ -123,7 +123,7 @@ def test_a_gated_repository_is_downloaded_to_an_ssh_host_over_a_link_that_dies(
 CONTAINER = """
 jobs:
   e2e-test-short:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy: {matrix: {info: [{test_file: test_one.py, num_gpus: 1}]}}
     steps:
       - {name: Execute, run: "docker run --rm --gpus all --network host -v /mnt/ci:/root/models MORE IMAGE python t.py"}
@@ -177,7 +177,7 @@ def _commands() -> list[str]:
 TWO = """
 jobs:
   e2e-test-short:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy: {matrix: {info: [{test_file: test_open.py, num_gpus: 0}, {test_file: test_gated.py, num_gpus: 0}]}}
     steps:
       - {name: Execute, run: "MODELS=DISK python3 tests/${{ matrix.info.test_file }}"}

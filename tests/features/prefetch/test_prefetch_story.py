@@ -38,7 +38,7 @@ else:
 WORKFLOW = """
 jobs:
   e2e-test-short:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy: {matrix: {info: [
       {test_file: test_one.py, num_gpus: 1}, {test_file: test_two.py, num_gpus: 1}, {test_file: test_unit.py}]}}
     steps:

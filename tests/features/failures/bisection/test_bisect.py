@@ -24,7 +24,7 @@ WORKFLOW = """
 on: {pull_request: {types: [labeled]}}
 jobs:
   e2e-test-quick:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy: {matrix: {info: [{test_file: test_a.py, num_gpus: 0}, {test_file: test_ab.py, num_gpus: 0}]}}
     steps: [{run: "python3 tests/${{ matrix.info.test_file }}"}]
 """
@@ -264,7 +264,9 @@ def test_a_bad_end_that_fails_at_first_says_nothing_of_passing(
 
 
 IMAGES = tuple(f"registry.example/slime@sha256:{number:064x}" for number in range(9))
-CONTAINER = WORKFLOW.replace("runs-on: self-hosted", "runs-on: self-hosted\n    container: {image: 'slime:latest'}")
+CONTAINER = WORKFLOW.replace(
+    "runs-on: [self-hosted, cpu]", "runs-on: self-hosted\n    container: {image: 'slime:latest'}"
+)
 
 
 def in_a_container(repo: Path) -> None:

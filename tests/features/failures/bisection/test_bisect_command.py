@@ -16,7 +16,7 @@ WORKFLOW = """
 on: {pull_request: {types: [labeled]}}
 jobs:
   e2e-test-quick:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 5
     strategy: {matrix: {info: [{test_file: test_quick.py, num_gpus: GPUS}]}}
     steps:

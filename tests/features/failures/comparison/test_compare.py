@@ -30,7 +30,7 @@ WORKFLOW = """
 on: {pull_request: {types: [labeled]}}
 jobs:
   e2e-test-quick:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     strategy: {matrix: {info: [{test_file: a.py, num_gpus: 0}ROWS]}}
     steps: [{run: "python3 ${{ matrix.info.test_file }}"}]
 """

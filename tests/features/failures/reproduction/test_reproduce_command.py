@@ -32,7 +32,7 @@ name: PR Test
 on: pull_request
 jobs:
   e2e-test-far:
-    runs-on: self-hosted
+    runs-on: [self-hosted, cpu]
     timeout-minutes: 5
     strategy: {matrix: {info: [{test_file: test_job.py, num_gpus: 2}, {test_file: test_other.py, num_gpus: 2}]}}
     env:

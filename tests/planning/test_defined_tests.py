@@ -1,0 +1,43 @@
+"""Which files define tests, and which of them run none when Python runs them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_tasks.planning.defined_tests import defines_tests, only_defines_tests
+
+TEST = "def test_a(): assert True\n"
+MAIN = "if __name__ == '__main__':\n    "
+SCRIPT, REACHES, UNREACHED = (False, False), (True, False), (True, True)  # defines tests, and runs none of them
+
+FILES = [
+    ("", SCRIPT),
+    ("print('trains')\n", SCRIPT),
+    ("def prepare(): ...\n" + MAIN + "prepare()\n", SCRIPT),
+    ("def broken(:\n" + TEST, SCRIPT),  # Python will say so
+    ("\0", SCRIPT),
+    ("def testing(): ...\nclass ATest: ...\nTEST = 1\n", SCRIPT),
+    (TEST, UNREACHED),
+    ("async " + TEST, UNREACHED),
+    ("class TestA:\n    def test_b(self): ...\n", UNREACHED),
+    ("import sys\nsys.path.insert(0, '.')\nlogger = getLogger(__name__)\n" + TEST, UNREACHED),
+    ("def cases(): return [1]\nCASES = cases()\n" + TEST, UNREACHED),
+    ("if not cuda.is_available():\n    pytest.skip('no GPU')\n" + TEST, UNREACHED),
+    ("class TestModel(Module): ...\ndef test_a(): TestModel()\n", UNREACHED),
+    ("def helper(): train.main()\n" + TEST, UNREACHED),
+    (TEST + MAIN + "sys.exit(pytest.main([__file__]))\n", REACHES),
+    (TEST + "if '__main__' == __name__: run_contract_tests()\n", REACHES),
+    (TEST + "import unittest\nunittest.main()\n", REACHES),
+    (TEST + "from x import main\nmain()\n", REACHES),
+    (TEST + "ALL = [test_a]\n" + MAIN + "pytest.main([__file__])\n", REACHES),
+    # Only a test runner counts tests, so one that calls its own shows what a script does.
+    (TEST + MAIN + "test_a()\n", SCRIPT),
+    (TEST + "test_a()\n", SCRIPT),
+    (TEST + "def main(): test_a()\n" + MAIN + "main()\n", SCRIPT),
+    ("class TestA: ...\n" + MAIN + "TestA().run()\n", SCRIPT),
+]
+
+
+@pytest.mark.parametrize(("source", "expected"), FILES, ids=[repr(source) for source, _ in FILES])
+def test_a_file_defines_tests_and_python_reaches_them_or_not(source: str, expected: tuple[bool, bool]) -> None:
+    assert (defines_tests(source), only_defines_tests(source)) == expected

@@ -1,0 +1,110 @@
+"""No row is planned with a number of GPUs that nobody said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, jobs, plan
+from ci_tasks.cli.commands.run import RemoteOptions, RunOptions, remote, run
+from ci_tasks.errors import UsageError
+
+WORKFLOW = """
+on: pull_request
+jobs:
+  train: {runs-on: [self-hosted, linux-a100], steps: [{run: touch RAN}]}
+  mixed:
+    runs-on: lab
+    strategy: {matrix: {include: [{name: cpu, num_gpus: 0}, {name: any}]}}
+    steps: [{run: touch RAN}]
+  eight: {runs-on: 8-gpu-h200, steps: [{run: touch RAN}]}
+  rocm: {runs-on: [rocm-mi300], steps: [{run: touch RAN}]}
+  called: {uses: ./.github/workflows/other.yml}
+"""
+UNKNOWN = "the workflow does not say how many GPUs the row takes"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    path = tmp_path / "checkout"
+    (path / ".github/workflows").mkdir(parents=True)
+    (path / ".github/workflows/ci.yml").write_text(WORKFLOW.replace("RAN", str(tmp_path / "ran")))
+    person = ("-c", "user.name=p", "-c", "user.email=p@example.com")
+    for command in (("init", "--quiet"), ("add", "--all"), (*person, "commit", "--quiet", "--message=m")):
+        subprocess.run(["git", "-C", str(path), *command], check=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("label", "message", "hint"),
+    [
+        ("train", UNKNOWN, "--gpus N"),
+        ("mixed", UNKNOWN, "--gpus N"),
+        ("rocm", "runs on rocm-mi300, a runner with AMD GPUs; only NVIDIA GPUs are supported", ""),
+        # What a job is comes before what its runner has.
+        ("called", "reusable workflows are not supported", "--workflow .github/workflows/other.yml"),
+    ],
+)
+def test_plan_run_and_remote_refuse_it_before_anything_runs(
+    checkout: Path, tmp_path: Path, label: str, message: str, hint: str
+) -> None:
+    repo = str(checkout)
+    calls: list[Callable[[], int]] = [
+        lambda: plan(PlanOptions(label=label, repo=repo)),
+        lambda: run(RunOptions(label=label, repo=repo)),
+        lambda: remote(RemoteOptions(label=label, host="local,sim", repo=repo)),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert message in caught.value.message and hint in caught.value.hint
+    assert not (tmp_path / "ran").exists() and not list((tmp_path / "home/runs").glob("*"))
+
+
+def planned(
+    checkout: Path, capsys: pytest.CaptureFixture[str], label: str, gpus: int | None
+) -> list[dict[str, object]]:
+    assert plan(PlanOptions(label=label, repo=str(checkout), gpus=gpus, json=True)) == 0
+    plans: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+    return plans
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_a_person_says_it_and_the_plan_names_it(checkout: Path, capsys: pytest.CaptureFixture[str], gpus: int) -> None:
+    (row,) = planned(checkout, capsys, "train", gpus)
+    named = {"what": "GPU count", "ci": "not in the workflow", "here": str(gpus), "why": "--gpus"}
+    assert row["gpus"] == gpus and named in row["deviations"]  # type: ignore[operator]
+
+
+def test_rows_whose_count_the_workflow_says_keep_it(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plans = planned(checkout, capsys, "mixed", 4)
+    assert [(row["gpus"], "GPU count" in str(row["deviations"])) for row in plans] == [(0, False), (4, True)]
+    (row,) = planned(checkout, capsys, "eight", 8)
+    assert row["gpus"] == 8 and "GPU count" not in str(row["deviations"])
+
+
+def test_it_cannot_contradict_the_workflow(checkout: Path) -> None:
+    with pytest.raises(UsageError, match="--gpus 4: the workflow says 8") as caught:
+        plan(PlanOptions(label="eight", repo=str(checkout), gpus=4))
+    assert caught.value.hint == "run it without --gpus"
+
+
+def test_jobs_lists_what_is_not_known_and_what_is_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert jobs(JobsOptions(repo=str(checkout), json=True)) == 0
+    rows = {row["row"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {name: row["gpus"] for name, row in rows.items()} == {
+        "train": None,
+        "mixed[cpu-0]": 0,
+        "mixed[any]": None,
+        "eight": 8,
+        "rocm": None,
+        "called": None,
+    }
+    assert [name for name, row in rows.items() if "refused" in row] == ["rocm"]
+    assert jobs(JobsOptions(repo=str(checkout))) == 0
+    assert "Cannot run here:\nrocm  runs on rocm-mi300, a runner with AMD GPUs" in capsys.readouterr().out

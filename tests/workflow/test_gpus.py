@@ -1,0 +1,186 @@
+"""How many GPUs the texts of a workflow ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ci_tasks.workflow import gpus
+
+LABELS: list[tuple[str, int | None]] = [
+    # A number beside the word.
+    ("8-gpu-h200", 8),
+    ("4-gpu", 4),
+    ("4gpu", 4),
+    ("2gpus", 2),
+    ("linux-mi-lab-1-gpu-runner", 1),
+    ("gpu-4", 4),
+    ("gpu4", 4),
+    ("gpu-x2", 2),
+    ("nemo-ci-aws-gpu-x2", 2),
+    ("nemo-ci-gcp-gpu-x16", 16),
+    ("linux.rtx.gpu.4", 4),
+    ("gpu_num_1", 1),
+    # What only GitHub knows stands beside it as its name.
+    ("<needs.pre-flight.outputs.runner_prefix>-gpu-x2", 2),
+    # A model, and how many of it.
+    ("L20x8", 8),
+    ("a100x2", 2),
+    ("l40sx4", 4),
+    ("rtx4090x2", 2),
+    ("3090x2", 2),
+    ("8xH100", 8),
+    ("2x4090", 2),
+    ("lab-2x-a100", 2),
+    ("h100-x4", 4),
+    ("nvidia-a100-80gb-x2", 2),
+    # The machine has GPUs, and nothing says how many.
+    ("gpu", None),
+    ("linux-a100", None),
+    ("linux-a100-s2", None),
+    ("3090-r1", None),
+    ("5080-r1", None),
+    ("h100-80gb", None),
+    ("gpu-t4-4-core", None),
+    ("4-core-ubuntu-gpu-t4", None),
+    ("linux.8xlarge.nvidia.gpu", None),
+    ("linux.g5.12xlarge.nvidia.gpu", None),
+    # The number is the model's or the memory's.
+    ("gpu-4090", None),
+    ("rtx-3090-gpu", None),
+    ("a100-gpu", None),
+    ("gpu-24gb", None),
+    # The number is that of the processors.
+    ("gpu-8-core", None),
+    ("gpu-16cpu", None),
+    ("cpu16x2", None),
+    ("linux-4x16", None),
+    # A machine is no row of no GPUs because its number is 0.
+    ("gpu-0", None),
+    # Versions and word sizes.
+    ("ubuntu-22.04", None),
+    ("ubuntu-latest", None),
+    ("x86_64", None),
+    ("linux-x86-64", None),
+    ("linux-x64", None),
+    ("linux-x32", None),
+    ("win-x64", None),
+    ("amd64x2", None),
+    ("linux-amd64-cpu16", None),
+    ("self-hosted", None),
+    ("", None),
+    # It says two numbers.
+    ("gpu-2-x4", None),
+]
+
+
+@pytest.mark.parametrize(("label", "count"), LABELS)
+def test_a_label_says_how_many_gpus_its_machine_has(label: str, count: int | None) -> None:
+    assert gpus.in_label(label) == count
+
+
+@pytest.mark.parametrize(
+    ("labels", "count"),
+    [
+        (["self-hosted", "linux", "4-gpu"], 4),
+        (["L20x8", "8-gpu"], 8),
+        # They contradict each other.
+        (["L20x8", "4-gpu"], None),
+        (["self-hosted", "x64"], None),
+        ([], None),
+    ],
+)
+def test_labels_count_where_they_agree(labels: list[str], count: int | None) -> None:
+    assert gpus.in_labels(labels) == count
+
+
+@pytest.mark.parametrize(
+    ("label", "is_cpu"),
+    [
+        ("linux-amd64-cpu16", True),
+        ("cpu", True),
+        ("4-cpu", True),
+        # A GPU machine's processors may be counted too.
+        ("gpu-cpu16", False),
+        ("cpuset", False),
+        ("self-hosted", False),
+    ],
+)
+def test_a_label_may_say_that_the_machine_has_no_gpus(label: str, is_cpu: bool) -> None:
+    assert gpus.names_cpu(label) == is_cpu
+
+
+@pytest.mark.parametrize(
+    ("label", "what"),
+    [
+        *((label, "AMD GPUs") for label in ("rocm-mi300", "mi300", "mi325x", "linux-mi325-8gpu", "MI300x8", "rocm6")),
+        *((label, "AMD GPUs") for label in ("linux.rocm.gpu.4", "gfx942")),
+        *((label, "Ascend NPUs") for label in ("ascend", "Ascend910", "linux-arm64-npu-1", "npu", "910b-8")),
+        *((label, "Ascend NPUs") for label in ("linux-aarch64-a2b3-8", "linux-aarch64-a3-16", "linux-aarch64-a2-1")),
+        # AMD's processors, ARM, and words that only look alike.
+        *((label, "") for label in ("linux-amd64-cpu16", "amd", "amd64", "ubuntu-24.04-arm", "linux-aarch64", "mini4")),
+        *((label, "") for label in ("L20x8", "a100", "8-gpu-h200", "a2-8", "input", "mi-lab")),
+    ],
+)
+def test_machines_without_gpus_of_nvidia_are_named(label: str, what: str) -> None:
+    assert gpus.other_accelerator(label) == what
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        (8, 8),
+        (0, 0),
+        ("4", 4),
+        (8.0, 8),
+        ("gpu_num_2", 2),
+        ("4xA100", 4),
+        ("many", None),
+        ("all", None),
+        (True, None),
+        (None, None),
+        (-1, None),
+        (float("inf"), None),
+        (float("nan"), None),
+        ([0, 1], None),
+        ({}, None),
+    ],
+)
+def test_a_matrix_value_is_a_number_or_names_one(value: Any, count: int | None) -> None:
+    assert gpus.in_value(value) == count
+
+
+@pytest.mark.parametrize(
+    ("script", "count"),
+    [
+        ("python tests/ci/gpu_lock_exec.py --count 4 -- python t.py", 4),
+        ("python gpu_lock_exec.py \\\n  --target-env-name X --count=2 -- python t.py", 2),
+        ("bash -c \"python gpu_lock_exec.py --count '8' -- x\"", 8),
+        ("gpu_lock_exec.py --count 2 -- a\ngpu_lock_exec.py --count 4 -- b", 4),
+        # Not the lock script's, or not a number.
+        ("python gpu_lock_exec.py -- python t.py --count 4", None),
+        ("python gpu_lock_exec.py\nwc --count 4", None),
+        ("python gpu_lock_exec.py; x --count 4", None),
+        ("python gpu_lock_exec.py --count $N -- x", None),
+        ("python t.py --count 4", None),
+    ],
+)
+def test_the_lock_script_is_told_how_many(script: str, count: int | None) -> None:
+    assert gpus.in_script(script) == count
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        ("2", 2),
+        ("0", 0),
+        ("count=2", 2),
+        ('"device=2,3"', 2),
+        ("device=0", 1),
+        ("device=GPU-3a23c669-1f69-c64e-cf85-44e9b07e7a2a", 1),
+        *((value, None) for value in ("all", "all,capabilities=utility", "$GPUS", "", "device=")),
+    ],
+)
+def test_dockers_flag_says_how_many(value: str, count: int | None) -> None:
+    assert gpus.in_docker_flag(value) == count
