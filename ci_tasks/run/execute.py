@@ -125,8 +125,9 @@ class LabelExecution:
             execution.finish(*execution.last_end)
 
     def _why_blocked(self, execution: RowExecution) -> str:
-        if execution.position in self.ready.planned_rows:
-            return why_blocked(self.ready.planned_rows[execution.position])
+        planned_row = self.ready.planned_rows.get(execution.position)
+        if planned_row and planned_row.missing:
+            return why_blocked(planned_row)
         lacking = (
             f"{session.name}: {'; '.join(session.missing_for(execution.row)) or 'an earlier attempt ended there'}"
             for session in self.sessions

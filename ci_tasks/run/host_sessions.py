@@ -82,7 +82,7 @@ class HostSession:
         if self.away_since is None or time.monotonic() - self.away_since <= 60 * minutes:
             return False
         what = "not reachable" if self.is_ready else f"not ready ({self.activity})"
-        self.unusable_reason = f"{what} for {minutes:g} minutes; --give-up MINUTES waits longer"
+        self.unusable_reason = f"{what} for {minutes:g} min; --give-up MINUTES waits longer"
         return True
 
     def missing_for(self, row: Row) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -37,6 +37,11 @@ from ci_tasks.workflow.model import Row
 
 simulated = sys.modules["ci_tasks_tests_simulated"]
 Act = simulated.Act
+
+if TYPE_CHECKING:
+    from tests.run.simulated import Played
+else:
+    Played = simulated.Played
 
 EXAMPLES = int(os.environ.get("CI_TASKS_TEST_EXAMPLES", "80"))
 LONGEST = 60  # seconds of a row
@@ -135,7 +140,7 @@ class Clock:
         self.world.happen(self.now - 1000.0)
 
 
-class Site(simulated.Played):  # type: ignore[misc]
+class Site(Played):
     """A host whose connection gives up, as the real one does."""
 
     def __init__(self, name: str, story: HostStory, world: World) -> None:

@@ -110,8 +110,19 @@ def test_no_row_waits_for_a_host_that_was_away_for_too_long(played: Make) -> Non
     )
     done = world.execute_label(give_up=0.001)
     assert sorted(record.status for record in done.records) == ["blocked", "passed"]
-    assert "a: not reachable for 0.001 minutes" in next(rec.reason for rec in done.records if rec.status == "blocked")
+    assert "a: not reachable for 0.001 min;" in next(rec.reason for rec in done.records if rec.status == "blocked")
     assert any(line.startswith("dropping host a: not reachable") for line in world.view.messages)
+
+
+def test_the_only_host_that_is_away_for_too_long_blocks_its_rows_with_the_reason(played: Make) -> None:
+    world = played({"a": 4}, {"one": 4, "two": 4})
+    world.acts["one", "a"] = Act(seconds=0.1)
+    a = world.hosts["a"]
+    world.when((world.runs("one"), lambda: setattr(a, "up", False)))
+    world.when((lambda: world.view.rows["two"].state == "blocked", lambda: setattr(a, "up", True)))
+    done = world.execute_label(give_up=0.001)
+    assert [record.status for record in done.records] == ["passed", "blocked"]
+    assert done.records[1].reason.startswith("no host can run it: a: not reachable for 0.001 min;")
 
 
 @pytest.mark.parametrize("stage", ["busy", "installs"])
@@ -121,7 +132,7 @@ def test_no_row_waits_for_a_host_that_is_not_ready_for_too_long(played: Make, st
     done = world.execute_label(give_up=0.01)
     assert {record.row: record.status for record in done.records} == {"wide": "blocked", "small": "passed"}
     activity = "connecting" if stage == "busy" else "install steps"
-    assert f"a: not ready ({activity}) for 0.01 minutes; --give-up MINUTES waits longer" in done.records[0].reason
+    assert f"a: not ready ({activity}) for 0.01 min; --give-up MINUTES waits longer" in done.records[0].reason
 
 
 def test_a_host_that_is_away_for_a_moment_keeps_its_rows(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
