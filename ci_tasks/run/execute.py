@@ -228,8 +228,10 @@ class LabelExecution:
         if not any(not (other.unusable_reason or other.is_dropped) for other in others):
             return
         session.is_dropped = True
-        why = f"no test of its first two rows was seen ({record.reason})"
-        self.view.print_message(f"dropping host {session.name}: {why}; they run once more on another host")
+        self.view.print_message(
+            f"dropping host {session.name}: no test of its first two rows was seen ({record.reason}); "
+            "rows go to another host if one can run them"
+        )
         for execution in self.executions:
             if execution.record is not None and execution.record.host == session.name:
                 self._try_again(execution, execution.record, RunDir(os.path.dirname(execution.log)))

@@ -159,12 +159,14 @@ class Site(Played):
 @dataclass
 class View:
     messages: list[str] = field(default_factory=list)
+    updates: int = 0  # since time has passed
 
     def print_message(self, text: str) -> None:
         self.messages.append(text)
 
     def update(self, rows: Any, hosts: Any = (), left: float | None = None) -> None:
-        pass
+        self.updates += 1
+        assert self.updates < 200, "the command does not end, and does not wait either"
 
     def close(self) -> None:
         pass
@@ -225,6 +227,7 @@ class World:
     def happen(self, now: float) -> None:
         """What others have done by now."""
         assert now < self.longest, "the command does not end"
+        self.view.updates = 0
         for site, session in zip(self.sites, self.sessions, strict=True):
             story = site.story
             site.host.up = sum(change <= now for change in story.link_changes) % 2 == 0
