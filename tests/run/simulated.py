@@ -348,10 +348,14 @@ class World:
         detach: bool = False,
         watched: bool = True,
         jobs: int | None = None,
+        give_up: float = 60,
     ) -> LabelResult:
         """Run the label on these hosts, or all of them. Its exceptions are the caller's. Who is not `watched` has the
         view of a person."""
-        specs = {name: HostSpec(name=name, runtime="none", gpus=host.gpus) for name, host in self.hosts.items()}
+        specs = {
+            name: HostSpec(name, runtime="none", gpus=host.gpus, give_up_minutes=give_up)
+            for name, host in self.hosts.items()
+        }
         self.view = Watcher()
         self.view.scenes, self._scenes = self._scenes, []
         done = execute_label(
