@@ -100,12 +100,11 @@ def test_a_row_does_not_start_in_a_venv_that_an_earlier_row_has_changed(tmp_path
 
 
 def test_interpreters_are_looked_for_once_a_command_and_not_once_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches: list[str] = []
-    monkeypatch.setattr(python, "find_python", lambda spec: searches.append(spec) or ("/usr/bin/python", spec))
+    versions = iter(["3.10.1", "3.11.2", "3.10.3"])
+    monkeypatch.setattr(python, "find_python", lambda spec: (f"/usr/bin/python{spec}", next(versions)))
     executor = LocalExecutor(HostSpec(name="local", kind="local"))
-    found = [executor.find_python(spec) for spec in ("3.10", "3.11", "3.10")]
-    assert found == [("/usr/bin/python", spec) for spec in ("3.10", "3.11", "3.10")]
-    assert searches == ["3.10", "3.11"]
+    found = [executor.find_python(spec)[1] for spec in ("3.10", "3.11", "3.10")]
+    assert found == ["3.10.1", "3.11.2", "3.10.1"]
 
 
 def test_rows_have_agents_that_one_process_has_become_by_forking(tmp_path: Path) -> None:
