@@ -6,7 +6,8 @@ A file NAME.txt beside this module is the record of one repository. Its first li
 
 KEY is the hash of workflow, label and row. NUMBERS say at which of the revisions the line holds ("0-3,7"). VALUE is a
 hash for each of PARTS; of a label's own line that of its list of rows, as `jobs --json` has it. "refused" is a
-workflow, label or row that `jobs` or `plan` refuses. So no text of the repository is kept.
+workflow that `jobs` refuses, or a label that `plan` does; if it asks for a value, there are rows with a given one too.
+So no text of the repository is kept.
 
 The hashes are made of what `ci-tasks plan` writes for a docker host with 8 GPUs (`plan --json`, run.sh), without what
 depends on the machine: paths, ids and commits. Only the container adapter is called as a function.
@@ -35,6 +36,7 @@ from unittest.mock import patch
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
 PARTS = ("steps", "env", "docker", "gpus", "deviations")
+LISTED = ("label", "job", "trigger", "row", "test", "args", "gpus", "image", "env", "runner", "timeout_minutes")
 REFUSED = "refused"
 WORKFLOWS = ".github/workflows"
 PR_TEST = f"{WORKFLOWS}/pr-test.yml"
@@ -48,6 +50,7 @@ REPOSITORIES = {
 HOSTS = """hosts:
   record: {kind: local, runtime: docker, gpus: 8, mounts: {/mnt/nvme0n1/slime_ci: /data/slime_ci}}
 """
+_IDENTITY = ("-c", "user.name=record", "-c", "user.email=record@example.com")
 PYTHON = ("/usr/bin/python3", "3.11.0")
 PROCESSES = 2
 
@@ -67,45 +70,65 @@ def key_of(name: str) -> str:
 
 
 class Task(NamedTuple):
-    """A workflow at a revision. A template beside the workflow that is made of it is only listed, not planned."""
+    """A workflow at a revision, which `commit` stands for. A template beside the workflow that is made of it is only
+    listed, not planned."""
 
     checkout: str
     revision: str
+    commit: str
     workflow: str
     plans: bool
 
 
 def rows_of(task: Task) -> Rows:
     """Every label and row of the workflow, with its value."""
-    workflow, where = task.workflow, ["--repo", task.checkout, "--rev", task.revision, "--workflow", task.workflow]
+    workflow, where = task.workflow, ["--repo", task.checkout, "--rev", task.commit, "--workflow", task.workflow]
     listed, _ = _command("jobs", "--json", *where)
     if not listed:
         return {workflow: REFUSED}
-    commit = _git(Path(task.checkout), "rev-parse", task.revision).strip()
     labels: dict[str, list[Any]] = {}
-    for row in json.loads(listed.replace(commit, "COMMIT")):
-        labels.setdefault(row["label"], []).append(row)
+    for row in json.loads(listed.replace(task.commit, "COMMIT")):
+        labels.setdefault(row["label"], []).append([row[field] for field in LISTED])
     found = {f"{workflow} {label}": short_hash(rows) for label, rows in labels.items()}
     for label in labels if task.plans else ():
         with tempfile.TemporaryDirectory() as scratch:
             # Changed tests are those of the commit.
-            command = ["plan", label, "--host", "record", "--json", "--base", f"{task.revision}^", *where]
-            planned, error = _command(*command, "--out", f"{scratch}/1")
+            command = ["plan", label, "--host", "record", "--json", "--base", f"{task.commit}^", *where]
+            planned, error = _command(*command, "--out", f"{scratch}/out")
             if not planned:
                 found[f"{workflow} {label} *"] = REFUSED
-                planned = _command(*command, "--out", f"{scratch}/2", "--gpus", "8")[0] if "--gpus" in error else ""
+            given: list[str] = []
+            while not planned and (asked := [option for option in asked_for(error) if option not in given]):
+                given += asked
+                planned, error = _command(*command, "--out", f"{scratch}/out", *given)
             for plan in json.loads(planned or "[]"):
                 found[f"{workflow} {label} {plan['row']}"] = value_of(plan, scratch)
     return found
 
 
+def asked_for(error: str) -> list[str]:
+    """Options that give what the error says is not known."""
+    unknown = re.search(r"needs (.*), which only GitHub knows", error)
+    names = dict.fromkeys(re.findall(r"\b(needs|inputs|vars)\.([\w.-]+)", unknown[1] if unknown else ""))
+    flags = {"needs": "--output", "inputs": "--input", "vars": "--var"}
+    matrix = '{"include": [{"script": "given", "runner": "given"}]}'  # as Megatron-Bridge's jobs write them
+    return [
+        *(
+            f"{flags[of]}={name.replace('.outputs.', '.')}={matrix if '.matrix' in name else 'given'}"
+            for of, name in names
+        ),
+        *(["--gpus=8"] if "--gpus N" in error else []),
+    ]
+
+
 def _command(*words: str) -> tuple[str, str]:
     """What `ci-tasks` prints, and its error where it refuses."""
     from ci_tasks.cli.program import run
+    from ci_tasks.errors import EXIT_USAGE
 
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as error:
         code = run(["ci-tasks", *words])
-    if code not in (0, 2, 125):
+    if code not in (0, EXIT_USAGE):  # a problem of this machine is no refusal
         raise RuntimeError(f"ci-tasks {shlex.join(words)}: exit code {code}: {error.getvalue()}")
     return (out.getvalue(), "") if code == 0 else ("", error.getvalue())
 
@@ -257,8 +280,7 @@ def _checkout(name: str, directory: Path, scratch: Path) -> Path:
         _git(checkout, "init", "--quiet", "--initial-branch=main")
         _git(checkout, "add", "--all")
         for message in ("before", "sample"):
-            identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
-            _git(checkout, *identity, "commit", "--quiet", "--allow-empty", f"--message={message}")
+            _git(checkout, *_IDENTITY, "commit", "--quiet", "--allow-empty", f"--message={message}")
         _git(checkout, "update-ref", "refs/remotes/origin/main", "HEAD")
         _git(checkout, "remote", "add", "origin", f"https://github.com/{REPOSITORIES[name]}")
     else:
@@ -278,12 +300,26 @@ def _tasks(name: str, checkout: Path, revision: str) -> list[Task]:
     if name.endswith("slime"):
         files = [file for file in files if file.removesuffix(".j2") == PR_TEST]
     files = [file for file in files if file.endswith((".yml", ".yaml", ".j2"))]
-    templates = [f"{file}.j2" for file in files]
-    return [Task(str(checkout), revision, file, file not in templates) for file in files]
+    templates, commit = [f"{file}.j2" for file in files], complete_commit(checkout, revision)
+    return [Task(str(checkout), revision, commit, file, file not in templates) for file in files]
 
 
-def _git(directory: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(directory), *words], capture_output=True, text=True)
+def complete_commit(checkout: Path, revision: str) -> str:
+    """The revision's commit, or one like it without the files that a partial clone lacks."""
+    listed = _git(checkout, "rev-list", "--objects", "--missing=print", f"{revision}^{{tree}}").splitlines()
+    missing = {line[1:] for line in listed if line.startswith("?")}
+    if not missing:
+        return _git(checkout, "rev-parse", revision).strip()
+    entries = _git(checkout, "ls-tree", "-r", "-z", revision).split("\0")[:-1]
+    present = "".join(f"{entry}\0" for entry in entries if entry.split()[2] not in missing)
+    _git(checkout, "read-tree", "--empty")
+    _git(checkout, "update-index", "-z", "--index-info", stdin=present)
+    tree = _git(checkout, "write-tree").strip()
+    return _git(checkout, *_IDENTITY, "commit-tree", "-p", f"{revision}^", "-m", "complete", tree).strip()
+
+
+def _git(directory: Path, *words: str, stdin: str = "") -> str:
+    done = subprocess.run(["git", "-C", str(directory), *words], input=stdin, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"git {shlex.join(words)}: {done.stderr.strip()}")
     return done.stdout

@@ -68,6 +68,47 @@ def test_a_file_keeps_what_holds_at_several_revisions_once(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("error", "options"),
+    [
+        (
+            "needs needs.a-b.outputs.c_d, inputs.e-f, vars.G, which only GitHub knows: vars.H",
+            "output=a-b.c_d input=e-f var=G",
+        ),
+        ("the workflow does not say how many GPUs; give them: --gpus N", "gpus=8"),
+        ("runs docker run --gpus all", ""),
+    ],
+)
+def test_what_a_refused_plan_asks_for_is_given(error: str, options: str) -> None:
+    given = [option.removeprefix("--").removesuffix("=given") for option in record.asked_for(error)]
+    assert given == options.split()
+
+
+def test_the_plans_of_a_partial_clone_are_made_without_the_files_that_it_lacks(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+        return subprocess.run(
+            ["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+
+    git("init", "--quiet")
+    for name in ("here", "lacking"):
+        (tmp_path / name).write_text(name)
+        git("add", name)
+        git("commit", "--quiet", "-m", name)
+    assert record.complete_commit(tmp_path, "HEAD") == git("rev-parse", "HEAD").strip()
+    blob = git("rev-parse", "HEAD:lacking").strip()
+    (tmp_path / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    commit = record.complete_commit(tmp_path, "HEAD")
+    assert git("ls-tree", "--name-only", commit).split() == ["here"]
+    assert git("rev-parse", f"{commit}^") == git("rev-parse", "HEAD^")
+
+
+def test_a_run_script_of_another_form_is_an_error_and_no_empty_record() -> None:
+    with pytest.raises(RuntimeError, match=r"a step of run\.sh is not as tests/record reads it"):
+        record.steps("if begin Execute 1 0 ''; then\n  true\nfi\n")
+
+
+@pytest.mark.parametrize(
     ("folder", "origin", "name"),
     [
         ("slime", "", "slime"),
