@@ -72,6 +72,7 @@ class LocalExecutor:
         self.lock_dir = str(store.lock_dir() / spec.name)
         self._shared: LocalSnapshot | None = None
         self._never: dict[str, tuple[str, str]] = {}
+        self._pythons: dict[str, tuple[str, str]] = {}
         self._keeps_files = False  # for rows that go on, or were kept
         self._setups: set[str] = set()
         self._copies: shared_venvs.EnvironmentCopies | None = None
@@ -84,7 +85,9 @@ class LocalExecutor:
         return LocalQueryRunner(self.spec.env).run_queries(queries, timeout)
 
     def find_python(self, version_spec: str) -> tuple[str, str]:
-        return python.find_python(version_spec)
+        if version_spec not in self._pythons:
+            self._pythons[version_spec] = python.find_python(version_spec)
+        return self._pythons[version_spec]
 
     def use_snapshot(self, snapshot: Background[Snapshot]) -> None:
         pass
