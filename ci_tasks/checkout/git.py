@@ -70,7 +70,7 @@ class MissingObjects(CheckoutError):
     def __init__(self, directory: Path, what: str) -> None:
         super().__init__(
             f"{directory} is a partial clone that lacks files which are needed: {what}",
-            hint=f"`git -C {shlex.quote(str(directory))} fetch --refetch --no-filter` brings them all (git 2.36 and later)",
+            hint=f"`git -C {shlex.quote(str(directory))} fetch --refetch --no-filter` brings them (git 2.36 and later)",
         )
 
 

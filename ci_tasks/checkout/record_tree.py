@@ -187,7 +187,7 @@ class _Recorder:
             except (
                 GitError,
                 MissingObjects,
-            ):  # what it remembers is not there any more, as after a `git gc` of the user's
+            ):  # as after a `git gc` of the user's: what it knew is gone
                 self.index.unlink(missing_ok=True)
                 self.inside.clear()
         return self._tree(prefix)

@@ -76,7 +76,7 @@ def test_a_full_disk_is_blocked_and_not_the_checkouts_fault(
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(fake.parent), prepend=os.pathsep)
     with pytest.raises(Blocked, match=f"fatal: {message}") as caught:
-        Git(repo / ".git", repo).text_or_none("-c", "core.x=y", "checkout")
+        Git(repo / ".git", repo).text_or_none("checkout")
     assert caught.value.message.startswith(f"git checkout in {repo}: ")
     assert "CI_TASKS_HOME" in caught.value.hint
     assert "unable to write file" not in caught.value.message

@@ -51,13 +51,13 @@ def test_what_ci_would_convert_is_named_with_its_tree_and_the_reason(tmp_path: P
     (first / "model.bin").write_text("weights")
     _git(two, "submodule", "--quiet", "add", str(inner), "3rdparty/inner")
     _git(two, "commit", "--quiet", "-m", "two")
-    (two / "3rdparty/inner/kept").write_bytes((inner / "kept").read_bytes().replace(b"\n", b"\r\n"))
+    (two / "3rdparty/inner/.gitignore").write_bytes(b"left-out\r\n")
     into = tmp_path / "pair"
     into.mkdir()
     named = {found.why: found.files for found in all_conversions(copy_side_by_side({"a": first, "b": two}, into))}
     assert named == {
         "the filter upper: CI's checkout does not have it": ("a/shout.txt",),
         conversions.LFS: ("a/model.bin",),
-        conversions.LINE_ENDS: ("b/3rdparty/inner/kept",),
+        conversions.LINE_ENDS: ("b/3rdparty/inner/.gitignore",),
     }
     assert (into / "a/shout.txt").read_text() == "lower\n"

@@ -107,8 +107,8 @@ def test_files_that_ci_would_convert_are_named() -> None:
     planned = plan(workflow(STEPS), place=replace(PLACE, checkout=replace(CHECKOUT, conversions=unlike)))
     named = [match for match in planned.deviations if match.what == "files unlike CI's checkout"]
     assert [(match.here, match.why) for match in named] == [
-        ("the same: a.bin, b.bin and 1 more", "Git LFS"),
-        ("the same: c.bat", "line ends"),
+        ("as on your disk: a.bin, b.bin and 1 more", "Git LFS"),
+        ("as on your disk: c.bat", "line ends"),
     ]
 
 
