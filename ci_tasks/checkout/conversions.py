@@ -5,7 +5,6 @@ Filters (Git LFS), line ends and encodings are settings of a repository, or attr
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -19,12 +18,11 @@ LFS = "Git LFS: CI's checkout has pointers, or the content with `lfs: true`"
 LINE_ENDS = "line ends: CI's checkout has LF"
 
 
-def find_conversions(
-    git: Git, objects: Path, tree: str, head: str, written: Collection[bytes]
-) -> tuple[Conversion, ...]:
-    """Of the files of `tree`. `written` are those that `head` does not have so."""
+def find_conversions(store: Path, tree: str, head: str, written: Collection[bytes]) -> tuple[Conversion, ...]:
+    """Of the files of `tree`, which is in the git directory `store`. `written`: `head` does not have them so."""
     reasons: dict[bytes, str] = {}
-    attributes = _attributes(git, objects, tree)
+    git = Git(store)
+    attributes = _attributes(git, tree)
     for path, found in attributes.items():
         if path in written and "filter" in found:
             name = found["filter"]
@@ -41,16 +39,18 @@ def find_conversions(
     return _by_reason(reasons)
 
 
-def _attributes(git: Git, objects: Path, tree: str) -> Mapping[bytes, Mapping[str, str]]:
+def _attributes(git: Git, tree: str) -> Mapping[bytes, Mapping[str, str]]:
     """Those that may convert a file, by path: of the tree's own files alone, as in CI's checkout."""
     entries = git.run("ls-tree", "-r", "-z", "--full-tree", tree).split(b"\0")[:-1]
     own = [entry for entry in entries if entry.endswith(b".gitattributes")]
     if not own:
         return {}
+    import tempfile
+
     with tempfile.TemporaryDirectory() as scratch:
         make_repository(scratch, form_of(tree))
         Path(scratch, "info/attributes").unlink()
-        plain = Git(Path(scratch), env={"GIT_OBJECT_DIRECTORY": str(objects.absolute())})
+        plain = Git(Path(scratch), env={"GIT_OBJECT_DIRECTORY": f"{git.env['GIT_DIR']}/objects"})
         plain.run("update-index", "-z", "--index-info", input=b"".join(entry + b"\0" for entry in own))
         names = b"\0".join(entry.split(b"\t", 1)[1] for entry in entries)
         fields = plain.run("check-attr", "--cached", "-z", "--stdin", *_CONVERTING, input=names).split(b"\0")

@@ -13,6 +13,7 @@ import os
 import re
 import select
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -206,7 +207,7 @@ class Git:
     def _refused(self, args: Sequence[str], complaints: builtins.bytes, code: int) -> Exception:
         message = complaints.decode(errors="replace").strip() or f"exit code {code}"
         where = f"git {args[0]} in {self.directory}"
-        if any(text in message for text in _FULL):
+        if code == -signal.SIGXFSZ or any(text in message for text in _FULL):
             reason = f"{where}: {message.splitlines()[-1]}"
             return Blocked(reason, hint=f"the disk is full: make room, or {HOME_ENV} names another directory for runs")
         if self._partial and _MISSING.search(message):

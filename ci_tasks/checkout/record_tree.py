@@ -268,8 +268,9 @@ class _Recorder:
         commit, changes = head, dict[bytes, bytes]()
         if not (head and head_tree == tree):
             commit = write_commit(self.place.git_dir, tree, head or None, _MESSAGE)
-            before = head or self.git.text("mktree")
-            fields = self.git.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", before, tree).split(b"\0")
+            store = Git(self.place.git_dir)  # in the work tree, git would read .gitmodules, and may refuse it
+            before = head or store.text("mktree")
+            fields = store.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", before, tree).split(b"\0")
             changes = dict(zip(fields[1::2], fields[::2], strict=False))
         # For people and for JSON, which has no words for bytes that are no text.
         dirty = tuple(name.decode("utf-8", "backslashreplace") for name in changes)
@@ -278,7 +279,7 @@ class _Recorder:
         return Checkout(path="", commit=commit or "", tree=tree, dirty=dirty, conversions=found)
 
     def _conversions(self, tree: str, head: str = "", written: Collection[bytes] = ()) -> tuple[Conversion, ...]:
-        return find_conversions(self.git, self.place.git_dir / "objects", tree, head, written)
+        return find_conversions(self.place.git_dir, tree, head, written)
 
 
 def _entries(listed: bytes) -> dict[bytes, tuple[bytes, int, str]]:

@@ -9,21 +9,19 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
-import tempfile
 import weakref
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.trees.repositories import make_repository
+from ci_tasks.agent.trees.repositories import AS_ON_DISK, repository_config
 from ci_tasks.checkout.git import Git, quoted, user_setting
 from ci_tasks.errors import CheckoutError
 
 _SHA256 = re.compile(r"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.MULTILINE)
 _SHARED = ("refs", "packed-refs", "reftable", "shallow", "info/exclude", "logs/refs")
-_REFTABLE = "[core]\n\trepositoryformatversion = 1\n[extensions]\n\trefstorage = reftable\n"
+_REFTABLE = b"[core]\n\trepositoryformatversion = 1\n[extensions]\n\trefstorage = reftable\n"
 _OWN = ("*_HEAD", "sharedindex.*", "logs/HEAD")
 
 
@@ -58,22 +56,22 @@ class Repository:
     @cached_property
     def _own(self) -> Path:
         """A git directory of ours that has the repository's references, and goes with this object."""
-        own = Path(tempfile.mkdtemp(prefix="ci-tasks-git-"))
-        weakref.finalize(self, shutil.rmtree, own, ignore_errors=True)
-        make_repository(str(own), self.form, bare=False)
-        (own / "refs/heads").rmdir()
-        (own / "refs").rmdir()
-        (own / "logs").mkdir()
+        # Not by `tempfile`, nor `make_repository`, which needs it: a command that only looks has to start quickly.
+        own = Path(os.environ.get("TMPDIR") or "/tmp", f"ci-tasks-git-{os.getpid()}-{os.urandom(8).hex()}")
+        own.mkdir(mode=0o700)
+        weakref.finalize(self, _remove, own)
+        for name in ("objects/info", "info", "logs"):
+            (own / name).mkdir(parents=True)
         found = [(self.common / name, name) for name in _SHARED]
         found += [(file, str(file.relative_to(self.git_dir))) for name in _OWN for file in self.git_dir.glob(name)]
         for file, name in found:
             if file.exists():
                 (own / name).symlink_to(file.absolute())
-        shutil.copyfile(self.git_dir / "HEAD", own / "HEAD")
-        if (own / "reftable").is_dir():
-            with open(own / "config", "a", encoding="ascii") as config:
-                config.write(_REFTABLE)
+        config = repository_config(self.form, bare=False) + (_REFTABLE if (own / "reftable").is_dir() else b"")
+        (own / "config").write_bytes(config)
+        (own / "info/attributes").write_bytes(AS_ON_DISK)
         (own / "objects/info/alternates").write_bytes(os.fsencode(quoted(str(self.objects.absolute()))) + b"\n")
+        (own / "HEAD").write_bytes((self.git_dir / "HEAD").read_bytes())
         return own
 
     @cached_property
@@ -196,6 +194,16 @@ def _common(git_dir: Path) -> Path:
 def _has_directory(repository: Repository) -> bool:
     name = f"HEAD:{repository.prefix}"
     return repository.git.text_or_none("rev-parse", "--verify", "--quiet", name) is not None
+
+
+def _remove(own: Path) -> None:
+    for directory, directories, files in os.walk(own, topdown=False):
+        for name in [*directories, *files]:
+            path = os.path.join(directory, name)
+            with suppress(OSError):
+                os.unlink(path) if os.path.islink(path) or name in files else os.rmdir(path)
+    with suppress(OSError):
+        own.rmdir()
 
 
 def _read(path: Path) -> str:

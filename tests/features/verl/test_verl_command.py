@@ -140,7 +140,9 @@ def test_files_of_either_tree_that_ci_would_convert_are_named_in_the_plan(pair: 
     result = pair.verl("--level", "0", "--plan")
     assert result.code == 0, result.err
     (plan,) = pair.home.glob("runs/*/01/plan.json")
-    named = [found for found in json.loads(plan.read_text())["deviations"] if found["what"] == "files unlike CI's checkout"]
+    named = [
+        found for found in json.loads(plan.read_text())["deviations"] if found["what"] == "files unlike CI's checkout"
+    ]
     assert [found["here"] for found in named] == ["as on your disk: Megatron-Bridge/x.up", "as on your disk: verl/x.up"]
     assert "the filter upper" in named[0]["why"]
 
