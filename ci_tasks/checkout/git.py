@@ -9,6 +9,7 @@ our directories outranks every other: a blob is the bytes on disk.
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import re
 import select
@@ -207,7 +208,9 @@ class Git:
     def _refused(self, args: Sequence[str], complaints: builtins.bytes, code: int) -> Exception:
         message = complaints.decode(errors="replace").strip() or f"exit code {code}"
         where = f"git {args[0]} in {self.directory}"
-        if code == -signal.SIGXFSZ or any(text in message for text in _FULL):
+        if code == -signal.SIGXFSZ:
+            return OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(self.directory))
+        if any(text in message for text in _FULL):
             reason = f"{where}: {message.splitlines()[-1]}"
             return Blocked(reason, hint=f"the disk is full: make room, or {HOME_ENV} names another directory for runs")
         if self._partial and _MISSING.search(message):

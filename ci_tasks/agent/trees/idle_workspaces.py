@@ -38,9 +38,6 @@ _NOTE = os.path.join(".git", "checked_out")  # in an idle workspace
 _PROC = "/proc"
 _REMOVED = "removed-"
 _SELINUX = "security.selinux"  # containers give files another label
-_CONVERTING = ("eol", "ident", "working-tree-encoding")  # attributes with which a file is not its blob, byte for byte
-_CONVERTING_WORDS = re.compile("|".join(_CONVERTING).encode("ascii"))
-_NOT_CONVERTING = (b"unspecified", b"unset", b"lf")
 _AGE_NS = 2 * 10**9  # git reads files again that are not older than its index, and some file systems count in seconds
 
 NoteLines = FrozenSet[bytes]  # mode, id and path of each file, link and submodule of a workspace
