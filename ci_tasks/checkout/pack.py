@@ -119,4 +119,5 @@ def _prune(store: Path) -> None:
     except GitError:  # a tree that was sent has lost objects to a `git gc` of the user's: it is of no use any more
         shutil.rmtree(store / "refs", ignore_errors=True)
         (store / "refs").mkdir()
+        (store / "index").unlink(missing_ok=True)
         git.run("prune", "--expire=1.day.ago")

@@ -184,10 +184,7 @@ class _Recorder:
         if self.place.recall(self.index):
             try:
                 return self._tree(prefix)
-            except (
-                GitError,
-                MissingObjects,
-            ):  # as after a `git gc` of the user's: what it knew is gone
+            except (GitError, MissingObjects):  # what it knew may be gone, as after a `git gc` of the user's
                 self.index.unlink(missing_ok=True)
                 self.inside.clear()
         return self._tree(prefix)
@@ -196,11 +193,14 @@ class _Recorder:
         git, tracked = self.git, self._tracked()
         self._add(tracked)
         listed = _entries(git.run("ls-files", "--stage", "--full-name", "-z", "--", "."))
-        links = {name for name, (_, mode, _) in (*tracked.items(), *listed.items()) if mode == _LINK}
+        top = os.fsencode(git.env["GIT_WORK_TREE"]) + b"/"
+        links = {name for name, (_, mode, _) in listed.items() if mode == _LINK}
+        links |= {
+            name for name, (_, mode, _) in tracked.items() if mode == _LINK and os.path.lexists(top + name + b"/.git")
+        }
         # git runs `git status` in repositories that its index has, and with it their filters.
         self._edit(dict.fromkeys(links))
         self.place.remember(self.index)
-        top = os.fsencode(git.env["GIT_WORK_TREE"]) + b"/"
         as_committed = {name: entry[1:] for name, entry in tracked.items() if _is_left_out(top + name, *entry[:2])}
         self._edit(as_committed)
         for name in sorted(links):
@@ -232,7 +232,7 @@ class _Recorder:
         if new := ignored - remembered:
             # An entry has git look at the file. It has to have the object, since it sees no change in an empty file.
             empty = self.git.run("hash-object", "-w", "--stdin").decode().strip()
-            self._edit(dict.fromkeys(new, (33188, empty)))
+            self._edit(dict.fromkeys(new, (0o100644, empty)))
         excludes = self.repository.excludes if self.repository else user_excludes()
         harmless = *_HARMLESS, os.fsencode(excludes)
         self.git.run("add", "--all", "--", ".", *self._not_ourselves(), harmless=harmless)
@@ -289,6 +289,12 @@ def _entries(listed: bytes) -> dict[bytes, tuple[bytes, int, str]]:
 
 def _is_left_out(path: bytes, tag: bytes, mode: int) -> bool:
     """Whether a sparse checkout left the file out, or nobody fetched the submodule: it stays as committed."""
-    if mode == _LINK and os.path.isdir(path):
+    if mode == _LINK and os.path.isdir(path) and not os.path.islink(path):
         return not os.listdir(path)
-    return tag == b"S" and not os.path.lexists(path)
+    if tag != b"S":
+        return False
+    while not os.path.lexists(path):
+        path = path.rpartition(b"/")[0]
+        if os.path.lexists(path):  # nothing else is in the place of a directory above
+            return os.path.isdir(path) and not os.path.islink(path)
+    return False

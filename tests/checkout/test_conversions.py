@@ -374,9 +374,34 @@ def _sparse(repo: Path) -> None:
     git(repo, "sparse-checkout", "set", "--no-cone", "/kept.txt")
 
 
+def _sparse_with_a_link_for_a_directory(repo: Path) -> None:
+    _sparse(repo)
+    (repo / "sub").symlink_to("elsewhere")
+
+
+def _sparse_with_a_file_for_a_directory(repo: Path) -> None:
+    _sparse(repo)
+    (repo / "sub").write_text("a file\n")
+
+
+def _file_for_a_submodule(repo: Path) -> None:
+    git(repo, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},gone")
+    (repo / "gone").write_text("a file\n")
+
+
 @pytest.mark.parametrize(
     "change",
-    [_file_mode, _symlinks, _assumed_unchanged, _edit_that_git_is_told_to_miss, _tracked_and_ignored, _sparse],
+    [
+        _sparse_with_a_link_for_a_directory,
+        _sparse_with_a_file_for_a_directory,
+        _file_for_a_submodule,
+        _file_mode,
+        _symlinks,
+        _assumed_unchanged,
+        _edit_that_git_is_told_to_miss,
+        _tracked_and_ignored,
+        _sparse,
+    ],
 )
 def test_a_change_that_the_users_git_would_miss_is_seen_by_a_warm_index_too(
     repo: Path, tmp_path: Path, change: Callable[[Path], None]
