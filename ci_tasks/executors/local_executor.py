@@ -21,7 +21,7 @@ from ci_tasks.agent.trees.git import StoreError
 from ci_tasks.agent.trees.kept_workspace import NotKept, update_workspace
 from ci_tasks.background import Background
 from ci_tasks.checkout.clone import materialize
-from ci_tasks.checkout.revision import local_base
+from ci_tasks.checkout.revision import BASE, find_commit
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
@@ -109,7 +109,7 @@ class LocalExecutor:
             self._code = self._shared
         else:
             made = materialize(source, batch.source, rev=rev, base=base, overlays=overlays)
-            self._code = LocalSnapshot(made, batch.source, local_base(batch.source))
+            self._code = LocalSnapshot(made, batch.source, find_commit(batch.source, BASE))
         return self._code
 
     def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:

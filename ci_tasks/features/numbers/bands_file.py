@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ci_tasks.agent.codec import RecordError, from_json, to_json
 from ci_tasks.agent.files import replace_file
-from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.git import user_setting
 from ci_tasks.errors import UsageError
 from ci_tasks.features.numbers.result import Acceptance, BandsFile, RowNumbers
 from ci_tasks.results import store
@@ -63,7 +63,7 @@ def accept(rows: Sequence[RowNumbers], run: str, why: str) -> Acceptance:
         problem = f"has {len(named)} of them" if named else "is not the newest run of a row that passed"
         raise UsageError(f"{run} {problem}; one is accepted at a time", hint=f"the newest: {newest}")
     (row,) = named
-    by = (Git(Path.cwd()).text_or_none("config", "user.name") or "unknown").strip()
+    by = user_setting("user.name").strip() or "unknown"
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     accepted = Acceptance(row.label, row.row, row.kind, row.newest, by, at, why)
     own = read_bands(own_file(), must_exist=False)
