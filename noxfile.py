@@ -101,6 +101,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session(tags=["dev"], default=False)
+def record(session: nox.Session) -> None:
+    """what is planned for real workflows, in clones that you name, against tests/record; `-- --write` records it"""
+    session.install("-e", ".")
+    session.run("python", "-m", "tests.record.record", *session.posargs)
+
+
+@nox.session(tags=["dev"], default=False)
 def bench(session: nox.Session) -> None:
     """side-by-side measurements, one JSON line for each figure"""
     session.install("-e", ".")

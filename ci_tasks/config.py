@@ -58,6 +58,7 @@ class HostSpec:
     `workspace` is the directory there for everything of ours; `persist` says that the connection is kept for the next
     command; `network` replaces CI's `--network host`; `artifacts` are further paths that are brought back after a run.
     What follows `partition` is Slurm's: `gres` without its count, and `sbatch`, further options of it as words.
+    `give_up_minutes` is no key of the file: it is how long rows wait for the host, see --give-up.
     """
 
     name: str
@@ -81,6 +82,7 @@ class HostSpec:
     qos: str | None = None
     sbatch: tuple[str, ...] = ()
     persist: bool = True
+    give_up_minutes: float = 60
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,9 @@ class Config:
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
     notices: tuple[str, ...] = field(default=(), compare=False)
 
-    def without_persistence(self) -> Config:
-        """The same hosts, to none of which a connection is kept."""
-        return replace(self, hosts={name: replace(spec, persist=False) for name, spec in self.hosts.items()})
+    def with_hosts(self, **changes: Any) -> Config:
+        """The same hosts with changes that all of them get."""
+        return replace(self, hosts={name: replace(spec, **changes) for name, spec in self.hosts.items()})
 
     def host(self, name: str) -> HostSpec:
         """Raises UnknownName, which lists the hosts."""

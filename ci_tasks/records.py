@@ -14,8 +14,8 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.agent.probe.records import ImportedModule
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout as Checkout
+from ci_tasks.agent.records import Conversion as Conversion
 from ci_tasks.agent.records import Deviation as Deviation
-from ci_tasks.agent.records import DiskDifference as DiskDifference
 from ci_tasks.agent.records import Environment
 from ci_tasks.agent.records import Plan as Plan
 

@@ -64,9 +64,9 @@ class Deviation:
 
 
 @dataclass(frozen=True)
-class DiskDifference:
-    """Files that are tested with another content than they have on the user's disk: `count`, the first of them, and
-    the reason."""
+class Conversion:
+    """Files that CI's checkout would have with other bytes than those that are tested, which are those on the user's
+    disk, or of the commit: `count`, the first of them, and the reason."""
 
     why: str
     count: int
@@ -112,11 +112,11 @@ class Overlay(WorkingTree):
 
 @dataclass(frozen=True)
 class Checkout(WorkingTree):
-    """The code under test. `unlike_disk` are files that git converts. `commit` and `tree` hold the overlays too;
-    `own_tree` is the tree without them, "" where there are none."""
+    """The code under test. `conversions` are files that CI's checkout converts. `commit` and `tree` hold the overlays
+    too; `own_tree` is the tree without them, "" where there are none."""
 
     sample: bool = False
-    unlike_disk: Tuple[DiskDifference, ...] = ()
+    conversions: Tuple[Conversion, ...] = ()
     overlays: Tuple[Overlay, ...] = ()
     own_tree: str = ""
 

@@ -1,7 +1,6 @@
 """A checkout's working tree → exactly it, in a fresh clone here: the local form of `actions/checkout`.
 
-It is checked out as CI would, whatever the user's own git configuration says of line ends and filters, and verified
-file by file. A host does the same from what it is sent.
+It is byte for byte what is on disk, and verified file by file. A host does the same from what it is sent.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def materialize(
     for tree in reversed(recorded):
         clone, part = tree.target.git_dir.parent, CheckoutPart(tree.path, tree.checkout.commit, tree.checkout.tree)
         if tree.base:
-            Git(clone, neutral=True).run("update-ref", f"refs/remotes/{BASE}", tree.base)
+            Git(tree.target.git_dir).run("update-ref", f"refs/remotes/{BASE}", tree.base)
         try:
             if tree.path:
                 check_submodule(part, listings)

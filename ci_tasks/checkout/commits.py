@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.repository import find_repository, open_repository
 from ci_tasks.checkout.revision import resolve_rev
 from ci_tasks.errors import CheckoutError, UsageError
 
@@ -46,7 +47,7 @@ def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = F
 
     Raises CheckoutError for a revision that is not there, UsageError where `good` is not an ancestor of `bad`.
     """
-    git = Git(source, {"GIT_NO_REPLACE_OBJECTS": "1"})  # a run takes what a commit says itself, too
+    git = open_repository(source).git
     first, last = _resolve(git, good), _resolve(git, bad)
     if first == last:
         raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:12]}")
@@ -65,14 +66,14 @@ def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = F
 
 def commit_at(source: Path, rev: str) -> Commit:
     """The commit that `rev` names. Raises CheckoutError."""
-    git = Git(source, {"GIT_NO_REPLACE_OBJECTS": "1"})
+    git = open_repository(source).git
     return _log(git, "--max-count=1", _resolve(git, rev))[0]
 
 
 def pinned_commit(source: Path, rev: str, path: str) -> str:
     """The commit at which `rev` has the submodule `path`. Raises CheckoutError for a revision that is not there,
     UsageError where it has no such submodule, or where that is not checked out."""
-    git = Git(source, {"GIT_NO_REPLACE_OBJECTS": "1"})
+    git = open_repository(source).git
     links = _links(git.text("ls-tree", "-r", "-z", "--full-tree", _resolve(git, rev)))
     if path not in links:
         raise UsageError(f"{rev} has no submodule {path!r}", hint=f"it has {', '.join(links) or 'none'}")
@@ -89,7 +90,8 @@ def _links(listed: str) -> dict[str, str]:
 
 def commits_up_to(source: Path, commit: str, limit: int) -> frozenset[str]:
     """`commit` and what it contains, the newest `limit` of them, as far as `source` has them."""
-    listed = Git(source).text_or_none("rev-list", f"--max-count={limit}", commit, "--")
+    repository = find_repository(source)
+    listed = repository and repository.git.text_or_none("rev-list", f"--max-count={limit}", commit, "--")
     return frozenset((listed or "").split())
 
 
@@ -133,8 +135,7 @@ def _deepen(git: Git) -> str:
 
 
 def _log(git: Git, *args: str) -> list[Commit]:
-    # A configuration may have `log` check signatures, and say so in between.
-    output = git.run("log", "-z", "--encoding=UTF-8", "--no-show-signature", f"--format={_FORMAT}", *args, "--")
+    output = git.run("log", "-z", "--encoding=UTF-8", f"--format={_FORMAT}", *args, "--")
     commits = []
     for entry in output.decode("utf-8", "replace").split("\0"):
         if entry:

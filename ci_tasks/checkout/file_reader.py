@@ -31,7 +31,7 @@ class FileReader:
             with suppress(BrokenPipeError):  # then it gives no answer either
                 questions.write(os.fsencode(name) + b"\n")
                 questions.flush()
-            head = answers.readline()
+            head = self._git.read_answer(self._process, "cat-file").readline()
             if not head:
                 raise GitError(f"git cat-file in {self._git.directory} has ended")
             if head.endswith(b" missing\n"):

@@ -1,137 +1,144 @@
-"""git, the program: the one place that starts it and knows its odd flags."""
+"""git, the program: the one place that starts it. It never reads the configuration of a checkout.
+
+Every call names a git directory of ours: the `.git` of a clone that we made, a store, or one that a `Repository` makes
+to read a checkout's objects and references. So git runs no filter, hook, monitor, pager, ssh command or credential
+helper that a checkout names, and it fetches nothing by itself. Attributes convert nothing, since `info/attributes` of
+our directories outranks every other: a blob is the bytes on disk.
+"""
 
 from __future__ import annotations
 
 import builtins
+import errno
 import os
+import re
+import select
+import shlex
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO, cast
 
 from ci_tasks import debug_log
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.resources import HOME_ENV
 
-# What git sets for a hook or an alias, and what changes the meaning of a command's words: with these, every command
-# here would be about the caller's repository (`git rev-parse --local-env-vars` lists them). The caller's own
-# configuration stays, be it in files or in GIT_CONFIG_COUNT: that is where `safe.directory` may be.
-_FOREIGN = {
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_COMMON_DIR",
-    "GIT_CONFIG",
-    "GIT_DEFAULT_HASH",
-    "GIT_DIR",
-    "GIT_GLOB_PATHSPECS",
-    "GIT_GRAFT_FILE",
-    "GIT_ICASE_PATHSPECS",
-    "GIT_IMPLICIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_INDEX_VERSION",
-    "GIT_INTERNAL_SUPER_PREFIX",
-    "GIT_LITERAL_PATHSPECS",
-    "GIT_NAMESPACE",
-    "GIT_NOGLOB_PATHSPECS",
-    "GIT_NO_REPLACE_OBJECTS",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_PREFIX",
-    "GIT_QUARANTINE_PATH",
-    "GIT_REPLACE_REF_BASE",
-    "GIT_SHALLOW_FILE",
-    "GIT_WORK_TREE",
-}
+TIMEOUT_S = 600.0  # without an answer
 # Deterministic, so that one tree on one parent is one commit, however often it is snapshotted.
 IDENTITY = "ci-tasks <ci-tasks@localhost> 0 +0000"
 _IDENTITY = {
-    "GIT_AUTHOR_NAME": "ci-tasks",
-    "GIT_AUTHOR_EMAIL": "ci-tasks@localhost",
-    "GIT_AUTHOR_DATE": "@0 +0000",
-    "GIT_COMMITTER_NAME": "ci-tasks",
-    "GIT_COMMITTER_EMAIL": "ci-tasks@localhost",
-    "GIT_COMMITTER_DATE": "@0 +0000",
+    f"GIT_{role}_{key}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for key, value in (("NAME", "ci-tasks"), ("EMAIL", "ci-tasks@localhost"), ("DATE", "@0 +0000"))
 }
 _FLAGS = (
-    # No daemon, no hook: what they overlook would be tested otherwise than it is on disk, and with ten thousand files
-    # they save `add` 7 ms of 25.
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
-    "core.splitIndex=false",  # a split index would put its shared half into the user's .git
-    "core.safecrlf=false",  # `true` makes `add` refuse files whose line ends a commit would change
+    "core.splitIndex=false",
     "core.quotePath=false",
     "advice.addEmbeddedRepo=false",
-    "init.defaultBranch=ci-tasks",  # or else git explains at length how to choose one
+    "safe.bareRepository=explicit",
+    "core.bigFileThreshold=64m",  # larger files are streamed, not read into memory
+    "gc.auto=0",
+    "maintenance.auto=false",
 )
-# A clone of ours is checked out as CI would: no line ends, filters or ignored files by the user's own configuration.
-# Whoever owns the directory above, we made it.
 _NEUTRAL = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_ATTR_NOSYSTEM": "1",
-    "GIT_CONFIG_COUNT": "0",
     # Where a git before 2.32 looks for what GIT_CONFIG_GLOBAL names.
     "HOME": "/dev/null",
     "XDG_CONFIG_HOME": "/dev/null",
-    "GIT_CONFIG_PARAMETERS": "",
 }
-
+# The user's own settings, which a fetch needs. All other variables of git's point at the repository of a hook or alias.
+_OF_USER = re.compile(r"GIT_(CONFIG_.+|SSH.*|SSL_.+|HTTP_.+|ASKPASS|PROXY_.+|ALLOW_PROTOCOL)")
 
 _CHUNK = 1 << 18
 # What git says where there is no room: that is about the machine, not about the checkout.
 _FULL = ("No space left on device", "Out of diskspace", "Disk quota exceeded")
-
-
-def _subcommand(args: Sequence[str]) -> str:
-    """`update-index` of `-c core.x=y update-index …`."""
-    rest = list(args)
-    while rest[0] == "-c" and len(rest) > 2:
-        del rest[:2]
-    return rest[0]
+_MISSING = re.compile(
+    r"unable to read [0-9a-f]{40}|cannot read|bad object|bad file|missing (blob|tree|commit)|invalid object"
+)
 
 
 class GitError(CheckoutError):
     """git said no; the message is git's own."""
 
 
+class MissingObjects(CheckoutError):
+    """A partial clone lacks objects. Nothing is fetched unasked."""
+
+    def __init__(self, directory: Path, what: str) -> None:
+        super().__init__(
+            f"{directory} is a partial clone that lacks files which are needed: {what}",
+            hint=f"`git -C {shlex.quote(str(directory))} fetch --refetch --no-filter` brings them (git 2.36 and later)",
+        )
+
+
 class Git:
-    """git run in `directory`, with `env` and `settings` on top of the caller's. `neutral`: without the user's own."""
+    """git on the git directory `git_dir`, one of ours, run in `directory` (default: `git_dir`) with `env` and
+    `settings`.
+
+    `user_settings`: with the user's own configuration, for what needs the network. `partial`: objects may be missing.
+    `owner` is what has to stay as long as this is used.
+    """
 
     def __init__(
         self,
-        directory: Path,
+        git_dir: Path,
+        directory: Path | None = None,
         env: Mapping[str, str] | None = None,
         *,
-        neutral: bool = False,
         settings: Sequence[str] = (),
+        user_settings: bool = False,
+        partial: bool = False,
+        owner: object = None,
     ) -> None:
-        self.directory = directory
-        flags = (*_FLAGS, *(["safe.directory=*"] if neutral else []), *settings)
-        self._flags = [word for flag in flags for word in ("-c", flag)]
-        inherited = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+        self.directory = directory or git_dir
+        self._partial, self._owner = partial, owner
+        self._flags = [word for flag in (*_FLAGS, *settings) for word in ("-c", flag)]
+        kept = (name for name in os.environ if (user_settings and _OF_USER.fullmatch(name)) or name == "GIT_EXEC_PATH")
         self.env = {
-            **inherited,
+            **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+            **{name: os.environ[name] for name in kept},
             **_IDENTITY,
             "LC_ALL": "C",
-            "GIT_OPTIONAL_LOCKS": "0",  # `status` would otherwise refresh the user's index
+            "GIT_DIR": str(git_dir.absolute()),
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",  # a commit's tree is what the commit says
+            "GIT_OPTIONAL_LOCKS": "0",
             "GIT_TERMINAL_PROMPT": "0",
-            "GIT_LFS_SKIP_SMUDGE": "1",  # as actions/checkout does without `lfs: true`
-            **(_NEUTRAL if neutral else {}),
+            **({} if user_settings else _NEUTRAL),
             **(env or {}),
         }
 
-    def run(self, *args: str, input: builtins.bytes = b"") -> builtins.bytes:
-        """What git prints. Raises GitError with what it complained of, CheckoutError where there is no git."""
+    def run(
+        self, *args: str, input: builtins.bytes = b"", harmless: Sequence[builtins.bytes] | None = None
+    ) -> builtins.bytes:
+        """What git prints. Raises GitError with what it complained of, be it an error or, if `harmless` lists what a
+        complaint may contain, any other; CheckoutError without git, or without an answer in time."""
         try:
             done = subprocess.run(
-                self._command(args), cwd=self.directory, env=self.env, input=input, capture_output=True
+                self._command(args),
+                cwd=self.directory,
+                env=self.env,
+                input=input,
+                capture_output=True,
+                timeout=TIMEOUT_S,
             )
+        except subprocess.TimeoutExpired:
+            raise self._timed_out(args) from None
         except OSError as error:
             raise self._unstarted(error) from None
         debug_log.LOGGER.debug("git %s: %d", " ".join(args), done.returncode)
-        if done.returncode:
-            raise self._refused(_subcommand(args), done.stderr, done.returncode)
+        said = done.stderr.splitlines() if harmless is not None else []
+        if done.returncode or any(not any(text in line for text in harmless or ()) for line in said):
+            raise self._refused(args, done.stderr, done.returncode)
         return done.stdout
 
     def stream(self, *args: str, input: builtins.bytes = b"") -> Iterator[builtins.bytes]:
-        """What git prints, as it comes. Raises as `bytes` does, also after some of it; git ends with the iteration."""
+        """What git prints, as it comes. Raises as `run` does, also after some of it; git ends with the iteration."""
         import tempfile  # with all kinds of archives; most calls need none
 
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
@@ -150,16 +157,15 @@ class Git:
             except OSError as error:
                 raise self._unstarted(error) from None
             try:
-                assert process.stdout is not None
-                while chunk := process.stdout.read(_CHUNK):
+                while chunk := self.read_answer(process, args[0]).read(_CHUNK):
                     yield chunk
-                code = process.wait()
+                code = process.wait(TIMEOUT_S)
             finally:
                 process.kill()
                 process.communicate()
             if code:
                 stderr.seek(0)
-                raise self._refused(_subcommand(args), stderr.read(), code)
+                raise self._refused(args, stderr.read(), code)
 
     def start(self, *args: str) -> subprocess.Popen[builtins.bytes]:
         """A git that answers what is written to it. Raises CheckoutError where there is no git."""
@@ -170,8 +176,22 @@ class Git:
         except OSError as error:
             raise self._unstarted(error) from None
 
+    def read_answer(self, process: subprocess.Popen[builtins.bytes], command: str) -> IO[builtins.bytes]:
+        """The output of `process`, as soon as there is any. Raises CheckoutError if none comes in time."""
+        output = cast("IO[bytes]", process.stdout)
+        if not select.select([output], [], [], TIMEOUT_S)[0]:
+            process.kill()
+            raise self._timed_out((command,))
+        return output
+
     def _command(self, args: tuple[str, ...]) -> list[str]:
         return ["git", *self._flags, *args]
+
+    def _timed_out(self, args: Sequence[str]) -> CheckoutError:
+        return CheckoutError(
+            f"git {args[0]} in {self.directory} did not answer within {TIMEOUT_S / 60:g} minutes",
+            hint="does the disk answer, or the network that it is on? `git status` there should end in seconds",
+        )
 
     def _unstarted(self, error: OSError) -> Exception:
         if isinstance(error, NotADirectoryError):
@@ -185,12 +205,17 @@ class Git:
             hint="install it (Debian: apt-get install git)",
         )
 
-    def _refused(self, command: str, complaints: builtins.bytes, code: int) -> Exception:
+    def _refused(self, args: Sequence[str], complaints: builtins.bytes, code: int) -> Exception:
         message = complaints.decode(errors="replace").strip() or f"exit code {code}"
+        where = f"git {args[0]} in {self.directory}"
+        if code == -signal.SIGXFSZ:
+            return OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(self.directory))
         if any(text in message for text in _FULL):
-            reason = f"git {command} in {self.directory}: {message.splitlines()[-1]}"
+            reason = f"{where}: {message.splitlines()[-1]}"
             return Blocked(reason, hint=f"the disk is full: make room, or {HOME_ENV} names another directory for runs")
-        return GitError(f"git {command} in {self.directory}: {message}")
+        if self._partial and _MISSING.search(message):
+            return MissingObjects(self.directory, message.splitlines()[-1])
+        return GitError(f"{where}: {message}")
 
     def text(self, *args: str, input: builtins.bytes = b"") -> str:
         """What git prints, without its last newline."""
@@ -207,18 +232,14 @@ class Git:
         except GitError:
             return None
 
-    def toplevel(self) -> Path | None:
-        """The root of the work tree around the directory, or None where no repository is. Raises GitError for a
-        repository that git refuses to read, such as another user's: that is not the same as none."""
-        try:
-            return Path(self.text("rev-parse", "--show-toplevel"))
-        except GitError as error:
-            if no_repository(error):
-                return None
-            raise
+
+def user_setting(*question: str) -> str:
+    """The answer of `git config` by the user's own configuration, that of no repository; "" without one."""
+    return Git(Path(os.devnull), Path("/"), user_settings=True).text_or_none("config", *question) or ""
 
 
-def no_repository(error: Exception) -> bool:
-    """Whether that is what git complained of."""
-    message = error.message if isinstance(error, GitError) else ""
-    return "not a git repository" in message or "must be run in a work tree" in message
+def quoted(path: str) -> str:
+    """A path as git's alternates file wants it: C-quoted where it has characters of meaning there."""
+    if path.startswith(('"', "#")) or "\n" in path or "\\" in path:
+        return '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    return path

@@ -10,14 +10,14 @@ import tempfile
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ci_tasks.agent.file_lock import LockTimeout, file_lock
 from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.trees.objects import object_id
 from ci_tasks.agent.trees.repositories import form_of, make_repository
-from ci_tasks.checkout.git import IDENTITY, Git
+from ci_tasks.checkout.git import IDENTITY, quoted
 from ci_tasks.checkout.repository import Repository
 from ci_tasks.errors import Blocked
 
@@ -28,6 +28,7 @@ class ObjectTarget(ABC):
     """`root` is the whole of it, submodules included: what is not part of the checkout, if it lies inside."""
 
     has_base = False  # whether something will look for origin/main there
+    remembers = False  # whether its `index` tells which bytes were on disk the last time
 
     def __init__(self, root: Path, git_dir: Path) -> None:
         self.root = root
@@ -47,11 +48,27 @@ class ObjectTarget(ABC):
         with tempfile.TemporaryDirectory(prefix="index-", dir=self.git_dir, ignore_cleanup_errors=True) as own:
             yield Path(own) / "index"
 
+    def recall(self, index: Path) -> bool:
+        """Make `index` the remembered one, with its time: git compares a file's time with it to know which files it has
+        to read again."""
+        if self.remembers:
+            with suppress(FileNotFoundError):
+                shutil.copy2(self.git_dir / "index", index)
+                return True
+        return False
+
+    def remember(self, index: Path) -> None:
+        """Keep `index` for the next time."""
+        if self.remembers and index.exists():
+            beside = index.with_name("kept")
+            shutil.copy2(index, beside)
+            os.replace(beside, self.git_dir / "index")
+
     def _borrow(self, repository: Repository) -> None:
         """Adds to what is there, since linked worktrees and several checkouts may share a store."""
         file = self.git_dir / "objects/info/alternates"
         lines = file.read_bytes().splitlines() if file.exists() else []
-        new_line = os.fsencode(_quoted(str(repository.common / "objects")))
+        new_line = os.fsencode(quoted(str(repository.objects.absolute())))
         if new_line not in lines:
             file.parent.mkdir(parents=True, exist_ok=True)
             replace_file(str(file), b"\n".join([new_line, *lines]) + b"\n")
@@ -70,8 +87,7 @@ class CloneTarget(ObjectTarget):
         if self.workspace.exists():
             shutil.rmtree(self.workspace)
         self.workspace.mkdir(parents=True)
-        form = ["--object-format=sha256"] if repository and repository.form == "sha256" else []
-        Git(self.workspace, neutral=True).run("init", "--quiet", "--template=", *form)
+        make_repository(str(self.git_dir), repository.form if repository else "sha1", bare=False)
         if repository:
             self._borrow(repository)
             shallow = repository.common / "shallow"
@@ -85,6 +101,8 @@ class CloneTarget(ObjectTarget):
 class ObjectStore(ObjectTarget):
     """A bare repository that stays, for objects that hosts are sent. Two commands may use it at once."""
 
+    remembers = True
+
     def __init__(self, path: Path, root: Path | None = None) -> None:
         super().__init__(root or path, path)
 
@@ -93,7 +111,8 @@ class ObjectStore(ObjectTarget):
         self.git_dir.mkdir(parents=True, exist_ok=True)
         with store_locked(self.git_dir):
             if not make_repository(str(self.git_dir), form):
-                for name in ("objects", "refs", "config"):  # another repository has come into the checkout's place
+                # Another repository has come into the checkout's place.
+                for name in ("objects", "refs", "config", "index"):
                     _remove(self.git_dir / name)
                 make_repository(str(self.git_dir), form)
             if repository:
@@ -142,10 +161,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _quoted(path: str) -> str:
-    """A path as git's alternates file wants it: C-quoted where it has characters of meaning there."""
-    if path.startswith(('"', "#")) or "\n" in path or "\\" in path:
-        return '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-    return path

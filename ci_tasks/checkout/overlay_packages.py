@@ -20,7 +20,7 @@ _IMPORTED_AS = {"megatron-core": "megatron.core", "megatron-lm": "megatron.core"
 
 def describe_overlay(source: OverlaySource, path: str, tree: Checkout, git_dir: Path) -> Overlay:
     """What is laid over; `tree` is in `git_dir`, and at `path` of the workspace. Raises CheckoutError."""
-    listed = Git(git_dir, neutral=True).run("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree.tree)
+    listed = Git(git_dir).run("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree.tree)
     names = [os.fsdecode(name) for name in listed.split(b"\0") if name.endswith(b".py")]
     layout, modules = find_modules(source, names)
     return Overlay(

@@ -26,7 +26,6 @@ _GRACE = 86400.0
 _PACKS_KEPT = 14 * 86400.0  # they come back where they are still needed
 _SETTINGS = (
     "pack.compression=1",  # the link is hardly ever slower than better compression
-    "core.bigFileThreshold=64m",  # larger files are sent as they are read, not compared in memory
     "pack.windowMemory=128m",
 )
 _WHY = "What a host has"
@@ -36,7 +35,7 @@ _PACK = ("pack-objects", "--stdout", "--revs", "--thin", "--shallow", "--delta-b
 
 def thin_pack(part: SnapshotPart, have: Sequence[str]) -> Iterator[bytes]:
     """The pack of `part` for a host that has the trees `have`. Those that are not here any more do not matter."""
-    git = Git(part.store, {"GIT_NO_REPLACE_OBJECTS": "1"}, neutral=True, settings=_SETTINGS)
+    git = Git(part.store, settings=_SETTINGS)
     bases = _bases(git, part.store, have)
     yield from git.stream(*_PACK, input=_question(part.commit, bases))
 
@@ -100,9 +99,6 @@ def prune_store(store: Path, now: float | None = None) -> None:
             for index in store.glob("index-*"):
                 if _age(index, now) > _GRACE:
                     shutil.rmtree(index)
-            for content in (store / "lfs").rglob("*"):
-                if content.is_file() and _age(content, now) > _GRACE:
-                    content.unlink()
             for pack in store.glob("objects/pack/*.pack"):  # very large files, and what a partial clone lacked
                 if _age(pack, now) > _PACKS_KEPT:
                     for file in pack.parent.glob(f"{pack.stem}.*"):
@@ -117,10 +113,11 @@ def _age(path: Path, now: float) -> float:
 
 
 def _prune(store: Path) -> None:
-    git = Git(store, neutral=True)
+    git = Git(store)
     try:
         git.run("prune", "--expire=1.day.ago")
     except GitError:  # a tree that was sent has lost objects to a `git gc` of the user's: it is of no use any more
         shutil.rmtree(store / "refs", ignore_errors=True)
         (store / "refs").mkdir()
+        (store / "index").unlink(missing_ok=True)
         git.run("prune", "--expire=1.day.ago")

@@ -1,7 +1,7 @@
-"""A working tree, or a revision of it, as objects: a commit whose tree is exactly what is there.
+"""A working tree, or a revision of it, as objects: a commit whose tree is exactly what is there, byte for byte.
 
-Uncommitted and untracked files are in it, ignored ones are not (force-added ones are). The user's index, refs, stash
-and files stay untouched: the index is copied, and new objects go to a place of ours.
+Uncommitted and untracked files are in it, ignored ones are not (force-added ones are). The user's index only tells
+which paths are tracked: an index of ours remembers which bytes are on disk. New objects go to a place of ours.
 
 A submodule that is there is recorded too, by the same means: the commit names the very recording of it. One that was
 never fetched stays as the commit has it, an empty directory in a clone.
@@ -12,37 +12,32 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, Overlay
 from ci_tasks.background import Background
-from ci_tasks.checkout import partial_clone
-from ci_tasks.checkout.disk_differences import DiskComparison, disk_differences, in_directory, plan_comparison
-from ci_tasks.checkout.git import Git, GitError
+from ci_tasks.checkout.conversions import find_conversions, in_directory
+from ci_tasks.checkout.git import Git, GitError, MissingObjects
 from ci_tasks.checkout.object_store import ObjectTarget, write_commit
 from ci_tasks.checkout.overlay_packages import check_distinct, describe_overlay
-from ci_tasks.checkout.repository import Repository, find_repository
-from ci_tasks.checkout.revision import BASE, resolve_base, resolve_rev
+from ci_tasks.checkout.repository import Repository, find_repository, no_repository, user_excludes
+from ci_tasks.checkout.revision import BASE, commit_of, resolve_base, resolve_rev
 from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import OverlaySource
-from ci_tasks.records import Checkout, DiskDifference
+from ci_tasks.records import Checkout, Conversion
 
 _MESSAGE = "The working tree, as ci-tasks found it"
 _WITH_OVERLAYS = "The same with its overlays"
-# Of `ls-files -v -z`, `ls-files --stage -z` and `ls-tree -r -z`. In a large tree a pattern is quicker than a loop, and
-# to look first whether there is anything to be found is quicker than a pattern.
-_ASSUMED_UNCHANGED = re.compile(rb"(?:\A|(?<=\0))[a-z] ([^\0]*)")
-_SKIPPED = re.compile(rb"(?:\A|(?<=\0))[Ss] ([^\0]*)")
-_LINK = re.compile(rb"(?:\A|(?<=\0))160000 (?:commit )?([0-9a-f]+)(?: \d)?\t([^\0]*)")
-
-
-# Settings with which git would miss an edit.
-_CHECK_ALL_FILES = ("core.trustctime=true", "core.checkStat=default", "core.ignoreStat=false")
+# Of `ls-files --stage -t -z` and `ls-tree -r -z`. In a large tree a pattern is quicker than a loop, and to look first
+# whether there is anything to be found is quicker than a pattern.
+_ENTRY = re.compile(rb"(?:(.) )?(\d{6}) (?:commit )?([0-9a-f]+)(?: \d)?\t([^\0]*)\0")
+_LINK = 0o160000
+# What `add` says of repositories inside, and of attributes that it does not apply. All else, such as a file that it
+# cannot look at, would be a tree without that file.
+_HARMLESS = (b"warning: adding embedded git repository", b".gitattributes", b".gitignore")
 
 
 @dataclass(frozen=True)
@@ -75,8 +70,7 @@ def _with_overlays(
     *inside, top = recorded
     made: list[Overlay] = []
     with place.index() as index:
-        git = _own_git(source, place, index)
-        git.env["GIT_DIR"] = str(place.git_dir.absolute())
+        git = Git(place.git_dir, source, {"GIT_INDEX_FILE": str(index)})
         git.run("read-tree", top.checkout.tree)
         for overlay in overlays:
             path = overlay.submodule or f"{OVERLAYS}/{overlay.name}"
@@ -98,75 +92,52 @@ def _with_overlays(
 
 
 def _record(source: Path, place: ObjectTarget, path: str, rev: str | None, base: str | None) -> list[RecordedTree]:
-    source_repository = find_repository(source)
-    if source_repository is None and (rev or base):
-        raise CheckoutError(f"{source} is not a git repository, so it has no revision {rev or base!r}")
-    place.prepare(source_repository)
-    with place.index() as index, closing(_Recorder(source, place, path, index)) as recorder:
-        if source_repository is None:
+    repository = find_repository(source)
+    if repository is None and (rev or base):
+        raise no_repository(source)
+    place.prepare(repository)
+    with place.index() as index:
+        recorder = _Recorder(source, repository, place, path, index)
+        if repository is None:
             made = recorder.directory()
+        elif repository.prefix:
+            made = recorder.part(repository, rev, base)
         else:
-            recorder.copy_index(source_repository.index)
-            made = (
-                recorder.part(source_repository, rev, base)
-                if source_repository.prefix
-                else recorder.whole(source_repository, rev, base)
-            )
-            if source_repository.partial:
-                partial_clone.fetch_missing_objects(recorder.git, made.tree)
-        if not rev:
-            made = replace(made, unlike_disk=recorder.differences())
+            made = recorder.whole(repository, rev, base)
+        if repository and repository.partial:
+            listed = recorder.git.text("rev-list", "--objects", "--missing=print", "--quiet", made.tree)
+            if missing := sum(line.startswith("?") for line in listed.splitlines()):
+                raise MissingObjects(source, f"{missing} of {f'revision {rev}' if rev else 'the working tree'}")
     return [*recorder.inside, RecordedTree(path, place, made, recorder.base)]
 
 
 def whole_checkout(recorded: list[RecordedTree]) -> Checkout:
     """The checkout itself, with what is to be said of its submodules."""
-    differences = (in_directory(tree.path, tree.checkout.unlike_disk) for tree in recorded[:-1])
+    conversions = (in_directory(tree.path, tree.checkout.conversions) for tree in recorded[:-1])
     made = recorded[-1].checkout
-    return replace(made, unlike_disk=(*made.unlike_disk, *itertools.chain.from_iterable(differences)))
-
-
-def _own_git(source: Path, place: ObjectTarget, index: Path) -> Git:
-    """git on the files of `source` with an index of its own, and new objects in `place`."""
-    environment = {
-        "GIT_INDEX_FILE": str(index),
-        "GIT_OBJECT_DIRECTORY": str(place.git_dir.absolute() / "objects"),
-        # A commit's tree is what the commit says, not what a replacement would have it say here.
-        "GIT_NO_REPLACE_OBJECTS": "1",
-    }
-    # git-lfs would keep the content of every changed file in the user's .git.
-    lfs = f"lfs.storage={place.git_dir.absolute() / 'lfs'}"
-    return Git(source, environment, settings=(lfs, *_CHECK_ALL_FILES))
+    return replace(made, conversions=(*made.conversions, *itertools.chain.from_iterable(conversions)))
 
 
 class _Recorder:
-    """Records `source`. What git processes need not wait for each other for, they do side by side."""
+    """Records `source`."""
 
-    def __init__(self, source: Path, place: ObjectTarget, path: str, index: Path) -> None:
-        self.source, self.place, self.path, self.index = source, place, path, index
-        self._listing: Background[bytes] | None = None
-        self._comparison: Background[DiskComparison] | None = None
+    def __init__(
+        self, source: Path, repository: Repository | None, place: ObjectTarget, path: str, index: Path
+    ) -> None:
+        self.source, self.repository, self.place, self.path, self.index = source, repository, place, path, index
         self.inside: list[RecordedTree] = []
         self.base: str | None = None
-        self.git = _own_git(source, place, index)
-
-    def close(self) -> None:
-        """Wait for what still reads the index."""
-        for task in (self._listing, self._comparison):
-            if task is not None:
-                task.join()
-
-    def copy_index(self, real: Path) -> None:
-        if real.exists():
-            # With its time: git compares a file's time with the index's to know which files it has to read again, and
-            # a younger index would hide an edit made in the very second in which the user's index was written.
-            shutil.copy2(real, self.index)
+        if repository:
+            self.git = repository.with_index(index, place.git_dir / "objects", repository.excludes)
+        else:
+            files = {"GIT_WORK_TREE": str(source.absolute()), "GIT_INDEX_FILE": str(index)}
+            self.git = Git(place.git_dir, source, files, settings=[f"core.excludesFile={user_excludes()}"])
 
     def whole(self, repository: Repository, rev: str | None, base: str | None) -> Checkout:
         if base:
             self.base = resolve_base(self.source, base)
         elif self.place.has_base:
-            self.base = self.git.text_or_none("rev-parse", "--verify", "--quiet", BASE)
+            self.base = commit_of(self.git, BASE)
         if rev:
             return self._at(resolve_rev(self.source, rev))
         tree = self._add_all("")
@@ -180,7 +151,7 @@ class _Recorder:
         committed = self._part(before, prefix)
         origin = self._part(resolve_base(self.source, base), prefix) if base else committed
         if rev and committed is None:
-            raise CheckoutError(f"there is no {prefix} at {rev!r} in {git.toplevel()}")
+            raise CheckoutError(f"there is no {prefix} at {rev!r} in {repository.top}")
         if origin is None and base:
             origin = git.text("mktree")  # prints the empty tree
         parent = None
@@ -195,41 +166,84 @@ class _Recorder:
 
     def directory(self) -> Checkout:
         """A directory without git: a tarball, or the sample of an installed package."""
-        self.git.env.update(GIT_DIR=str(self.place.git_dir.absolute()), GIT_WORK_TREE=str(self.source.absolute()))
         tree = self._add_all("")
         self.base = self.git.text("commit-tree", "-m", "The directory, as ci-tasks found it", tree)
-        return Checkout(path="", commit=self.base, tree=tree)
+        return Checkout(path="", commit=self.base, tree=tree, conversions=self._conversions(tree))
 
     def _at(self, commit: str) -> Checkout:
         tree = self.git.text("rev-parse", f"{commit}^{{tree}}")
-        for name, link in _links(self.git.run("ls-tree", "-r", "-z", "--full-tree", tree)):
-            self._submodule(name, link)
-        return Checkout(path="", head=commit, commit=commit, tree=tree)
+        for name, (_, mode, link) in _entries(self.git.run("ls-tree", "-r", "-z", "--full-tree", tree)).items():
+            if mode == _LINK:
+                self._submodule(os.fsdecode(name), link)
+        return Checkout(path="", head=commit, commit=commit, tree=tree, conversions=self._conversions(tree))
 
     def _part(self, commit: str, prefix: str) -> str | None:
         return self.git.text_or_none("rev-parse", "--verify", "--quiet", f"{commit}:{prefix}") if commit else None
 
     def _add_all(self, prefix: str) -> str:
         """Everything but ignored files into the index; the tree of it below `prefix`."""
-        git = self.git
-        self._listing = Background(git.run, "ls-files", "-v", "-z", "--", ".")
-        self._add()
-        hidden, is_sparse = self._hidden_files(self._listing.result())
-        if any(hidden.values()):
-            for flag, names in hidden.items():
-                if names:
-                    git.run("update-index", flag, "-z", "--stdin", input=b"\0".join(names))
-            self._add()
-        listed = git.run("ls-files", "--stage", "-z", "--", ".")
-        self._comparison = Background(plan_comparison, git, listed, is_sparse)
-        for name, _ in _links(listed):
-            commit = self._submodule(name, None)
-            if commit:
-                link = f"160000,{commit},{prefix}/{name}" if prefix else f"160000,{commit},{name}"
-                git.run("update-index", "--cacheinfo", link)
+        if self.place.recall(self.index):
+            try:
+                return self._tree(prefix)
+            except (GitError, MissingObjects):  # what it knew may be gone, as after a `git gc` of the user's
+                self.index.unlink(missing_ok=True)
+                self.inside.clear()
+        return self._tree(prefix)
+
+    def _tree(self, prefix: str) -> str:
+        git, tracked = self.git, self._tracked()
+        self._add(tracked)
+        listed = _entries(git.run("ls-files", "--stage", "--full-name", "-z", "--", "."))
+        top = os.fsencode(git.env["GIT_WORK_TREE"]) + b"/"
+        links = {name for name, (_, mode, _) in listed.items() if mode == _LINK}
+        links |= {
+            name for name, (_, mode, _) in tracked.items() if mode == _LINK and os.path.lexists(top + name + b"/.git")
+        }
+        # git runs `git status` in repositories that its index has, and with it their filters.
+        self._edit(dict.fromkeys(links))
+        self.place.remember(self.index)
+        as_committed = {name: entry[1:] for name, entry in tracked.items() if _is_left_out(top + name, *entry[:2])}
+        self._edit(as_committed)
+        for name in sorted(links):
+            below = os.fsdecode(name)[len(prefix) + bool(prefix) :]
+            if commit := self._submodule(below, None):
+                self._edit({name: (_LINK, commit)})
         if not prefix:
             return git.text("write-tree")
-        return git.text("write-tree", f"--prefix={prefix}/") if listed else git.text("mktree")
+        return git.text("write-tree", f"--prefix={prefix}/") if listed or as_committed else git.text("mktree")
+
+    def _tracked(self) -> Mapping[bytes, tuple[bytes, int, str]]:
+        """What the user's index has."""
+        if self.repository is None or not self.repository.index.exists():
+            return {}
+        return _entries(self._theirs().run("ls-files", "--stage", "-t", "--full-name", "-z", "--", "."))
+
+    def _theirs(self) -> Git:
+        assert self.repository
+        return self.repository.with_index(self.repository.index, excludes=self.repository.excludes)
+
+    def _add(self, tracked: Mapping[bytes, tuple[bytes, int, str]]) -> None:
+        """Every file that is tracked, or not ignored."""
+        listing = "ls-files", "-i", "-c", "--exclude-standard", "--full-name", "-z", "--", "."
+        theirs = Background(self._theirs().run, *listing) if tracked else None
+        remembered = set(self.git.run(*listing).split(b"\0")) - {b""} if self.index.exists() else set()
+        named = theirs.result().split(b"\0") if theirs else []
+        ignored = {name for name in named if name and tracked[name][1] != _LINK}
+        self._edit(dict.fromkeys(remembered - ignored))
+        if new := ignored - remembered:
+            # An entry has git look at the file. It has to have the object, since it sees no change in an empty file.
+            empty = self.git.run("hash-object", "-w", "--stdin").decode().strip()
+            self._edit(dict.fromkeys(new, (0o100644, empty)))
+        excludes = self.repository.excludes if self.repository else user_excludes()
+        harmless = *_HARMLESS, os.fsencode(excludes)
+        self.git.run("add", "--all", "--", ".", *self._not_ourselves(), harmless=harmless)
+
+    def _edit(self, entries: Mapping[bytes, tuple[int, str] | None]) -> None:
+        """Set entries of the index, or remove them."""
+        removed = (0, "0" * (64 if self.repository and self.repository.form == "sha256" else 40))
+        given = ((name, *(entry or removed)) for name, entry in entries.items())
+        if lines := b"".join(b"%o %s\t%s\0" % (mode, commit.encode(), name) for name, mode, commit in given):
+            self.git.run("update-index", "-z", "--index-info", input=lines)
 
     def _submodule(self, name: str, rev: str | None) -> str | None:
         """The commit that the submodule was recorded as, or None where it is not there."""
@@ -238,32 +252,6 @@ class _Recorder:
         path = f"{self.path}/{name}" if self.path else name
         self.inside += _record(self.source / name, self.place.submodule(name), path, rev, None)
         return self.inside[-1].checkout.commit
-
-    def _add(self) -> None:
-        # A sparse checkout's git would refuse new files outside of what is checked out, and a directory that has none.
-        add, paths = ("-c", "core.sparseCheckout=false", "add", "--all"), ("--", ".", *self._not_ourselves())
-        try:
-            self.git.run(*add, *paths)
-        except GitError as error:
-            if "outside of your sparse-checkout" not in error.message:
-                raise
-            self.git.run(*add, "--sparse", *paths)
-
-    def _hidden_files(self, listed: bytes) -> tuple[dict[str, list[bytes]], bool]:
-        """What became of files which the user told git not to look at (`--assume-unchanged`, `--skip-worktree`) counts
-        as well; files that a sparse checkout left out stay as committed. Returns the files with the flag that has git
-        look at them, and whether any is skipped."""
-        if listed.count(b"\0H ") + listed.startswith(b"H ") == listed.count(b"\0"):
-            return {}, False
-        top, skipped = os.fsencode(self.source), _SKIPPED.findall(listed)
-        there = [name for name in skipped if os.path.lexists(os.path.join(top, name))]
-        flags = {"--no-assume-unchanged": _ASSUMED_UNCHANGED.findall(listed), "--no-skip-worktree": there}
-        return flags, bool(skipped)
-
-    def differences(self) -> tuple[DiskDifference, ...]:
-        """What was added with another content than it has on disk."""
-        assert self._comparison
-        return disk_differences(self.git, self._comparison.result(), self.place.git_dir)
 
     def _not_ourselves(self) -> list[str]:
         """A place inside the checkout (`plan --out DIR`) is no part of it. To exclude what it ignores, git calls an
@@ -278,20 +266,36 @@ class _Recorder:
 
     def _commit(self, tree: str, head: str | None, head_tree: str | None) -> Checkout:
         """`tree` as a commit on top of `head`, or `head` itself where nothing differs."""
-        git = self.git
-        if head and head_tree == tree:
-            return Checkout(path="", commit=head, tree=tree)
-        commit = write_commit(self.place.git_dir, tree, head or None, _MESSAGE)
-        if head:
-            changed = git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", head, tree)
-        else:
-            changed = git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
+        commit, changes = head, dict[bytes, bytes]()
+        if not (head and head_tree == tree):
+            commit = write_commit(self.place.git_dir, tree, head or None, _MESSAGE)
+            store = Git(self.place.git_dir)  # in the work tree, git would read .gitmodules, and may refuse it
+            before = head or store.text("mktree")
+            fields = store.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", before, tree).split(b"\0")
+            changes = dict(zip(fields[1::2], fields[::2], strict=False))
         # For people and for JSON, which has no words for bytes that are no text.
-        dirty = tuple(name.decode("utf-8", "backslashreplace") for name in changed.split(b"\0") if name)
-        return Checkout(path="", commit=commit, tree=tree, dirty=dirty)
+        dirty = tuple(name.decode("utf-8", "backslashreplace") for name in changes)
+        written = {name for name, status in changes.items() if status != b"D"} if head else set[bytes]()
+        found = self._conversions(tree, head or "", written)
+        return Checkout(path="", commit=commit or "", tree=tree, dirty=dirty, conversions=found)
+
+    def _conversions(self, tree: str, head: str = "", written: Collection[bytes] = ()) -> tuple[Conversion, ...]:
+        return find_conversions(self.place.git_dir, tree, head, written)
 
 
-def _links(listed: bytes) -> Iterator[tuple[str, str]]:
-    """The submodules in a listing, each with its commit there."""
-    found = _LINK.findall(listed) if b"160000 " in listed else ()
-    return ((os.fsdecode(name), commit.decode()) for commit, name in found)
+def _entries(listed: bytes) -> dict[bytes, tuple[bytes, int, str]]:
+    """Name → tag of `ls-files -t`, mode, object."""
+    return {name: (tag, int(mode, 8), entry.decode()) for tag, mode, entry, name in _ENTRY.findall(listed)}
+
+
+def _is_left_out(path: bytes, tag: bytes, mode: int) -> bool:
+    """Whether a sparse checkout left the file out, or nobody fetched the submodule: it stays as committed."""
+    if mode == _LINK and os.path.isdir(path) and not os.path.islink(path):
+        return not os.listdir(path)
+    if tag != b"S":
+        return False
+    while not os.path.lexists(path):
+        path = path.rpartition(b"/")[0]
+        if os.path.lexists(path):  # nothing else is in the place of a directory above
+            return os.path.isdir(path) and not os.path.islink(path)
+    return False

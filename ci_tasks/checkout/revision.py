@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.repository import find_repository, open_repository
 from ci_tasks.errors import CheckoutError, nearest, some
 
 BASE = "origin/main"
@@ -12,17 +13,12 @@ BASE = "origin/main"
 
 def resolve_base(source: Path, base: str) -> str:
     """The commit that `base` names in `source`. Raises CheckoutError that lists branches which could be meant."""
-    return _resolve(Git(source), base, f"{source} has no revision {base!r} to compare with", "pass --base REV; ")
-
-
-def local_base(source: Path) -> str | None:
-    """The commit of origin/main in `source`, if it has one."""
-    return Git(source).text_or_none("rev-parse", "--verify", "--quiet", BASE)
+    return _resolve(source, base, f"{source} has no revision {base!r} to compare with", "pass --base REV; ")
 
 
 def default_base(source: Path) -> tuple[str, str]:
     """The commit where the checked out one and origin/main, or main, part, and the branch. Raises CheckoutError."""
-    git = Git(source)
+    git = open_repository(source).git
     for branch in (BASE, "main", "origin/master", "master"):
         if commit := git.text_or_none("merge-base", "HEAD", branch):
             return commit, branch
@@ -31,13 +27,24 @@ def default_base(source: Path) -> tuple[str, str]:
 
 def resolve_rev(source: Path, rev: str) -> str:
     """The commit that `rev` names in `source`. Raises CheckoutError."""
-    return _resolve(Git(source), rev, f"{source} has no revision {rev!r}", "")
+    return _resolve(source, rev, f"{source} has no revision {rev!r}", "")
 
 
-def _resolve(git: Git, rev: str, message: str, advice: str) -> str:
-    commit = None if rev.startswith("-") else git.text_or_none("rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
+def find_commit(source: Path, rev: str) -> str | None:
+    """The commit that `rev` names in `source`, if that has it, or is a repository at all."""
+    repository = find_repository(source)
+    return commit_of(repository.git, rev) if repository else None
+
+
+def commit_of(git: Git, rev: str) -> str | None:
+    """The commit that `rev` names."""
+    return None if rev.startswith("-") else git.text_or_none("rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
+
+
+def _resolve(source: Path, rev: str, message: str, advice: str) -> str:
+    git = open_repository(source).git
+    commit = commit_of(git, rev)
     if commit is None:
-        git.run("rev-parse", "--git-dir")  # where git refuses to read the repository, its own words are the message
         shown = "%(if)%(symref)%(then)%(else)%(refname:short)%(end)"  # origin/HEAD is only another name
         branches = (git.text_or_none("for-each-ref", f"--format={shown}", "refs/remotes", "refs/heads") or "").split()
         near = nearest(rev, branches)

@@ -28,7 +28,7 @@ class SnapshotPart:
 
     @cached_property
     def reader(self) -> FileReader:
-        return FileReader(Git(self.store, neutral=True))
+        return FileReader(Git(self.store))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Snapshot:
         if "\n" not in name:  # the one character that such questions cannot have
             return part.reader.read(name)
         try:
-            return Git(part.store, neutral=True).run("cat-file", "blob", name)
+            return Git(part.store).run("cat-file", "blob", name)
         except GitError:
             return None
 
@@ -60,7 +60,7 @@ class Snapshot:
                 continue
             directory = prefix[len(above) :].rpartition("/")[0]
             below = ["--", f"{directory}/"] if directory else []
-            listed = Git(part.store, neutral=True).run("ls-tree", "-r", "-z", "--full-tree", part.tree, *below)
+            listed = Git(part.store).run("ls-tree", "-r", "-z", "--full-tree", part.tree, *below)
             entries = (entry.split(b"\t", 1) for entry in listed.split(b"\0") if entry)
             names = (above + os.fsdecode(name) for meta, name in entries if not meta.startswith(b"160000"))
             matches += [name for name in names if name.startswith(prefix) and name.endswith(suffix)]
@@ -69,7 +69,7 @@ class Snapshot:
     def select(self, pathspecs: Sequence[str]) -> list[str]:
         """Paths that git's pathspecs select in the checkout itself, as `git diff -- PATHSPEC` would if all were new."""
         part = self.parts[0]
-        git = Git(part.store, neutral=True)
+        git = Git(part.store)
         empty = git.text("hash-object", "-t", "tree", "/dev/null")
         return git.null_separated("diff-tree", "-r", "-z", "--name-only", empty, part.tree, "--", *pathspecs)
 

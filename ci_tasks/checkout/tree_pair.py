@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ci_tasks.checkout.clone import materialize
-from ci_tasks.checkout.disk_differences import in_directory
-from ci_tasks.records import Checkout, DiskDifference
+from ci_tasks.checkout.conversions import in_directory
+from ci_tasks.records import Checkout, Conversion
 
 
 def copy_side_by_side(
@@ -31,8 +31,6 @@ def copy_side_by_side(
     return checkouts
 
 
-def unlike_disk(checkouts: Mapping[str, Checkout]) -> tuple[DiskDifference, ...]:
-    """What of each tree is not on disk as it was copied, every path below its tree's name."""
-    return tuple(
-        difference for name, checkout in checkouts.items() for difference in in_directory(name, checkout.unlike_disk)
-    )
+def all_conversions(checkouts: Mapping[str, Checkout]) -> tuple[Conversion, ...]:
+    """What CI's checkout would convert of each tree, every path below its tree's name."""
+    return tuple(found for name, checkout in checkouts.items() for found in in_directory(name, checkout.conversions))

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ci_tasks.checkout.git import Git
 from ci_tasks.checkout.repository import find_repository
 
 LARGE_BYTES = 100 << 20  # GitHub refuses files from this size on, so nobody commits one
@@ -15,9 +14,11 @@ LARGE_BYTES = 100 << 20  # GitHub refuses files from this size on, so nobody com
 def large_untracked_files(directory: Path) -> list[tuple[str, int]]:
     """Those below `directory` that git does not ignore, with their sizes in bytes, the largest first. Raises
     GitError."""
-    if find_repository(directory) is None:
+    repository = find_repository(directory)
+    if repository is None:
         return []
-    listed = Git(directory).run("ls-files", "--others", "--exclude-standard", "-z")
+    git = repository.with_index(repository.index, excludes=repository.excludes)
+    listed = git.run("ls-files", "--others", "--exclude-standard", "-z")
     return sorted(_large(directory, listed), key=lambda file: -file[1])
 
 

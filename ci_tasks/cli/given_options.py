@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import BUILD, GPUS, NO_PERSIST, NO_PROBE, WITH, repeatable, text
+from ci_tasks.cli.options import BUILD, GIVE_UP, GPUS, NO_PERSIST, NO_PROBE, WITH, repeatable, text
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.known_secrets import secret_variables
@@ -50,10 +50,19 @@ class OverlayOptions(GivenOptions):
     build: tuple[str, ...] = BUILD.field()
 
 
+@dataclass(frozen=True)
+class RowOptions(OverlayOptions):
+    """Options of every command that runs rows."""
+
+    give_up: int = GIVE_UP.field(last=True)
+
+
 def with_given(config: Config, options: GivenOptions) -> Config:
     """What hosts.yaml says, with the values of the options over its own. Raises UsageError."""
     if isinstance(options, OverlayOptions) and options.no_persist:
-        config = config.without_persistence()
+        config = config.with_hosts(persist=False)
+    if isinstance(options, RowOptions):
+        config = config.with_hosts(give_up_minutes=options.give_up)
     return replace(config, given=config.given.under(_given(options)))
 
 

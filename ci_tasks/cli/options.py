@@ -163,6 +163,14 @@ IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
 FRESH_ENV = switch("install all packages anew, not those that earlier runs of the same steps have installed", nox=True)
 NO_PERSIST = switch("make a connection of its own, and keep none for the next command", nox=True)
 NO_PROBE = switch("put no probe into the run's Python interpreters: no evidence from inside the job", nox=True)
+GIVE_UP = Option(
+    "minutes that rows wait for a host that is not ready or not reachable",
+    int,
+    default=60,
+    metavar="MINUTES",
+    unit="minutes",
+    nox=True,
+)
 KEEP = switch("keep the container and the workspace of a row that fails, for `shell` and `retry`", nox=True)
 DETACH = switch("start the rows and return at once; `attach` fetches the results", nox=True)
 TIMEOUT = Option(

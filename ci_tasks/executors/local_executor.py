@@ -21,7 +21,7 @@ from ci_tasks.agent.trees.git import StoreError
 from ci_tasks.agent.trees.kept_workspace import NotKept, update_workspace
 from ci_tasks.background import Background
 from ci_tasks.checkout.clone import materialize
-from ci_tasks.checkout.revision import local_base
+from ci_tasks.checkout.revision import BASE, find_commit
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
@@ -72,6 +72,7 @@ class LocalExecutor:
         self.lock_dir = str(store.lock_dir() / spec.name)
         self._shared: LocalSnapshot | None = None
         self._never: dict[str, tuple[str, str]] = {}
+        self._pythons: dict[str, tuple[str, str]] = {}
         self._keeps_files = False  # for rows that go on, or were kept
         self._setups: set[str] = set()
         self._copies: shared_venvs.EnvironmentCopies | None = None
@@ -84,7 +85,9 @@ class LocalExecutor:
         return LocalQueryRunner(self.spec.env).run_queries(queries, timeout)
 
     def find_python(self, version_spec: str) -> tuple[str, str]:
-        return python.find_python(version_spec)
+        if version_spec not in self._pythons:
+            self._pythons[version_spec] = python.find_python(version_spec)
+        return self._pythons[version_spec]
 
     def use_snapshot(self, snapshot: Background[Snapshot]) -> None:
         pass
@@ -106,7 +109,7 @@ class LocalExecutor:
             self._code = self._shared
         else:
             made = materialize(source, batch.source, rev=rev, base=base, overlays=overlays)
-            self._code = LocalSnapshot(made, batch.source, local_base(batch.source))
+            self._code = LocalSnapshot(made, batch.source, find_commit(batch.source, BASE))
         return self._code
 
     def snapshot_for_retry(self, batch: Batch, source: Path) -> RemoteSnapshot:

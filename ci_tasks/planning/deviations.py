@@ -19,7 +19,7 @@ from ci_tasks.workflow.resolve import Resolver
 
 # "Workflow syntax for GitHub Actions": the default of jobs.<job_id>.timeout-minutes.
 _GITHUB_MINUTES = 360
-CODE, UNLIKE_DISK, OVERLAY = "code", "files unlike your disk", "overlay"
+CODE, CONVERTED, OVERLAY = "code", "files unlike CI's checkout", "overlay"
 _NOT_SET = "not set"
 _OF_PULL_REQUEST = ("github.event.pull_request.number", "github.event.number", "github.ref", "github.head_ref")
 
@@ -77,10 +77,11 @@ def code_deviations(checkout: Checkout) -> Iterator[Deviation]:
     """What is said of the code under test."""
     why = f"{checkout.rev} is what is tested" if checkout.rev else "your working tree is what is tested"
     yield Deviation(CODE, "the pull request's merge commit", checkout.title, why)
-    for difference in checkout.unlike_disk:
-        more = difference.count - len(difference.files)
-        files = ", ".join(difference.files) + (f" and {more} more" if more else "")
-        yield Deviation(UNLIKE_DISK, "as git checks them out", f"the same: {files}", difference.why)
+    disk = "as committed" if checkout.rev else "as on your disk"
+    for found in checkout.conversions:
+        more = found.count - len(found.files)
+        files = ", ".join(found.files) + (f" and {more} more" if more else "")
+        yield Deviation(CONVERTED, "as actions/checkout writes them", f"{disk}: {files}", found.why)
 
 
 def _time(row: Row, host: HostSpec) -> Iterator[Deviation]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ci_tasks.agent.records import Event, Retry
 from ci_tasks.planning.container_rules import rules_of_run
-from ci_tasks.planning.deviations import CODE, UNLIKE_DISK, code_deviations
+from ci_tasks.planning.deviations import CODE, CONVERTED, code_deviations
 from ci_tasks.planning.script import retried
 from ci_tasks.records import Checkout, Deviation, Plan
 
@@ -38,7 +38,7 @@ def retry_plan(before: Plan, *, id: str, run_dir: str, earlier_dir: str, step: i
         f"steps {step}.. of run {before.id}",
         "in its kept workspace; earlier steps were not run again",
     )
-    others = (deviation for deviation in before.deviations if deviation.what not in (CODE, UNLIKE_DISK, RETRIED))
+    others = (deviation for deviation in before.deviations if deviation.what not in (CODE, CONVERTED, RETRIED))
     return replace(
         before,
         id=id,

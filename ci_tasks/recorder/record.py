@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.repository import open_repository
 from ci_tasks.checkout.revision import resolve_rev
 from ci_tasks.recorder import sandbox, syntax
 from ci_tasks.recorder.records import MAIN, NONE, PYTEST, RECORDED, AssertionSite, Frame, LaunchCall, Recording, Stop
@@ -69,7 +69,7 @@ def open_recorder(
     say(f"executing this checkout's tests{at} under stubs, in a sandbox without network (--static: only read them)")
     with tempfile.TemporaryDirectory(prefix="ci-tasks-revision-") as exported:
         if rev:
-            archive = Git(checkout).run("archive", "--format=tar", resolve_rev(checkout, rev))
+            archive = open_repository(checkout).git.run("archive", "--format=tar", resolve_rev(checkout, rev))
             subprocess.run(["tar", "-xf", "-", "-C", exported], input=archive, check=True)
         yield LaunchRecorder(helpers, read, Path(exported) if rev else checkout)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -79,7 +80,7 @@ def client_id() -> str:
         return path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
         make_home()
-        beside = path.with_name(f"client-id.{os.getpid()}")
+        beside = path.with_name(f"client-id.{os.getpid()}.{threading.get_ident()}")
         beside.write_text(os.urandom(3).hex(), encoding="ascii")
         try:
             os.link(beside, path)  # of two commands at once, the first decides

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, registry, resources
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.git import Git
 from ci_tasks.errors import CheckoutError, UnknownName, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.run.find_checkout import REPO_ENV, SAMPLE, find_checkout, usual_workflows
@@ -19,7 +17,7 @@ from ci_tasks.workflow.naming import label_of
 
 if TYPE_CHECKING:
     from ci_tasks.config import Override
-    from ci_tasks.records import DiskDifference
+    from ci_tasks.records import Conversion
     from ci_tasks.workflow.context import EventContext
     from ci_tasks.workflow.model import Workflow
     from ci_tasks.workflow.suite import Suite
@@ -28,7 +26,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class CheckoutSource:
     """A checkout, how it was found, and its workflow. `rev` is None for the working tree. `given` is what a person says
-    of what only GitHub knows. `unlike_disk`: where `path` is a copy, what is not as on the disk that it is of."""
+    of what only GitHub knows. `conversions`: where `path` is a copy, what CI's checkout would convert of
+    what it is a copy of."""
 
     path: Path
     how: str
@@ -36,7 +35,7 @@ class CheckoutSource:
     sample: bool = False
     rev: str | None = None
     given: GivenValues = NOTHING_GIVEN
-    unlike_disk: tuple[DiskDifference, ...] = ()
+    conversions: tuple[Conversion, ...] = ()
 
     @property
     def suite(self) -> Suite:
@@ -148,18 +147,18 @@ def _text(path: Path, rev: str | None, name: str) -> str | None:
     if rev is None:
         file = path / name
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+    from ci_tasks.checkout.repository import open_repository
     from ci_tasks.checkout.revision import resolve_rev
 
     commit = resolve_rev(path, rev)
-    return Git(path).text_or_none("show", f"{commit}:./{name}")
+    return open_repository(path).git.text_or_none("show", f"{commit}:./{name}")
 
 
 def _not_bare(path: Path) -> None:
-    if Git(path).text_or_none("rev-parse", "--is-bare-repository") == "true":
-        raise CheckoutError(
-            f"{path} is a bare repository: it has no files to run",
-            hint=f"git -C {shlex.quote(str(path))} worktree add DIR makes a checkout for --repo DIR",
-        )
+    from ci_tasks.checkout.repository import is_bare, no_repository
+
+    if is_bare(path):
+        raise no_repository(path)
 
 
 def _choices(path: Path, rev: str | None) -> str:
@@ -174,7 +173,10 @@ def _choices(path: Path, rev: str | None) -> str:
 def _workflows(path: Path, rev: str | None) -> list[str]:
     if rev is None:
         return [str(file.relative_to(path)) for file in sorted((path / ".github/workflows").glob("*.y*ml*"))]
-    return (Git(path).text_or_none("ls-tree", "--name-only", rev, ".github/workflows/") or "").splitlines()
+    from ci_tasks.checkout.repository import open_repository
+
+    listed = open_repository(path).git.text_or_none("ls-tree", "--name-only", rev, ".github/workflows/")
+    return (listed or "").splitlines()
 
 
 def _repository(path: Path) -> str:
@@ -185,7 +187,10 @@ def _repository(path: Path) -> str:
 
 def origin(path: Path) -> str:
     """The address of the remote `origin`, "" without one."""
+    from ci_tasks.checkout.repository import find_repository
+
     try:
-        return Git(path).text_or_none("config", "--get", "remote.origin.url") or ""
+        repository = find_repository(path)
+        return repository.setting("--get", "remote.origin.url") if repository else ""
     except CheckoutError:
         return ""

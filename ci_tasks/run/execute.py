@@ -12,17 +12,16 @@ from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.errors import CiTasksError
 from ci_tasks.executors.executor import PreparedRow, RunState
 from ci_tasks.planning.load import ExpectedTime
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, VACUOUS, Plan, RunRecord
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Plan, RunRecord
 from ci_tasks.results.record import record_not_started, with_status
 from ci_tasks.run import journal as journals
-from ci_tasks.run.host_failures import HostFailures, is_early, shows_no_test
 from ci_tasks.run.host_sessions import HostSession, HostSessions
 from ci_tasks.run.journal import JournalEntry
 from ci_tasks.run.live_state import host_progress, row_progress
 from ci_tasks.run.place_rows import RowPlacer
 from ci_tasks.run.prepare import PreparedBatch
 from ci_tasks.run.progress_view import ProgressView
-from ci_tasks.run.row_execution import ExecutionOptions, RowExecution
+from ci_tasks.run.row_execution import ExecutionOptions, RowExecution, ended_before_test
 from ci_tasks.workflow.model import Row
 
 _POLL_SECONDS = 0.05  # seconds between two looks at the rows, where no event comes from them
@@ -78,11 +77,7 @@ class LabelExecution:
         now = time.monotonic()
         self.executions = [RowExecution(at, row, expected(row), waiting_since=now) for at, row in enumerate(ready.rows)]
         self.seconds_left: float | None = None
-        self._failures = HostFailures()
-        self._host_failures: dict[str, tuple[RunDir, RunRecord]] = {}  # by run, as judged before it counted as a host's
-        self._set_aside_for: dict[str, RunRecord] = {}  # by host
-        self._early: dict[str, RunRecord] = {}  # by host, the last row that failed before its test began
-        self._placer = RowPlacer(ready, self.executions, options.jobs, self._failures)
+        self._placer = RowPlacer(ready, self.executions, options.jobs)
         self._hosts, self._numbers = hosts, itertools.count(len(ready.rows) + 1)
         self._shown = 0.0
         self._stopping = False
@@ -95,13 +90,14 @@ class LabelExecution:
 
     def place_and_start_rows(self) -> None:
         waiting = [execution for execution in self.executions if execution.is_waiting]
+        for session in self.sessions:
+            if session.give_up_if_away():
+                self.view.print_message(f"dropping host {session.name}: {session.unusable_reason}")
         if not waiting or not self._placer.has_changed():
             return
-        for execution in [execution for execution in waiting if self._placer.can_run_nowhere(execution)]:
+        for execution in [execution for execution in waiting if not self._placer.hosts_of(execution)]:
             waiting.remove(execution)
-            self._record_not_started(execution, BLOCKED, self._why_blocked(execution))
-        self._decide_early_failures()
-        waiting = [execution for execution in waiting if execution.is_waiting]
+            self._end_without_host(execution)
         decision, deadline = self._placer.decide(waiting), time.monotonic() + _WORK_SECONDS
         self.seconds_left = decision.seconds_left
         for execution, why in decision.waits:
@@ -114,12 +110,24 @@ class LabelExecution:
             self._start(execution, session)
             self.show_progress()
             if time.monotonic() > deadline:
-                self._placer.replan()  # the others are placed anew, after a look at what runs
+                self._placer.replan()  # the others are placed again, after a look at what runs
                 break
+        if not decision.starts and self._placer.is_stuck():
+            waits = "; ".join(f"{execution.row.row}: {execution.wait_reason}" for execution in waiting)
+            raise AssertionError(f"rows wait, and nothing can end that: {waits}")
+
+    def _end_without_host(self, execution: RowExecution) -> None:
+        """No host can run the row. What its last attempt showed stays true, if there was one."""
+        if execution.last_end is None:
+            self._record_not_started(execution, BLOCKED, self._why_blocked(execution))
+        else:
+            execution.earlier.pop()
+            execution.finish(*execution.last_end)
 
     def _why_blocked(self, execution: RowExecution) -> str:
-        if execution.position in self.ready.planned_rows:
-            return why_blocked(self.ready.planned_rows[execution.position])
+        planned_row = self.ready.planned_rows.get(execution.position)
+        if planned_row and planned_row.missing:
+            return why_blocked(planned_row)
         lacking = (
             f"{session.name}: {'; '.join(session.missing_for(execution.row)) or 'an earlier attempt ended there'}"
             for session in self.sessions
@@ -134,7 +142,8 @@ class LabelExecution:
         except CiTasksError as problem:
             self._placer.replan()
             run = self._unplanned_run_dir(execution, session.name)
-            self._record_attempt(execution, record_not_started(run, *self._why_aborted(BLOCKED, problem.message)), run)
+            record = record_not_started(run, *self._why_aborted(BLOCKED, problem.message))
+            self._record_attempt(execution, session, record, run)
             return
         self._add_to_journal(JournalEntry(execution.row.row, int(os.path.basename(prepared.run.path)), session.name))
         execution.is_moving = False
@@ -167,12 +176,8 @@ class LabelExecution:
     def _should_move(self, execution: RowExecution) -> bool:
         """Whether a row on its way to a host that has vanished could run on another one."""
         here = execution.session
-        others = [session for session in self.sessions if session is not here and session.is_ready]
-        return (
-            here is not None
-            and not here.executor.is_up
-            and any(other.executor.is_up and execution.may_run_on(other) for other in others)
-        )
+        others = [session for session in self._placer.hosts_of(execution) if session is not here and session.is_ready]
+        return here is not None and not here.executor.is_up and any(other.executor.is_up for other in others)
 
     def judge_and_record(self, ended: Sequence[tuple[RowExecution, RunState]]) -> None:
         """Judge what has ended, as far as there is time. All of it is shown by now: to judge a log takes a while."""
@@ -181,8 +186,9 @@ class LabelExecution:
         self._placer.replan()
         deadline = time.monotonic() + _WORK_SECONDS
         for execution, state in ended:
-            prepared = execution.prepared
+            prepared, session = execution.prepared, execution.session
             assert prepared is not None
+            assert session is not None
             if not self._stopping and execution.never_ran(state):
                 self._requeue(execution, prepared)
             else:
@@ -191,7 +197,7 @@ class LabelExecution:
                 else:
                     record = self._with_mending(judge_run(prepared.run), prepared.run)
                     prepared.executor.release(prepared)
-                self._record_attempt(execution, record, prepared.run)
+                self._record_attempt(execution, session, record, prepared.run)
             if time.monotonic() > deadline:
                 break
 
@@ -206,80 +212,47 @@ class LabelExecution:
             return CANCELLED, f"cancelled while it was being started: {reason}"
         return status, reason
 
-    def _record_attempt(self, execution: RowExecution, record: RunRecord, run: RunDir) -> None:
-        """An attempt has its record: another one follows, or it was the last; or it may have been the host's fault,
-        which is decided when other rows have shown more."""
-        self._failures.add(record)
-        if not self._stopping and shows_no_test(record) and len(self.sessions) > 1:
-            cause = self._failures.cause(record)
-            self._early[record.host or ""] = record
-            if cause == "row":
-                self._use_again(record)
-            elif cause == "open" and record.status == FAILED and is_early(record):
-                why = "not known yet whether the host or the row is to blame"
-                self.view.print_message(f"{record.row} failed on {record.host} before its test began: {why}")
-            execution.undecided = record if record.status == FAILED and is_early(record) else None
-        if execution.undecided is None:
-            self._conclude_attempt(execution, record, run)
-        self._decide_early_failures()
+    def _record_attempt(self, execution: RowExecution, session: HostSession, record: RunRecord, run: RunDir) -> None:
+        """An attempt has its record: another one follows, or it was the last."""
+        if record.status not in (LOST, CANCELLED):
+            session.first_rows = (*session.first_rows, ended_before_test(record))[:2]
+        if session.first_rows == (True, True) and not (self._stopping or session.is_dropped):
+            self._drop_host(session, record)
+        self._conclude_attempt(execution, record, run)
 
-    def _decide_early_failures(self) -> None:
-        """Decide what is shown by now; nothing more will be shown where no other row goes on."""
-        undecided = [execution for execution in self.executions if execution.undecided is not None]
-        goes_on = not self._stopping and any(
-            execution.is_running or (execution.is_waiting and self._placer.may_start(execution))
-            for execution in self.executions
+    def _drop_host(self, session: HostSession, record: RunRecord) -> None:
+        """No test was seen of the first two rows there: while there is another host, rows go to that one."""
+        others = [other for other in self.sessions if other is not session]
+        if not any(not (other.unusable_reason or other.is_dropped) for other in others):
+            return
+        session.is_dropped = True
+        self.view.print_message(
+            f"dropping host {session.name}: no test of its first two rows was seen ({record.reason}); "
+            "rows go to another host if one can run them"
         )
-        for host, last in self._early.items():
-            if self._failures.cause(last) == "host":
-                self._set_aside(host, last)
-            elif not goes_on:
-                self._failures.clear(host)
-        for execution in undecided:
-            record, prepared = execution.undecided, execution.prepared
-            if record is None or prepared is None:
-                continue  # decided meanwhile: a failure before this one cancelled the others
-            cause = self._failures.cause(record)
-            if cause == "open" and goes_on:
-                continue
-            execution.undecided = None
-            if cause == "host":
-                self._host_failures[record.id] = prepared.run, record
-                record = with_status(prepared.run, record, BLOCKED, self._failures.reason(record))
-            self._conclude_attempt(execution, record, prepared.run)
-
-    def _set_aside(self, host: str, record: RunRecord) -> None:
-        session = next(session for session in self.sessions if session.name == host)
-        if not session.unusable_reason:
-            session.unusable_reason = f"set aside: {self._failures.reason(record)}"
-            self._set_aside_for[host] = record
-            self.view.print_message(f"{session.name} is {session.unusable_reason}")
-
-    def _use_again(self, record: RunRecord) -> None:
-        """The failure was seen on two hosts: one that was set aside for it is not to blame, and its rows failed."""
-        for session in self.sessions:
-            cause = self._set_aside_for.get(session.name)
-            if cause is not None and self._failures.cause(cause) == "row":
-                del self._set_aside_for[session.name]
-                session.unusable_reason = ""
-                self.view.print_message(f"{session.name} is used again: {record.row} failed alike on {record.host}")
-        for id, (run, original) in list(self._host_failures.items()):
-            if self._failures.cause(original) == "row":
-                del self._host_failures[id]
-                with_status(run, original, original.status, original.reason)
-                for execution in self.executions:
-                    execution.count_against_row(original)
+        for execution in self.executions:
+            if execution.record is not None and execution.record.host == session.name:
+                self._try_again(execution, execution.record, RunDir(os.path.dirname(execution.log)))
 
     def _conclude_attempt(self, execution: RowExecution, record: RunRecord, run: RunDir) -> None:
         """Another attempt follows, or it was the last."""
-        if not self._stopping and execution.retry(record, self.sessions, self.policy):
-            last = execution.earlier[-1]
-            self.view.print_message(f"{last.status:<9} {execution.row.row} on {last.host}: {last.reason}; trying again")
-            execution.waiting_since = time.monotonic()
+        if self._try_again(execution, record, run):
             return
         execution.finish(record, run)
         if record.counted_status in (FAILED, VACUOUS) and self.policy.fail_fast and not self._stopping:
             self._cancel_others(execution)
+
+    def _try_again(self, execution: RowExecution, record: RunRecord, run: RunDir) -> bool:
+        """Whether another attempt follows; then the row waits for it."""
+        was_dropped = any(session.is_dropped for session in self.sessions if session.name == record.host)
+        once_more = was_dropped and ended_before_test(record)
+        if self._stopping or not execution.retry(record, self.sessions, self.policy, once_more=once_more):
+            return False
+        self.view.print_message(
+            f"{record.status:<9} {execution.row.row} on {record.host}: {record.reason}; trying again"
+        )
+        execution.last_end, execution.waiting_since = (record, run), time.monotonic()
+        return True
 
     def _requeue(self, execution: RowExecution, prepared: PreparedRow) -> None:
         """The attempt never was; the row waits for the next one."""
@@ -291,12 +264,11 @@ class LabelExecution:
         self._stopping = True
         self.view.print_message(f"{failed.row.row} failed: cancelling the other rows (--fail-fast)")
         for execution in self.executions:
-            execution.is_stopped = execution.record is None and execution.undecided is None
+            execution.is_stopped = execution.record is None
             if execution.is_waiting:
                 self._record_not_started(
                     execution, CANCELLED, f"not started, since {failed.row.row} failed (--fail-fast)"
                 )
-        self._decide_early_failures()
         self.end_running(kill=False)
 
     def interrupt(self, count: int) -> None:
@@ -304,7 +276,6 @@ class LabelExecution:
         self._stopping = True
         if self._hosts:
             self._hosts.abandon_setup()
-        self._decide_early_failures()
         for execution in self.executions:
             execution.is_stopped = False
             if execution.is_waiting:

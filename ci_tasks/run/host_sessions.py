@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ci_tasks.planning.planner import SharedSetup
 
 _REFRESH_SECONDS = 20.0  # seconds between two looks at what others hold there
-MAX_OFFLINE_SECONDS = 3600.0  # seconds without a link after which no row waits for the host any longer
 _QUERY_SECONDS = 20.0
 _SHUTDOWN_SECONDS = 30.0  # seconds that the threads may take to let go of what they hold
 
@@ -38,8 +37,9 @@ _SHUTDOWN_SECONDS = 30.0  # seconds that the threads may take to let go of what 
 class HostSession:
     """A host that takes part. `facts` are None until it has answered; `problem` says why nothing can run there;
     `note` what it does before its rows begin; `without` which rows lack a download there, and why; `speed` how fast
-    rows are there, 1 as elsewhere; `is_proven` whether rows got as far as their tests there today. While it `holds`
-    something for its rows, such as their venv, its thread is waited for."""
+    rows are there, 1 as elsewhere. `first_rows` says of the first two rows that ended there whether no test was seen.
+    A host that `is_dropped` gets no rows while another one can run them. `away_since`: it is being prepared or
+    reconnected. While it `holds` something for its rows, such as their venv, its thread is waited for."""
 
     executor: Executor
     code: CodeSnapshot
@@ -52,7 +52,9 @@ class HostSession:
     images: frozenset[str] = frozenset()
     row_problems: Mapping[str, str] = field(default_factory=dict)
     speed: float = 1.0
-    is_proven: bool = False
+    first_rows: tuple[bool, ...] = ()
+    is_dropped: bool = False
+    away_since: float | None = None
     _missing: dict[tuple[int, bool], tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -67,6 +69,21 @@ class HostSession:
     def is_known(self) -> bool:
         """Whether it is known what can run there."""
         return self.facts is not None or bool(self.unusable_reason)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether rows may wait for it to be ready, or to be reachable again."""
+        return not self.unusable_reason and not (self.is_ready and self.executor.is_up)
+
+    def give_up_if_away(self) -> bool:
+        """Whether the host has been away for so long that no row waits for it any longer; then it is unusable."""
+        self.away_since = (self.away_since or time.monotonic()) if self.is_away else None
+        minutes = self.spec.give_up_minutes
+        if self.away_since is None or time.monotonic() - self.away_since <= 60 * minutes:
+            return False
+        what = "not reachable" if self.is_ready else f"not ready ({self.activity})"
+        self.unusable_reason = f"{what} for {minutes:g} min; --give-up MINUTES waits longer"
+        return True
 
     def missing_for(self, row: Row) -> tuple[str, ...]:
         """What keeps `row` from running there, as far as is known."""
@@ -148,7 +165,8 @@ class HostSessions:
                 if why:
                     raise CiTasksError(self._requirements.install_problem(why))
                 session.is_ready, session.activity = True, ""
-                self._refresh_until_over(session)
+                while not self._over.wait(_REFRESH_SECONDS):
+                    self._refresh(session)
         except KeyboardInterrupt:
             session.unusable_reason = "cancelled"
         except CiTasksError as problem:
@@ -187,15 +205,6 @@ class HostSessions:
         }
         session.row_problems = {**session.row_problems, **lost}
         session.images |= {image for image in answers if image not in refused}
-
-    def _refresh_until_over(self, session: HostSession) -> None:
-        last_seen = time.monotonic()
-        while not self._over.wait(_REFRESH_SECONDS):
-            self._refresh(session)
-            if session.executor.is_up:
-                last_seen = time.monotonic()
-            elif time.monotonic() > last_seen + MAX_OFFLINE_SECONDS:
-                raise CiTasksError(f"no link for {MAX_OFFLINE_SECONDS / 60:g} minutes")
 
     def _mark_unusable(self, session: HostSession, why: str) -> None:
         session.unusable_reason = why

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from ci_tasks.agent.files import NotAFile, read_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import LARGEST, RunDir
-from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.repository import open_repository
 from ci_tasks.checkout.revision import BASE, resolve_base
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError, WorkflowError
@@ -206,7 +206,7 @@ def _left_out(source: CheckoutSource, found: JobRows, workspace: Path) -> dict[s
 
 def _diff(workspace: Path, *options: str, pathspecs: Sequence[str] = ()) -> list[str]:
     """What `git diff` says of the change, as CI's script would ask."""
-    return Git(workspace).null_separated("diff", "-z", *options, f"{BASE}...HEAD", "--", *pathspecs)
+    return open_repository(workspace).git.null_separated("diff", "-z", *options, f"{BASE}...HEAD", "--", *pathspecs)
 
 
 def _rule(source: CheckoutSource) -> ChangedRule:

@@ -35,7 +35,7 @@ from ci_tasks.records import (
 )
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
-from ci_tasks.results.history.queries import durations, proven_hosts
+from ci_tasks.results.history.queries import durations
 from ci_tasks.results.record import record_not_started
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.run.detach import start_detached
@@ -160,9 +160,6 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: ProgressView
     """The rows' records and logs; no records for rows that go on detached."""
     expected_times = _expected_times(ready)
     if len(ready.sessions) > 1:
-        proven = proven_hosts()
-        for session in ready.sessions:
-            session.is_proven = session.name in proven
         write_phase(ready.batch.path, "running")
         requirements = host_requirements(ready.planner, ready.rows)
         with ready.interrupts.hangup_leaves(), HostSessions(ready.sessions, requirements) as hosts:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ci_tasks.checkout.git import Git
-from ci_tasks.checkout.revision import BASE
+from ci_tasks.checkout.revision import BASE, find_commit
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
@@ -60,7 +59,7 @@ def _find_rows(
 
 def _event_at_head(source: CheckoutSource) -> EventContext:
     event = event_context(source, secrets=source.workflow.secrets)
-    head = Git(source.path).text_or_none("rev-parse", "--verify", "--quiet", f"{source.rev or 'HEAD'}^{{commit}}")
+    head = find_commit(source.path, source.rev or "HEAD")
     return replace(event, sha=head) if head else event
 
 

@@ -38,9 +38,6 @@ def _row_progress(execution: RowExecution) -> RowProgress:
             gpus=gpus,
             attempt=execution.attempt,
         )
-    if execution.undecided is not None:
-        reason = f"failed before its test began: the host or the row? {execution.undecided.reason}"
-        return RowProgress(name, WAITING, None, reason, host=execution.undecided.host or "", gpus=gpus, first_run=first)
     if execution.prepared is None or execution.session is None:
         return RowProgress(
             name, WAITING, None, execution.wait_reason, gpus=gpus, attempt=execution.attempt, first_run=first

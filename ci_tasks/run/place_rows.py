@@ -10,14 +10,12 @@ from typing import Any
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.planning.load import HostLoad, StartedRow, WaitingRow
 from ci_tasks.planning.placement import place
-from ci_tasks.run.host_failures import HostFailures
 from ci_tasks.run.host_sessions import HostSession
 from ci_tasks.run.prepare import PreparedBatch
 from ci_tasks.run.row_execution import RowExecution
 from ci_tasks.workflow.model import Row
 
 _REPLAN_SECONDS = 5.0  # seconds after which it is asked again where waiting rows belong, though nothing happened
-FIRST_ROW_SECONDS = 60.0  # seconds after which a host's first row counts as one that runs
 _UNLIMITED = 1 << 20  # GPUs and rows of a host whose own scheduler decides
 
 
@@ -35,15 +33,8 @@ class RowPlacer:
     """Asks the placement whenever something has happened that may let a row start. `jobs` bounds the rows at once on a
     host; else as many CPU rows as there are cores, and as many GPU rows as there are GPUs for."""
 
-    def __init__(
-        self,
-        ready: PreparedBatch,
-        executions: Sequence[RowExecution],
-        jobs: int | None,
-        failures: HostFailures | None = None,
-    ) -> None:
+    def __init__(self, ready: PreparedBatch, executions: Sequence[RowExecution], jobs: int | None) -> None:
         self._ready, self._executions, self._sessions = ready, executions, ready.sessions
-        self._failures = failures or HostFailures()
         self._slots = jobs or (len(ready.rows) if any(row.needed_gpus for row in ready.rows) else os.cpu_count() or 1)
         self._exclusive: dict[tuple[str | None, str, str | None], frozenset[str]] = {}
         self._hosts: dict[tuple[Any, ...], frozenset[str]] = {}  # of one decision, as is `kinds`
@@ -53,35 +44,40 @@ class RowPlacer:
 
     def has_changed(self) -> bool:
         """Whether something happened that may let a row start, or it is time to ask all the same."""
-        snapshot = [
-            (session.is_ready, session.unusable_reason, session.executor.is_up, session.locked_gpus, session.is_known)
-            for session in self._sessions
-        ]
+        snapshot = self._snapshot()
         if snapshot == self._seen and time.monotonic() < self._planned + _REPLAN_SECONDS:
             return False
         self._seen, self._planned = snapshot, time.monotonic()
         return True
 
+    def _snapshot(self) -> list[tuple[Any, ...]]:
+        return [
+            (session.is_ready, session.unusable_reason, session.executor.is_up, session.locked_gpus, session.is_known)
+            for session in self._sessions
+        ]
+
+    def is_stuck(self) -> bool:
+        """Whether no row runs, and one waits although a host could take it: then nothing would ever happen. A host that
+        has changed since the decision is for the next one."""
+        if any(execution.is_running for execution in self._executions):
+            return False
+        waiting = [execution for execution in self._executions if execution.is_waiting]
+        has_host = any(not session.is_away for execution in waiting for session in self.hosts_of(execution))
+        return has_host and self._snapshot() == self._seen
+
     def replan(self) -> None:
         """A row has ended, or waits again."""
         self._planned = -_REPLAN_SECONDS
 
-    def can_run_nowhere(self, execution: RowExecution) -> bool:
-        """Whether no host can ever run the row; of one that did not answer yet nothing is known."""
-        return not any(execution.may_run_on(session) for session in self._sessions)
-
-    def may_start(self, execution: RowExecution) -> bool:
-        """Whether a host may take the waiting row, without a verdict on one that is suspected to be broken."""
-        return any(
-            execution.may_run_on(session) and not self._failures.is_suspect(session.name) for session in self._sessions
-        )
+    def hosts_of(self, execution: RowExecution) -> list[HostSession]:
+        """The hosts that may run the row, as far as is known; one that was dropped only if there is no other."""
+        hosts = [session for session in self._sessions if execution.may_run_on(session)]
+        return [session for session in hosts if not session.is_dropped] or hosts
 
     def decide(self, waiting: Sequence[RowExecution]) -> PlacementDecision:
         """What starts now. Nothing, as long as no host is ready."""
         usable = {
-            session.name: session
-            for session in self._sessions
-            if session.is_ready and not session.unusable_reason and not self._failures.is_suspect(session.name)
+            session.name: session for session in self._sessions if session.is_ready and not session.unusable_reason
         }
         if not usable or not waiting:
             return PlacementDecision()
@@ -109,12 +105,12 @@ class RowPlacer:
             gpus=execution.row.needed_gpus,
             seconds=execution.expected.seconds,
             exclusive=self._exclusive_of(execution),
-            hosts=self._hosts_of(execution),
+            hosts=self._host_names(execution),
             image=self._ready.planner.request.image or execution.row.image,
             waited=time.monotonic() - execution.waiting_since,
         )
 
-    def _hosts_of(self, execution: RowExecution) -> frozenset[str]:
+    def _host_names(self, execution: RowExecution) -> frozenset[str]:
         """Where it may run. Rows that want the same and were nowhere yet are many, and hosts may be."""
         row = execution.row
         own = row.row if any(session.row_problems for session in self._sessions) else ""
@@ -125,7 +121,7 @@ class RowPlacer:
             *((session.host, session.host in execution.retry_hosts) for session in execution.earlier),
         )
         if key not in self._hosts:
-            self._hosts[key] = frozenset(session.name for session in self._sessions if execution.may_run_on(session))
+            self._hosts[key] = frozenset(session.name for session in self.hosts_of(execution))
         return self._hosts[key]
 
     def _exclusive_of(self, execution: RowExecution) -> frozenset[str]:
@@ -139,14 +135,6 @@ class RowPlacer:
         if key not in self._exclusive:
             self._exclusive[key] = frozenset(self._ready.planner.exclusive(row, session))
         return self._exclusive[key]
-
-    def _is_proven(self, session: HostSession, there: Sequence[RowExecution]) -> bool:
-        """Whether rows are known to get as far as their tests there. On a host where none has today one goes first,
-        so that a broken one costs one row's time; with one host there is nowhere else to go."""
-        since = max((time.monotonic() - execution.started_at for execution in there), default=0.0)
-        if len(self._sessions) == 1 or since > FIRST_ROW_SECONDS or self._failures.has_got_through(session.name):
-            session.is_proven = True
-        return session.is_proven
 
     def _load(self, session: HostSession, had: Sequence[RowExecution]) -> HostLoad:
         """`had` are the rows that were begun there last."""
@@ -162,7 +150,7 @@ class RowPlacer:
         return HostLoad(
             name=session.name,
             gpus=session.facts.gpus,
-            slots=self._slots if self._is_proven(session, there) else 1,
+            slots=self._slots,
             held=max(0, len(session.locked_gpus) - ours),
             up=session.executor.is_up or len(self._sessions) == 1,  # with one host, rows wait for it where they are
             images=session.images,

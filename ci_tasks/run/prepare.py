@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from functools import partial
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.repository import find_repository
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable
 from ci_tasks.executors.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
@@ -178,10 +178,10 @@ def _check_given_gpus(rows: Sequence[Row], source: CheckoutSource) -> None:
 def _check_home_outside_checkout(source: CheckoutSource) -> None:
     """Runs kept in the checkout would be part of the next run's working tree, unless git ignores them."""
     home = store.home()
-    if (
-        home.is_relative_to(source.path)
-        and Git(source.path).text_or_none("check-ignore", "--quiet", str(home / "runs")) is None
-    ):
+    if not home.is_relative_to(source.path):
+        return
+    repository = find_repository(source.path)
+    if repository is None or not repository.ignores(home / "runs"):
         raise UsageError(
             f"{store.HOME_ENV} is {home}, inside the checkout, and no command writes there",
             hint="name a directory elsewhere, or have git ignore this one",

@@ -43,8 +43,8 @@ class RowExecution:
     """One row. `prepared` and `station` are those of its present attempt, `since` when it began there, `asked` when
     it began to wait; `earlier` are those that have ended, `again` the hosts that may be asked
     once more, and `why` says what it waits for. `moving`: it is being taken
-    back from a host that it never reached. `resumed`: its attempt is an earlier command's. `undecided` is the record
-    of an attempt that failed before its test began: other rows will show whether the host is to blame."""
+    back from a host that it never reached. `resumed`: its attempt is an earlier command's. `last_end` is the record and
+    the directory of the last attempt that ended: the row's own, if no host is left for another one."""
 
     position: int
     row: Row
@@ -54,22 +54,22 @@ class RowExecution:
     started_at: float = 0.0
     waiting_since: float = 0.0
     record: RunRecord | None = None
-    undecided: RunRecord | None = None
     log: str = ""
     wait_reason: str = ""
     is_moving: bool = False
     is_resumed: bool = False
     is_stopped: bool = False
+    last_end: tuple[RunRecord, RunDir] | None = None
     earlier: list[Attempt] = field(default_factory=list)
     retry_hosts: set[str] = field(default_factory=set)
 
     @property
     def is_waiting(self) -> bool:
-        return self.record is None and self.prepared is None and self.undecided is None
+        return self.record is None and self.prepared is None
 
     @property
     def is_running(self) -> bool:
-        return self.record is None and self.prepared is not None and self.undecided is None
+        return self.record is None and self.prepared is not None
 
     @property
     def attempt(self) -> int:
@@ -99,26 +99,29 @@ class RowExecution:
         """Its record, with what came before."""
         self.record, self.log = with_attempts(run, record, self.earlier, stopped=self.is_stopped), run.log
 
-    def retry(self, record: RunRecord, sessions: Sequence[HostSession], policy: RunPolicy) -> bool:
+    def retry(
+        self, record: RunRecord, sessions: Sequence[HostSession], policy: RunPolicy, *, once_more: bool = False
+    ) -> bool:
         """Whether the row gets another attempt after this one; then it waits for it. A failed row never does, unless
-        it is asked for: another result would only hide the first."""
+        it is asked for, or its host was dropped (`once_more`): another result would only hide the first."""
         failed = record.status in (FAILED, VACUOUS)
-        if not (record.status in (BLOCKED, LOST) or (failed and policy.retry_failed)):
+        if not (record.status in (BLOCKED, LOST) or (failed and (policy.retry_failed or once_more))):
             return False
         if failed and any(attempt.status in (FAILED, VACUOUS) for attempt in self.earlier):
             return False
         self.earlier += record.attempts[-1:]
         elsewhere = any(self.may_run_on(session) for session in sessions)
-        if failed and not elsewhere and record.host:
+        if failed and not elsewhere and record.host and policy.retry_failed:
             self.retry_hosts.add(record.host)  # a flaky test may be asked where it failed, too
             elsewhere = any(self.may_run_on(session) for session in sessions)
         if not elsewhere:
             self.earlier.pop()
             return False
-        self.prepared = self.session = None
+        self.record = self.prepared = self.session = None
         return True
 
-    def count_against_row(self, record: RunRecord) -> None:
-        """An attempt that counted as a host's failure was the row's after all: `record` is how it was judged."""
-        attempt = record.attempts[-1]
-        self.earlier = [attempt if earlier.id == attempt.id else earlier for earlier in self.earlier]
+
+def ended_before_test(record: RunRecord) -> bool:
+    """Whether the row failed or was blocked, and no test of it was seen."""
+    no_test = record.evidence.kind in ("set-up", "script", "none") and not record.gpu_ids
+    return record.status in (BLOCKED, FAILED) and no_test

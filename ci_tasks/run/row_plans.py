@@ -75,8 +75,8 @@ class RowPlanner:
     def checkout(self, session: HostSession) -> Checkout:
         """The tree that runs there, as records name it."""
         checkout, source = session.code.checkout, self.source
-        unlike_disk = (*source.unlike_disk, *checkout.unlike_disk)
-        return replace(checkout, sample=source.sample, rev=source.rev, unlike_disk=unlike_disk)
+        conversions = (*source.conversions, *checkout.conversions)
+        return replace(checkout, sample=source.sample, rev=source.rev, conversions=conversions)
 
     def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
         """What the row cannot share with another row on the host: nothing, unless it starts Ray."""

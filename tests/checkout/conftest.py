@@ -28,7 +28,9 @@ git, make_repo, commit = repositories.git, repositories.make_repo, repositories.
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of the test's own, so that the configuration of who runs it cannot matter."""
     config = tmp_path / ".gitconfig"
-    config.write_text('[user]\n\tname = T\n\temail = t@example.com\n[protocol "file"]\n\tallow = always\n')
+    config.write_text(
+        '[user]\n\tname = T\n\temail = t@example.com\n[protocol "file"]\n\tallow = always\n[gc]\n\tauto = 0\n'
+    )
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")

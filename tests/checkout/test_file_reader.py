@@ -27,7 +27,7 @@ def tree(tmp_path: Path) -> str:
 
 
 def test_each_question_gets_its_own_answer_whatever_the_ones_before_were(tree: str, tmp_path: Path) -> None:
-    reader = FileReader(Git(tmp_path))
+    reader = FileReader(Git(tmp_path / ".git"))
     for name in ("deep", "out", "loop", "gone", "deep/3/x", "no", "no blob 3", "deep missing"):
         assert reader.read(f"{tree}:{name}") is None
         assert reader.read(f"{tree}:link") == b"3\n3\n3\n"
@@ -36,14 +36,14 @@ def test_each_question_gets_its_own_answer_whatever_the_ones_before_were(tree: s
 
 
 def test_several_threads_may_use_it(tree: str, tmp_path: Path) -> None:
-    reader = FileReader(Git(tmp_path))
+    reader = FileReader(Git(tmp_path / ".git"))
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda number: reader.read(f"{tree}:deep/{number % 20}"), range(200)))
     assert answers == [f"{number % 20}\n".encode() * (number % 20) for number in range(200)]
 
 
 def test_its_process_ends_with_it(tree: str, tmp_path: Path) -> None:
-    reader = FileReader(Git(tmp_path))
+    reader = FileReader(Git(tmp_path / ".git"))
     reader.read(f"{tree}:link")
     process = reader._process
     assert process and process.poll() is None
@@ -52,7 +52,7 @@ def test_its_process_ends_with_it(tree: str, tmp_path: Path) -> None:
 
 
 def test_one_that_has_ended_is_an_error(tree: str, tmp_path: Path) -> None:
-    reader = FileReader(Git(tmp_path))
+    reader = FileReader(Git(tmp_path / ".git"))
     reader.read(f"{tree}:link")
     assert reader._process
     os.kill(reader._process.pid, 9)

@@ -15,7 +15,7 @@ from tests.checkout.repositories import git
 @pytest.mark.parametrize("form", ["sha1", "sha256"])
 def test_a_commit_is_the_one_that_git_makes(tmp_path: Path, form: str) -> None:
     git(tmp_path, "init", "-q", f"--object-format={form}", "repo")
-    store = Git(tmp_path / "repo", neutral=True)
+    store = Git(tmp_path / "repo/.git")
     tree = store.text("mktree")
     first = write_commit(tmp_path / "repo/.git", tree, None, "first")
     second = write_commit(tmp_path / "repo/.git", tree, first, "second")
@@ -29,7 +29,7 @@ def test_a_commit_is_the_one_that_git_makes(tmp_path: Path, form: str) -> None:
 def test_a_commit_that_is_there_is_used_now(tmp_path: Path) -> None:
     """So nobody tidies it away before it is sent."""
     git(tmp_path, "init", "-q", "--bare", "store")
-    tree = Git(tmp_path / "store", neutral=True).text("mktree")
+    tree = Git(tmp_path / "store").text("mktree")
     name = write_commit(tmp_path / "store", tree, None, "x")
     file = tmp_path / "store/objects" / name[:2] / name[2:]
     os.utime(file, (1, 1))

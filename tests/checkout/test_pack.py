@@ -81,12 +81,10 @@ def test_a_host_of_long_ago_is_forgotten(repo: Path, store: Path) -> None:
 
 def test_what_killed_commands_left_is_removed_after_a_day(store: Path) -> None:
     (store / "index-old").mkdir()
-    (store / "lfs/objects").mkdir(parents=True)
-    (store / "lfs/objects/x").touch()
     prune_store(store)
-    assert (store / "index-old").exists() and (store / "lfs/objects/x").exists()
+    assert (store / "index-old").exists()
     prune_store(store, now=time.time() + 2 * DAY)
-    assert not (store / "index-old").exists() and not (store / "lfs/objects/x").exists()
+    assert not (store / "index-old").exists()
 
 
 def test_it_is_tidied_by_itself_once_a_day(repo: Path, store: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from ci_tasks.checkout.tree_pair import copy_side_by_side, unlike_disk
+from ci_tasks.checkout import conversions
+from ci_tasks.checkout.tree_pair import all_conversions, copy_side_by_side
 
 
 def _git(path: Path, *args: str) -> str:
@@ -42,31 +43,21 @@ def test_each_tree_is_there_as_it_stands_with_submodules_and_without_repositorie
     assert _git(first, "status", "--short").split() == ["M", "kept", "??", "new"], "the checkout stays as it was"
 
 
-def test_what_is_not_on_disk_as_it_is_copied_is_named_with_its_tree_and_the_reason(tmp_path: Path) -> None:
+def test_what_ci_would_convert_is_named_with_its_tree_and_the_reason(tmp_path: Path) -> None:
     first, two, inner = (_repository(tmp_path / name) for name in ("one", "two", "inner"))
-    # Each tree in a way of its own: a clean filter, a sparse checkout, Git LFS, a submodule's line ends.
     _git(first, "config", "filter.upper.clean", "tr a-z A-Z")
     (first / ".gitattributes").write_text("*.txt filter=upper\n*.bin filter=lfs\n")
-    _git(first, "config", "filter.lfs.clean", "echo version https://git-lfs.github.com/spec/v1")
     (first / "shout.txt").write_text("lower\n")
     (first / "model.bin").write_text("weights")
-    _git(inner, "config", "core.autocrlf", "true")
-    (two / "sub").mkdir()
-    (two / "sub/absent").write_text("1")
     _git(two, "submodule", "--quiet", "add", str(inner), "3rdparty/inner")
-    _git(two / "3rdparty/inner", "config", "core.autocrlf", "true")
-    (two / "3rdparty/inner/kept").write_bytes(b"one\r\n")
-    _git(two, "add", "--all")
     _git(two, "commit", "--quiet", "-m", "two")
-    _git(two, "sparse-checkout", "set", "3rdparty")
+    (two / "3rdparty/inner/.gitignore").write_bytes(b"left-out\r\n")
     into = tmp_path / "pair"
     into.mkdir()
-    named = {found.why: found.files for found in unlike_disk(copy_side_by_side({"a": first, "b": two}, into))}
+    named = {found.why: found.files for found in all_conversions(copy_side_by_side({"a": first, "b": two}, into))}
     assert named == {
-        "the attribute filter=upper converts them": ("a/shout.txt",),
-        "Git LFS: their pointers are tested": ("a/model.bin",),
-        "they are not on disk: a sparse checkout, or skip-worktree": ("b/sub/absent",),
-        "git converts their line ends": ("b/3rdparty/inner/kept",),
+        "the filter upper: CI's checkout does not have it": ("a/shout.txt",),
+        conversions.LFS: ("a/model.bin",),
+        conversions.LINE_ENDS: ("b/3rdparty/inner/.gitignore",),
     }
-    assert (into / "a/shout.txt").read_text() == "LOWER\n"
-    assert (into / "b/sub/absent").exists()
+    assert (into / "a/shout.txt").read_text() == "lower\n"

@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions
 from ci_tasks.cli.commands.run import RunOptions
-from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, with_given
+from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, RowOptions, with_given
 from ci_tasks.cli.options import options_of
 from ci_tasks.config import Config, HostSpec, read
 from ci_tasks.errors import UnknownName, UsageError
@@ -148,6 +148,12 @@ def test_no_persist_is_for_every_host() -> None:
     assert with_given(hosts, OverlayOptions()).hosts == hosts.hosts
 
 
+def test_give_up_is_for_every_host() -> None:
+    hosts = Config({"a": HostSpec("a", "ssh", "a"), "b": HostSpec("b")}, {}, ())
+    assert {spec.give_up_minutes for spec in with_given(hosts, RowOptions(give_up=5)).hosts.values()} == {5}
+    assert with_given(hosts, RowOptions()).hosts == hosts.hosts
+
+
 def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
     (tmp_path / "ci.yml").write_text(WORKFLOW.replace("build", "other"))
     assert open_source(str(tmp_path), None, "ci.yml", HOSTS.given).given.outputs
@@ -156,4 +162,5 @@ def test_hosts_yaml_may_give_values_of_other_workflows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [JobsOptions, PlanOptions, RunOptions])
 def test_help_lists_them_behind_a_commands_own_options(options: type[GivenOptions]) -> None:
     own = [*OWN, "gpus", "no_probe", "no_persist", "with_", "build"] if issubclass(options, OverlayOptions) else OWN
+    own = [*own, "give_up"] if issubclass(options, RowOptions) else own
     assert list(options_of(options))[-len(own) :] == own

@@ -15,7 +15,7 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.setup_manifest import check_setup
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CheckoutError
-from ci_tasks.executors import local_runs
+from ci_tasks.executors import local_runs, python
 from ci_tasks.executors.executor import PreparedRow
 from ci_tasks.executors.local_executor import LocalExecutor
 from ci_tasks.records import BLOCKED, Plan
@@ -97,6 +97,14 @@ def test_a_row_does_not_start_in_a_venv_that_an_earlier_row_has_changed(tmp_path
     status, why = executor.poll(row).aborted or ("", "")
     assert status == BLOCKED
     assert "what the install steps made is not as they left it: 1 file differs (venv/module.py);" in why
+
+
+def test_interpreters_are_looked_for_once_a_command_and_not_once_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = iter(["3.10.1", "3.11.2", "3.10.3"])
+    monkeypatch.setattr(python, "find_python", lambda spec: (f"/usr/bin/python{spec}", next(versions)))
+    executor = LocalExecutor(HostSpec(name="local", kind="local"))
+    found = [executor.find_python(spec)[1] for spec in ("3.10", "3.11", "3.10")]
+    assert found == ["3.10.1", "3.11.2", "3.10.1"]
 
 
 def test_rows_have_agents_that_one_process_has_become_by_forking(tmp_path: Path) -> None:

@@ -192,12 +192,12 @@ def test_simulated_gpus_are_refused_to_a_checkout_that_would_touch_the_real_lock
 
 
 @pytest.mark.parametrize("command", ["plan ckpt", "jobs --rev main", "jobs changed --run-needs"])
-def test_another_persons_checkout_is_named_in_gits_own_words(person: Any, command: str) -> None:
+def test_another_persons_checkout_is_read_like_any_other_since_nothing_of_it_is_executed(
+    person: Any, command: str
+) -> None:
     person.env["GIT_TEST_ASSUME_DIFFERENT_OWNER"] = "1"
     said = person.ci_tasks(*command.split())
-    assert said.code == 2
-    assert "dubious ownership" in said.err
-    assert "safe.directory" in said.err
+    assert said.code == 0, said.err
 
 
 @pytest.mark.parametrize("words", [[], ["--rev", "main"]])

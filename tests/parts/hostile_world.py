@@ -93,7 +93,9 @@ class HostileWorld:
         self.directory, self.run_doctor = directory.resolve(), run_doctor
         self.home = self.directory / "home"
         self.guard = self.directory / "guard"
-        self.host = HostSpec(name=HOST, kind="ssh", address=HOST, runtime="docker", workspace="~/.ci-tasks")
+        self.host = HostSpec(
+            name=HOST, kind="ssh", address=HOST, runtime="docker", workspace="~/.ci-tasks", give_up_minutes=0
+        )
         hosts = {HOST: self.host, "local": HostSpec("local")}
         self.config = Config(hosts, {}, ())
         self._stack = ExitStack()
@@ -112,7 +114,6 @@ class HostileWorld:
         for each in (
             mock.patch.dict(os.environ, {"CI_TASKS_HOME": str(self.home)}),
             patch(archive, "build", lambda _sources, built=archive.build(): built),
-            patch(reconnecting, "GIVE_UP_S", 0.0),  # there is no second connection
             patch(reconnecting, "_RETRY_DELAYS_S", (0.001,)),
             patch(attach, "_POLL_SECONDS", 0.001),
             patch(run_manager, "_POLL_INTERVAL_S", 0.001),

@@ -15,7 +15,7 @@ from ci_tasks.agent.records import Overlay, ProbeRules
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
-from ci_tasks.records import Checkout, Deviation, DiskDifference, Plan
+from ci_tasks.records import Checkout, Conversion, Deviation, Plan
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row, Workflow
@@ -102,13 +102,13 @@ def test_the_code_is_named(dirty: tuple[str, ...], here: str) -> None:
     assert whats(planned) == BOTH
 
 
-def test_files_that_are_tested_with_another_content_than_on_disk_are_named() -> None:
-    unlike = (DiskDifference("Git LFS", 3, ("a.bin", "b.bin")), DiskDifference("line ends", 1, ("c.bat",)))
-    planned = plan(workflow(STEPS), place=replace(PLACE, checkout=replace(CHECKOUT, unlike_disk=unlike)))
-    named = [match for match in planned.deviations if match.what == "files unlike your disk"]
+def test_files_that_ci_would_convert_are_named() -> None:
+    unlike = (Conversion("Git LFS", 3, ("a.bin", "b.bin")), Conversion("line ends", 1, ("c.bat",)))
+    planned = plan(workflow(STEPS), place=replace(PLACE, checkout=replace(CHECKOUT, conversions=unlike)))
+    named = [match for match in planned.deviations if match.what == "files unlike CI's checkout"]
     assert [(match.here, match.why) for match in named] == [
-        ("the same: a.bin, b.bin and 1 more", "Git LFS"),
-        ("the same: c.bat", "line ends"),
+        ("as on your disk: a.bin, b.bin and 1 more", "Git LFS"),
+        ("as on your disk: c.bat", "line ends"),
     ]
 
 

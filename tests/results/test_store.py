@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,20 @@ def test_any_label_gives_a_directory_below_home_that_is_found_again(label: str, 
     batch = _batch(label)
     assert batch.path.parent == home / "runs"
     assert _ids(batch.run_id(1)) == _ids(batch.id) == _ids("last") == [batch.run_id(1)]
+
+
+def test_two_hosts_that_need_a_new_client_id_at_once_get_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, ids = os.link, list[str]()
+
+    def link_after_another(*paths: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        other = threading.Thread(target=lambda: ids.append(store.client_id()))
+        other.start()
+        other.join()
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", link_after_another)
+    assert [store.client_id()] == ids
 
 
 def test_a_home_keeps_its_client_id(home: Path) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci_tasks.results import store
-from ci_tasks.run import place_rows
 
 if TYPE_CHECKING:
     from tests.run.simulated import World
@@ -27,5 +26,4 @@ else:
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     """played({host: GPUs}, {row: GPUs}), in a home of its own."""
     monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "home"))
-    monkeypatch.setattr(place_rows, "FIRST_ROW_SECONDS", -1.0)  # every host counts as proven
     return lambda hosts, rows: World(tmp_path, hosts, rows)

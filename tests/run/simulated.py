@@ -45,7 +45,7 @@ NEVER_REACHED = "cannot be reached"
 _TIMEOUT = 20.0  # seconds that a test's command may take
 # status → what the job writes, and its exit code
 _ENDS = {
-    PASSED: ("step 0: {'loss': 1.0}\n", 0),
+    PASSED: ("[gpu_lock_exec] Acquired GPUs: 0\nstep 0: {'loss': 1.0}\n", 0),
     FAILED: ("[gpu_lock_exec] Acquired GPUs: 0\nAssertionError: the loss is 2.0\n", 1),
     BROKEN: ("ImportError: /opt/lib.so: undefined symbol: _PyLong_AsInt\n", 1),
     SET_UP: ("ERROR: Package 'tiny' requires a different Python: 3.9.2 not in '>=3.10'\n", 1),
@@ -348,10 +348,14 @@ class World:
         detach: bool = False,
         watched: bool = True,
         jobs: int | None = None,
+        give_up: float = 60,
     ) -> LabelResult:
         """Run the label on these hosts, or all of them. Its exceptions are the caller's. Who is not `watched` has the
         view of a person."""
-        specs = {name: HostSpec(name=name, runtime="none", gpus=host.gpus) for name, host in self.hosts.items()}
+        specs = {
+            name: HostSpec(name, runtime="none", gpus=host.gpus, give_up_minutes=give_up)
+            for name, host in self.hosts.items()
+        }
         self.view = Watcher()
         self.view.scenes, self._scenes = self._scenes, []
         done = execute_label(

@@ -100,9 +100,7 @@ def test_a_bug_of_one_host_is_no_end_of_the_others(played: Make, monkeypatch: py
     assert "a is not used: KeyError: 'nothing'" in world.view.messages
 
 
-def test_a_host_that_was_away_for_too_long_keeps_no_row_waiting(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.01)
-    monkeypatch.setattr(module, "MAX_OFFLINE_SECONDS", 0.05)
+def test_no_row_waits_for_a_host_that_was_away_for_too_long(played: Make) -> None:
     world = played({"a": 8, "b": 4}, {"wide": 8, "next": 8})
     a = world.hosts["a"]
     world.acts["wide", "a"] = Act(seconds=0.3)
@@ -110,9 +108,31 @@ def test_a_host_that_was_away_for_too_long_keeps_no_row_waiting(played: Make, mo
         (lambda: world.runs("wide")() or world.runs("next")(), lambda: setattr(a, "up", False)),
         (lambda: "blocked" in [lane.state for lane in world.view.rows.values()], lambda: setattr(a, "up", True)),
     )
-    done = world.execute_label()
+    done = world.execute_label(give_up=0.001)
     assert sorted(record.status for record in done.records) == ["blocked", "passed"]
-    assert any(line.startswith("a is not used: no link for") for line in world.view.messages)
+    assert "a: not reachable for 0.001 min;" in next(rec.reason for rec in done.records if rec.status == "blocked")
+    assert any(line.startswith("dropping host a: not reachable") for line in world.view.messages)
+
+
+def test_the_only_host_that_is_away_for_too_long_blocks_its_rows_with_the_reason(played: Make) -> None:
+    world = played({"a": 4}, {"one": 4, "two": 4})
+    world.acts["one", "a"] = Act(seconds=0.1)
+    a = world.hosts["a"]
+    world.when((world.runs("one"), lambda: setattr(a, "up", False)))
+    world.when((lambda: world.view.rows["two"].state == "blocked", lambda: setattr(a, "up", True)))
+    done = world.execute_label(give_up=0.001)
+    assert [record.status for record in done.records] == ["passed", "blocked"]
+    assert done.records[1].reason.startswith("no host can run it: a: not reachable for 0.001 min;")
+
+
+@pytest.mark.parametrize("stage", ["busy", "installs"])
+def test_no_row_waits_for_a_host_that_is_not_ready_for_too_long(played: Make, stage: str) -> None:
+    world = played({"a": 8, "b": 4}, {"wide": 8, "small": 4})
+    setattr(world.hosts["a"], stage, True)
+    done = world.execute_label(give_up=0.01)
+    assert {record.row: record.status for record in done.records} == {"wide": "blocked", "small": "passed"}
+    activity = "connecting" if stage == "busy" else "install steps"
+    assert f"a: not ready ({activity}) for 0.01 min; --give-up MINUTES waits longer" in done.records[0].reason
 
 
 def test_a_host_that_is_away_for_a_moment_keeps_its_rows(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:

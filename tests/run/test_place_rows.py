@@ -49,9 +49,7 @@ def row(name: str, gpus: int) -> Row:
 def session(name: str, gpus: int) -> HostSession:
     host = simulated.Host(name, gpus, {})
     site = simulated.Played(HostSpec(name, runtime="none", gpus=gpus), host, "t")
-    return HostSession(
-        site, simulated.TreeCode(Path("/checkout"), "t"), HostFacts(gpus=gpus), is_ready=True, is_proven=True
-    )
+    return HostSession(site, simulated.TreeCode(Path("/checkout"), "t"), HostFacts(gpus=gpus), is_ready=True)
 
 
 @pytest.fixture
@@ -142,9 +140,9 @@ def test_a_row_is_hopeless_when_no_host_is_left_and_not_while_one_has_not_answer
     late = session("late", 8)
     late.facts = None
     allotted, executions = placement([session("a", 2), late], [4])
-    assert not allotted.can_run_nowhere(executions[0])
+    assert allotted.hosts_of(executions[0]) == [late]
     late.unusable_reason = "cannot be reached"
-    assert allotted.can_run_nowhere(executions[0])
+    assert not allotted.hosts_of(executions[0])
 
 
 def test_the_lane_of_a_host_shows_gpus_that_others_hold_and_not_our_own() -> None:

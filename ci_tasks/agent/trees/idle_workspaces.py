@@ -29,7 +29,7 @@ from ..records import CheckoutPart
 from .file_hashes import HASHES, LINK, NewFile, index_entry
 from .git import HostGit, StoreError
 from .objects import SUBMODULE, ObjectReader, TreeEntries, TreeEntry
-from .verify import check_directory, parents_of, raise_if_different, without_converted
+from .verify import check_directory, parents_of, raise_if_different
 
 _MAX_IDLE = 8
 _MAX_NOTE = 1 << 26  # bytes
@@ -38,9 +38,6 @@ _NOTE = os.path.join(".git", "checked_out")  # in an idle workspace
 _PROC = "/proc"
 _REMOVED = "removed-"
 _SELINUX = "security.selinux"  # containers give files another label
-_CONVERTING = ("eol", "ident", "working-tree-encoding")  # attributes with which a file is not its blob, byte for byte
-_CONVERTING_WORDS = re.compile("|".join(_CONVERTING).encode("ascii"))
-_NOT_CONVERTING = (b"unspecified", b"unset", b"lf")
 _AGE_NS = 2 * 10**9  # git reads files again that are not older than its index, and some file systems count in seconds
 
 NoteLines = FrozenSet[bytes]  # mode, id and path of each file, link and submodule of a workspace
@@ -179,12 +176,7 @@ def update_files(
     """Bring git's work tree to `entries`, those of the part, and give it an index that has them. `before`: what the
     workspace was checked out as. Raises StoreError where a file is another one in the end, and OSError."""
     top, above = os.fsencode(git.directory), _prefix(part.path)
-    converted = _converted(git, reader, part.tree, entries)
-    same = {
-        path: entry.mode
-        for path, entry in entries.items()
-        if _note_line(above + path, entry) in before and path not in converted
-    }
+    same = {path: entry.mode for path, entry in entries.items() if _note_line(above + path, entry) in before}
     kept = remove_others(top, same, keep=b".git")
     _write_files(git, {path: entry for path, entry in entries.items() if path not in kept}, reader.form)
     checked = check_directory(top, entries, reader.form, kept, _new_file(top))
@@ -193,9 +185,7 @@ def update_files(
             _remove(os.path.join(top, path))
         _write_files(git, changed, reader.form)
         checked = check_directory(top, entries, reader.form)
-    raise_if_different(git, part.tree, without_converted(git, entries, reader, checked.differing, converted))
-    for path in converted:
-        checked.unchanged[path] = index_entry(path, *entries[path], os.lstat(os.path.join(top, path)))
+    raise_if_different(git, part.tree, checked.differing)
     for path, entry in entries.items():
         if entry.mode == SUBMODULE:
             checked.unchanged[path] = index_entry(path, *entry, None)
@@ -206,33 +196,15 @@ def update_files(
         out.write(part.commit.encode("ascii") + b"\n")
 
 
-def _converted(git: HostGit, reader: ObjectReader, tree: str, entries: TreeEntries) -> Collection[bytes]:
-    """The files of the tree that a checkout converts."""
-    attributes = (entry.id for path, entry in entries.items() if _is_attributes(path) and entry.mode != LINK)
-    if not any(_CONVERTING_WORDS.search(reader.read("blob", name)) for name in attributes):
-        return ()
-    git.run("read-tree", tree)
-    output = git.run("check-attr", "-z", "--cached", "--stdin", *_CONVERTING, input=b"\0".join(entries))
-    fields = output.split(b"\0")
-    return {fields[at] for at in range(0, len(fields) - 2, 3) if fields[at + 2] not in _NOT_CONVERTING}
-
-
-def _is_attributes(path: bytes) -> bool:
-    return path.endswith(b".gitattributes") and path.rpartition(b"/")[2] == b".gitattributes"
-
-
 def _write_files(git: HostGit, entries: TreeEntries, form: str) -> None:
     """As a checkout does. What is in their place is removed already."""
     for path, entry in entries.items():
         if entry.mode == SUBMODULE:
             os.makedirs(os.path.join(os.fsencode(git.directory), path))
     files = {path: entry for path, entry in entries.items() if entry.mode != SUBMODULE}
-    # For the others git reads these from the work tree.
-    attributes = {path: files.pop(path) for path in list(files) if _is_attributes(path)}
-    for group in (attributes, files):
-        if group:
-            _write_index(git, {path: index_entry(path, *entry, None) for path, entry in group.items()}, form)
-            git.run("checkout-index", "--all", "--quiet")
+    if files:
+        _write_index(git, {path: index_entry(path, *entry, None) for path, entry in files.items()}, form)
+        git.run("checkout-index", "--all", "--quiet")
 
 
 def _write_index(git: HostGit, index: Mapping[bytes, bytes], form: str) -> None:

@@ -19,7 +19,7 @@ from ..run_directory import RunDir, read_record, read_status_if_readable, write_
 from .git import HostGit, MissingBase
 from .objects import SUBMODULE, ObjectReader, TreeEntries, object_reader, read_tree
 from .repositories import form_of, make_repository
-from .verify import differing_files
+from .verify import different_files
 from .workspace import check_submodule, inside_of
 
 _NOTE = "retries.json"  # beside the workspace
@@ -131,7 +131,9 @@ def _update_part(
         files = [path for path in changed if after[path].mode != SUBMODULE]
         git.run("checkout-index", "--force", "--stdin", "-z", input=b"\0".join(files) + b"\0")
     differing = [
-        path for path in differing_files(git, after, reader) if path in after and after[path].mode != SUBMODULE
+        path
+        for path in different_files(os.fsencode(git.directory), after, reader.form)
+        if path in after and after[path].mode != SUBMODULE
     ]
     if differing:
         more = " and %d more" % (len(differing) - _MAX_SHOWN) if len(differing) > _MAX_SHOWN else ""

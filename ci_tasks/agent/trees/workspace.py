@@ -156,7 +156,7 @@ def check_out_tree(git: HostGit, part: CheckoutPart, before: Optional[NoteLines]
             raise
         except StoreError as error:  # whatever git calls it: the tree is sound, so it is a file's content
             raise MissingBase(str(error)) from None
-        verify_checkout(git, part.tree, entries, reader)
+        verify_checkout(git, part.tree, entries, reader.form)
     return entries
 
 

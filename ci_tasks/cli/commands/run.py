@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.given_options import OverlayOptions, with_given
+from ci_tasks.cli.given_options import RowOptions, with_given
 from ci_tasks.cli.options import (
     BASE,
     DETACH,
@@ -49,7 +49,7 @@ _RESUMED_ROWS = "--resume continues the rows of the interrupted command"
 
 
 @dataclass(frozen=True)
-class RunOptions(OverlayOptions):
+class RunOptions(RowOptions):
     label: str = LABEL.field()
     host: str = Option(
         default="local",

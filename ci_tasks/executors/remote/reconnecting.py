@@ -27,7 +27,6 @@ from ci_tasks.executors.ssh.messages import HostKeyRefused
 R = TypeVar("R")
 _now = time.time
 
-GIVE_UP_S = 3600.0  # seconds without a link after which nobody waits any longer
 TOLERATED_SKEW_S = 2.0  # seconds; a smaller difference of clocks cannot be told from the link's delay
 _LARGEST_SKEW_S = 1e10
 _FIRST_TRIES = 2  # more of them before the host has ever answered are of no use
@@ -153,8 +152,9 @@ class ReconnectingConnection:
                 return
             if self.down_since is not None and self.down_since > begun + _STABLE_LINK_S:
                 tries, failing_since = 0, self.down_since
-            if time.monotonic() - failing_since > GIVE_UP_S:
-                self._end(Blocked(f"no link to {self.spec.name} that lasts, for {GIVE_UP_S / 60:g} minutes"))
+            minutes = self.spec.give_up_minutes
+            if time.monotonic() - failing_since > 60 * minutes:
+                self._end(Blocked(f"no link to {self.spec.name} that lasts, for {minutes:g} minutes (--give-up)"))
                 return
             self._closing.wait(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S) - 1)])
             tries += 1

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from ci_tasks.checkout.git import Git
-from ci_tasks.checkout.revision import resolve_rev
+from ci_tasks.checkout.repository import open_repository
+from ci_tasks.checkout.revision import find_commit, resolve_rev
+from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.features.coverage.coverage import CheckoutCoverage, labels
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.recorder.record import open_recorder
+from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, event_context
 from ci_tasks.run.listing import list_jobs
 
@@ -35,12 +37,11 @@ def checkout_coverage(
 def _checkout_name(source: CheckoutSource) -> str:
     """The checkout's name for readers elsewhere: without a path of this machine."""
     name = "the embedded sample" if source.sample else event_context(source, secrets=()).repository
-    git = Git(source.path)
-    commit = git.text_or_none("rev-parse", "--short", "--verify", "--quiet", f"{source.rev or 'HEAD'}^{{commit}}")
+    commit = find_commit(source.path, source.rev or "HEAD")
     if not commit or source.sample:
         return f"{name} at {source.rev}" if source.rev else name
-    changed = source.rev is None and git.text_or_none("status", "--porcelain", "--", ".")
-    return f"{name} at {commit}{' with local changes' if changed else ''}"
+    changed = source.rev is None and take_snapshot(source.path, store.home() / "sync" / "lint").checkout.dirty
+    return f"{name} at {commit[:7]}{' with local changes' if changed else ''}"
 
 
 def _reader(source: CheckoutSource) -> Callable[[str], str | None]:
@@ -58,7 +59,7 @@ def _text(root: Path, name: str) -> str | None:
 
 def _revision(root: Path, rev: str) -> Mapping[str, str]:
     """The files of a revision that are read, by path: two calls of git for all of them."""
-    git = Git(root)
+    git = open_repository(root).git
     commit = resolve_rev(root, rev)
     blobs: dict[str, str] = {}
     for entry in git.null_separated("ls-tree", "-r", "-z", commit, "--", *_READ):

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.git import GitError
 from ci_tasks.checkout.repository import find_repository
-from ci_tasks.errors import UsageError
+from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.features.difference.compare import compare_runs
 from ci_tasks.features.difference.read_run import of_file, of_run
 from ci_tasks.features.difference.result import SUBMODULE, RunDifference, RunSide
@@ -100,7 +99,7 @@ def _compared(old: RunSide, new: RunSide) -> SideBySide:
     if _commits_differ(old, new):
         try:
             between = _between(old, new)
-        except (GitError, OSError) as error:
+        except (CheckoutError, OSError) as error:
             between = None
             notes.append(f"the commits between the two were not read: {error}")
         if between is not None:
@@ -123,7 +122,7 @@ class _Between:
 
 
 def _between(old: RunSide, new: RunSide) -> _Between | None:
-    """What the repository has between the two commits; None where there is none. Raises GitError."""
+    """What the repository has between the two commits; None where there is none. Raises CheckoutError."""
     repository = find_repository(Path(old.repository))
     if repository is None:
         return None

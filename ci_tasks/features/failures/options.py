@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
-from ci_tasks.cli.given_options import OverlayOptions
+from ci_tasks.cli.given_options import RowOptions
 
 _LOG = flags.text(
     "a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log-failed`)", "FILE"
@@ -48,7 +48,7 @@ class HangOptions:
 
 
 @dataclass(frozen=True)
-class ReproduceOptions(OverlayOptions):
+class ReproduceOptions(RowOptions):
     log: str | None = _LOG.field()
     url: str | None = _URL.field()
     job: str | None = _JOB.field()
@@ -74,7 +74,7 @@ class ReproduceOptions(OverlayOptions):
 
 
 @dataclass(frozen=True)
-class CompareOptions(OverlayOptions):
+class CompareOptions(RowOptions):
     label: str = flags.LABEL.field()
     only: str | None = flags.ONLY.field()
     base: str | None = flags.BASE.field(
@@ -95,7 +95,7 @@ class CompareOptions(OverlayOptions):
 
 
 @dataclass(frozen=True)
-class BisectOptions(OverlayOptions):
+class BisectOptions(RowOptions):
     label: str = flags.LABEL.field()
     only: str = flags.ONLY.field(
         help="the row's name, or a part that no other row has",

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.tree_pair import copy_side_by_side, unlike_disk
+from ci_tasks.checkout.tree_pair import all_conversions, copy_side_by_side
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.features.verl import remarks
@@ -160,7 +160,7 @@ def trees_under_test(options: VerlRequest, config: Config) -> Iterator[TreesUnde
         job = workflow(options.request, planned, environment)
         given = GivenValues(overlays=options.overlays)
         source = CheckoutSource(
-            trees, f"{options.bridge} and {options.verl}", job, given=given, unlike_disk=unlike_disk(made)
+            trees, f"{options.bridge} and {options.verl}", job, given=given, conversions=all_conversions(made)
         )
         yield TreesUnderTest(source, _context(options, made, planned, scripts), planned, environment)
 

@@ -90,12 +90,6 @@ def silences(label: str) -> dict[str, float]:
     return {restored(row): float(seconds) for row, seconds in lines if isinstance(seconds, (int, float))}
 
 
-def proven_hosts() -> frozenset[str]:
-    """The hosts on which a row has passed today. None where the database cannot be used."""
-    query = "SELECT DISTINCT host FROM runs WHERE stamp >= ? AND status = ? AND host IS NOT NULL AND NOT retry"
-    return frozenset(restored(host) or "" for (host,) in _lines_if_usable(query, store.today(), PASSED))
-
-
 def _lines_if_usable(query: str, *values: Any) -> list[tuple[Any, ...]]:
     try:
         return database.with_connection(lambda connection: _synced(connection).execute(query, values).fetchall())

@@ -99,7 +99,7 @@ def commits(store: TreeStore) -> RepositoryRefs:
 
 def left(store: TreeStore) -> list[str]:
     """What is in the store beside packs with their indexes, and files that are meant to be there."""
-    expected = {"HEAD", "config", "lock", "objects", "refs", "shallow"}
+    expected = {"HEAD", "config", "info", "lock", "objects", "refs", "shallow"}
     packs = os.listdir(os.path.join(store.path, "objects/pack"))
     whole = {name.rpartition(".")[0] for name in packs if name.endswith(".idx")}
     return sorted({*os.listdir(store.path)} - expected) + sorted(

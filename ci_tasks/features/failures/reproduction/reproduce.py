@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ci_tasks.checkout.fetch_commit import fetch_commit, has_commit
-from ci_tasks.checkout.revision import resolve_base
+from ci_tasks.checkout.fetch_commit import fetch_commit
+from ci_tasks.checkout.revision import find_commit, resolve_base
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, one_line
 from ci_tasks.features.ci_logs.job_log import AnalysedLog
@@ -175,7 +175,7 @@ def _job_of_log(
         raise UsageError(
             "the log does not say which commit CI ran", hint="--rev REV names it, --on-my-tree runs your working tree"
         )
-    available = bool(commit) and (not options.on_my_tree or has_commit(mine.path, commit))
+    available = bool(commit) and (not options.on_my_tree or find_commit(mine.path, commit))
     source = _checkout_at(mine, commit, recovered, options) if available else mine
     row = _row(source, recovered, options)
     return (mine if options.on_my_tree else source), recovered, row
@@ -193,7 +193,7 @@ def _with_commit(recovered: RecoveredJob, source: CheckoutSource) -> RecoveredJo
 def _at_head(recovered: RecoveredJob, source: CheckoutSource) -> RecoveredJob:
     """With the commit that git says HEAD is at, outside of a checkout step: the only one that the checkout has, else
     the only one. Scripts clone other repositories too."""
-    own = [head for head in recovered.heads if has_commit(source.path, head.commit)]
+    own = [head for head in recovered.heads if find_commit(source.path, head.commit)]
     heads = own or recovered.heads
     if len(heads) != 1:
         return recovered
@@ -209,7 +209,7 @@ def _checkout_at(
 ) -> CheckoutSource:
     """The checkout at `commit`, which is fetched beside it where it is not in it."""
     path = mine.path
-    if not has_commit(path, commit):
+    if not find_commit(path, commit):
         url = origin(path) or f"https://github.com/{recovered.repository}"
         print(f"fetching commit {commit[:12]} from {url}", flush=True)
         name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from ci_tasks.checkout.git import Git
+from ci_tasks.checkout.repository import find_repository
 from ci_tasks.features.failures.triage.evidence import direction_of, metric_of, one_line
 from ci_tasks.features.failures.triage.identity import of_evidence
 from ci_tasks.features.failures.triage.signature import is_of_code
@@ -22,7 +22,10 @@ def with_statement(triage: Triage, repository: Path, commit: str) -> Triage:
     evidence = triage.evidence
     if evidence is None or not (commit and evidence.source_path and evidence.line) or is_whole(evidence.source_line):
         return triage
-    git = Git(repository)
+    found = find_repository(repository)
+    if found is None:
+        return triage
+    git = found.git
 
     def names() -> list[str]:
         return (git.text_or_none("ls-tree", "-r", "--name-only", commit) or "").splitlines()

@@ -1,0 +1,257 @@
+"""Looking executes nothing that a checkout names: each setting of git's that names a program has one that leaves a
+mark, in every place where git would find it, and no command may leave a mark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_FILTERS = "*.py filter=x diff=x merge=x\n*.md filter=y\n*.toml filter=z\n"
+_HOOKS = (
+    *("post-checkout", "post-index-change", "pre-auto-gc", "reference-transaction", "fsmonitor-watchman", "pre-commit"),
+)
+# `{mark-NAME}` is a command that leaves the mark NAME.
+SETTINGS = """
+[core]
+    fsmonitor = "{mark-fsmonitor}"
+    sshCommand = "{mark-ssh}"
+    gitProxy = "{mark-proxy}"
+    askPass = "{mark-askpass}"
+    pager = "{mark-pager}"
+    editor = "{mark-editor}"
+    alternateRefsCommand = "{mark-refs}"
+    hooksPath = "{hooks}"
+    attributesFile = "{attributes}"
+[filter "x"]
+    clean = "{mark-clean}; cat"
+    smudge = "{mark-smudge}; cat"
+[filter "y"]
+    process = "{mark-process}"
+    required = true
+[include]
+    path = "{included}"
+[diff]
+    external = "{mark-external}"
+[diff "x"]
+    textconv = "{mark-textconv}"
+    command = "{mark-diff}"
+[merge "x"]
+    driver = "{mark-merge}"
+[pager]
+    log = "{mark-pager-log}"
+    config = "{mark-pager-config}"
+[alias]
+    rev-list = "!{mark-alias}"
+    config = "!{mark-alias-config}"
+[credential]
+    helper = "!{mark-credential}"
+[gpg]
+    program = "{mark-gpg}"
+[log]
+    showSignature = true
+[ssh]
+    variant = simple
+[sequence]
+    editor = "{mark-sequence}"
+[uploadpack]
+    packObjectsHook = "{mark-upload}"
+[submodule]
+    recurse = true
+[submodule "third"]
+    update = "!{mark-update}"
+[status]
+    submoduleSummary = true
+"""
+_REMOTE = """
+[remote "origin"]
+    url = "{url}"
+    promisor = true
+    partialclonefilter = blob:none
+    uploadpack = "{mark-uploadpack}"
+    receivepack = "{mark-receivepack}"
+[extensions]
+    partialClone = origin
+"""
+
+
+class Traps:
+    """`marks` gets a file for each program that was executed, PLACE.NAME."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.marks = directory, directory / "marks"
+        self.marks.mkdir(parents=True)
+
+    def text(self, place: str, settings: str, **more: str) -> str:
+        hooks = self.directory / f"{place}.hooks"
+        hooks.mkdir()
+        for name in _HOOKS:
+            (hooks / name).write_text(f"#!/bin/sh\ntouch {self.marks}/{place}.hook\n")
+            (hooks / name).chmod(0o755)
+        included = self.directory / f"{place}.included"
+        included.write_text(f'[filter "z"]\n    clean = "touch {self.marks}/{place}.included; cat"\n')
+        attributes = self.directory / "attributes"
+        attributes.write_text(_FILTERS)
+        paths = {"hooks": hooks, "included": included, "attributes": attributes, **more}
+        for name, value in paths.items():
+            settings = settings.replace(f"{{{name}}}", str(value))
+        return settings.replace("{mark-", f"touch {self.marks}/{place}.").replace("}", "")
+
+    def left(self) -> list[str]:
+        return sorted(mark.name for mark in self.marks.iterdir())
+
+    def reset(self) -> None:
+        for mark in self.marks.iterdir():
+            mark.unlink()
+
+
+@pytest.fixture
+def traps(tmp_path: Path) -> Traps:
+    return Traps(tmp_path / "traps")
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a") as out:
+        out.write(text)
+
+
+def _repository(path: Path) -> Path:
+    path.mkdir(parents=True)
+    for name in ("inside.py", "inside.md", "inside.toml"):
+        (path / name).write_text("inside\n")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for argv in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "inside"]):
+        subprocess.run(["git", *argv], cwd=path, check=True)
+    (path / ".gitattributes").write_text(_FILTERS)
+    return path
+
+
+def _arm(checkout: Path, traps: Traps) -> dict[str, Path]:
+    """Every place with its settings. Returns the directories in which git obeys them."""
+    library = _repository(traps.directory / "library")
+    git = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "submodule", "--quiet", "add", str(library), "third"], cwd=checkout, check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "submodule"], cwd=checkout, check=True)
+    _repository(checkout / "nested")
+    bare = checkout / "bare"
+    for name in ("objects", "refs", "info"):
+        (bare / name).mkdir(parents=True)
+    (bare / "HEAD").write_text("ref: refs/heads/main\n")
+    (bare / "inside.py").write_text("inside\n")
+    (bare / "config").write_text("[core]\n    repositoryformatversion = 0\n    bare = false\n    worktree = .\n")
+    _append(bare / "config", traps.text("bare", SETTINGS))
+    (bare / "info/attributes").write_text(_FILTERS)
+    _append(checkout / ".git/modules/third/config", traps.text("submodule", SETTINGS))
+    _append(checkout / "nested/.git/config", traps.text("nested", SETTINGS))
+    _append(checkout / ".lfsconfig", traps.text("lfsconfig", '[lfs]\n    url = "{mark-url}"\n' + SETTINGS))
+    _append(checkout / ".gitattributes", _FILTERS)
+    (checkout / ".git/info/attributes").write_text(_FILTERS)
+    for file in [*checkout.rglob("*.py"), *checkout.rglob("*.md"), *checkout.rglob("*.toml")]:
+        if ".git" not in file.parts:
+            os.utime(file, (1, 1))  # git reads what has another time than in the index
+    subprocess.run(["git", "config", "extensions.worktreeConfig", "true"], cwd=checkout, check=True)
+    (checkout / ".git/config.worktree").write_text(traps.text("worktree", SETTINGS.replace("{included}", "/none")))
+    _append(checkout / ".git/config", traps.text("repo", SETTINGS))
+    return {"worktree": checkout, "submodule": checkout / "third", "nested": checkout / "nested", "bare": bare}
+
+
+def _assert_armed(places: dict[str, Path], traps: Traps) -> None:
+    """git itself falls into them."""
+    for place, directory in places.items():
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        for pattern in ("*.py", "*.md", "*.toml"):
+            subprocess.run(["git", "add", "-n", pattern], cwd=directory, capture_output=True, env=environ)
+        subprocess.run(["git", "log", "-p"], cwd=directory, capture_output=True, env=environ)
+        assert f"{place}.clean" in traps.left()
+    expected = {"repo.included", "worktree.fsmonitor", "submodule.process", "bare.clean"}
+    assert expected <= set(traps.left())
+    traps.reset()
+
+
+def test_no_command_that_looks_executes_what_a_checkout_names(person: Any, traps: Traps) -> None:
+    log = person.home.with_name("job.log")
+    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: bad\n')
+    for number in range(2):
+        assert person.ci_tasks("remote", "--host", "sim", "ckpt", "--only", "async").code == 0
+        person.write("note.txt", f"{number}\n")
+        person.git("add", "note.txt")
+        person.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "another")
+    places = _arm(person.checkout, traps)
+    _assert_armed(places, traps)
+    person.env.update(HF_ENDPOINT="http://127.0.0.1:9", GIT_PAGER="cat")
+    commands = (
+        *(
+            "jobs",
+            "jobs --json",
+            "jobs --rev main",
+            "plan ckpt",
+            "plan changed --base main~1",
+            "plan ckpt --rev main~1",
+        ),
+        *("lint", "lint --rev main", "coverage --static", "coverage --static --rev main", "diff last", "doctor"),
+        *(
+            "coverage --static --diff main~1",
+            "prefetch ckpt --static --dry-run",
+            f"triage {log}",
+            "runs",
+            "report last",
+        ),
+        *("jobs changed --base main~1", "remote --host sim ckpt --only async"),
+    )
+    for command in commands:
+        said = person.ci_tasks(*command.split(" "))
+        assert traps.left() == [], command
+        assert said.code in (0, 1, 125), f"{command}: {said.err}"
+
+
+def test_a_directory_that_looks_like_a_bare_repository_is_none(person: Any, traps: Traps) -> None:
+    places = _arm(person.checkout, traps)
+    _assert_armed(places, traps)
+    checkout = person.checkout
+    # git itself may refuse such a file.
+    _append(checkout / ".gitmodules", traps.text("gitmodules", '    update = "!{mark-update}"\n'))
+    for place, directory in places.items():
+        person.checkout = directory
+        for command in (
+            ["jobs"],
+            ["lint"],
+            ["plan", "ckpt", "--repo", str(checkout)],
+            ["plan", "ckpt", "--repo", "."],
+        ):
+            person.ci_tasks(*command)
+            assert traps.left() == [], (place, command)
+
+
+@pytest.mark.parametrize(("url", "trap"), [("{far}", "repo.uploadpack"), ("ssh://nowhere.invalid/far", "repo.ssh")])
+def test_no_command_fetches_what_a_partial_clone_lacks(
+    person: Any, traps: Traps, tmp_path: Path, url: str, trap: str
+) -> None:
+    far = person.checkout
+    person.edit("pyproject.toml", "[build-system]", "# edited\n[build-system]")
+    person.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-a", "-m", "edited")
+    person.git("config", "uploadpack.allowFilter", "true")
+    near = tmp_path / "near"
+    subprocess.run(["git", "clone", "-q", "--filter=blob:none", f"file://{far}", str(near)], check=True)
+    (near / ".git/config").write_text(
+        "[core]\n    repositoryformatversion = 1\n"
+        + traps.text("repo", SETTINGS + _REMOTE, url=url.replace("{far}", str(far)))
+    )
+    subprocess.run(["git", "show", "main~1:pyproject.toml"], cwd=near, capture_output=True)
+    assert traps.left() == [trap], "git itself fetches"
+    traps.reset()
+    person.checkout = near
+    for command in ("plan ckpt", "lint", "jobs --rev main~1"):
+        assert person.ci_tasks(*command.split()).code in (0, 1), command
+        assert traps.left() == [], command
+    for command in (
+        "plan ckpt --rev main~1",
+        "lint --rev main~1",
+        "remote --host sim ckpt --rev main~1",
+    ):
+        said = person.ci_tasks(*command.split())
+        assert (said.code, traps.left()) == (2, []), command
+        assert "is a partial clone that lacks files" in said.err
+        assert "fetch --refetch --no-filter" in said.err
