@@ -12,6 +12,7 @@ import pytest
 
 from ci_tasks import known_secrets
 from ci_tasks.agent import processes
+from ci_tasks.agent.exit_gate import ARCHIVE
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, StackText, ThreadFacts
 from ci_tasks.agent.run_directory import RunDir, write_json, write_record
 from ci_tasks.records import Attempt
@@ -60,6 +61,14 @@ def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
     assert written["started_at"] == "1970-01-01T00:01:40.000+00:00"
     assert set(written["checkout"]) >= {"path", "commit", "tree", "dirty"}
     assert load_record(run) == judged
+
+
+def test_archives_that_were_withheld_are_named(run: RunDir) -> None:
+    """A file that was left out for another reason is in left-out.json alone."""
+    left = [{"place": "host", "path": path, "bytes": None, "why": why} for path, why in (("a", "x"), ("b.gz", ARCHIVE))]
+    write_json(os.path.join(run.artifacts, "left-out.json"), {"files": left})
+    (deviation,) = (item for item in judging.judge_run(run).deviations if item.what == "artifacts")
+    assert (deviation.here, deviation.why) == ("withheld: b.gz", f"the run has secrets: {ARCHIVE}")
 
 
 HANGS = ProcessFacts(
