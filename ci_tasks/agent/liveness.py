@@ -59,7 +59,7 @@ def is_alive(run: run_directory.RunDir, status: Status) -> bool:
 
 
 def read_agent_status(run: run_directory.RunDir) -> Status:
-    """The status with the pid of the agent, if that lives: one that the job has overwritten is soon restored."""
+    """The status with the pid of the agent, if that lives: the agent soon writes one again that the job has overwritten."""
     deadline = time.monotonic() + _RESTORE_SECONDS
     while True:
         has_agent = is_held(run.path)

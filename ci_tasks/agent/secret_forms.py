@@ -13,7 +13,7 @@ import base64
 import functools
 import json
 import re
-from typing import FrozenSet, Iterable, Iterator, List, Tuple
+from typing import FrozenSet, Iterable, Iterator, List, Tuple, Union
 
 from .quick_dataclass import dataclass
 
@@ -21,7 +21,7 @@ MIN_LENGTH = 4
 SHORT = 8  # characters: below that, a value is masked only as a whole word
 WORD = 16  # characters: the same of one that has only digits, or only letters of one case
 NUMBER = 6  # digits: shorter numbers are not masked
-MIN_PART = 12  # bytes of a longer value that count as the value
+MIN_PART = 12  # characters of a longer value that count as the value
 MAX_PART = 32
 _MIN_ENCODED = 8  # characters of base64 that do not occur by chance
 _QUOTES = [(double, single) for double in ('"', "&quot;") for single in ("'", "&#39;", "&#x27;", "&apos;")]
@@ -48,8 +48,7 @@ class SecretForms:
     """What to search for. `prefixes` are all beginnings of all heads, `firsts` their first bytes."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        forms = {form.text: form for value in values for form in _forms(value)}
-        self.forms: List[SecretForm] = list(forms.values())
+        self.forms: List[SecretForm] = list(dict.fromkeys(form for value in values for form in _forms(value)))
         heads = [form.head for form in self.forms]
         self.prefixes: FrozenSet[bytes] = frozenset(head[:end] for head in heads for end in range(1, len(head)))
         self.firsts: FrozenSet[int] = frozenset(head[0] for head in heads)
@@ -77,10 +76,15 @@ def _forms(value: str) -> Iterator[SecretForm]:
     if not is_maskable(value):
         return
     for text in (value, *map(str.strip, value.splitlines())):  # the lines of a key are printed one by one
-        if is_maskable(text):
-            for written in _written(text):
-                yield from [SecretForm(written, written, is_word=True)] if _is_word(text) else _parts(written)
-    yield from (next(_parts(text)) for text in _base64(os_bytes(value)) if len(text) >= _MIN_ENCODED)
+        if is_maskable(text) and _is_word(text):
+            yield from (SecretForm(written, written, is_word=True) for written in _written(text))
+        elif is_maskable(text):
+            yield from (SecretForm(written, written[: _half(written)]) for written in _written(text))
+            # Not the last half of what was written: it could begin inside of an escape.
+            yield from (SecretForm(written, written) for written in _written(text[-_half(text) :]))
+    for written in _base64(os_bytes(value)):
+        if len(written) >= _MIN_ENCODED:
+            yield SecretForm(written, written[: _half(written)])
 
 
 def _is_word(value: str) -> bool:
@@ -88,12 +92,8 @@ def _is_word(value: str) -> bool:
     return len(value) < SHORT or (len(value) < WORD and is_plain)
 
 
-def _parts(text: bytes) -> Iterator[SecretForm]:
-    """The form that begins with the first half of `text`, and its last half."""
-    length = min(MAX_PART, max(MIN_PART, (len(text) + 1) // 2))
-    yield SecretForm(text, text[:length])
-    if len(text) > length:
-        yield SecretForm(text[-length:], text[-length:])
+def _half(text: Union[str, bytes]) -> int:
+    return min(MAX_PART, max(MIN_PART, (len(text) + 1) // 2))
 
 
 def _written(text: str) -> Iterator[bytes]:

@@ -115,6 +115,12 @@ def test_an_encoded_secret_is_masked_wherever_the_stream_is_cut(encoding: str) -
         assert [masked([value], text, size) for size in (1, 7)] == [whole, whole]
 
 
+def test_a_mask_does_not_begin_inside_of_an_escape() -> None:
+    """It would leave a JUnit file that is no XML."""
+    value = "Ab'\"&<k9Zr7Lw4TpB8Qx2Vm3N"
+    assert masked([value], escape(repr(value))).startswith("'Ab\\'\"&amp;&lt;")
+
+
 def test_what_cannot_be_a_secrets_beginning_is_not_held_back() -> None:
     masker = Masker(["hunter22"])
     assert masker.feed(b"step 1\n") == b"step 1\n"
