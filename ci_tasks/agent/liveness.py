@@ -59,7 +59,7 @@ def is_alive(run: run_directory.RunDir, status: Status) -> bool:
 
 
 def read_agent_status(run: run_directory.RunDir) -> Status:
-    """The status with the pid of the agent, if that lives: the agent soon writes one again that the job has overwritten."""
+    """The status with the pid of the agent, if that lives: of one that the job has overwritten, the next."""
     deadline = time.monotonic() + _RESTORE_SECONDS
     while True:
         has_agent = is_held(run.path)

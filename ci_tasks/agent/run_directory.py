@@ -28,9 +28,11 @@ EXIT_BLOCKED: Final = 125
 
 HANG_FILES = ("hang/facts.json", "hang/stacks.txt")
 # What is fetched beside log, status and artifacts.
+SLURM_OUTPUT = "slurm.out"  # what a batch script wrote that is not the agent's
 SMALL_FILES = (
     *("docker.json", "environment.json", "events.jsonl", "gpu.jsonl", "agent.log", "evidence.jsonl"),
     *HANG_FILES,
+    SLURM_OUTPUT,
 )
 
 LARGEST = 1 << 24  # bytes of a record that is read
