@@ -219,7 +219,7 @@ class Cluster:
 
     def left(self) -> list[Path]:
         """What is still there of any run."""
-        return [path for path in (self.home / "runs").glob("*")]
+        return list((self.home / "runs").glob("*"))
 
 
 @contextlib.contextmanager
