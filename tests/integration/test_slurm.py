@@ -312,7 +312,7 @@ def test_plan_writes_the_batch_script_that_is_submitted(far: Any, cluster: Any, 
     cluster.scontrol("update", "PartitionName=main", "State=DOWN")
     try:
         assert far.ci_tasks("remote", "--host", "cluster", "lines", "--detach").code == 0
-        (submitted,) = cluster.home.glob("slurm/*/batch.sh")
+        (submitted,) = cluster.home.glob("runs/*/*/batch.sh")
         assert submitted.read_text() == planned.read_text()
         assert far.ci_tasks("cancel", "last").code == 0
     finally:
