@@ -42,9 +42,12 @@ T = TypeVar("T")
 StopRequested = Callable[[], bool]
 
 
-def mask_run(run: RunDir, values: Sequence[str], stop_requested: StopRequested = lambda: False) -> str:
-    """Mask the run's files. Returns where the old artifacts are, for the caller to remove; "" where there are none.
-    Raises OSError, also where a stop is requested: then the artifacts are as they were."""
+def mask_run(
+    run: RunDir, values: Sequence[str], stop_requested: StopRequested = lambda: False, *, has_secrets: bool = True
+) -> str:
+    """Mask the run's files. Its archives are withheld if it `has_secrets`: a client may know others. Returns where the
+    old artifacts are, for the caller to remove; "" where there are none. Raises OSError, also where a stop is requested:
+    then the artifacts are as they were."""
     if os.path.islink(run.path):
         raise OSError("%s is a link" % run.path)
     for name in SMALL_FILES if values else ():
@@ -57,7 +60,7 @@ def mask_run(run: RunDir, values: Sequence[str], stop_requested: StopRequested =
     try:
         masked = os.path.join(beside, "masked")
         os.mkdir(masked)
-        _ArtifactMasker(run.artifacts, masked, values, stop_requested).run()
+        _ArtifactMasker(run.artifacts, masked, values, stop_requested, has_secrets).run()
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
@@ -101,8 +104,11 @@ def _masked_texts(value: Any, values: Sequence[str]) -> Any:
 
 
 class _ArtifactMasker:
-    def __init__(self, source: str, target: str, values: Sequence[str], stop_requested: StopRequested) -> None:
+    def __init__(
+        self, source: str, target: str, values: Sequence[str], stop_requested: StopRequested, withholds_archives: bool
+    ) -> None:
         self._source, self._target, self._values, self._stop_requested = source, target, values, stop_requested
+        self._withholds_archives = withholds_archives
         self._masked: List[str] = []
         self._left_out: List[LeftOutFile] = []
         self._bytes_left = MAX_SEARCHED
@@ -147,7 +153,7 @@ class _ArtifactMasker:
             if info.st_size > self._bytes_left:
                 raise OSError("too large to be searched for secrets")
             self._bytes_left -= info.st_size
-            if _is_archive(source.read(_HEAD)):
+            if self._withholds_archives and _is_archive(source.read(_HEAD)):
                 raise OSError(ARCHIVE)
             if not _has_secrets(source, self._values, self._stop_requested):
                 try:

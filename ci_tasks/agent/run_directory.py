@@ -27,8 +27,8 @@ BLOCKED: Final = "ci-tasks: blocked: "  # begins the line of a log that says why
 EXIT_BLOCKED: Final = 125
 
 HANG_FILES = ("hang/facts.json", "hang/stacks.txt")
-# What is fetched beside log, status and artifacts.
 SLURM_OUTPUT = "slurm.out"  # what a batch script wrote that is not the agent's
+# What is fetched beside log, status and artifacts.
 SMALL_FILES = (
     *("docker.json", "environment.json", "events.jsonl", "gpu.jsonl", "agent.log", "evidence.jsonl"),
     *HANG_FILES,

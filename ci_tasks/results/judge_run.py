@@ -13,6 +13,7 @@ from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.exit_gate import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.files import content_of, open_file, pieces_of, read_file
+from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.probe.evidence import collect_left_evidence
 from ci_tasks.agent.records import (
     Deviation,
@@ -159,10 +160,11 @@ def _built_files(run: RunDir, overlay: str) -> str | None:
 
 def _mask_leftovers(run: RunDir) -> None:
     """Mask what an agent of this machine that died could not. What came from a host was masked when it came."""
-    known_secrets.add_variables(read_plan(run).secrets)
+    plan = read_plan(run)
+    known_secrets.add_variables(plan.secrets)
     collect_left_evidence(run, known_secrets.values())
     if not read_status(run).masked and read_remote(run) is None:
-        old = mask_run(run, known_secrets.values())
+        old = mask_run(run, known_secrets.values(), has_secrets=bool(given_secrets(plan)))
         if old:
             shutil.rmtree(old, ignore_errors=True)
 

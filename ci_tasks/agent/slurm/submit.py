@@ -76,7 +76,8 @@ class Submitter:
             tries = 0
             if submission.reason and _is_unsubmitted(run):
                 reason = "Slurm rejects the job: %s" % submission.reason
-                record_outcome(run, JobOutcome(run_directory.END_EXIT, reason, EXIT_BLOCKED))
+                with suppress(OSError, LockTimeout):
+                    record_outcome(run, JobOutcome(run_directory.END_EXIT, reason, EXIT_BLOCKED))
             with self._changed:
                 del self._runs[run]
 
