@@ -46,8 +46,8 @@ def mask_run(
     run: RunDir, values: Sequence[str], stop_requested: StopRequested = lambda: False, *, has_secrets: bool = True
 ) -> str:
     """Mask the run's files. Its archives are withheld if it `has_secrets`: a client may know others. Returns where the
-    old artifacts are, for the caller to remove; "" where there are none. Raises OSError, also where a stop is requested:
-    then the artifacts are as they were."""
+    old artifacts are, for the caller to remove; "" where there are none. Raises OSError, also where a stop is
+    requested: then the artifacts are as they were."""
     if os.path.islink(run.path):
         raise OSError("%s is a link" % run.path)
     for name in SMALL_FILES if values else ():
