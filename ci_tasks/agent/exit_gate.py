@@ -1,7 +1,8 @@
 """Masks what leaves the host of a run: the content and the names of its artifacts, and its small files.
 
 A job may write there whatever it likes, so all of it passes here at the end, before anybody fetches it. An artifact
-goes into a fresh directory: one that cannot be read is not sent, and no link of the old one matters.
+goes into a fresh directory: one that cannot be read is not sent, and no link of the old one matters. Archives and
+compressed files cannot be masked, so those of a run with secrets stay on the host.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import tempfile
 from typing import Any, BinaryIO, Callable, Iterator, List, Sequence, TypeVar
 
 from . import codec
-from .compressed_files import MAX_UNPACKED, STOPPED, ArchiveSearch
 from .mask import Masker, mask_text
 from .records import LeftOut, LeftOutFile, MaskedFiles
 from .run_directory import SMALL_FILES, RunDir, read_record, write_record
@@ -23,8 +23,17 @@ from .run_directory import SMALL_FILES, RunDir, read_record, write_record
 MASKED, LEFT_OUT = "masked.json", "left-out.json"
 MAX_NAMED = 1000  # masked files that are named; the others are counted
 MAX_SEARCHED = 1 << 32  # bytes of one run; a file with a hole of a terabyte would hold up its end for hours
+ARCHIVE = "what is in an archive or compressed cannot be masked"
+_STOPPED = "the agent was asked to end before its files were masked"
 _CHUNK = 1 << 20
 _HEAD = 1 << 13  # bytes in which a binary file has a zero
+_TAR, _TAR_AT = b"ustar", 257
+# gzip, compress, xz, zstd, zip (whole, empty, split), lz4, 7-Zip, RAR, lzip
+_MAGIC = (
+    *(b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"PK\3\4", b"PK\5\6", b"PK\7\x08"),
+    *(b"\x04\x22\x4d\x18", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\7", b"LZIP"),
+)
+_BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # with content, and without
 _FIELD = re.compile(r"[a-z_0-9]+\Z")  # of a record; other keys are names of packages
 
 T = TypeVar("T")
@@ -33,9 +42,12 @@ T = TypeVar("T")
 StopRequested = Callable[[], bool]
 
 
-def mask_run(run: RunDir, values: Sequence[str], stop_requested: StopRequested = lambda: False) -> str:
-    """Mask the run's files. Returns where the old artifacts are, for the caller to remove; "" where there are none.
-    Raises OSError, also where a stop is requested: then the artifacts are as they were."""
+def mask_run(
+    run: RunDir, values: Sequence[str], stop_requested: StopRequested = lambda: False, *, has_secrets: bool = True
+) -> str:
+    """Mask the run's files. Its archives are withheld if it `has_secrets`: a client may know others. Returns where the
+    old artifacts are, for the caller to remove; "" where there are none. Raises OSError, also where a stop is
+    requested: then the artifacts are as they were."""
     if os.path.islink(run.path):
         raise OSError("%s is a link" % run.path)
     for name in SMALL_FILES if values else ():
@@ -48,13 +60,22 @@ def mask_run(run: RunDir, values: Sequence[str], stop_requested: StopRequested =
     try:
         masked = os.path.join(beside, "masked")
         os.mkdir(masked)
-        _ArtifactMasker(run.artifacts, masked, values, stop_requested).run()
+        _ArtifactMasker(run.artifacts, masked, values, stop_requested, has_secrets).run()
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     os.rename(run.artifacts, os.path.join(beside, "artifacts"))
     os.rename(masked, run.artifacts)
     return beside
+
+
+def withheld_archives(run: RunDir) -> List[str]:
+    """The names of artifacts that stayed on the host, since the run has secrets."""
+    try:
+        left = read_record(LeftOut, os.path.join(run.artifacts, LEFT_OUT)) or LeftOut()
+    except (OSError, codec.RecordError):
+        return []
+    return [file.path for file in left.files if file.why == ARCHIVE]
 
 
 def masked_record(record: T, values: Sequence[str]) -> T:
@@ -83,8 +104,11 @@ def _masked_texts(value: Any, values: Sequence[str]) -> Any:
 
 
 class _ArtifactMasker:
-    def __init__(self, source: str, target: str, values: Sequence[str], stop_requested: StopRequested) -> None:
+    def __init__(
+        self, source: str, target: str, values: Sequence[str], stop_requested: StopRequested, withholds_archives: bool
+    ) -> None:
         self._source, self._target, self._values, self._stop_requested = source, target, values, stop_requested
+        self._withholds_archives = withholds_archives
         self._masked: List[str] = []
         self._left_out: List[LeftOutFile] = []
         self._bytes_left = MAX_SEARCHED
@@ -129,11 +153,8 @@ class _ArtifactMasker:
             if info.st_size > self._bytes_left:
                 raise OSError("too large to be searched for secrets")
             self._bytes_left -= info.st_size
-            search = ArchiveSearch(self._values, min(MAX_UNPACKED, self._bytes_left), self._stop_requested)
-            reason = search.why_unsafe(source)
-            self._bytes_left -= search.bytes_searched
-            if reason:
-                raise OSError(reason)
+            if self._withholds_archives and _is_archive(source.read(_HEAD)):
+                raise OSError(ARCHIVE)
             if not _has_secrets(source, self._values, self._stop_requested):
                 try:
                     os.link(path, target, follow_symlinks=False)
@@ -141,6 +162,10 @@ class _ArtifactMasker:
                 except OSError:  # it belongs to another user, or the file system has no links; it can still be copied
                     pass
             return _mask_file(source, target, self._values, self._stop_requested)
+
+
+def _is_archive(head: bytes) -> bool:
+    return head.startswith(_MAGIC) or head.startswith(_TAR, _TAR_AT) or _BZIP2.match(head) is not None
 
 
 def _mask_file(source: BinaryIO, target: str, values: Sequence[str], stop_requested: StopRequested) -> bool:
@@ -179,7 +204,7 @@ def _chunks(source: BinaryIO, stop_requested: StopRequested) -> Iterator[bytes]:
 
 def _check(stop_requested: StopRequested) -> None:
     if stop_requested():
-        raise OSError(STOPPED)
+        raise OSError(_STOPPED)
 
 
 def _mask_small_file(path: str, values: Sequence[str], stop_requested: StopRequested) -> None:

@@ -16,7 +16,7 @@ from . import processes, run_directory
 from .records import Status
 
 _TAKE_SECONDS = 5.0  # somebody who tests the lock holds it for a moment
-_RESTORE_SECONDS = 5.0  # the agent writes its status every two seconds
+_REWRITE_SECONDS = 5.0  # the agent writes its status every two seconds
 _POLL_SECONDS = 0.05
 
 
@@ -59,8 +59,8 @@ def is_alive(run: run_directory.RunDir, status: Status) -> bool:
 
 
 def read_agent_status(run: run_directory.RunDir) -> Status:
-    """The status with the pid of the agent, if that lives: one that the job has overwritten is soon restored."""
-    deadline = time.monotonic() + _RESTORE_SECONDS
+    """The status with the pid of the agent, if that lives: of one that the job has overwritten, the next."""
+    deadline = time.monotonic() + _REWRITE_SECONDS
     while True:
         has_agent = is_held(run.path)
         status = run_directory.read_status_if_readable(run)

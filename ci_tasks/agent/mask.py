@@ -1,4 +1,4 @@
-"""Masks secrets in a stream of bytes, also where one is encoded, cut, or split over two writes.
+"""Masks secrets in a stream of bytes, in every form of `secret_forms`, also one that is split over two writes.
 
 Held back is only what may be the beginning of a secret. It comes with the bytes that decide, or at the end: waiting a
 while and then showing half of a secret would protect nothing. Lines that are complete are shown at once.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import Iterable, Iterator, List, Tuple
 
-from .escapes import EscapeLayer, Span
 from .secret_forms import SecretForm, SecretForms, os_bytes, secret_forms
 
 MASK = b"***"
 MAX_HELD = 1 << 16  # bytes; only a text made for it looks like the beginning of a secret for longer
 _CONTEXT = 96  # bytes that are out already, since what stands before a word or a line break decides what it is
+Span = Tuple[int, int]
 # Not inside of a word: what ends an escape or a color is no letter of it.
 _WORD_BEGINS = re.compile(
     rb"(?:\A|[^A-Za-z0-9_]|\\[nrtbfav]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|\x1b\[[0-9;:?]*[A-Za-z])\Z"
@@ -83,18 +83,13 @@ def mask_text(values: Iterable[str], text: str) -> str:
 def _find(secrets: SecretForms, text: bytes, is_end: bool) -> Tuple[List[Span], int]:
     """Where `text` is secret, in order, secrets that overlap being one; and where it ends for now: behind that may be
     the beginning of one more."""
-    until = len(text)
+    until = len(text) if is_end else _beginning(secrets, text)
     spans: List[Span] = []
-    for layer in secrets.unescaper.layers(text, is_end):
-        for form in secrets.forms if b"\0" in layer.text else secrets.forms_without_zeros:
-            for start, end in _occurrences(layer.text, form):
-                if layer.is_new(start, end):
-                    spans.append(layer.span(start, end))
-                is_open = end == len(layer.text) and (form.is_word or end - start < len(form.text))
-                if is_open and not is_end and layer.end is not None:
-                    until = min(until, layer.span(start, end)[0])
-        if not is_end and layer.end is not None:
-            until = min(until, _beginning(secrets, layer))
+    for form in secrets.forms:
+        for start, end in _occurrences(text, form):
+            spans.append((start, end))
+            if not is_end and end == len(text) and (form.is_word or end - start < len(form.text)):
+                until = min(until, start)
     merged = _merged(spans)
     return merged, next((start for start, end in merged if start < until < end), until)
 
@@ -110,13 +105,12 @@ def _occurrences(text: bytes, form: SecretForm) -> Iterator[Span]:
         at = text.find(form.head, at + 1)
 
 
-def _beginning(secrets: SecretForms, layer: EscapeLayer) -> int:
-    """Where in the original the longest end of a layer begins that may be the beginning of a secret."""
-    text = layer.text
+def _beginning(secrets: SecretForms, text: bytes) -> int:
+    """Where the longest end of `text` begins that may be the beginning of a secret."""
     for at in range(max(0, len(text) - secrets.longest_head + 1), len(text)):
         if text[at] in secrets.firsts and text[at:] in secrets.prefixes:
-            return layer.span(at, len(text))[0]
-    return layer.end if layer.end is not None else 1 << 62
+            return at
+    return len(text)
 
 
 def _merged(spans: Iterable[Span]) -> List[Span]:

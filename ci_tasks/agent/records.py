@@ -295,7 +295,7 @@ class Status:
     `left` has a line for each thing that could not be removed or collected. `secrets` are the names of those that the
     job got, `masked` says whether they are masked in all that leaves the host. `signalled` and `concluded` are Slurm's:
     a signal interrupted the agent, and the end of the Slurm job is included. `gone`: the agent died before it wrote an
-    end. `changed`: files of the agent that somebody else changed, most likely the job; all but the log were restored.
+    end. `changed`: files of the agent that somebody else changed, most likely the job.
     """
 
     state: State = "planned"
@@ -620,35 +620,19 @@ class CheckoutPart:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """`name` and `index` are known before `array`, the number that Slurm gave: a client, or a login node, may go away
-    in between. `store` has the objects of `parts`, the run's checkout."""
+    """`name` is known before `id`, the number that Slurm gave: a client, or a login node, may go away in between.
+    `store` has the objects of `parts`, the run's checkout."""
 
     home: str
     store: str = ""
     parts: Tuple[CheckoutPart, ...] = ()
     name: str = ""
-    index: int = 0
-    array: str = ""
-
-    @property
-    def id(self) -> str:
-        """As squeue and scancel call it; empty as long as Slurm does not have it."""
-        return "%s_%d" % (self.array, self.index) if self.array else ""
-
-    @property
-    def submission(self) -> str:
-        """The directory of what was submitted together."""
-        return os.path.join(self.home, "slurm", self.name)
+    id: str = ""
 
     @property
     def lock(self) -> str:
         """Whoever has it submits, or says that a run is not to be submitted."""
         return os.path.join(self.home, "locks", "slurm")
-
-    @property
-    def output(self) -> str:
-        """What the batch script wrote that is not the agent's."""
-        return os.path.join(self.submission, "%d.out" % self.index)
 
 
 @dataclass(frozen=True)

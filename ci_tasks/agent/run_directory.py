@@ -27,10 +27,12 @@ BLOCKED: Final = "ci-tasks: blocked: "  # begins the line of a log that says why
 EXIT_BLOCKED: Final = 125
 
 HANG_FILES = ("hang/facts.json", "hang/stacks.txt")
+SLURM_OUTPUT = "slurm.out"  # what a batch script wrote that is not the agent's
 # What is fetched beside log, status and artifacts.
 SMALL_FILES = (
     *("docker.json", "environment.json", "events.jsonl", "gpu.jsonl", "agent.log", "evidence.jsonl"),
     *HANG_FILES,
+    SLURM_OUTPUT,
 )
 
 LARGEST = 1 << 24  # bytes of a record that is read

@@ -1,8 +1,6 @@
-"""The forms in which a secret may stand in a text, and what of it is searched for. Pure.
+"""The forms in which a secret is searched for: as it is, by lines, and as base64, URLs, JSON and XML write it. Pure.
 
-Escapes are undone before the search (see `escapes`), so that a form is needed only for what cannot be undone in place:
-base64, base32, hexadecimal digits and UTF-16. Half of a long value counts as the value: pytest, for one, cuts long
-lines.
+Half of a long value counts as the value: pytest, for one, cuts long lines.
 
 A value that is a word, or short, is masked only where no letter or digit stands beside it, else it would blank out half
 a log. A value shorter than MIN_LENGTH, a small number, or a word that every log is made of is not masked at all:
@@ -13,19 +11,20 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import re
-from typing import FrozenSet, Iterable, Iterator, List, Tuple
+from typing import FrozenSet, Iterable, Iterator, List, Tuple, Union
 
-from .escapes import Unescaper, undone_in_part
 from .quick_dataclass import dataclass
 
 MIN_LENGTH = 4
 SHORT = 8  # characters: below that, a value is masked only as a whole word
 WORD = 16  # characters: the same of one that has only digits, or only letters of one case
 NUMBER = 6  # digits: shorter numbers are not masked
-MIN_PART = 12  # bytes of a longer value that count as the value
+MIN_PART = 12  # characters of a longer value that count as the value
 MAX_PART = 32
-_MIN_ENCODED = 8  # characters of base64 or hexadecimal digits that do not occur by chance
+_MIN_ENCODED = 8  # characters of base64 that do not occur by chance
+_QUOTES = [(double, single) for double in ('"', "&quot;") for single in ("'", "&#39;", "&#x27;", "&apos;")]
 _ORDINARY = """\
 auto cpu cuda debug default development docker error errors fail failed failure false github gpu info latest linux local
 localhost main master name none null offline online pass passed prod production python release root skipped slime
@@ -46,22 +45,14 @@ class SecretForm:
 
 
 class SecretForms:
-    """What to search for. `prefixes` are all beginnings of all heads, `firsts` their first bytes. Few texts have a zero
-    byte: in the others, forms with one need no search."""
+    """What to search for. `prefixes` are all beginnings of all heads, `firsts` their first bytes."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        forms = {form.text: form for value in values for form in _forms(value)}
-        self.forms: List[SecretForm] = list(forms.values())
-        self.forms_without_zeros = [form for form in self.forms if b"\0" not in form.head]
+        self.forms: List[SecretForm] = list(dict.fromkeys(form for value in values for form in _forms(value)))
         heads = [form.head for form in self.forms]
         self.prefixes: FrozenSet[bytes] = frozenset(head[:end] for head in heads for end in range(1, len(head)))
         self.firsts: FrozenSet[int] = frozenset(head[0] for head in heads)
         self.longest_head = max(map(len, heads), default=0)
-
-    @functools.cached_property
-    def unescaper(self) -> Unescaper:
-        """Made when a text is searched: its patterns take 15 ms, and most runs have no secrets."""
-        return Unescaper(form.text for form in self.forms)
 
 
 @functools.lru_cache(64)
@@ -84,20 +75,16 @@ def _forms(value: str) -> Iterator[SecretForm]:
     value = value.strip()
     if not is_maskable(value):
         return
-    data = os_bytes(value)
-    yield from _plain_forms(value)
-    if len(value.split()) > 1:  # the lines of a key are printed one by one
-        lines = [line.strip() for line in value.splitlines()]
-        yield from (form for line in lines[1:] and lines if is_maskable(line) for form in _plain_forms(line))
-    yield from (next(_parts(text)) for text in _encoded(data) if len(text) >= _MIN_ENCODED)
-
-
-def _plain_forms(value: str) -> Iterator[SecretForm]:
-    for text in _plain(os_bytes(value)):
-        if _is_word(value):
-            yield SecretForm(text, text, is_word=True)
-        else:
-            yield from _parts(text)
+    for text in (value, *map(str.strip, value.splitlines())):  # the lines of a key are printed one by one
+        if is_maskable(text) and _is_word(text):
+            yield from (SecretForm(written, written, is_word=True) for written in _written(text))
+        elif is_maskable(text):
+            yield from (SecretForm(written, written[: _half(written)]) for written in _written(text))
+            # Not the last half of what was written: it could begin inside of an escape.
+            yield from (SecretForm(written, written) for written in _written(text[-_half(text) :]))
+    for written in _base64(os_bytes(value)):
+        if len(written) >= _MIN_ENCODED:
+            yield SecretForm(written, written[: _half(written)])
 
 
 def _is_word(value: str) -> bool:
@@ -105,37 +92,28 @@ def _is_word(value: str) -> bool:
     return len(value) < SHORT or (len(value) < WORD and is_plain)
 
 
-def _parts(text: bytes) -> Iterator[SecretForm]:
-    """The form that begins with the first half of `text`, and its last half."""
-    length = min(MAX_PART, max(MIN_PART, (len(text) + 1) // 2))
-    yield SecretForm(text, text[:length])
-    if len(text) > length:
-        yield SecretForm(text[-length:], text[-length:])
+def _half(text: Union[str, bytes]) -> int:
+    return min(MAX_PART, max(MIN_PART, (len(text) + 1) // 2))
 
 
-def _plain(data: bytes) -> Iterator[bytes]:
-    # A value that itself looks escaped loses that when the text is searched.
-    yield from (text for text in undone_in_part(data) if len(text) >= MIN_LENGTH)
-    if b" " in data:
-        yield data.replace(b" ", b"+")  # a form that is sent by a browser
-    if not data.isascii():  # `ascii` of Python escapes the code points below 256 as if they were bytes
-        text = data.decode("utf-8", "surrogateescape")
-        short = b"".join(os_bytes(char) if ord(char) > 255 else char.encode("latin-1") for char in text)
-        yield from undone_in_part(short)
+def _written(text: str) -> Iterator[bytes]:
+    """`text` as it is, in URLs, in JSON and in XML."""
+    data = os_bytes(text)
+    yield data
+    for plain in (rb"[^A-Za-z0-9_.~-]", rb"[^A-Za-z0-9_.~/-]"):
+        for digits in (b"%%%02X", b"%%%02x"):
+            url = re.sub(plain, lambda char, digits=digits: digits % char[0][0], data)
+            yield from (url, url.replace(b"%20", b"+"))
+    for only_ascii in (True, False):
+        shown = os_bytes(json.dumps(text, ensure_ascii=only_ascii)[1:-1])
+        yield from (shown, shown.replace(b"/", b"\\/"))
+    shown_in_xml = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for double, single in _QUOTES:
+        yield os_bytes(shown_in_xml.replace('"', double).replace("'", single))
 
 
-def _encoded(data: bytes) -> Iterator[bytes]:
+def _base64(data: bytes) -> Iterator[bytes]:
     for offset in range(3):  # where the value begins in a group of three bytes
         start = (8 * offset + 5) // 6
         core = base64.b64encode(b"\0" * offset + data)[start : 8 * (offset + len(data)) // 6]
-        yield core
-        if re.search(rb"[+/]", core):
-            yield core.translate(bytes.maketrans(b"+/", b"-_"))
-    for offset in range(5):
-        start = (8 * offset + 4) // 5
-        yield base64.b32encode(b"\0" * offset + data)[start : 8 * (offset + len(data)) // 5]
-    text = data.decode("utf-8", "replace")
-    for encoding in ("utf-16-le", "utf-16-be"):
-        yield text.encode(encoding).strip(b"\0")  # of ASCII, both are the same then
-    yield data.hex().encode()
-    yield data.hex().upper().encode()
+        yield from (core, core.translate(bytes.maketrans(b"+/", b"-_")))

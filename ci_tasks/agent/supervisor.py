@@ -309,7 +309,7 @@ class Supervisor:
         self.daemon.close()
         process_tree.kill_everything()
         cgroup.remove(self.status.cgroup)
-        self.files.restore()
+        self.files.check()
         self.status = replace(
             self.status,
             state=run_directory.STATE_ENDED,

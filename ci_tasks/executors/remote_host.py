@@ -32,7 +32,7 @@ def _way_to(spec: HostSpec) -> Callable[[], Link]:
     """A connection that is kept for the next command, where there is a private place for its socket."""
     address = spec.address or spec.name
     if spec.persist and (place := places.directory()) is not None:
-        return partial(client.connect, place, address, ahead=True)
+        return partial(client.connect, place, address)
     # Not in the background as well: two threads that load modules at once only keep each other from it.
     import fabric  # type: ignore[import-untyped]  # noqa: F401
 

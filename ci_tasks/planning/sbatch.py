@@ -1,8 +1,4 @@
-"""A row on a cluster: what Slurm decides in the place of its host, and the text of the batch script that asks for it.
-
-Rows with one text are submitted together, as one array; so nothing of a single row stands in it. The batch script is
-given the run directory, or a file that lists one for each row of the array.
-"""
+"""A row on a cluster: what Slurm decides instead of the host, and the batch script that asks for it."""
 
 from __future__ import annotations
 
@@ -90,11 +86,10 @@ def script(host: HostSpec, resources: SlurmResources) -> str:
     lines = "\n".join(f"#SBATCH {shlex.quote(option)}" for option in options)
     passed = f'export CI_TASKS_PASSED="{" ".join(resources.passed)}"\n' if resources.passed else ""
     return f"""#!/bin/bash
-# What ci-tasks submits to {host.name} for each row that wants as much; the row itself is run.sh of its run directory.
-# By hand: sbatch batch.sh RUN_DIR   (many: sbatch --array=0-N batch.sh FILE, with a run directory in each line)
+# What ci-tasks submits to {host.name}; the row itself is run.sh of its run directory.
+# By hand: sbatch batch.sh RUN_DIR
 {lines}
-{passed}{resources.prologue}rows=${{1:?the run directory, or a file that lists one for each row of the array}}
-if [ -d "$rows" ]; then run_dir=$rows; else run_dir=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" "$rows"); fi
+{passed}{resources.prologue}run_dir=${{1:?the run directory}}
 # It becomes the runner, so that Slurm's signals reach it and its exit code is the job's.
 exec python3 -I "$run_dir/bin/agent.pyz" batch "$run_dir"
 """

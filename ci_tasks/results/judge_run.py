@@ -11,8 +11,9 @@ from dataclasses import replace
 from ci_tasks import known_secrets
 from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.exit_gate import mask_run
+from ci_tasks.agent.exit_gate import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.files import content_of, open_file, pieces_of, read_file
+from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.probe.evidence import collect_left_evidence
 from ci_tasks.agent.records import (
     Deviation,
@@ -68,6 +69,7 @@ _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 _LARGE_LOG = 1 << 20  # bytes; of a smaller one every line is looked at before RE2 would be loaded
 _PIECE = 1 << 18
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
+_MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
 _LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 _LARGEST_SAMPLES = 1 << 23
 _LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log has to do
@@ -94,12 +96,19 @@ def judge_run(run: RunDir) -> RunRecord:
     record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, _environment(run), queue_seconds(events))
     metrics = {name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()}
     record = replace(record, metrics=metrics)
-    record = replace(record, deviations=(*record.deviations, *_packages_used_again(events)))
+    record = replace(record, deviations=(*record.deviations, *_packages_used_again(events), *_withheld(run)))
     record = replace(record, triage=triage if verdict.status != PASSED else None)
     record = _with_evidence(record, run, plan, calls)
     record = _with_hang(record, hang_of(run)) if status.end == END_TIMEOUT or status.stalled else record
     record = _with_gpu_use(record, read_gpu_use(run, record, status.ended_at))
     return save_record(run, record)
+
+
+def _withheld(run: RunDir) -> list[Deviation]:
+    names = withheld_archives(run)
+    more = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    here = f"withheld: {', '.join(names[:_MOST_NAMED])}{more}"
+    return [Deviation("artifacts", "uploaded as they are", here, f"the run has secrets: {ARCHIVE}")] if names else []
 
 
 def _with_hang(record: RunRecord, hang: Hang | None) -> RunRecord:
@@ -140,10 +149,11 @@ def _built_files(run: RunDir, overlay: str) -> str | None:
 
 def _mask_leftovers(run: RunDir) -> None:
     """Mask what an agent of this machine that died could not. What came from a host was masked when it came."""
-    known_secrets.add_variables(read_plan(run).secrets)
+    plan = read_plan(run)
+    known_secrets.add_variables(plan.secrets)
     collect_left_evidence(run, known_secrets.values())
     if not read_status(run).masked and read_remote(run) is None:
-        old = mask_run(run, known_secrets.values())
+        old = mask_run(run, known_secrets.values(), has_secrets=bool(given_secrets(plan)))
         if old:
             shutil.rmtree(old, ignore_errors=True)
 

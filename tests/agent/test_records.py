@@ -24,7 +24,7 @@ PLAN = Plan(
     gpu_locks=GpuRequest(4, simulated=8),
 )
 STATUS = Status(
-    "ended", "ended", 7, started_at=1.5, gpu_ids=(0, 1), kept=Kept(("c",), "/w"), slurm=SlurmAllocation("7_0", "n", 1)
+    "ended", "ended", 7, started_at=1.5, gpu_ids=(0, 1), kept=Kept(("c",), "/w"), slurm=SlurmAllocation("7", "n", 1)
 )
 
 

@@ -44,7 +44,7 @@ def rows(cluster: SlurmExecutor, *statuses: Status) -> list[Any]:
 
 
 def test_a_row_has_begun_as_soon_as_slurm_has_it(cluster: SlurmExecutor) -> None:
-    sent, queued = rows(cluster, Status(waiting=("Slurm: being submitted",)), Status(slurm=SlurmAllocation("12_0")))
+    sent, queued = rows(cluster, Status(waiting=("Slurm: being submitted",)), Status(slurm=SlurmAllocation("12")))
     assert [cluster.poll(row).has_started for row in (sent, queued)] == [False, True]
 
 

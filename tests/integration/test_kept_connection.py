@@ -23,7 +23,6 @@ from ci_tasks.executors.kept.client import KeptLink
 from ci_tasks.executors.link import LinkDied, Stream
 from ci_tasks.executors.remote_host import open_query_runner
 from ci_tasks.executors.ssh.messages import HostKeyRefused
-from tests.parts.processes import command_lines, with_variable
 from tests.parts.sshd import Sshd, SSHServer, new_key
 
 WAIT_S = 10.0
@@ -198,78 +197,21 @@ def near(box: SSHServer, place: Path, tmp_path: Path, monkeypatch: pytest.Monkey
             return runner.run_queries({"question": ["sh", "-c", command]}, WAIT_S)["question"].out
 
     ask("true")
-    ask("true")  # the first one unpacked the agent, so what was begun after it had nothing to load
     return ask
 
 
-def agents(box: SSHServer) -> set[int]:
-    """The processes on the box that serve a command, or wait for one."""
-    pids = with_variable(f"HOME={box.home}", "python3")
-    return {pid for pid in pids if any("b64decode" in line for line in command_lines([pid]))}
+LOST = [".ci-tasks", ".ci-tasks/code"]
 
 
-def begun_ahead(box: SSHServer, used: int = 0) -> int:
-    """The process that waits for the next command, once it has loaded all that it needs. `used` served the last one."""
-    found: set[int] = set()
-
-    def is_ready() -> bool:
-        found.clear()
-        found.update(agents(box))
-        is_known = any(kept.has_begun_next for kept in processes.kept_connections())
-        return is_known and len(found) == 1 and used not in found and bool(launchers(box))
-
-    assert eventually(is_ready)
-    return found.pop()
-
-
-def launchers(box: SSHServer) -> list[int]:
-    return [
-        pid for pid in with_variable(f"HOME={box.home}") if any("\0launch\0" in line for line in command_lines([pid]))
-    ]
-
-
-def test_the_next_command_is_served_by_a_process_that_has_begun(box: SSHServer, near: Callable[[str], str]) -> None:
-    pid = begun_ahead(box)
-    assert near("echo $PPID") == f"{pid}\n"
-    begun_ahead(box, used=pid)
-    assert logins(box) == 1
-
-
-def test_nothing_that_was_begun_ahead_outlives_the_connection(box: SSHServer, near: Callable[[str], str]) -> None:
-    begun_ahead(box)
-    processes.end("box")
-    assert eventually(lambda: not agents(box) and not launchers(box))
-
-
-EDITS: list[tuple[str, Callable[[Path], object]]] = [
-    ("a file", lambda home: (home / ".bashrc").write_text("export PIP_LOGIN=now\n")),
-    ("a directory", lambda home: (home / ".config/fish/conf.d").mkdir(parents=True)),
-]
-
-
-@pytest.mark.parametrize("edit", [case[1] for case in EDITS], ids=[case[0] for case in EDITS])
-def test_a_command_has_the_environment_of_a_login_that_was_edited_meanwhile(
-    box: SSHServer, near: Callable[[str], str], edit: Callable[[Path], object]
+@pytest.mark.parametrize("lost", LOST)
+def test_a_command_does_without_an_agent_that_was_removed(
+    box: SSHServer, near: Callable[[str], str], lost: str
 ) -> None:
-    pid = begun_ahead(box)
-    edit(box.home)
-    expected = "now" if (box.home / ".bashrc").exists() else ""
-    assert near("echo $PPID:$PIP_LOGIN").partition(":")[2] == f"{expected}\n"
-    assert near("echo $PPID") != f"{pid}\n"
-    assert logins(box) == 1
-
-
-LOST: list[tuple[str, Callable[[SSHServer], object]]] = [
-    ("is killed", lambda box: os.kill(begun_ahead(box), signal.SIGKILL)),
-    ("loses all that it would load", lambda box: os.rename(box.home / ".ci-tasks", box.home / "gone")),
-    ("loses the unpacked agent", lambda box: os.rename(box.home / ".ci-tasks/code", box.home / "gone")),
-]
-
-
-@pytest.mark.parametrize("lose", [case[1] for case in LOST], ids=[case[0] for case in LOST])
-def test_a_command_does_without_a_process_that(
-    box: SSHServer, near: Callable[[str], str], lose: Callable[[SSHServer], object]
-) -> None:
-    begun_ahead(box)
-    lose(box)
+    os.rename(box.home / lost, box.home / "gone")
     assert near("echo here") == "here\n"
+
+
+def test_a_command_has_the_environment_of_a_login_of_its_own(box: SSHServer, near: Callable[[str], str]) -> None:
+    (box.home / ".bashrc").write_text("export PIP_LOGIN=now\n")
+    assert near("echo $PIP_LOGIN") == "now\n"
+    assert logins(box) == 1

@@ -203,7 +203,7 @@ class Cluster:
 
     def jobs(self) -> dict[str, str]:
         """{job: state} of all that Slurm knows."""
-        output = self.slurm.command("squeue", "--noheader", "--array", "--states=all", "--format=%F_%K|%T")
+        output = self.slurm.command("squeue", "--noheader", "--states=all", "--format=%A|%T")
         return dict(line.split("|") for line in output.split())
 
     def calls(self, program: str) -> list[str]:
@@ -219,7 +219,7 @@ class Cluster:
 
     def left(self) -> list[Path]:
         """What is still there of any run."""
-        return [path for name in ("runs", "slurm") for path in (self.home / name).glob("*")]
+        return list((self.home / "runs").glob("*"))
 
 
 @contextlib.contextmanager

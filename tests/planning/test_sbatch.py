@@ -107,12 +107,6 @@ def test_a_timeout_is_clipped_to_what_the_partition_allows_and_that_is_named(
     assert sbatch.within_limit(there, limit, FULL) == there or minutes < 4, "again, it changes nothing"
 
 
-def test_rows_of_one_size_have_one_text() -> None:
-    first, second = plan(), plan("other", id="b.02", row="y", workspace="/elsewhere")
-    texts = {sbatch.script(CLUSTER, sbatch.want(each, CLUSTER)) for each in (first, second)}
-    assert len(texts) == 1
-
-
 def test_several_nodes_are_asked_for_and_their_names_handed_on() -> None:
     text = sbatch.script(CLUSTER, sbatch.want(plan(gpus=8), CLUSTER, nodes=2))
     assert {"--nodes=2", "--gres=gpu:8"} < set(options(text))
@@ -127,16 +121,12 @@ def test_the_script_of_a_row_that_no_node_has_gpus_for_can_be_shown() -> None:
     assert "--gres=gpu:4" in options(sbatch.script(small, sbatch.want(plan(), small)))
 
 
-@pytest.mark.parametrize("many", [False, True], ids=["a run directory", "a file that lists several"])
-def test_the_script_becomes_the_runner_of_its_row(many: bool, tmp_path: Path) -> None:
+def test_the_script_becomes_the_runner_of_its_row(tmp_path: Path) -> None:
     """With a `python3` that says what it was called with."""
     run = tmp_path / "a run's directory"
-    run.mkdir()
-    (tmp_path / "rows").write_text(f"/other\n{run}\n")
     (tmp_path / "python3").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "python3").chmod(0o755)
     (tmp_path / "batch.sh").write_text(sbatch.script(CLUSTER, SlurmResources(1)))
-    argument = str(tmp_path / "rows") if many else str(run)
-    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "1"}
-    output = subprocess.run(["bash", str(tmp_path / "batch.sh"), argument], env=environ, capture_output=True, text=True)
+    command = ["bash", str(tmp_path / "batch.sh"), str(run)]
+    output = subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True)
     assert output.stdout == f"-I {run}/bin/agent.pyz batch {run}\n", output.stderr

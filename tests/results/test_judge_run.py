@@ -12,6 +12,7 @@ import pytest
 
 from ci_tasks import known_secrets
 from ci_tasks.agent import processes
+from ci_tasks.agent.exit_gate import ARCHIVE
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, StackText, ThreadFacts
 from ci_tasks.agent.run_directory import RunDir, write_json, write_record
 from ci_tasks.records import Attempt
@@ -62,6 +63,14 @@ def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
     assert load_record(run) == judged
 
 
+def test_archives_that_were_withheld_are_named(run: RunDir) -> None:
+    """A file that was left out for another reason is in left-out.json alone."""
+    left = [{"place": "host", "path": path, "bytes": None, "why": why} for path, why in (("a", "x"), ("b.gz", ARCHIVE))]
+    write_json(os.path.join(run.artifacts, "left-out.json"), {"files": left})
+    (deviation,) = (item for item in judging.judge_run(run).deviations if item.what == "artifacts")
+    assert (deviation.here, deviation.why) == ("withheld: b.gz", f"the run has secrets: {ARCHIVE}")
+
+
 HANGS = ProcessFacts(
     pid=7,
     ppid=1,
@@ -104,7 +113,7 @@ def test_a_failure_that_ci_goes_on_after_says_so(run: RunDir) -> None:
 
 
 def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> None:
-    slurm, digest = {"job": "12_0", "node": "gpu7"}, "slimerl/slime@sha256:12"
+    slurm, digest = {"job": "12", "node": "gpu7"}, "slimerl/slime@sha256:12"
     write_json(run.status, {**STATUS, "slurm": slurm, "queue_seconds": 40.0})
     gpus = [{"index": at, "name": "H100", "memory": "80 GiB", "uuid": f"GPU-{at}"} for at in range(4)]
     write_json(run.environment, {"gpus": gpus, "containers": [{"name": "c", "digests": [digest]}]})
@@ -115,7 +124,7 @@ def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> No
         id="b.01",
         host="local",
         status="passed",
-        slurm_job_id="12_0",
+        slurm_job_id="12",
         node="gpu7",
         gpu_ids=(1, 3),
         gpu_uuids=("GPU-1", "GPU-3"),
@@ -148,9 +157,9 @@ def test_without_samples_nothing_is_said_of_the_gpus(run: RunDir) -> None:
 @pytest.mark.parametrize(
     ("slurm", "what", "here"),
     [
-        ({"job": "12_0", "exit_code": 0}, [], []),
-        ({"job": "12_0"}, ["exit code"], ["not verified by Slurm"]),
-        ({"job": "12_0", "exit_code": 4, "claimed": 0}, ["status.json"], ["says exit code 0"]),
+        ({"job": "12", "exit_code": 0}, [], []),
+        ({"job": "12"}, ["exit code"], ["not verified by Slurm"]),
+        ({"job": "12", "exit_code": 4, "claimed": 0}, ["status.json"], ["says exit code 0"]),
     ],
 )
 def test_an_exit_code_that_slurm_does_not_confirm_is_a_deviation(

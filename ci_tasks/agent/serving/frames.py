@@ -18,7 +18,6 @@ MAGIC = b"\0ci-tasks 1\n"
 ASKS_FOR_AGENT = b"?"  # the agent that the client expected is not on the host
 PYTHON_TOO_OLD = b"!"
 HOME_REFUSED = b"#"  # the directory for everything of ours is another user's, or cannot be written
-LOGIN_CHANGED = b"~"  # it was begun ahead, and what a login reads was edited since
 INPUT_TAKEN = b"<"  # something on the host read what was for the bootstrap
 
 JSON = b"J"  # a ClientMessage or a HostMessage

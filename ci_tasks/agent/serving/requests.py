@@ -23,7 +23,7 @@ from ..quick_dataclass import dataclass
 from ..records import SlurmJob
 from ..setup_copy import make_copy, restore_copy
 from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
-from ..slurm.cancel import removing
+from ..slurm.cancel import end_before_removal
 from ..slurm.session import SlurmSession
 from ..trees.idle_workspaces import IdleWorkspaces, key_of
 from ..trees.kept_workspace import NotKept
@@ -107,7 +107,7 @@ def receive(session: ServeSession, request: messages.Receive, number: int) -> Do
 
 def create(session: ServeSession, request: messages.Create, number: int) -> Done:
     path = session.run_dir(request.dir)
-    with session.slurm.creating_run(), session.locked_run(path) as run:
+    with session.locked_run(path) as run:
         if os.path.exists(run.plan):
             return Done()
         if request.plan.retry is not None:
@@ -299,8 +299,8 @@ def _clear_environments(batch: str) -> List[str]:
 
 
 def _remove(run: str) -> List[str]:
-    with removing(run):
-        return remove_run(run)
+    end_before_removal(run)
+    return remove_run(run)
 
 
 def describe_run(session: ServeSession, request: messages.DescribeRun, number: int) -> DescribedRun:

@@ -173,7 +173,7 @@ class _WatchedRun:
         has_agent = liveness.is_held(self._paths.path)
         status = run_directory.read_status(self._paths) if has_agent else conclude(self._paths)
         if status.has_ended:
-            self._mtime = None  # so that it is read again, until the log is sent, or the agent has restored it
+            self._mtime = None  # so that it is read again, until the log is sent, or the agent has written it again
             return None if has_agent else status
         if status.sequence != self._sequence:
             self._sequence = status.sequence

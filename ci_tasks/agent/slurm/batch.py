@@ -42,7 +42,11 @@ def batch(run_dir: str) -> int:
     job = job_file.read(paths.path)
     plan = run_directory.read_plan(paths)
     is_requeued = job_file.read_attempt(paths.path) is not None
-    start = SlurmStart(*processes.identity(), job=_job_id(), restarts=_restarts())
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if job is not None and job_id and job.id not in ("", job_id):
+        print("ci-tasks: %s is job %s, which was submitted again" % (paths.path, job.id), file=sys.stderr)
+        return 1
+    start = SlurmStart(*processes.identity(), job=job_id, restarts=_restarts())
     job_file.write_attempt(paths.path, start)
     os.environ.update(job_file.read_secrets(paths.path))
     problem = ""
@@ -137,12 +141,6 @@ def _check_out_again(job: SlurmJob, plan: Plan) -> None:
         TreeStore(job.store, form).check_out(job.parts, plan.workspace)
     except StoreError as error:
         raise _CheckoutError("the checkout could not be created again: %s" % error) from None
-
-
-def _job_id() -> Optional[str]:
-    """As in squeue."""
-    array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return "%s_%s" % (array, index) if array else os.environ.get("SLURM_JOB_ID")
 
 
 def _queue_seconds() -> float:

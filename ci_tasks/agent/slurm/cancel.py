@@ -6,13 +6,10 @@ and writes how the run ended.
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Callable, Dict, Iterator, List, Mapping
+from typing import Callable, Dict, List, Mapping
 
 from .. import run_directory
 from ..file_lock import LockTimeout, file_lock
@@ -62,27 +59,11 @@ def kill(run_dir: str, job: SlurmJob) -> None:
         _record_cancelled(run_dir, job)
 
 
-@contextmanager
-def removing(run_dir: str, seconds: float = 60.0) -> Iterator[None]:
-    """While a run is removed: its job is over before that begins, as far as Slurm can say in that time. The files of
-    its submission are removed with the last run of it."""
+def end_before_removal(run_dir: str, seconds: float = 60.0) -> None:
+    """Returns when the run's job is over, as far as Slurm can say in that time, so that the run can be removed."""
     job = job_file.read(run_dir)
-    if job is None:
-        yield
-        return
-    if not _status(run_dir).concluded:
+    if job is not None and not _status(run_dir).concluded:
         _kill_and_wait(run_dir, job, seconds)
-    yield
-    # A job can write what it likes into slurm.json; the run directory is where we know it to be.
-    is_ours = run_dir.startswith(os.path.join(job.home, "runs") + os.sep)
-    if is_ours and job.name == os.path.basename(job.name) and job.name not in ("", ".", ".."):
-        try:
-            with open(os.path.join(job.submission, "rows"), encoding="utf-8", errors="surrogateescape") as source:
-                rows = source.read().splitlines()
-        except OSError:
-            return
-        if not any(os.path.exists(row) for row in rows):
-            shutil.rmtree(job.submission, ignore_errors=True)
 
 
 def _kill_and_wait(run_dir: str, job: SlurmJob, seconds: float) -> None:
@@ -101,12 +82,12 @@ def _kill_and_wait(run_dir: str, job: SlurmJob, seconds: float) -> None:
 
 def _cancel_submission(run_dir: str, job: SlurmJob) -> SlurmJob:
     """A run that was not submitted yet ends here. Returns its current job."""
-    if job.array:
+    if job.id:
         return job
     try:
         with file_lock(job.lock, True, _LOCK_TIMEOUT):
             current = job_file.read(run_dir) or job
-            if not current.array:
+            if not current.id:
                 record_outcome(run_dir, JobOutcome(run_directory.END_CANCELLED, NEVER_SUBMITTED))
             return current
     except LockTimeout:
@@ -114,8 +95,8 @@ def _cancel_submission(run_dir: str, job: SlurmJob) -> SlurmJob:
 
 
 def _record_cancelled(run_dir: str, job: SlurmJob) -> None:
-    """Slurm keeps no record of an array's job that is cancelled while it waits, so the run's end is written here. A job
-    that was requeued waits too, and has the end of an agent that ran before."""
+    """A job that is cancelled while it waits has no agent that writes its end. A job that was requeued waits too, and
+    has the end of an agent that ran before."""
     status = _status(run_dir)
     if is_final(status) or (status.has_agent and not status.has_ended) or _MAY_RUN.call(job.id):
         return

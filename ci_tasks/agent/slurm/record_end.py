@@ -14,6 +14,7 @@ from typing import Callable, List, Optional, Tuple
 from .. import run_directory
 from ..exit_gate import mask_run, masked_record
 from ..file_lock import file_lock
+from ..files import open_file
 from ..probe.evidence import collect_left_evidence
 from ..records import SlurmAllocation, Status
 from . import job_file, states
@@ -28,7 +29,7 @@ _MAX_OUTPUT = 4096
 def record_job_end(run_dir: str, state: SlurmJobState) -> Status:
     """Write the end of a run whose job is over. Returns its status, which is final from now on."""
     job = job_file.read(run_dir)
-    output = _last_line(job.output) if job is not None else ""
+    output = _last_line(os.path.join(run_dir, run_directory.SLURM_OUTPUT))
     place = SlurmAllocation(job.id or None, state.node or None) if job is not None else None
 
     def verify(status: Status) -> Tuple[Optional[JobOutcome], Optional[SlurmAllocation]]:
@@ -96,7 +97,7 @@ def _ended(status: Status, outcome: JobOutcome, log: AppendedLog) -> Status:
 
 def _last_line(path: str) -> str:
     try:
-        with open(path, "rb") as source:
+        with open_file(path) as source:
             source.seek(max(0, source.seek(0, os.SEEK_END) - _MAX_OUTPUT))
             return states.last_line(source.read().decode(errors="replace"))
     except OSError:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import List, Optional
 
+from .. import run_directory
 from ..quick_dataclass import dataclass
+from . import job_file
 
-_LIMITS = (  # a limit on what a user has submitted: temporary, and a smaller array may fit below it now
+_TEMPORARY = (  # not about this job: it may be accepted in a while, and the controller may even have it already
     "MaxSubmit",
     "MaxJobCount",
     "job submit limit",
     "temporarily unable to accept job",
-    "Invalid job array specification",
-    "job array index too large",
-)
-_TEMPORARY = (  # not about this submission: it may succeed in a moment, and the controller may even have it already
     "Socket timed out",
     "Unable to contact slurm controller",
     "Resource temporarily unavailable",
@@ -37,41 +36,36 @@ _NOISE = ("Batch job submission failed: Job violates accounting/QOS policy",)
 
 @dataclass(frozen=True)
 class Submission:
-    """`array` is the id that the submission got; empty where it was rejected, and then `reason` is sbatch's message,
-    `is_temporary` whether to try again, and `is_too_large` whether a part of it may be accepted."""
+    """`job` is the id that Slurm gave; empty where it rejected the job, and then `reason` is sbatch's message, and
+    `is_temporary` says whether to try again."""
 
-    array: str = ""
+    job: str = ""
     reason: str = ""
     is_temporary: bool = False
-    is_too_large: bool = False
 
 
-def sbatch_command(directory: str, name: str, count: int) -> List[str]:
-    """Submit `directory`/batch.sh for the `count` run directories that `directory`/rows lists."""
+def sbatch_command(run_dir: str, name: str) -> List[str]:
     return [
         "sbatch",
         "--parsable",
         "--job-name=" + name,
-        "--array=0-%d" % (count - 1),
-        "--chdir=" + directory,
-        "--output=" + directory + "/%a.out",
-        directory + "/batch.sh",
-        directory + "/rows",
+        "--chdir=" + run_dir,
+        "--output=" + os.path.join(run_dir, run_directory.SLURM_OUTPUT),
+        os.path.join(run_dir, job_file.SCRIPT),
+        run_dir,
     ]
 
 
 def parse_answer(code: Optional[int], out: str, err: str) -> Submission:
     """sbatch prints `12`, or `12;cluster`, on a line of its own."""
-    array = out.strip().splitlines()[-1].partition(";")[0] if out.strip() else ""
-    if code == 0 and array.isdigit():
-        return Submission(array)
+    job = out.strip().splitlines()[-1].partition(";")[0] if out.strip() else ""
+    if code == 0 and job.isdigit():
+        return Submission(job)
     reason = _reason(err) or "sbatch ended with %s and no message" % ("no exit code" if code is None else code)
     text = err
     for phrase in _POLICY:
         text = text.replace(phrase, "")
-    is_too_large = any(part in text for part in _LIMITS)
-    is_temporary = is_too_large or any(part in err for part in _TEMPORARY)
-    return Submission("", reason, is_temporary, is_too_large)
+    return Submission("", reason, any(part in text for part in _TEMPORARY))
 
 
 def _reason(err: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
-from typing import Iterator, Mapping, Optional
+from typing import Mapping, Optional
 
 from .. import run_directory
 from ..records import SlurmJob
@@ -22,8 +21,7 @@ class SlurmSession:
 
     def __init__(self) -> None:
         self._queue = SqueuePoller()
-        self._creating = False
-        self._submitter = Submitter(is_creating=lambda: self._creating)
+        self._submitter = Submitter()
 
     def submit(self, run_dir: str, job: SlurmJob, script: str, secrets: Mapping[str, str]) -> None:
         """Submit a run; one that already has a status is only queued again."""
@@ -33,15 +31,6 @@ class SlurmSession:
             job_file.write_secrets(run_dir, secrets)
             enqueue(run_dir, job)
         self._submitter.add(run_dir)
-
-    @contextmanager
-    def creating_run(self) -> Iterator[None]:
-        """While a run is created, the submitter waits for it: it may join the same array."""
-        self._creating = True
-        try:
-            yield
-        finally:
-            self._creating = False
 
     def run_state(self, run_dir: str) -> Optional[SlurmRunState]:
         """None for a run that is not a Slurm job. One that a broken connection left is queued again."""

@@ -14,7 +14,7 @@ from typing import Callable, Dict, Mapping, Optional, Sequence
 from ..host_queries import ask
 from ..records import QueryAnswer
 from . import states
-from .states import SlurmJobState, rest_of_array
+from .states import SlurmJobState
 
 RunPrograms = Callable[[Mapping[str, Sequence[str]], float], Dict[str, QueryAnswer]]
 
@@ -69,10 +69,7 @@ class SqueuePoller:
             return {}
         missing = [job for job in jobs if job not in states]
         if missing:
-            history = self._history(missing)
-            rest = {job: states.get(rest_of_array(job)) for job in missing}
-            states.update({job: state for job, state in rest.items() if state is not None and state.is_over})
-            states.update(history)
+            states.update(self._history(missing))
         return {job: state for job, state in states.items() if job in jobs}
 
     def may_run(self, jobs: Sequence[str]) -> Dict[str, bool]:
@@ -107,7 +104,7 @@ class SqueuePoller:
 
     def _squeue(self, jobs: Sequence[str]) -> Optional[Dict[str, SlurmJobState]]:
         """None where Slurm does not answer."""
-        answer = self._answer(states.squeue_command({job.split("_")[0] for job in jobs}))
+        answer = self._answer(states.squeue_command(jobs))
         if answer.code == 0 or states.are_forgotten(answer.err):
             self.problem = ""
             return states.parse_squeue(answer.out)

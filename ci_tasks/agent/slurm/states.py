@@ -1,7 +1,4 @@
-"""The state of Slurm's jobs: commands of squeue, sacct and scontrol, and pure parsers of their output. Pure.
-
-A job is named `ARRAY_INDEX`, as in `squeue --array`: every submission is an array, even one of a single row.
-"""
+"""The state of Slurm's jobs: commands of squeue, sacct and scontrol, and pure parsers of their output. Pure."""
 
 from __future__ import annotations
 
@@ -56,13 +53,12 @@ class SlurmJobState:
         return text
 
 
-def squeue_command(arrays: Iterable[str]) -> List[str]:
-    """Lists all jobs of these arrays, ended ones too as long as Slurm remembers them. The reason is the only field that
-    may contain a `|`, so it comes last."""
-    ids = ",".join(sorted(arrays))
-    fields = ("ArrayJobID", "ArrayTaskID", "State", "StartTime", "NodeList", "exit_code", "Reason")
+def squeue_command(jobs: Iterable[str]) -> List[str]:
+    """Lists these jobs, ended ones too as long as Slurm remembers them. The reason is the only field that may contain a
+    `|`, so it comes last."""
+    fields = ("JobID", "State", "StartTime", "NodeList", "exit_code", "Reason")
     return [
-        *("squeue", "--noheader", "--array", "--states=all", "--jobs=" + ids),
+        *("squeue", "--noheader", "--states=all", "--jobs=" + ",".join(sorted(jobs))),
         "--Format=" + ",".join(field + ":|" for field in fields),
     ]
 
@@ -71,10 +67,10 @@ def parse_squeue(text: str) -> Dict[str, SlurmJobState]:
     """{job: its state}"""
     states = {}
     for line in text.splitlines():
-        fields = [field.strip() for field in line.split("|", 6)]
-        if len(fields) == 7:
-            array, index, state, start, node, code, reason = fields
-            states["%s_%s" % (array, index)] = SlurmJobState(
+        fields = [field.strip() for field in line.split("|", 5)]
+        if len(fields) == 6:
+            job, state, start, node, code, reason = fields
+            states[job] = SlurmJobState(
                 state,
                 _value(reason.rstrip("|")),
                 _value(start),
@@ -84,19 +80,14 @@ def parse_squeue(text: str) -> Dict[str, SlurmJobState]:
     return states
 
 
-def rest_of_array(job: str) -> str:
-    """How squeue names the jobs of an array that were cancelled before Slurm had made a job of each."""
-    return job.split("_")[0] + "_N/A"
-
-
 def are_forgotten(error: str) -> bool:
     """Whether squeue failed because Slurm remembers none of the jobs, which is an answer."""
     return "Invalid job id" in error
 
 
-def arrays_by_name_command(name: str) -> List[str]:
-    """Lists the ids of the arrays of that name."""
-    return ["squeue", "--noheader", "--states=all", "--name=" + name, "--format=%F"]
+def jobs_by_name_command(name: str) -> List[str]:
+    """Lists the ids of the jobs of that name."""
+    return ["squeue", "--noheader", "--states=all", "--name=" + name, "--format=%A"]
 
 
 def sacct_command(jobs: Iterable[str]) -> List[str]:
@@ -105,7 +96,7 @@ def sacct_command(jobs: Iterable[str]) -> List[str]:
 
 
 def parse_sacct(text: str) -> Dict[str, SlurmJobState]:
-    """12_3|CANCELLED by 1000|0:15|gpu1"""
+    """12|CANCELLED by 1000|0:15|gpu1"""
     states = {}
     for line in text.splitlines():
         fields = line.split("|")
@@ -125,17 +116,16 @@ def completion_log(config: str) -> str:
 
 
 def parse_completion_log(text: str) -> Dict[str, SlurmJobState]:
-    """JobId=4 UserId=root(0) … JobState=TIMEOUT … NodeList=gpu1 … ArrayJobId=3 ArrayTaskId=0 … ExitCode=0:0
+    """JobId=4 UserId=root(0) … JobState=TIMEOUT … NodeList=gpu1 … ExitCode=0:0
 
     A job that was requeued has a line for each time, the last of which counts.
     """
     states = {}
     for line in text.splitlines():
         fields: Dict[str, str] = dict(word.partition("=")[::2] for word in line.split())
-        if "ArrayJobId" in fields and "ArrayTaskId" in fields and "JobState" in fields:
-            job = "%s_%s" % (fields["ArrayJobId"], fields["ArrayTaskId"])
+        if "JobId" in fields and "JobState" in fields:
             node, code = _value(fields.get("NodeList", "")), _exit_code(fields.get("ExitCode", ""))
-            states[job] = SlurmJobState(fields["JobState"], node=node, exit_code=code)
+            states[fields["JobId"]] = SlurmJobState(fields["JobState"], node=node, exit_code=code)
     return states
 
 

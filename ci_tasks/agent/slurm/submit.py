@@ -1,19 +1,18 @@
-"""Submitting runs: those with the same batch script together, as one array.
+"""Submitting runs, each with an sbatch of its own, one after another.
 
-Rows come one after another, so the submitter waits for those that come close together. What Slurm rejects temporarily
-is submitted again after growing pauses, in smaller arrays where there are too many rows; meanwhile each run's status
-says so. What it rejects for good is blocked.
+What Slurm rejects temporarily is submitted again after growing pauses; meanwhile the status of each run says so. What
+it rejects for good is blocked.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import replace
-from typing import Callable, Dict, List, Sequence
+from typing import Dict, Sequence
 
 from .. import run_directory
 from ..agent_log import log_traceback
@@ -27,9 +26,7 @@ from .record_end import record_outcome
 from .sbatch import Submission, parse_answer, sbatch_command
 from .squeue import RunPrograms
 
-QUIET = 0.5  # seconds without another run, after which the queued ones are submitted
 PAUSES = (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # seconds until the next try, the last one again and again
-MAX_ROWS = 500  # rows of one array; Slurm's own default limit is 1000
 _TIMEOUT = 150.0  # sbatch itself tries again for a while
 _LOCK_TIMEOUT = 300.0
 
@@ -43,25 +40,15 @@ def enqueue(run_dir: str, job: SlurmJob) -> None:
 class Submitter:
     """Takes runs with `add`, and submits them in a thread of its own. `is_busy`: some are not submitted yet."""
 
-    def __init__(
-        self,
-        run_programs: RunPrograms = ask,
-        pauses: Sequence[float] = PAUSES,
-        quiet: float = QUIET,
-        is_creating: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`is_creating`: whether another run is being created now, which may join the same array."""
-        self._run_programs, self._pauses, self._quiet, self._is_creating = run_programs, pauses, quiet, is_creating
+    def __init__(self, run_programs: RunPrograms = ask, pauses: Sequence[float] = PAUSES) -> None:
+        self._run_programs, self._pauses = run_programs, pauses
         self._runs: Dict[str, None] = {}
-        self._added_at = 0.0
         self._changed = threading.Condition()
-        self._is_submitting = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="sbatch")
 
     def add(self, run_dir: str) -> None:
         with self._changed:
             self._runs[run_dir] = None
-            self._added_at = time.monotonic()
             if not self._thread.is_alive():
                 self._thread.start()
             self._changed.notify_all()
@@ -69,89 +56,71 @@ class Submitter:
     @property
     def is_busy(self) -> bool:
         with self._changed:
-            return self._is_submitting or bool(self._runs)
+            return bool(self._runs)
 
     def _run(self) -> None:
+        tries = 0
         while True:
             with self._changed:
-                self._is_submitting = False
                 self._changed.wait_for(lambda: bool(self._runs))
-                self._is_submitting = True
-            while time.monotonic() < self._added_at + self._quiet:
-                time.sleep(self._quiet / 5)
-                if self._is_creating():
-                    self._added_at = time.monotonic()
-            with self._changed:
-                runs, self._runs = list(self._runs), {}
-            for group in _by_script(runs):
-                try:
-                    self._submit(group)
-                except Exception as bug:  # whatever it is, the runs' status must say so
-                    for run in group:
-                        log_traceback(run, "sbatch", bug)
-                    _reject(group, str(bug) if isinstance(bug, OSError) else repr(bug))
-
-    def _submit(self, runs: List[str]) -> None:
-        limit, tries = MAX_ROWS, 0
-        while runs:
-            part = runs[:limit]
-            submission = self._submit_part(part)
-            if submission.array:
-                runs, tries = runs[len(part) :], 0
-            elif not submission.is_temporary:
-                _reject(runs, submission.reason)
-                return
-            else:
-                if submission.is_too_large:
-                    limit = max(1, (len(part) + 1) // 2)
-                pause = self._pauses[min(tries, len(self._pauses) - 1)]
+                run = next(iter(self._runs))
+            try:
+                submission = self._submit(run)
+            except Exception as bug:  # whatever it is, the run's status must say so
+                log_traceback(run, "sbatch", bug)
+                submission = Submission(reason=str(bug) if isinstance(bug, OSError) else repr(bug))
+            if submission.is_temporary:
+                self._wait(submission.reason, self._pauses[min(tries, len(self._pauses) - 1)])
                 tries += 1
-                for run in runs:
-                    _write_waiting(run, "%s: %s; next try in %g s" % (job_file.REJECTED, submission.reason, pause))
-                time.sleep(pause)
-                runs = [run for run in runs if _is_unsubmitted(run)]
+                continue
+            tries = 0
+            if submission.reason and _is_unsubmitted(run):
+                reason = "Slurm rejects the job: %s" % submission.reason
+                with suppress(OSError, LockTimeout):
+                    record_outcome(run, JobOutcome(run_directory.END_EXIT, reason, EXIT_BLOCKED))
+            with self._changed:
+                del self._runs[run]
 
-    def _submit_part(self, part: List[str]) -> Submission:
-        lock = _job(part[0]).lock
+    def _wait(self, reason: str, seconds: float) -> None:
+        with self._changed:
+            runs = list(self._runs)
+        for run in runs:
+            with suppress(OSError):  # it was removed, or the disk is full
+                _write_waiting(run, "%s: %s; next try in %g s" % (job_file.REJECTED, reason, seconds))
+        time.sleep(seconds)
+
+    def _submit(self, run: str) -> Submission:
+        """What Slurm says; nothing for a run that is not to be submitted any more."""
+        if not _is_unsubmitted(run):
+            return Submission()
+        lock = _job(run).lock
         os.makedirs(os.path.dirname(lock), exist_ok=True)
         try:
             with file_lock(lock, True, _LOCK_TIMEOUT):
-                self._find_submitted(part)
-                runs = [run for run in part if _is_unsubmitted(run)]
-                return self._sbatch(runs) if runs else Submission(array="none")
+                return self._sbatch(run) if _is_unsubmitted(run) else Submission()
         except LockTimeout:
             return Submission(reason="another command's submission takes too long", is_temporary=True)
 
-    def _find_submitted(self, runs: Sequence[str]) -> None:
-        """Record the arrays that Slurm accepted although its answer was lost: a login node went down, a socket timed
-        out."""
-        jobs = {run: _job(run) for run in runs}
-        for name in {job.name for job in jobs.values() if job.name and not job.array}:
-            answer = self._run_programs({"": states.arrays_by_name_command(name)}, _TIMEOUT)[""]
-            arrays = answer.out.split() if answer.code == 0 else []
-            for run, job in jobs.items():
-                if arrays and job.name == name:
-                    job_file.write(run, replace(job, array=arrays[0]))
-
-    def _sbatch(self, runs: List[str]) -> Submission:
-        batch = os.path.relpath(runs[0], os.path.join(_job(runs[0]).home, "runs")).split(os.sep)[0]
-        name = "%s-%s" % (batch, uuid.uuid4().hex[:8])
-        jobs: Dict[str, SlurmJob] = {}
-        for index, run in enumerate(runs):
-            job = _job(run)
-            if job.name:  # should Slurm start an earlier submission after all, it finds no rows
-                shutil.rmtree(job.submission, ignore_errors=True)
-            jobs[run] = job_file.write(run, replace(job, name=name, index=index))
-        directory = jobs[runs[0]].submission
-        os.makedirs(directory, exist_ok=True)
-        _write(os.path.join(directory, "rows"), "".join("%s\n" % run for run in runs))
-        _write(os.path.join(directory, job_file.SCRIPT), _script(runs[0]))
-        answer = self._run_programs({"": sbatch_command(directory, name, len(runs))}, _TIMEOUT)[""]
-        submission = parse_answer(answer.code, answer.out, answer.err)
-        if submission.array:
-            for run, job in jobs.items():
-                job_file.write(run, replace(job, array=submission.array))
+    def _sbatch(self, run: str) -> Submission:
+        job = _job(run)
+        submission = self._find_submitted(job.name)
+        if not submission.job:
+            if not job.name:
+                batch = os.path.basename(os.path.dirname(run))
+                job = job_file.write(run, replace(job, name="%s-%s" % (batch, uuid.uuid4().hex[:8])))
+            answer = self._run_programs({"": sbatch_command(run, job.name)}, _TIMEOUT)[""]
+            submission = parse_answer(answer.code, answer.out, answer.err)
+        if submission.job:
+            job_file.write(run, replace(job, id=submission.job))
         return submission
+
+    def _find_submitted(self, name: str) -> Submission:
+        """The job that Slurm accepted although its answer was lost: a login node went down, a socket timed out."""
+        if not name:
+            return Submission()
+        answer = self._run_programs({"": states.jobs_by_name_command(name)}, _TIMEOUT)[""]
+        jobs = answer.out.split() if answer.code == 0 else []
+        return Submission(jobs[0] if jobs else "")
 
 
 def _write_waiting(run_dir: str, reason: str) -> None:
@@ -165,25 +134,6 @@ def _write_waiting(run_dir: str, reason: str) -> None:
     run_directory.write_record(run.status, replace(status, waiting=(reason,), sequence=status.sequence + 1))
 
 
-def _by_script(runs: Sequence[str]) -> List[List[str]]:
-    """Runs with the same batch script are one array."""
-    groups: Dict[str, List[str]] = {}
-    for run in runs:
-        if _is_unsubmitted(run):
-            groups.setdefault(_script(run), []).append(run)
-    return list(groups.values())
-
-
-def _script(run: str) -> str:
-    with open(os.path.join(run, job_file.SCRIPT), encoding="utf-8", errors="surrogateescape") as source:
-        return source.read()
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", errors="surrogateescape") as out:
-        out.write(text)
-
-
 def _job(run: str) -> SlurmJob:
     job = job_file.read(run)
     assert job is not None  # the run was enqueued
@@ -194,11 +144,4 @@ def _is_unsubmitted(run: str) -> bool:
     """Whether it is neither submitted nor ended: it may have been cancelled, or removed, meanwhile."""
     job = job_file.read(run)
     has_ended = run_directory.read_status(run_directory.RunDir(run)).has_ended
-    return job is not None and not job.array and not has_ended
-
-
-def _reject(runs: Sequence[str], reason: str) -> None:
-    outcome = JobOutcome(run_directory.END_EXIT, "Slurm rejects the job: %s" % reason, EXIT_BLOCKED)
-    for run in runs:
-        if _is_unsubmitted(run):
-            record_outcome(run, outcome)
+    return job is not None and not job.id and not has_ended

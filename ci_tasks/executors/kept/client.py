@@ -30,21 +30,18 @@ _ERRORS: dict[str, type[CiTasksError]] = {
 }
 
 
-def connect(place: Path, address: str, *, ahead: bool = False) -> KeptLink:
-    """The connection to `address` that has its socket in `place`; it is made with the first command. Raises UsageError.
-
-    With `ahead`, each command is begun once more for the next time that it is asked for: it has to wait for its input
-    before it does anything."""
+def connect(place: Path, address: str) -> KeptLink:
+    """The connection to `address` that has its socket in `place`. Its first command makes it. Raises UsageError."""
     target = resolve(address)
-    return KeptLink(address, messages.describe_route(target), places.socket_path(place, target), ahead=ahead)
+    return KeptLink(address, messages.describe_route(target), places.socket_path(place, target))
 
 
 class KeptLink:
     """Each command gets a connection of its own to the process at `path`."""
 
-    def __init__(self, address: str, description: str, path: Path, *, ahead: bool = False) -> None:
+    def __init__(self, address: str, description: str, path: Path) -> None:
         self.description = description
-        self._address, self._path, self._ahead = address, path, ahead
+        self._address, self._path = address, path
         self._closed = False
         self._own: Link | None = None
 
@@ -57,7 +54,7 @@ class KeptLink:
         for _ in range(_TRIES):
             sock = self._dial()
             try:
-                wire.send_request(sock, {"open": command, "ahead": self._ahead})
+                wire.send_request(sock, {"open": command})
                 kind, answer = wire.read_object(sock)
             except OSError:
                 sock.close()

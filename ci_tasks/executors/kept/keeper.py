@@ -1,9 +1,8 @@
 """The process that keeps a connection, as OpenSSH's ControlPersist does: `python -m ci_tasks.executors.kept.keeper`.
 
 It connects when the first command asks for a channel, opens a channel for each command of the same user, copies bytes
-both ways without keeping them, and ends when nobody has used it for a while. A command that waits for its input is
-begun once more, ahead of the next client. A connection that died, or that has been silent over a nap of the machine,
-is made again before the next channel. Nothing is written anywhere.
+both ways without keeping them, and ends when nobody has used it for a while. A connection that died, or that has been
+silent over a nap of the machine, is made again before the next channel. Nothing is written anywhere.
 """
 
 from __future__ import annotations
@@ -22,42 +21,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ci_tasks import debug_log
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import CiTasksError
 from ci_tasks.executors.kept import wire
 from ci_tasks.executors.link import Link, LinkDied, Stream
 
 IDLE_S = 600.0  # seconds without a command after which it ends
-AHEAD_S = 1.0  # seconds after a command's beginning, in which its host is busy with it
 _SILENT_S = 8.0  # seconds without a sign of life, which is asked for every 4, after which a connection is not trusted
 _TICK_S = 1.0
 _CHUNK = 1 << 18
-
-
-class KeepableStream(Stream, Protocol):
-    @property
-    def has_ended(self) -> bool:
-        """Whether the command has, as far as is known here."""
 
 
 class KeepableLink(Link, Protocol):
     @property
     def silent_for(self) -> float:
         """Seconds since the host gave a sign of life, a nap of this machine included."""
-
-    def open(self, command: str) -> KeepableStream: ...
-
-
-@dataclass(frozen=True)
-class CommandAhead:
-    """A command that was begun for whoever asks for it next, and waits for its input."""
-
-    command: str
-    link: KeepableLink
-    stream: KeepableStream
-
-    def serves(self, command: str, link: KeepableLink) -> bool:
-        return (self.command, self.link) == (command, link) and not self.stream.has_ended
 
 
 class Keeper:
@@ -70,13 +47,11 @@ class Keeper:
         connect: Callable[[], KeepableLink],
         *,
         idle_s: float = IDLE_S,
-        ahead_s: float = AHEAD_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listener, self._address, self._connect = listener, address, connect
-        self._idle_s, self._ahead_s, self._now = idle_s, ahead_s, now
+        self._idle_s, self._now = idle_s, now
         self._link: KeepableLink | None = None
-        self._ahead: CommandAhead | None = None
         self._connecting = threading.Lock()
         self._counting = threading.Lock()
         self._commands = 0
@@ -123,7 +98,7 @@ class Keeper:
 
     def _serve_request(self, client: socket.socket, request: dict[str, Any]) -> None:
         if "open" in request:
-            self._open(client, str(request["open"]), bool(request.get("ahead")))
+            self._open(client, str(request["open"]))
         elif "end" in request:
             self._end()
             wire.send_object(client, wire.READY, {})
@@ -142,23 +117,21 @@ class Keeper:
             "is_up": is_up,
             "commands": commands,
             "seconds_left": left,
-            "has_begun_next": self._ahead is not None,
         }
 
-    def _open(self, client: socket.socket, command: str, ahead: bool) -> None:
+    def _open(self, client: socket.socket, command: str) -> None:
         with self._counting:
             self._commands += 1
         try:
-            self._give(client, command, ahead)
+            self._give(client, command)
         finally:
             with self._counting:
                 self._commands -= 1
                 self._last_used = self._now()
 
-    def _give(self, client: socket.socket, command: str, ahead: bool) -> None:
+    def _give(self, client: socket.socket, command: str) -> None:
         try:
-            link = self._usable_link()
-            stream = (self._take_ahead(command, link) if ahead else None) or link.open(command)
+            stream = self._usable_link().open(command)
         except CiTasksError as error:
             said = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
             wire.send_object(client, wire.REFUSED, said)
@@ -167,34 +140,10 @@ class Keeper:
             wire.send_object(client, wire.REFUSED, {"kind": "Blocked", "message": what, "hint": ""})
         else:
             wire.send_object(client, wire.READY, {})
-            if ahead:
-                threading.Thread(target=self._begin_ahead, args=(command, link), daemon=True).start()
             _relay(client, stream)
             return
         if self._link is None:  # nothing to keep
             self._end()
-
-    def _take_ahead(self, command: str, link: KeepableLink) -> KeepableStream | None:
-        with self._counting:
-            ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return None
-        if ahead.serves(command, link):
-            return ahead.stream
-        ahead.stream.close()
-        return None
-
-    def _begin_ahead(self, command: str, link: KeepableLink) -> None:
-        """Begin the command for the next client, which then waits neither for a login nor for a program's start."""
-        if self._over.wait(self._ahead_s) or self._ahead is not None or link is not self._link:
-            return
-        with debug_log.ignored("a command for later"):  # the host may permit few; the next client begins its own
-            ahead = CommandAhead(command, link, link.open(command))
-            with self._counting:
-                if self._ahead is None:
-                    self._ahead = ahead
-                    return
-            ahead.stream.close()
 
     def _end(self) -> None:
         self._over.set()

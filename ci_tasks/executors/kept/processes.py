@@ -16,15 +16,13 @@ _PATIENCE_S = 2.0  # of a question
 
 @dataclass(frozen=True)
 class KeptConnection:
-    """A process that keeps a connection, and how long it does if nobody uses it. `has_begun_next`: what serves the next
-    command has begun on the host."""
+    """A process that keeps a connection, and how long it does if nobody uses it."""
 
     address: str
     pid: int
     is_up: bool
     commands: int
     seconds_left: float
-    has_begun_next: bool = False
 
 
 def kept_connections() -> list[KeptConnection]:

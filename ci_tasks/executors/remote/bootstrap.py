@@ -2,9 +2,6 @@
 
 It loads the agent that stands on standard input, or that an earlier client left, and hands it the rest. The agent is
 unpacked, since Python keeps no byte code of what lies in a zip file: to compile it each time is most of a warm start.
-
-A connection that is kept begins one ahead, for the next command: it loads what is there and waits for its input. Where
-the files of a login were edited meanwhile, its environment is not what a new login would have.
 """
 
 from __future__ import annotations
@@ -15,10 +12,9 @@ from ci_tasks.agent.serving import frames
 
 START = b"ci-tasks "  # begins what we send
 _LOCK_WAIT_S = 10.0  # seconds, fewer than the client waits for a word
-_LONGEST_WAIT_S = 3600.0  # seconds for which what was begun ahead waits, should its connection die unnoticed
 
 _TEXT = """
-import os, select, sys
+import os, sys
 MAGIC = {magic!r}
 def send(mark, text):
     os.write(1, MAGIC + mark + text.encode())
@@ -49,37 +45,13 @@ if os.geteuid() not in (0, owner):  # what lies there would be run, and it is no
     except Exception:
         name = "uid %d" % owner
     send({refused!r}, "%s belongs to %s" % (home, name))
-def login_files():
-    stamps = []
-    for name in {login_files!r}:
-        try:
-            found = os.stat(os.path.expanduser(name))
-            stamps.append((found.st_ino, found.st_size, found.st_mtime_ns))
-        except OSError:
-            stamps.append(None)
-    return stamps
-login = login_files()
 agent = os.path.join(home, "agents", {digest!r} + ".pyz")
 code = os.path.join(home, "code", {digest!r})
-installed = None
-try:
-    if os.path.exists(os.path.join(code, "__main__.py")):
-        sys.path.insert(0, code)
-        from agent.serving.serve import InstalledAgent, main
-        installed = InstalledAgent(agent, code)
-        if not select.select([0], [], [], 0)[0]:
-            installed.prepare()
-except (ImportError, OSError):
-    pass
-if not select.select([0], [], [], {longest_wait})[0]:
-    sys.exit(3)
 header = read({header})
 while header[:1] == b"\\n":
     header = header[1:] + read(1)
 if not header.startswith({start!r}):
     send({unread!r}, "")
-if login_files() != login:
-    send({changed!r}, "")
 size = int(header[len({start!r}):])
 if size:
     archive = read(size)
@@ -149,31 +121,8 @@ except ImportError:
     import shutil
     shutil.rmtree(code, ignore_errors=True)  # removed since we looked, or half of it
     send({asks!r}, "")
-main(home, installed or InstalledAgent(agent, code))
+main(home, InstalledAgent(agent, code))
 """
-# What sshd, PAM and shells read at a login, and directories of such files.
-_LOGIN_FILES = (
-    *(
-        "~/.profile",
-        "~/.bash_profile",
-        "~/.bash_login",
-        "~/.bashrc",
-        "~/.zshenv",
-        "~/.zprofile",
-        "~/.zshrc",
-        "~/.cshrc",
-    ),
-    *(
-        "~/.tcshrc",
-        "~/.login",
-        "~/.config/fish/config.fish",
-        "~/.config/fish/conf.d",
-        "~/.ssh/environment",
-        "~/.ssh/rc",
-    ),
-    *("~/.pam_environment", "/etc/environment", "/etc/profile", "/etc/profile.d", "/etc/bash.bashrc", "/etc/bashrc"),
-    *("/etc/zshenv", "/etc/zsh/zshenv", "/etc/csh.cshrc", "/etc/security/limits.conf", "/etc/security/limits.d"),
-)
 
 
 def header(size: int) -> bytes:
@@ -189,9 +138,6 @@ def command(home: str, digest: str) -> str:
         asks=frames.ASKS_FOR_AGENT,
         unread=frames.INPUT_TAKEN,
         refused=frames.HOME_REFUSED,
-        changed=frames.LOGIN_CHANGED,
-        login_files=_LOGIN_FILES,
-        longest_wait=_LONGEST_WAIT_S,
         lock_wait=_LOCK_WAIT_S,
         start=START,
         header=len(header(0)),

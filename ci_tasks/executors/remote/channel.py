@@ -56,10 +56,6 @@ class AgentMissing(Exception):
     """The host does not have our agent any more: it has to be sent along."""
 
 
-class LoginChanged(Exception):
-    """What answers was begun before the files were edited that a login there reads: another one has to be begun."""
-
-
 class PendingRequest(Generic[R]):
     """An answer that is on its way."""
 
@@ -118,8 +114,7 @@ class Channel:
         self._stream.send(b"\n" + bootstrap.header(len(archive)) + archive)
 
     def hello(self) -> Hello:
-        """Wait for the host's first words. Raises LinkDied, AgentMissing, LoginChanged, HostDataError,
-        Blocked."""
+        """Wait for the host's first words. Raises LinkDied, AgentMissing, HostDataError, Blocked."""
         self._stream.settimeout(SILENCE_TIMEOUT_S * 2)
         self._hello_deadline = time.monotonic() + _HELLO_TIMEOUT_S
         try:
@@ -140,8 +135,6 @@ class Channel:
         rest = data.partition(frames.MAGIC)[2] or self._receive_hello()
         if rest[:1] == frames.ASKS_FOR_AGENT:
             raise AgentMissing
-        if rest[:1] == frames.LOGIN_CHANGED:
-            raise LoginChanged
         if rest[:1] == frames.PYTHON_TOO_OLD:
             version = printable(rest[1:40].decode(errors="replace"))
             raise Blocked(

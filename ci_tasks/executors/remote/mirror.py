@@ -18,6 +18,7 @@ from typing import Any
 
 from ci_tasks import known_secrets
 from ci_tasks.agent.exit_gate import mask_run, masked_record
+from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving import bundle
@@ -121,7 +122,7 @@ class RunMirror:
     def unpack_artifacts(self, spool: Any) -> None:
         """Take over docker.json, events and artifacts. Raises BundleError, OSError."""
         bundle.unpack(spool, self.run.path)
-        old = mask_run(self.run, self._secrets)
+        old = mask_run(self.run, self._secrets, has_secrets=bool(given_secrets(read_plan(self.run))))
         if old:
             shutil.rmtree(old)
 

@@ -21,7 +21,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError, HostDataError, InternalError
 from ci_tasks.executors.link import Link, LinkDied
 from ci_tasks.executors.remote import bootstrap, host_cache
-from ci_tasks.executors.remote.channel import AgentMissing, Channel, LoginChanged, RequestRefused
+from ci_tasks.executors.remote.channel import AgentMissing, Channel, RequestRefused
 from ci_tasks.executors.ssh.messages import HostKeyRefused
 
 R = TypeVar("R")
@@ -164,10 +164,10 @@ class ReconnectingConnection:
         link = self._connect()
         try:
             try:
-                self._run_new_channel(link)
+                self._run_channel(link)
             except AgentMissing:
                 self.cache.agent_digest = self.cache.py_spy = ""
-                self._run_new_channel(link)
+                self._run_channel(link)
         except AgentMissing:
             raise HostDataError(f"{self.spec.name} asks for the agent that it was sent") from None
         except HostDataError as error:
@@ -175,12 +175,6 @@ class ReconnectingConnection:
         finally:
             self._set(None)
             link.close()
-
-    def _run_new_channel(self, link: Link) -> None:
-        try:
-            self._run_channel(link)
-        except LoginChanged:  # only what was begun ahead says so, and only one of these there is
-            self._run_channel(link)
 
     def _run_channel(self, link: Link) -> None:
         has_agent = self.cache.agent_digest == self._digest

@@ -36,11 +36,6 @@ class SSHStream:
         self._tail = StderrTail(_without_timeout(channel.recv_stderr))
         self._closed = False
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the command has, as far as the host has said so."""
-        return bool(self._channel.closed or self._channel.eof_received or not self._link.alive)
-
     def send(self, data: bytes) -> None:
         view = memoryview(data)
         while view:

@@ -27,8 +27,8 @@ TWO = {"by": "slurm", "count": 2, "script": None}
 def batch(new_run: Callable[..., Any], tmp_path: Path) -> Any:
     """A run that Slurm is about to begin."""
     run = new_run()
-    job_file.write(str(run.path), SlurmJob(home=str(tmp_path), name="n", array="7"))
-    run.batch = lambda **environ: run.call("batch", str(run.path), **SLURM, **environ)
+    job_file.write(str(run.path), SlurmJob(home=str(tmp_path), name="n", id="7"))
+    run.batch = lambda **environ: run.call("batch", str(run.path), **{**SLURM, **environ})
     return run
 
 
@@ -97,6 +97,12 @@ def test_a_run_whose_end_is_recorded_does_not_begin_again(batch: Any) -> None:
     run_directory.write_record(batch.paths.status, replace(batch.status(), concluded=True))
     assert batch.batch(SLURM_RESTART_COUNT="1").returncode == 1
     assert batch.log() == b"once\n"
+
+
+def test_a_job_that_slurm_starts_although_the_run_was_submitted_again_ends_at_once(batch: Any) -> None:
+    batch.write("echo begun\n")
+    assert batch.batch(SLURM_JOB_ID="6").returncode == 1
+    assert not batch.has("log")
 
 
 def test_a_signal_to_all_of_a_job_is_on_record(batch: Any) -> None:

@@ -30,10 +30,9 @@ def test_a_job_that_could_not_start_is_blocked_with_the_last_line_of_its_output(
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    job = job_file.write(str(run), SlurmJob(home=str(tmp_path), name="batch", array="7"))
-    Path(job.submission).mkdir(parents=True)
+    job_file.write(str(run), SlurmJob(home=str(tmp_path), name="batch", id="7"))
     if output is not None:
-        Path(job.output).write_bytes(output)
+        (run / "slurm.out").write_bytes(output)
     status = record_job_end(str(run), SlurmJobState("FAILED", node="n1"))
     assert (status.state, status.end, status.exit_code, status.concluded) == ("ended", "exit", 125, True)
     assert status.error == f"the job could not start on n1 (FAILED){last}"
@@ -44,9 +43,8 @@ def test_what_an_agent_that_died_left_is_masked_as_long_as_the_values_are_there(
     """They are in a file of the run's directory, which goes then."""
     run = RunDir(str(tmp_path / "run"))
     Path(run.artifacts).mkdir(parents=True)
-    job = job_file.write(run.path, SlurmJob(home=str(tmp_path), name="batch", array="7"))
-    Path(job.submission).mkdir(parents=True)
-    Path(job.output).write_text("no such token: correct-horse\n")
+    job_file.write(run.path, SlurmJob(home=str(tmp_path), name="batch", id="7"))
+    Path(run.path, "slurm.out").write_text("no such token: correct-horse\n")
     Path(run.junit).write_text("<testcase name='correct-horse'/>")
     job_file.write_secrets(run.path, {"TOKEN": "correct-horse", "EMPTY": ""})
     status = record_job_end(run.path, SlurmJobState("FAILED", node="n1"))

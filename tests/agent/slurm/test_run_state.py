@@ -23,7 +23,7 @@ class Queue(SqueuePoller):
         self.known, self.problem, self.over = known, problem, seconds_over
 
     def state(self, job: str) -> SlurmJobState | None:
-        assert job == "7_0"
+        assert job == "7"
         return self.known
 
     def seconds_over(self, job: str) -> float:
@@ -63,7 +63,7 @@ STATES = {
 def run(tmp_path: Path) -> str:
     path = tmp_path / "run"
     path.mkdir()
-    job_file.write(str(path), SlurmJob(home=str(tmp_path), name="batch", array="7"))
+    job_file.write(str(path), SlurmJob(home=str(tmp_path), name="batch", id="7"))
     return str(path)
 
 
@@ -73,7 +73,7 @@ def test_a_run_is_not_over_as_long_as_slurm_may_go_on_with_it(
 ) -> None:
     seen, is_final = SlurmRunState(run, queue).join(status)
     assert not is_final
-    assert seen.slurm == SlurmAllocation("7_0")
+    assert seen.slurm == SlurmAllocation("7")
     if waiting is None and status == ENDED:
         assert (seen.state, seen.phase, seen.waiting, seen.end) == ("running", "collecting", (), None)
     elif waiting is None:
@@ -95,7 +95,7 @@ def test_an_end_that_slurm_confirms_holds_and_nothing_is_written_twice(run: str)
     over = Queue(SlurmJobState("COMPLETED", node="n1", exit_code=0))
     seen = join_ended(run, over)
     assert (seen.end, seen.exit_code, seen.error) == ("exit", 0, None)
-    assert seen.slurm == SlurmAllocation("7_0", "n1", exit_code=0)
+    assert seen.slurm == SlurmAllocation("7", "n1", exit_code=0)
     assert join_ended(run, over, seen) == seen
 
 
@@ -104,7 +104,7 @@ def test_where_slurm_saw_another_exit_code_than_status_json_has_slurms_counts(ru
     seen = join_ended(run, over, replace(ENDED, concluded=True))
     assert (seen.end, seen.exit_code) == ("exit", 4)
     assert seen.error == "status.json says that the job ended with 0, Slurm says 4"
-    assert seen.slurm == SlurmAllocation("7_0", "n1", exit_code=4, claimed=0)
+    assert seen.slurm == SlurmAllocation("7", "n1", exit_code=4, claimed=0)
     log = Path(run_directory.RunDir(run).log)
     assert log.read_text() == f"ci-tasks: {seen.error}\n"
     assert join_ended(run, over, seen) == seen
@@ -113,14 +113,14 @@ def test_where_slurm_saw_another_exit_code_than_status_json_has_slurms_counts(ru
 
 def test_a_failure_that_slurm_did_not_see_stays_one_and_is_named(run: str) -> None:
     seen = join_ended(run, Queue(SlurmJobState("COMPLETED", exit_code=0)), replace(ENDED, exit_code=3))
-    assert (seen.exit_code, seen.slurm) == (3, SlurmAllocation("7_0", exit_code=0, claimed=3))
+    assert (seen.exit_code, seen.slurm) == (3, SlurmAllocation("7", exit_code=0, claimed=3))
 
 
 def test_an_end_that_slurm_has_forgotten_holds_unverified(run: str) -> None:
     """Whatever the file says of that itself. Nobody waits for accounting, which is for jobs that have just ended."""
-    claims = replace(ENDED, slurm=SlurmAllocation("7_0", exit_code=0))
+    claims = replace(ENDED, slurm=SlurmAllocation("7", exit_code=0))
     seen = join_ended(run, Queue(None, "missing"), claims)
-    assert (seen.exit_code, seen.slurm) == (0, SlurmAllocation("7_0"))
+    assert (seen.exit_code, seen.slurm) == (0, SlurmAllocation("7"))
 
 
 def test_a_run_that_is_still_being_submitted_keeps_the_status_of_whoever_submits_it(tmp_path: Path) -> None:

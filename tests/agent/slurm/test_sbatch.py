@@ -1,4 +1,4 @@
-"""What sbatch's answers mean: taken, to be offered again, to be offered in smaller parts, or never."""
+"""What sbatch's answers mean: accepted, to be submitted again, or rejected."""
 
 from __future__ import annotations
 
@@ -10,34 +10,32 @@ _FAILED = "sbatch: error: Batch job submission failed: "
 _POLICY = f"{_FAILED}Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n"
 
 
-@pytest.mark.parametrize(("out", "array"), [("12\n", "12"), ("12;cluster\n", "12"), ("Welcome!\n12\n", "12")])
-def test_an_accepted_submission_has_its_number(out: str, array: str) -> None:
-    assert sbatch.parse_answer(0, out, "").array == array
+@pytest.mark.parametrize(("out", "job"), [("12\n", "12"), ("12;cluster\n", "12"), ("Welcome!\n12\n", "12")])
+def test_an_accepted_submission_has_its_number(out: str, job: str) -> None:
+    assert sbatch.parse_answer(0, out, "").job == job
 
 
 @pytest.mark.parametrize(
-    ("err", "is_temporary", "is_too_large"),
+    ("err", "is_temporary"),
     [
-        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{_POLICY}", True, True),
-        (f"sbatch: error: AssocMaxSubmitJobLimit\n{_POLICY}", True, True),
-        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n", True, True),
-        (f"{_FAILED}Invalid job array specification\n", True, True),
-        (f"{_FAILED}Socket timed out on send/recv operation\n", True, False),
-        (f"{_FAILED}Unable to contact slurm controller (connect failure)\n", True, False),
-        ("no answer from sbatch within 150 s", True, False),
-        (f"sbatch: error: QOSMaxGRESPerJob\n{_POLICY}", False, False),
-        (f"{_FAILED}Requested node configuration is not available\n", False, False),
+        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{_POLICY}", True),
+        (f"sbatch: error: AssocMaxSubmitJobLimit\n{_POLICY}", True),
+        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n", True),
+        (f"{_FAILED}Socket timed out on send/recv operation\n", True),
+        (f"{_FAILED}Unable to contact slurm controller (connect failure)\n", True),
+        ("no answer from sbatch within 150 s", True),
+        (f"sbatch: error: QOSMaxGRESPerJob\n{_POLICY}", False),
+        (f"{_FAILED}Requested node configuration is not available\n", False),
         (
             f"sbatch: error: invalid partition specified: nope\n{_FAILED}Invalid partition name specified\n",
             False,
-            False,
         ),
-        ("sbatch: No such file or directory", False, False),
+        ("sbatch: No such file or directory", False),
     ],
 )
-def test_a_rejection_is_temporary_or_final(err: str, is_temporary: bool, is_too_large: bool) -> None:
+def test_a_rejection_is_temporary_or_final(err: str, is_temporary: bool) -> None:
     submission = sbatch.parse_answer(1, "", err)
-    assert (submission.array, submission.is_temporary, submission.is_too_large) == ("", is_temporary, is_too_large)
+    assert (submission.job, submission.is_temporary) == ("", is_temporary)
 
 
 @pytest.mark.parametrize(

@@ -8,28 +8,27 @@ from ci_tasks.agent.slurm import states
 from ci_tasks.agent.slurm.states import SlurmJobState
 
 SQUEUE = """\
-12|0|RUNNING|2026-11-21T18:24:47|gpu1|0|None|
-12|1|PENDING|2026-11-21T18:30:00||0|Resources|
-12|2|PENDING|N/A||0|QOSMaxGRESPerUser|
-12|3|PENDING|N/A||0|Nodes required for job are DOWN, DRAINED or reserved|
-12|4|NODE_FAIL|2026-11-21T18:24:47|gpu2|256|NodeDown|
+10|RUNNING|2026-11-21T18:24:47|gpu1|0|None|
+11|PENDING|2026-11-21T18:30:00||0|Resources|
+12|PENDING|N/A||0|QOSMaxGRESPerUser|
+13|PENDING|N/A||0|Nodes required for job are DOWN, DRAINED or reserved|
+14|NODE_FAIL|2026-11-21T18:24:47|gpu2|256|NodeDown|
 """
 JOBCOMP = """\
-JobId=2 UserId=root(0) Name=x JobState=PENDING Partition=main NodeList=gpu1 ArrayJobId=1 ArrayTaskId=0
-JobId=3 UserId=root(0) Name=x JobState=CANCELLED Partition=main NodeList=gpu1 ArrayJobId=1 ArrayTaskId=1
-JobId=9 UserId=root(0) Name=another JobState=COMPLETED NodeList=gpu1
-JobId=2 UserId=root(0) Name=x JobState=TIMEOUT Partition=main NodeList=gpu2 ArrayJobId=1 ArrayTaskId=0
+JobId=2 UserId=root(0) Name=x JobState=PENDING Partition=main NodeList=gpu1
+JobId=3 UserId=root(0) Name=x JobState=CANCELLED Partition=main NodeList=gpu1
+JobId=2 UserId=root(0) Name=x JobState=TIMEOUT Partition=main NodeList=gpu2
 JobId=4 UserId=ro"""
 
 
 @pytest.mark.parametrize(
     ("job", "description"),
     [
-        ("12_0", "Slurm: RUNNING on gpu1"),
-        ("12_1", "Slurm: PENDING (Resources), expected to start at 2026-11-21 18:30:00"),
-        ("12_2", "Slurm: PENDING (QOSMaxGRESPerUser)"),
-        ("12_3", "Slurm: PENDING (Nodes required for job are DOWN, DRAINED or reserved)"),
-        ("12_4", "Slurm: NODE_FAIL (NodeDown) on gpu2"),
+        ("10", "Slurm: RUNNING on gpu1"),
+        ("11", "Slurm: PENDING (Resources), expected to start at 2026-11-21 18:30:00"),
+        ("12", "Slurm: PENDING (QOSMaxGRESPerUser)"),
+        ("13", "Slurm: PENDING (Nodes required for job are DOWN, DRAINED or reserved)"),
+        ("14", "Slurm: NODE_FAIL (NodeDown) on gpu2"),
     ],
 )
 def test_a_job_of_squeue_has_a_description(job: str, description: str) -> None:
@@ -57,12 +56,12 @@ def test_only_known_terminal_states_are_over(state: str, over: bool, on_node: bo
 
 def test_sacct_says_who_cancelled() -> None:
     output = states.parse_sacct(
-        "12_0|CANCELLED by 1000|0:15|gpu1\n12_1|OUT_OF_MEMORY|0:125|gpu2\n12_2|CANCELLED||None assigned\n"
+        "10|CANCELLED by 1000|0:15|gpu1\n11|OUT_OF_MEMORY|0:125|gpu2\n12|CANCELLED||None assigned\n"
     )
     assert output == {
-        "12_0": SlurmJobState("CANCELLED", node="gpu1", by="1000", exit_code=143),
-        "12_1": SlurmJobState("OUT_OF_MEMORY", node="gpu2", exit_code=253),
-        "12_2": SlurmJobState("CANCELLED"),
+        "10": SlurmJobState("CANCELLED", node="gpu1", by="1000", exit_code=143),
+        "11": SlurmJobState("OUT_OF_MEMORY", node="gpu2", exit_code=253),
+        "12": SlurmJobState("CANCELLED"),
     }
 
 
@@ -79,20 +78,20 @@ def test_sacct_says_who_cancelled() -> None:
 )
 def test_an_exit_code_is_read_as_each_program_prints_it(squeue: str, others: str, code: int | None) -> None:
     """22.05's squeue prints what wait(2) gave."""
-    queued = states.parse_squeue(f"12|0|FAILED|N/A|gpu1|{squeue}|NonZeroExitCode|\n")["12_0"]
-    logged = states.parse_completion_log(f"JobId=3 JobState=FAILED ArrayJobId=12 ArrayTaskId=0 ExitCode={others} \n")
-    assert queued.exit_code == logged["12_0"].exit_code == code
-    assert states.parse_sacct(f"12_0|FAILED|{others}|gpu1\n")["12_0"].exit_code == code
+    queued = states.parse_squeue(f"10|FAILED|N/A|gpu1|{squeue}|NonZeroExitCode|\n")["10"]
+    logged = states.parse_completion_log(f"JobId=10 JobState=FAILED ExitCode={others} \n")
+    assert queued.exit_code == logged["10"].exit_code == code
+    assert states.parse_sacct(f"10|FAILED|{others}|gpu1\n")["10"].exit_code == code
 
 
 def test_a_job_that_goes_on_has_no_exit_code_yet() -> None:
-    assert states.parse_squeue("12|0|COMPLETING|N/A|gpu1|0|None|\n")["12_0"].exit_code is None
+    assert states.parse_squeue("10|COMPLETING|N/A|gpu1|0|None|\n")["10"].exit_code is None
 
 
 def test_of_a_requeued_job_the_completion_log_s_last_line_counts_and_half_a_line_does_not() -> None:
     assert states.parse_completion_log(JOBCOMP) == {
-        "1_0": SlurmJobState("TIMEOUT", node="gpu2"),
-        "1_1": SlurmJobState("CANCELLED", node="gpu1"),
+        "2": SlurmJobState("TIMEOUT", node="gpu2"),
+        "3": SlurmJobState("CANCELLED", node="gpu1"),
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,14 +13,9 @@ import pytest
 from ci_tasks.executors.kept import wire
 from ci_tasks.executors.kept.keeper import Keeper
 
-WAIT_S = 10.0
-
 
 class Stream:
     """One that has no output, and has ended at once for whoever reads."""
-
-    def __init__(self) -> None:
-        self.has_ended, self.is_closed = False, False
 
     def send(self, data: bytes) -> None: ...
     def recv(self, n: int) -> bytes:
@@ -35,8 +29,7 @@ class Stream:
     def exit_status(self) -> int | None:
         return 0
 
-    def close(self) -> None:
-        self.is_closed = True
+    def close(self) -> None: ...
 
 
 class Link:
@@ -44,11 +37,9 @@ class Link:
 
     def __init__(self) -> None:
         self.alive, self.silent_for = True, 0.0
-        self.opened: list[tuple[str, Stream]] = []
 
     def open(self, command: str) -> Stream:
-        self.opened.append((command, Stream()))
-        return self.opened[-1][1]
+        return Stream()
 
     def interactive(self, command: str) -> int:
         raise NotImplementedError
@@ -65,7 +56,7 @@ class World:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(path))
         self.listener.listen()
-        self.keeper = Keeper(self.listener, "box", self.connect, idle_s=600.0, ahead_s=0.0, now=lambda: self.time)
+        self.keeper = Keeper(self.listener, "box", self.connect, idle_s=600.0, now=lambda: self.time)
         self.thread = threading.Thread(target=self.keeper.serve, daemon=True)
         self.thread.start()
 
@@ -121,64 +112,6 @@ def test_a_connection_is_used_again_only_where_it_is_known_to_live(
     happen(world.links[0])
     assert world.ask({"open": "true"})[0] == wire.READY
     assert len(world.links) == connections
-
-
-def begun(world: World, *commands: str) -> bool:
-    """Whether the commands were begun in the connections of the world, as soon as they were."""
-    end = time.monotonic() + WAIT_S
-    while (names := [name for link in world.links for name, _ in link.opened]) != list(commands):
-        if time.monotonic() > end:
-            raise AssertionError(f"begun: {names}")
-        time.sleep(0.01)
-    return True
-
-
-def test_a_command_that_waits_for_its_input_is_begun_once_more_for_the_next_client(world: World) -> None:
-    world.ask({"open": "serve", "ahead": True})
-    assert begun(world, "serve", "serve")
-    assert world.ask({"status": True})[1]["commands"] == 0, "nobody uses it"
-    world.ask({"open": "serve", "ahead": True})
-    assert begun(world, "serve", "serve", "serve"), "the second client has the second one"
-    (_, first), (_, second), (_, third) = world.links[0].opened
-    assert (first.is_closed, second.is_closed, third.is_closed) == (True, True, False)
-
-
-def test_any_other_command_is_begun_for_its_client_alone(world: World) -> None:
-    world.ask({"open": "rm -r x", "ahead": False})
-    world.ask({"open": "touch x"})
-    assert begun(world, "rm -r x", "touch x")
-    assert world.keeper._ahead is None
-
-
-def test_two_that_were_begun_at_the_same_time_leave_one(world: World) -> None:
-    world.ask({"open": "serve", "ahead": True})
-    assert begun(world, "serve", "serve")
-    world.keeper._begin_ahead("serve", world.links[0])
-    assert begun(world, "serve", "serve")
-
-
-UNUSABLE: list[tuple[str, Callable[[World], object]]] = [
-    ("it has ended", lambda world: setattr(world.links[0].opened[1][1], "has_ended", True)),
-    ("its connection is another", lambda world: world.links[0].close()),
-]
-
-
-@pytest.mark.parametrize("happen", [case[1] for case in UNUSABLE], ids=[case[0] for case in UNUSABLE])
-def test_one_that_was_begun_ahead_is_left_where(world: World, happen: Callable[[World], object]) -> None:
-    world.ask({"open": "serve", "ahead": True})
-    assert begun(world, "serve", "serve")
-    happen(world)
-    assert world.ask({"open": "serve", "ahead": True})[0] == wire.READY
-    assert begun(world, *["serve"] * 4)
-    assert world.links[0].opened[1][1].is_closed
-
-
-def test_another_version_s_command_begins_one_of_its_own(world: World) -> None:
-    world.ask({"open": "serve 1", "ahead": True})
-    assert begun(world, "serve 1", "serve 1")
-    world.ask({"open": "serve 2", "ahead": True})
-    assert begun(world, "serve 1", "serve 1", "serve 2", "serve 2")
-    assert world.links[0].opened[1][1].is_closed
 
 
 def test_another_user_gets_no_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

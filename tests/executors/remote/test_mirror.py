@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
@@ -89,3 +90,19 @@ def test_artifacts_and_small_files_are_masked_by_content_and_name(run: RunDir, t
     assert Path(run.events).read_text() == "***\n"
     assert Path(run.artifacts, "***.txt").read_text() == "***"
     assert not [path for path in Path(run.path).rglob("*") if SECRET in path.name]
+
+
+@pytest.mark.parametrize("secrets", [[], ["TOKEN"], ["UNSET"]])
+def test_archives_are_withheld_only_if_the_run_has_secrets(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secrets: list[str]
+) -> None:
+    """This client has one, in any case."""
+    monkeypatch.setenv("TOKEN", SECRET)
+    write_record(run.plan, Plan(secrets=tuple(secrets)))
+    there = RunDir(str(tmp_path / "there"))
+    os.makedirs(there.artifacts)
+    Path(there.artifacts, "a.gz").write_bytes(gzip.compress(b""))
+    sent: list[bytes] = []
+    bundle.send(there.path, sent.append)
+    RunMirror(run).unpack_artifacts(io.BytesIO(b"".join(sent)))
+    assert os.listdir(run.artifacts) == (["left-out.json"] if secrets == ["TOKEN"] else ["a.gz"])
