@@ -26,9 +26,9 @@ def tests(session: nox.Session) -> None:
 def nightly(session: nox.Session) -> None:
     """our own tests, all of them: every case of the long lists, and more random ones"""
     session.install("-e", ".[dev]")
-    workers = ["-n", "auto", "--dist", "worksteal"]
-    environ = {"CI_TASKS_TEST_PROFILE": "nightly"}
-    session.run("pytest", *workers, "-m", "nightly or not nightly", *session.posargs, env=environ)
+    how = ["-n", "auto", "--dist", "worksteal", "--timeout", "1800"]
+    environ = {"CI_TASKS_TEST_PROFILE": "nightly", "CI_TASKS_TEST_EXAMPLES": "1000"}
+    session.run("pytest", *how, "-m", "nightly or not nightly", *session.posargs, env=environ)
 
 
 # The tests that depend most on Python's version and on our dependencies. `.ci/run` runs only these on other versions.
