@@ -27,10 +27,22 @@ def only_defines_tests(source: str) -> bool:
 
 
 def _statements(source: str) -> Sequence[ast.stmt]:
+    """The statements of the module, those inside of an `if`, `try` or `with` each on its own."""
     try:
-        return ast.parse(source).body
+        return _flat(ast.parse(source).body)
     except (SyntaxError, ValueError):
         return ()  # Python will say what is wrong with it
+
+
+def _flat(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Blocks stay as statements, too, where they define nothing: their conditions and calls are the module's."""
+    found: list[ast.stmt] = []
+    for node in body:
+        blocks = [*getattr(node, "body", ()), *getattr(node, "orelse", ()), *getattr(node, "finalbody", ())]
+        blocks += [statement for handler in getattr(node, "handlers", ()) for statement in handler.body]
+        inner = [] if isinstance(node, _DEFINITION) else _flat(blocks)
+        found += inner if any(isinstance(statement, _DEFINITION) for statement in inner) else [node]
+    return found
 
 
 def _words(statements: Sequence[ast.stmt]) -> set[str]:

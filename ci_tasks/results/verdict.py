@@ -21,10 +21,10 @@ not 0              any                               failed
                    was collected
 0                  the plan takes GPUs under a       vacuous
                    lock, and none was taken
+0                  metrics                           passed
 0                  the file defines tests, and       vacuous
                    none was seen
-0                  metrics, or a script without      passed
-                   tests
+0                  a script without tests            passed
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool,
         return Evidence("unittest", executed, log.unittest_failed, log.unittest_skipped, log.metrics)
     if takes_locks and not log.gpu_ids:
         return Evidence("set-up", steps=log.metrics)
-    if defines_tests:
-        return Evidence("none", steps=log.metrics)
-    return Evidence("metrics", steps=log.metrics) if log.metrics else Evidence("script")
+    if log.metrics:
+        return Evidence("metrics", steps=log.metrics)
+    return Evidence("none" if defines_tests else "script")
 
 
 def needs_triage(ended: JobEnd) -> bool:

@@ -25,6 +25,8 @@ FILES = [
     ("if not cuda.is_available():\n    pytest.skip('no GPU')\n" + TEST, UNREACHED),
     ("class TestModel(Module): ...\ndef test_a(): TestModel()\n", UNREACHED),
     ("def helper(): train.main()\n" + TEST, UNREACHED),
+    ("if has_gpu():\n    " + TEST, UNREACHED),
+    ("try: import json\nexcept ImportError: pass\nelse:\n    class TestA:\n        def test_x(self): ...\n", UNREACHED),
     (TEST + MAIN + "sys.exit(pytest.main([__file__]))\n", REACHES),
     (TEST + "if '__main__' == __name__: run_contract_tests()\n", REACHES),
     (TEST + "import unittest\nunittest.main()\n", REACHES),

@@ -90,7 +90,7 @@ GREEN = [
     ("every test of unittest skipped", None, UNITTEST_SKIPPED, 0, 0, "vacuous", "nothing ran: all 2 tests skipped"),
     ("nothing collected", Junit(0, 0, 0), LogFacts(), True, False, "vacuous", "nothing ran: no test was collected"),
     ("metrics", None, METRICS, False, False, "passed", ""),
-    ("metrics of a file that defines tests", None, METRICS, True, False, "vacuous", NONE_RAN),
+    ("metrics of a file that defines tests", None, METRICS, True, False, "passed", ""),
     ("metrics without the GPUs", None, METRICS, False, True, "vacuous", TOOK_NONE),
     ("a training with its GPUs", None, LogFacts(metrics=3, gpu_ids=(1,)), False, True, "passed", ""),
     ("an image that ignores the command", None, LogFacts(), False, True, "vacuous", TOOK_NONE),
@@ -189,7 +189,8 @@ OTHER = [
     (LogFacts(unittest=3, unittest_skipped=1, unittest_failed=1, metrics=2), Evidence("unittest", 2, 1, 1, 2)),
     (LogFacts(metrics=2), Evidence("set-up", steps=2)),
     (LogFacts(), Evidence("set-up")),
-    (LogFacts(gpu_ids=(0,), metrics=2), Evidence("none", steps=2)),
+    (LogFacts(gpu_ids=(0,), metrics=2), Evidence("metrics", steps=2)),
+    (LogFacts(gpu_ids=(0,)), Evidence("none")),
 ]
 
 

@@ -38,7 +38,7 @@ def _start(run: Run, host: GpuHost, script: str = WAIT) -> Run:
 
 
 def _smi_processes(host: GpuHost) -> list[int]:
-    shown = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(["ps", "-wweo", "pid=,args="], capture_output=True, text=True, check=True).stdout
     lines = (line.split(None, 1) for line in shown.splitlines() if str(host.bin / "nvidia-smi") in line)
     return [int(pid) for pid, *_ in lines]
 
