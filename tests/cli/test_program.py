@@ -46,7 +46,7 @@ def run(program: str, arguments: str, tmp_path: Path) -> subprocess.CompletedPro
     return subprocess.run(
         [*PROGRAMS[program], *arguments.split()],
         cwd=ROOT,
-        env={**env, "CI_TASKS_HOME": str(tmp_path)},
+        env={**env, "CI_TASKS_HOME": str(tmp_path), "CI_TASKS_REPO": "examples/tiny-slime"},
         capture_output=True,
         text=True,
         timeout=60,

@@ -11,6 +11,7 @@ changed, memory has grown, another error came out, a process was signalled, or n
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import os
@@ -38,7 +39,7 @@ from ci_tasks.executors import gpu_locks, inventory, python, remote_host, requir
 from ci_tasks.executors.remote import channel, mirror, reconnecting, run_manager
 from ci_tasks.executors.remote.remote_run import CodePack, RemoteRun, write_remote_location
 from ci_tasks.results.read_record import load_record
-from ci_tasks.run import attach, clean, list_runs, report_runs
+from ci_tasks.run import attach, clean, host_of_run, list_runs, report_runs
 from tests.parts.hostile_cases import CLEAN, DOCTOR, KINDS, START, Case, Surroundings
 from tests.parts.hostile_server import connect_to
 
@@ -115,6 +116,8 @@ class HostileWorld:
             mock.patch.dict(os.environ, {"CI_TASKS_HOME": str(self.home)}),
             patch(archive, "build", lambda _sources, built=archive.build(): built),
             patch(reconnecting, "_RETRY_DELAYS_S", (0.001,)),
+            # There is no second connection to wait for.
+            patch(host_of_run, "HostSpec", functools.partial(HostSpec, give_up_minutes=0)),
             patch(attach, "_POLL_SECONDS", 0.001),
             patch(run_manager, "_POLL_INTERVAL_S", 0.001),
             patch(mirror, "MAX_LOG_BYTES", _SMALL_LOG),
