@@ -21,7 +21,7 @@ from ci_tasks import known_secrets
 from ci_tasks.recorder import sandbox
 from ci_tasks.recorder.record import LaunchRecorder
 from ci_tasks.recorder.records import Recording
-from tests.parts.nightly import SEED
+from tests.parts.nightly import SEED, mark_nightly
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile(
@@ -56,7 +56,18 @@ os.environ["PATH"] = os.pathsep.join([os.path.dirname(_python3), os.environ["PAT
 
 
 def pytest_report_header() -> str:
-    return f"cases of long lists are drawn with CI_TASKS_TEST_SEED={SEED}"
+    return f"tests of long journeys are drawn with CI_TASKS_TEST_SEED={SEED}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # pytest-xdist gives its workers the paths as if they had been named
+        os.environ["CI_TASKS_TEST_NAMED"] = "1" if config.args_source is pytest.Config.ArgsSource.ARGS else ""
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks select
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not os.environ["CI_TASKS_TEST_NAMED"]:  # a file that is named is meant whole
+        mark_nightly(config.rootpath, items)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,27 +1,68 @@
-"""Which cases run at every push and which nightly: of a long list of cases a sample, drawn by a seed that the commit
-changes. `nox -s nightly` runs all of them."""
+"""Which tests of the long journeys run at every push: a sample of each file here, which the commit changes. All of them
+run in `nox -s nightly`."""
 
 from __future__ import annotations
 
 import os
 import random
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
 SEED = os.environ.get("CI_TASKS_TEST_SEED", "0")  # `.ci/run` sets it to the commit
+# File below tests → how many of its tests every push runs.
+SAMPLES = {
+    "agent/environments/test_sharing.py": 3,
+    "agent/test_supervisor.py": 20,
+    "agent/trees/test_idle_workspaces.py": 12,
+    "checkout/test_travel.py": 20,
+    "executors/remote/test_run_manager.py": 20,
+    "features/difference/test_diff_command.py": 2,
+    "features/failures/bisection/test_bisect_command.py": 3,
+    "features/failures/hang/test_hang_command.py": 3,
+    "features/failures/hang/test_planted_hangs.py": 8,
+    "features/failures/repeats/test_repeat_command.py": 2,
+    "features/failures/reproduction/test_reproduce_command.py": 2,
+    "features/prefetch/test_download.py": 8,
+    "features/prefetch/test_prefetch_hosts.py": 2,
+    "features/prefetch/test_prefetch_story.py": 6,
+    "features/setup/test_setup.py": 2,
+    "features/verl/test_verl_command.py": 4,
+    "integration/test_container_end.py": 8,
+    "integration/test_container_label.py": 3,
+    "integration/test_docker.py": 8,
+    "integration/test_faults.py": 3,
+    "integration/test_fleet.py": 2,
+    "integration/test_fleet_hosts.py": 2,
+    "integration/test_host_clock.py": 2,
+    "integration/test_hostile.py": 10,
+    "integration/test_hostile_host.py": 8,
+    "integration/test_hung_daemon.py": 2,
+    "integration/test_kept_connection.py": 5,
+    "integration/test_killed_client.py": 3,
+    "integration/test_labels.py": 6,
+    "integration/test_remote.py": 6,
+    "integration/test_remote_container.py": 2,
+    "integration/test_remote_faults.py": 4,
+    "integration/test_remote_interrupts.py": 2,
+    "integration/test_retry.py": 4,
+    "integration/test_secrets.py": 4,
+    "integration/test_slurm.py": 4,
+    "integration/test_ssh_link.py": 20,
+    "integration/test_trees.py": 2,
+    "run/test_interrupts.py": 4,
+}
 
 
-def sample(cases: Iterable[Any], size: int) -> list[Any]:
-    """Arguments for `parametrize`: all cases in their order, all but `size` of them marked as nightly. Each case is a
-    value, a tuple of values, or a `pytest.param`."""
-    listed = list(cases)
-    drawn = set(random.Random(f"{SEED} {len(listed)}").sample(range(len(listed)), min(size, len(listed))))
-    return [case if at in drawn else _nightly(case) for at, case in enumerate(listed)]
-
-
-def _nightly(case: Any) -> Any:
-    if isinstance(case, type(pytest.param())):
-        return pytest.param(*case.values, marks=[*case.marks, pytest.mark.nightly], id=case.id)
-    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.nightly)
+def mark_nightly(root: os.PathLike[str], items: Iterable[pytest.Item]) -> None:
+    """Mark the tests of these files but the samples. Each worker draws the same ones."""
+    files: dict[str, list[pytest.Item]] = {name: [] for name in SAMPLES}
+    for item in items:
+        name = os.path.relpath(item.path, os.path.join(root, "tests"))
+        if name in files:
+            files[name].append(item)
+    for name, tests in files.items():
+        drawn = random.Random(f"{SEED} {name}").sample(tests, min(SAMPLES[name], len(tests)))
+        for item in tests:
+            if item not in drawn:
+                item.add_marker(pytest.mark.nightly)
