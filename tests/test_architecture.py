@@ -303,7 +303,7 @@ BUDGETS = {
     "ci_tasks/cli": 1_759,
     "ci_tasks/executors": 4_106,
     "ci_tasks/features": 19_267,
-    "ci_tasks/planning": 2_031,
+    "ci_tasks/planning": 2_039,
     "ci_tasks/recorder": 726,
     "ci_tasks/report": 1_919,
     "ci_tasks/results": 2_615,
