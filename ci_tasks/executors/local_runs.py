@@ -64,8 +64,10 @@ def _begin(run: RunDir, secrets: Mapping[str, str], launcher: AgentLauncher | No
     )
 
     def problem() -> str:
-        lines = starter.communicate()[1].decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        return lines[-1] if starter.returncode else ""
+        was_read = starter.stderr is None or starter.stderr.closed  # ^C came just behind the read
+        said = b"" if was_read else starter.communicate()[1]
+        lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        return lines[-1] if starter.wait() else ""
 
     return problem
 
