@@ -295,7 +295,7 @@ class Status:
     `left` has a line for each thing that could not be removed or collected. `secrets` are the names of those that the
     job got, `masked` says whether they are masked in all that leaves the host. `signalled` and `concluded` are Slurm's:
     a signal interrupted the agent, and the end of the Slurm job is included. `gone`: the agent died before it wrote an
-    end. `changed`: files of the agent that somebody else changed, most likely the job.
+    end. `changed`: files of the agent that changed since, most likely by the job.
     """
 
     state: State = "planned"

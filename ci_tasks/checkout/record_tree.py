@@ -289,7 +289,7 @@ def _entries(listed: bytes) -> dict[bytes, tuple[bytes, int, str]]:
 
 
 def _is_left_out(path: bytes, tag: bytes, mode: int) -> bool:
-    """Whether a sparse checkout left the file out, or nobody fetched the submodule: it stays as committed."""
+    """Whether a sparse checkout left the file out, or the submodule was never fetched: it stays as committed."""
     if mode == _LINK and os.path.isdir(path) and not os.path.islink(path):
         return not os.listdir(path)
     if tag != b"S":
