@@ -1,10 +1,9 @@
-"""`python agent.pyz start RUN_DIR`, `… launch` for several, `… cancel …`, `… shell …`, `… batch …` as a batch job,
+"""`python agent.pyz start RUN_DIR`, `… cancel …`, `… shell …`, `… batch …` as a batch job,
 `… docker RUN_DIR -- WORDS` of `bin/docker`, and what run.sh asks for around install steps: `… venv RUN_DIR DIR`,
 `… store-packages RUN_DIR DIR`, `… row-venv DIR BELOW`."""
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -19,8 +18,6 @@ _START_SECONDS = 30.0  # until the run has a status; a file system that hangs mu
 
 
 def main(argv: List[str]) -> int:
-    if argv == ["launch"]:
-        return launch()
     if len(argv) >= 2:
         command, run_dir = argv[0], argv[1]
         if command == "start":
@@ -58,29 +55,13 @@ def main(argv: List[str]) -> int:
 
 def start(run_dir: str) -> int:
     """Start the run in a daemon process; return when it has a status."""
-    problem = _start(run_dir, {})
+    problem = begin(run_dir, {})
     if problem:
         _print_error(problem)
     return 1 if problem else 0
 
 
-def launch() -> int:
-    """Start one run for each line of standard input, and answer with a line: why it did not start, or nothing."""
-    # Each run's process has it then, and what it would import or resolve first.
-    import ctypes  # noqa: F401
-
-    from . import codec, records, supervisor  # noqa: F401
-
-    codec.prepare(records.Plan, records.Status, records.Event, records.Environment)
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        answer = json.dumps({"problem": _start(request["run_dir"], request["secrets"])})
-        sys.stdout.write(answer + "\n")
-        sys.stdout.flush()
-    return 0
-
-
-def _start(run_dir: str, secrets: Mapping[str, str]) -> str:
+def begin(run_dir: str, secrets: Mapping[str, str]) -> str:
     """Start the run with `secrets` on top of our environment. Returns why it did not start, or ""."""
     paths = run_directory.RunDir(run_dir)
     if os.path.lexists(paths.status):

@@ -11,6 +11,7 @@ import marshal
 import os
 import types
 import zipfile
+import zlib
 from typing import List, Optional, Tuple
 
 Sources = List[Tuple[str, bytes]]  # names in the zip file, and what they hold
@@ -21,8 +22,14 @@ _UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: named by the source's hash, w
 
 
 def build(sources: Optional[Sources] = None) -> bytes:
-    """The bytes of agent.pyz: sources alone, so that equal sources give equal bytes. `sources`: see `read_sources`."""
+    """The bytes of agent.pyz: sources alone, as they are, so that equal sources give equal bytes. `sources`: see
+    `read_sources`."""
     return _zipped(sources or read_sources())
+
+
+def packed(archive: bytes) -> bytes:
+    """As it travels to a host."""
+    return zlib.compress(archive, 6)
 
 
 @functools.lru_cache(maxsize=1)
@@ -63,7 +70,8 @@ def _zipped(entries: Sources, level: Optional[int] = None) -> bytes:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
         for name, content in entries:
             entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.compress_type = zipfile.ZIP_STORED if name.endswith(".pyc") else zipfile.ZIP_DEFLATED
+            is_plain = level is None or name.endswith(".pyc")
+            entry.compress_type = zipfile.ZIP_STORED if is_plain else zipfile.ZIP_DEFLATED
             archive.writestr(entry, content)
     return out.getvalue()
 
@@ -92,7 +100,6 @@ def _path(name: str) -> str:
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
 
 
-def digest(sources: Sources) -> str:
-    """The name of the agent on a host: equal sources have equal names."""
-    parts = (b"%s\0%d\0%s" % (name.encode(), len(content), content) for name, content in sources)
-    return hashlib.sha256(b"".join(parts)).hexdigest()
+def digest(archive: bytes) -> str:
+    """What it is called on a host: equal sources have equal names."""
+    return hashlib.sha256(archive).hexdigest()

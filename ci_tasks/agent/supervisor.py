@@ -260,6 +260,7 @@ class Supervisor:
         for key, _ in selector.select(max(0.0, due - time.monotonic())):
             if key.fileobj is not job.stdout:
                 self.signals.clear()
+                process_tree.reap_orphans(self.status.group)
                 continue
             chunk = os.read(key.fd, PIPE_BYTES)
             if chunk:
@@ -357,7 +358,6 @@ class Supervisor:
         self.last_heartbeat = time.monotonic()
         if self.status.group is not None and self.status.phase == "running":
             self.hang.poll()
-        process_tree.reap_orphans(self.status.group)
         self._note_daemon()
         if self.client.poll():
             self.log.write(b"ci-tasks: cancelled, since no client waits for it any more\n")

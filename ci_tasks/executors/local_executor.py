@@ -7,11 +7,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from ci_tasks.agent.cleanup.remove_run import end_and_clean
 from ci_tasks.agent.cleanup.remove_tree import remove_tree
-from ci_tasks.agent.launcher import AgentLauncher
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart, QueryAnswer, Retry
 from ci_tasks.agent.run_directory import RunDir
@@ -26,9 +26,12 @@ from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.executors import local_runs, py_spy, python, requirements, shared_venvs
-from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say
+from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say, secrets_of
 from ci_tasks.executors.host_snapshot import RemoteSnapshot, take_host_snapshot
 from ci_tasks.executors.queries import LocalQueryRunner
+from ci_tasks.executors.remote.remote_run import CANCEL, KILL, RemoteRun
+from ci_tasks.executors.remote.run_manager import RemoteRunManager
+from ci_tasks.executors.remote_host import open_remote_host, run_state
 from ci_tasks.given_values import OverlaySource
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
@@ -72,11 +75,12 @@ class LocalExecutor:
         self.lock_dir = str(store.lock_dir() / spec.name)
         self._shared: LocalSnapshot | None = None
         self._never: dict[str, tuple[str, str]] = {}
+        self._runs: dict[str, RemoteRun] = {}
+        self._manager: RemoteRunManager | None = None
         self._pythons: dict[str, tuple[str, str]] = {}
         self._keeps_files = False  # for rows that go on, or were kept
         self._setups: set[str] = set()
         self._copies: shared_venvs.EnvironmentCopies | None = None
-        self._launcher: AgentLauncher | None = None
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         return requirements.facts(self.spec, gpus=gpus > 0, container=container, simulates=simulates)
@@ -158,9 +162,8 @@ class LocalExecutor:
         return shared_venvs.install(setup, self._code.check_out, self.spec, say, should_continue)
 
     def start(self, row: PreparedRow) -> None:
+        manager = self._agent()  # it starts while the row's code is checked out
         try:
-            if self._launcher is None:  # it loads the agent while the row's code is checked out
-                self._launcher = AgentLauncher(row.run.agent)
             if row.plan.retry:
                 self._update_kept(row, row.plan.retry)
             elif row.has_own_checkout:
@@ -168,9 +171,10 @@ class LocalExecutor:
             if row.plan.setup:
                 check_setup(row.plan.setup)
             py_spy.keep_here(store.home())
-            local_runs.start(row.run, row.secrets, self._launcher)
         except (CiTasksError, SetupChanged, OSError) as problem:  # the tree is proven: what fails now is the machine
             self._never[row.run.path] = (BLOCKED, str(problem))
+            return
+        manager.start(self._run_of(row))
 
     def _update_kept(self, row: PreparedRow, retry: Retry) -> None:
         code, workspace = self._retry_code, row.plan.workspace
@@ -189,25 +193,35 @@ class LocalExecutor:
             forget(row.plan.setup, WORKSPACE)
 
     def reattach(self, row: PreparedRow) -> None:
-        pass
+        self._agent().attach(self._run_of(row))
+
+    def _agent(self) -> RemoteRunManager:
+        if self._manager is None:
+            self._manager = open_remote_host(replace(self.spec, workspace=str(store.home())))
+        return self._manager
+
+    def _run_of(self, row: PreparedRow) -> RemoteRun:
+        secrets = {**secrets_of(row.plan.secrets, os.environ), **row.secrets}
+        self._runs[row.run.path] = RemoteRun(
+            run=row.run, directory=row.run.path, secrets=secrets, is_here=True, keep_remote=True
+        )
+        return self._runs[row.run.path]
 
     def poll(self, row: PreparedRow) -> RunState:
         if row.run.path in self._never:
             return RunState(aborted=self._never[row.run.path])
-        if not local_runs.has_ended(row.run):
-            return RunState()
-        local_runs.clean_up(row.run)
-        return RunState(is_complete=True)
+        return run_state(self._runs[row.run.path])
 
     def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
+        if self._manager is None:
+            time.sleep(seconds)
+        else:
+            self._manager.wait(seconds)
 
     def cancel(self, rows: Iterable[PreparedRow], *, kill: bool) -> None:
         for row in rows:
-            if kill:
-                local_runs.kill(row.run)
-            else:
-                local_runs.request_cancel(row.run)
+            if self._manager is not None and row.run.path in self._runs:
+                self._manager.cancel(self._runs[row.run.path], KILL if kill else CANCEL)
 
     def release(self, row: PreparedRow) -> None:
         if local_runs.read_run_status(row.run).kept is not None:
@@ -230,13 +244,15 @@ class LocalExecutor:
 
     def detach(self) -> None:
         self._keeps_files = True
+        if self._manager is not None:
+            self._manager.detach()
 
     def drain_messages(self) -> list[str]:
-        return []
+        return self._manager.connection.drain_messages() if self._manager is not None else []
 
     def close(self) -> None:
-        if self._launcher is not None:
-            self._launcher.close()
+        if self._manager is not None:
+            self._manager.close()
         for setup in () if self._keeps_files else self._setups:
             shared_venvs.remove_venv(setup)
         if hasattr(self, "_batch") and not self._keeps_files:  # checkouts borrow its objects

@@ -15,7 +15,6 @@ from ci_tasks.agent import archive, create_run_directory, liveness
 from ci_tasks.agent.cleanup import cancel as ending
 from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.client_watch import ClientWatch
-from ci_tasks.agent.launcher import AgentLauncher
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.errors import Blocked
@@ -32,14 +31,14 @@ def write_run_dir(run: RunDir, plan: Plan) -> None:
     create_run_directory.write_run_dir(run, plan, archive.for_this_machine())
 
 
-def start(run: RunDir, secrets: Mapping[str, str] = _NONE, launcher: AgentLauncher | None = None) -> None:
+def start(run: RunDir, secrets: Mapping[str, str] = _NONE) -> None:
     """Begin the run in a process of its own that outlives this one; `secrets` come on top of our environment. Raises
     Blocked where that cannot be."""
     debug_log.LOGGER.debug("start of %s", run.path)
     problem_of_start = None
     try:
         with _interrupts_held():
-            problem_of_start = _begin(run, secrets, launcher)
+            problem_of_start = _begin(run, secrets)
         problem = problem_of_start()
     except KeyboardInterrupt:
         # A start takes a moment: when it is through, the run is on record and whoever asked for it can cancel it.
@@ -50,10 +49,8 @@ def start(run: RunDir, secrets: Mapping[str, str] = _NONE, launcher: AgentLaunch
         raise Blocked(f"the agent did not start: {problem}")
 
 
-def _begin(run: RunDir, secrets: Mapping[str, str], launcher: AgentLauncher | None) -> Callable[[], str]:
+def _begin(run: RunDir, secrets: Mapping[str, str]) -> Callable[[], str]:
     """Returns what waits for the end of the start, and says why the agent did not start, or ""."""
-    if launcher is not None and launcher.request(run, secrets):
-        return launcher.answer
     starter = subprocess.Popen(
         [*_PYTHON, run.agent, "start", run.path],
         stdin=subprocess.DEVNULL,

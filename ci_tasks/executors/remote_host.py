@@ -5,40 +5,42 @@ This module is loaded before all else of a command: see ci_tasks.executors.ssh_e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from ci_tasks.config import HostSpec
+from ci_tasks.executors import kept
 from ci_tasks.executors.executor import RunState
-from ci_tasks.executors.kept import client, places
-from ci_tasks.executors.link import Link
+from ci_tasks.executors.kept_transport import KeptTransport
 from ci_tasks.executors.queries import LocalQueryRunner, QueryRunner
 from ci_tasks.executors.remote import host_cache
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.executors.remote.remote_run import SENDING, WATCHING, RemoteRun
 from ci_tasks.executors.remote.run_manager import RemoteRunManager
+from ci_tasks.executors.transport import LocalTransport, Transport
 from ci_tasks.results import store
 
 
 def open_remote_host(spec: HostSpec) -> RemoteRunManager:
     """The host, being connected to in the background."""
-    connect = _way_to(spec)
+    transport = _transport(spec)
     cache_file = store.home() / "hosts" / f"{host_cache.key(spec)}.json"
-    return RemoteRunManager(lambda news, log: ReconnectingConnection(spec, connect, cache_file, news, log))
+    return RemoteRunManager(lambda news, log: ReconnectingConnection(spec, transport, cache_file, news, log))
 
 
-def _way_to(spec: HostSpec) -> Callable[[], Link]:
-    """A connection that is kept for the next command, where there is a private place for its socket."""
+def _transport(spec: HostSpec) -> Transport:
+    """A connection that is kept for the next command, if there is a private place for its socket."""
+    if spec.kind == "local":
+        return LocalTransport()
     address = spec.address or spec.name
-    if spec.persist and (place := places.directory()) is not None:
-        return partial(client.connect, place, address)
+    if spec.persist and (place := kept.directory()) is not None:
+        return KeptTransport(place, address)
     # Not in the background as well: two threads that load modules at once only keep each other from it.
     import fabric  # type: ignore[import-untyped]  # noqa: F401
 
-    from ci_tasks.executors.ssh.connection import connect
+    from ci_tasks.executors.ssh.connection import SSHConnection
 
-    return partial(connect, address)
+    return SSHConnection(address)
 
 
 @contextmanager

@@ -270,10 +270,7 @@ class SSHExecutor:
         self._setups = []
 
     def drain_messages(self) -> list[str]:
-        lines = []
-        while not self._connection.messages.empty():
-            lines.append(self._connection.messages.get())
-        return lines
+        return self._connection.drain_messages()
 
     def close(self) -> None:
         # In a thread: a link that is silent, or full of code on its way, keeps nobody who wants to leave.

@@ -72,9 +72,9 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
 
 def _close_kept(address: str | None) -> None:
     """Close what is kept for the next command, to one address or to all."""
-    from ci_tasks.executors.kept import processes
+    from ci_tasks.executors.kept import end
 
-    for kept in processes.end(address):
+    for kept in end(address):
         print(f"the connection to {kept.address} that process {kept.pid} kept: closed")
 
 

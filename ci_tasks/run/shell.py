@@ -16,15 +16,15 @@ def shell(name: str) -> int:
     remote = read_remote(run)
     if remote is None:
         return subprocess.call([sys.executable, "-I", run.agent, "shell", run.path])
-    from ci_tasks.executors.ssh.connection import connect
+    from ci_tasks.executors.ssh.connection import SSHConnection
 
     directory = remote.directory
-    link = connect(remote.address or remote.host)
+    connection = SSHConnection(remote.address or remote.host)
     try:
         runner = shlex.quote(f"{directory}/bin/agent.pyz")
         message = "ci-tasks: nothing is left of the run on its host; --keep keeps a failed one"
         script = f"[ -e {runner} ] || {{ echo {shlex.quote(message)} >&2; exit 2; }}; "
         script += f"exec python3 -I {runner} shell {shlex.quote(directory)}"
-        return link.interactive(f"exec sh -c {shlex.quote(script)}")
+        return connection.interactive(f"exec sh -c {shlex.quote(script)}")
     finally:
-        link.close()
+        connection.close()

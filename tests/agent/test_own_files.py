@@ -82,7 +82,7 @@ def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Unt
     (run.path / "go").touch()
     until(lambda: run.has("forged"))
     assert run.status().has_ended
-    watched, sent = watch._WatchedRun(1, str(run.path), 0, watch.LinkSpeed()), list[bytes | memoryview]()
+    watched, sent = watch.WatchedRun(1, str(run.path), 0, watch.LinkSpeed()), list[bytes | memoryview]()
     watched.poll(sent.append)
     assert not sent and not watched.over
     assert not local_runs.has_ended(run.paths)

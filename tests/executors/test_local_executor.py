@@ -107,21 +107,47 @@ def test_interpreters_are_looked_for_once_a_command_and_not_once_a_row(monkeypat
     assert found == ["3.10.1", "3.11.2", "3.10.1"]
 
 
-def test_rows_have_agents_that_one_process_has_become_by_forking(tmp_path: Path) -> None:
+def test_a_row_runs_from_its_start_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
     executor = LocalExecutor(HostSpec(name="local", kind="local"))
     rows = []
-    for name in ("first", "second"):
-        plan = Plan(id=name, script="until [ -e go ]; do sleep 0.02; done", keeps_workspace=True)
-        run = RunDir(str(tmp_path / name))
-        rows.append(PreparedRow(row=cast(Any, None), plan=plan, run=run, setup=None, executor=executor))
+    for name in ("01", "02"):
+        script = "until [ -e go ]; do sleep 0.02; done; echo $TOKEN; exit 3"
+        plan = Plan(id=name, script=script, keeps_workspace=True, secrets=("TOKEN",))
+        run = RunDir(str(tmp_path / "runs/batch" / name))
+        rows.append(PreparedRow(cast(Any, None), plan, run, None, executor, secrets={"TOKEN": "for it alone"}))
         executor.write_plan(run, plan)
         executor.start(rows[-1])
-    pids = [local_runs.read_run_status(row.run).pid for row in rows]
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in pids]
-    assert commands[0][-3:] == commands[1][-3:] == [os.fsencode(rows[0].run.agent), b"launch", b""]
-    executor.close()
-    for row in rows:
-        Path(row.run.path, "go").touch()
+    try:
+        for row in rows:
+            while not Path(row.run.log).exists():
+                executor.wait(0.01)
+            assert not executor.poll(row).is_complete
+            Path(row.run.path, "go").touch()
+        for row in rows:
+            while not executor.poll(row).is_complete:
+                executor.wait(0.01)
+    finally:
+        executor.close()
+    assert [local_runs.read_run_status(row.run).exit_code for row in rows] == [3, 3]
+    assert [Path(row.run.log).read_text() for row in rows] == ["***\n"] * 2
+
+
+def test_a_row_that_is_cancelled_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    executor = LocalExecutor(HostSpec(name="local", kind="local"))
+    plan = Plan(id="01", script="trap '' TERM; while :; do sleep 0.1; done", keeps_workspace=True, grace_seconds=60)
+    run = RunDir(str(tmp_path / "runs/batch/01"))
+    row = PreparedRow(cast(Any, None), plan, run, None, executor)
+    executor.write_plan(run, plan)
+    executor.start(row)
+    try:
+        while not local_runs.read_run_status(run).exists:
+            executor.wait(0.01)
+        for kill in (False, True, True):
+            executor.cancel([row], kill=kill)
         while not executor.poll(row).is_complete:
             executor.wait(0.01)
-    assert [local_runs.read_run_status(row.run).exit_code for row in rows] == [0, 0]
+    finally:
+        executor.close()
+    assert local_runs.read_run_status(run).end == "cancelled"

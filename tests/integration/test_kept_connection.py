@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,9 +20,8 @@ import pytest
 
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.executors.kept import client, places, processes
-from ci_tasks.executors.kept.client import KeptLink
-from ci_tasks.executors.link import LinkDied, Stream
+from ci_tasks.executors import kept, kept_transport
+from ci_tasks.executors.kept_transport import KeptTransport
 from ci_tasks.executors.remote_host import open_query_runner
 from ci_tasks.executors.ssh.messages import HostKeyRefused
 from tests.parts.sshd import Sshd, SSHServer, new_key
@@ -35,10 +36,10 @@ def place(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv(name, value)
     with tempfile.TemporaryDirectory() as runtime:  # private, and its name is short, as a socket's has to be
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
-        found = places.directory()
+        found = kept.directory()
         assert found is not None
         yield found
-        processes.end()
+        kept.end()
         assert eventually(lambda: not list(found.glob("*.sock")))
 
 
@@ -59,31 +60,23 @@ def logins(box: SSHServer) -> int:
     return box.log.count("Accepted publickey")
 
 
-def output(stream: Stream) -> bytes:
+def output(stream: socket.socket) -> bytes:
     with closing(stream):
         return b"".join(iter(lambda: stream.recv(1 << 16), b""))
 
 
 def test_commands_share_one_login_and_their_bytes_arrive_whole(box: SSHServer, place: Path) -> None:
-    link = client.connect(place, "box")
     large = os.urandom(3 << 20)
-    with closing(link.open("cat")) as stream:
-        received = bytearray()
-        for at in range(0, len(large), 1 << 18):
-            stream.send(large[at : at + (1 << 18)])
-            while len(received) < at:
-                received += stream.recv(1 << 20)
-        stream.shut_write()
-        while chunk := stream.recv(1 << 20):
-            received += chunk
-        assert bytes(received) == large
-    failing = client.connect(place, "box").open("echo out; echo last words >&2; exit 7")
-    with closing(failing) as stream:
-        assert (stream.recv(100), stream.recv(100), stream.exit_status()) == (b"out\n", b"", 7)
-        assert stream.stderr_tail() == b"last words\n"
+    with closing(KeptTransport(place, "box").open(f"head -c {len(large)}")) as stream:
+        sending = threading.Thread(target=stream.sendall, args=(large,))
+        sending.start()
+        received = b"".join(iter(lambda: stream.recv(1 << 20), b""))
+        sending.join()
+        assert received == large
+    assert output(KeptTransport(place, "box").open("echo out; echo last words >&2; exit 7")) == b"out\nlast words\n"
     assert logins(box) == 1
-    (socket,) = place.glob("*.sock")
-    assert socket.stat().st_mode & 0o777 == 0o600
+    (path,) = place.glob("*.sock")
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 COMMAND = """
@@ -118,71 +111,70 @@ def test_a_command_that_uses_one_loads_no_ssh_library_and_clean_closes_it(
 
 
 def test_it_is_shown_and_ended(box: SSHServer, place: Path) -> None:
-    with closing(client.connect(place, "box").open("cat")):
-        (kept,) = processes.kept_connections()
-        assert (kept.address, kept.is_up, kept.commands) == ("box", True, 1)
-    assert processes.end("another") == []
-    assert [ended.address for ended in processes.end("box")] == ["box"]
-    assert eventually(lambda: not processes.kept_connections() and not list(place.glob("*.sock")))
-    assert output(client.connect(place, "box").open("echo again")) == b"again\n"
+    with closing(KeptTransport(place, "box").open("cat")):
+        (found,) = kept.kept_connections()
+        assert (found.address, found.is_up, found.commands) == ("box", True, 1)
+    assert kept.end("another") == []
+    assert [ended.address for ended in kept.end("box")] == ["box"]
+    assert eventually(lambda: not kept.kept_connections() and not list(place.glob("*.sock")))
+    assert output(KeptTransport(place, "box").open("echo again")) == b"again\n"
     assert logins(box) == 2
 
 
 @pytest.mark.parametrize("what", ["its process is killed", "every connection dies", "sshd is restarted"])
 def test_one_that_died_is_made_again(box: SSHServer, place: Path, what: str) -> None:
-    link = client.connect(place, "box")
+    link = KeptTransport(place, "box")
     stream = link.open("echo begun; cat")
     assert stream.recv(100) == b"begun\n"
     if what == "its process is killed":
-        os.kill(processes.kept_connections()[0].pid, signal.SIGKILL)
+        os.kill(kept.kept_connections()[0].pid, signal.SIGKILL)
     elif what == "every connection dies":
         box.kill_children()
     else:
         box.stop()
         box.restart()
     stream.settimeout(WAIT_S)
-    with pytest.raises(LinkDied):
-        output(stream)
-    assert output(client.connect(place, "box").open("echo again")) == b"again\n"
+    assert output(stream) == b""
+    assert output(KeptTransport(place, "box").open("echo again")) == b"again\n"
 
 
 def test_what_keeps_a_connection_from_being_made_is_said_and_nothing_is_kept(sshd: Sshd, place: Path) -> None:
     sshd.start("stranger", known=False)
     with pytest.raises(HostKeyRefused, match="is not known"):
-        client.connect(place, "stranger").open("true")
+        KeptTransport(place, "stranger").open("true")
     sshd.start("gone").stop()
     with pytest.raises(Blocked, match="refuses"):
-        client.connect(place, "gone").open("true")
-    assert eventually(lambda: not processes.kept_connections())
+        KeptTransport(place, "gone").open("true")
+    assert eventually(lambda: not kept.kept_connections())
 
 
 def test_another_key_user_host_or_known_hosts_has_another_connection(
     sshd: Sshd, box: SSHServer, place: Path, tmp_path: Path
 ) -> None:
-    links: list[KeptLink] = [client.connect(place, "box"), client.connect(place, "somebody@box")]
+    links: list[KeptTransport] = [KeptTransport(place, "box"), KeptTransport(place, "somebody@box")]
     sshd.configure("box", IdentityFile=str(new_key(tmp_path / "other")))
-    links.append(client.connect(place, "box"))
+    links.append(KeptTransport(place, "box"))
     sshd.configure("box", IdentityFile=None)
-    links.append(client.connect(place, sshd.alias("same", box)))
+    links.append(KeptTransport(place, sshd.alias("same", box)))
     sshd.known_hosts.write_text(sshd.known_hosts.read_text() + "# a comment\n")
-    links.append(client.connect(place, "box"))
+    links.append(KeptTransport(place, "box"))
     assert len({link._path for link in links}) == len(links)
 
 
 def test_a_client_that_is_killed_ends_its_command_and_no_other(box: SSHServer, place: Path) -> None:
     marker = box.home / "running"
     code = (
-        "import sys; from pathlib import Path; from ci_tasks.executors.kept import client, places\n"
-        f"stream = client.connect(places.directory(), 'box').open('touch {marker}; cat; rm {marker}')\n"
+        "from ci_tasks.executors import kept; from ci_tasks.executors.kept_transport import KeptTransport\n"
+        f"stream = KeptTransport(kept.directory(), 'box').open('touch {marker}; cat; rm {marker}')\n"
         "print(stream.recv(1))"
     )
-    with closing(client.connect(place, "box").open("cat")) as other:
-        killed = subprocess.Popen([sys.executable, "-c", code], cwd=Path(client.__file__).parents[3])
+    with closing(KeptTransport(place, "box").open("cat")) as other:
+        killed = subprocess.Popen([sys.executable, "-c", code], cwd=Path(kept_transport.__file__).parents[2])
         assert eventually(marker.exists)
         killed.kill()
         killed.wait()
         assert eventually(lambda: not marker.exists())
-        other.send(b"alive")
+        other.sendall(b"alive")
         assert other.recv(5) == b"alive"
     assert logins(box) == 1
 
@@ -200,7 +192,7 @@ def near(box: SSHServer, place: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     return ask
 
 
-LOST = [".ci-tasks", ".ci-tasks/code"]
+LOST = [".ci-tasks", ".ci-tasks/agents"]
 
 
 @pytest.mark.parametrize("lost", LOST)
@@ -211,7 +203,33 @@ def test_a_command_does_without_an_agent_that_was_removed(
     assert near("echo here") == "here\n"
 
 
-def test_a_command_has_the_environment_of_a_login_of_its_own(box: SSHServer, near: Callable[[str], str]) -> None:
-    (box.home / ".bashrc").write_text("export PIP_LOGIN=now\n")
-    assert near("echo $PIP_LOGIN") == "now\n"
+def test_one_server_serves_a_command_after_the_other(box: SSHServer, near: Callable[[str], str]) -> None:
+    servers = {near("echo $PPID; cat /proc/$PPID/stat | cut -d' ' -f4").split()[-1] for _ in range(3)}
+    assert len(servers) == 1
     assert logins(box) == 1
+
+
+def test_a_process_that_was_stopped_keeps_nobody_from_their_host(
+    box: SSHServer, near: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_transport, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(kept, "PATIENCE_S", 1.0)
+    (stopped,) = kept.kept_connections()
+    os.kill(stopped.pid, signal.SIGSTOP)
+    try:
+        assert near("echo here") == "here\n"
+        assert near("echo kept again") == "kept again\n"
+        assert stopped.pid not in [connection.pid for connection in kept.kept_connections()]
+    finally:
+        os.kill(stopped.pid, signal.SIGCONT)
+
+
+def test_it_knows_no_secret_of_the_command_that_began_it(
+    near: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.end()
+    assert eventually(lambda: not kept.kept_connections())
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    near("true")
+    (connection,) = kept.kept_connections()
+    assert b"hf_secret" not in Path(f"/proc/{connection.pid}/environ").read_bytes()

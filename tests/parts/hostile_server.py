@@ -1,4 +1,4 @@
-"""A host that speaks our protocol and lies: a Link in memory whose answers a case changes.
+"""A host that speaks our protocol and lies: a Transport in memory whose answers a case changes.
 
 `HostileServer` answers as an honest host with one ended run would. A case replaces parts of it, or the bytes. The
 client's requests are answered while it sends them, so that a conversation takes no time.
@@ -6,11 +6,12 @@ client's requests are answered while it sends them, so that a conversation takes
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import socket
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,11 +22,9 @@ from ci_tasks.agent.records import QueryAnswer, RunDescription, Status
 from ci_tasks.agent.serving import frames, messages
 from ci_tasks.agent.serving.messages import ClientMessage, Hello, RunSummary
 from ci_tasks.errors import Blocked
-from ci_tasks.executors.link import LinkDied
 from ci_tasks.executors.remote import bootstrap
 
 HOME = "/home/box/.ci-tasks"
-READ_TIMEOUT = 0.5  # of a reader whose other end says nothing, and asks nothing
 Frames = Iterator[bytes]
 
 
@@ -148,47 +147,59 @@ class HostileServer:
         yield from self.result(message, {"kind": "programs", "outputs": outputs})
 
 
-class HostileLink:
-    """A connection to the server."""
+class HostileTransport:
+    """A Transport whose commands are conversations with the server, so many of them; then the host is gone."""
 
-    def __init__(self, server: HostileServer) -> None:
-        self.description, self._server = "box", server
-        self.alive = True
+    is_server_running, python = False, "python3"
 
-    def open(self, command: str) -> HostileStream:
-        return HostileStream(self._server)
+    def __init__(self, server: HostileServer, times: int, name: str) -> None:
+        self._server, self._times, self._name = server, times, name
+        self._conversations: list[HostileConversation] = []
 
-    def interactive(self, command: str) -> int:
-        raise AssertionError("no terminal is needed here")
+    def open(self, command: str) -> socket.socket:
+        if len(self._conversations) == self._times:
+            raise Blocked(f"{self._name} is gone")
+        ours, theirs = socket.socketpair()
+        self._conversations.append(HostileConversation(self._server, theirs))
+        return ours
 
     def close(self) -> None:
-        self.alive = False
+        for conversation in self._conversations:
+            conversation.close()
 
 
-class HostileStream:
-    """What the server says is made when it is read, so that one that never ends takes no memory of the test."""
+class HostileConversation:
+    """What the server says is made when it is sent, so that one that never ends takes no memory of the test."""
 
-    def __init__(self, server: HostileServer) -> None:
-        self._server = server
+    def __init__(self, server: HostileServer, sock: socket.socket) -> None:
+        self._server, self._sock = server, sock
         self._speech: deque[Frames] = deque([server.greeting()])
         self._change = threading.Condition()
         self._reader = frames.FrameReader()
         self._archive: int | None = None  # bytes of the agent that are still to come
-        self._number = 0
-        self._rest = b""
-        self._closed = False
         self._head = b""
+        self._is_over = False
+        for target in (self._listen, self._talk):
+            threading.Thread(target=target, daemon=True).start()
 
-    def send(self, data: bytes) -> None:
+    def close(self) -> None:
         with self._change:
-            if self._closed:
-                raise LinkDied("the link is closed")
-            for kind, payload in self._reader.feed(self._after_agent(data)):
-                if kind == frames.JSON:
-                    request = decode(ClientMessage, parse(payload, where="request"), where="request")
-                    self._server.asked += 1
-                    self._speech.append(self._server.respond(request))
+            self._is_over = True
             self._change.notify_all()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self._sock.recv(1 << 18):
+                for kind, payload in self._reader.feed(self._after_agent(data)):
+                    if kind == frames.JSON:
+                        request = decode(ClientMessage, parse(payload, where="request"), where="request")
+                        with self._change:
+                            self._server.asked += 1
+                            self._speech.append(self._server.respond(request))
+                            self._change.notify_all()
+        self.close()
 
     def _after_agent(self, data: bytes) -> bytes:
         if self._archive is None:
@@ -201,63 +212,21 @@ class HostileStream:
         self._archive -= taken
         return data[taken:]
 
-    def recv(self, n: int) -> bytes:
-        deadline = time.monotonic() + READ_TIMEOUT
+    def _talk(self) -> None:
+        number = 0
+        while (speech := self._next_speech()) is not None:
+            with contextlib.suppress(OSError):
+                for piece in speech:
+                    for changed in self._server.change(number, piece):
+                        self._sock.sendall(changed)
+                    number += 1
+        if self._server.end != "silent":
+            self.close()
+
+    def _next_speech(self) -> Frames | None:
         with self._change:
-            while True:
-                if self._closed:
-                    return b""
-                if self._rest:
-                    taken, self._rest = self._rest[:n], self._rest[n:]
-                    return taken
-                if self._speech:
-                    self._next()
-                elif self._server.asked >= self._server.end_after and self._server.end:
-                    return self._end()
-                elif not self._change.wait(deadline - time.monotonic()):
-                    raise TimeoutError
-
-    def _end(self) -> bytes:
-        if self._server.end == "dead":
-            raise LinkDied("box: the link is dead")
-        if self._server.end == "silent":
-            raise TimeoutError
-        return b""
-
-    def _next(self) -> None:
-        piece = next(self._speech[0], None)
-        if piece is None:
-            self._speech.popleft()
-            return
-        self._rest = b"".join(self._server.change(self._number, piece))
-        self._number += 1
-
-    def settimeout(self, seconds: float | None) -> None:
-        pass
-
-    def stderr_tail(self) -> bytes:
-        return b""
-
-    def shut_write(self) -> None:
-        pass
-
-    def exit_status(self) -> int | None:
-        return None
-
-    def close(self) -> None:
-        with self._change:
-            self._closed = True
-            self._change.notify_all()
-
-
-def connect_to(server: HostileServer, times: int) -> Callable[[str], HostileLink]:
-    """In the place of ci_tasks.executors.ssh.connection.connect, so many times; then the host is gone."""
-    links: list[HostileLink] = []
-
-    def connect(address: str) -> HostileLink:
-        if len(links) == times:
-            raise Blocked(f"{address} is gone")
-        links.append(HostileLink(server))
-        return links[-1]
-
-    return connect
+            while not self._speech:
+                if self._is_over or (self._server.end and self._server.asked >= self._server.end_after):
+                    return None
+                self._change.wait()
+            return self._speech.popleft()

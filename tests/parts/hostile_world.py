@@ -41,7 +41,7 @@ from ci_tasks.executors.remote.remote_run import CodePack, RemoteRun, write_remo
 from ci_tasks.results.read_record import load_record
 from ci_tasks.run import attach, clean, host_of_run, list_runs, report_runs
 from tests.parts.hostile_cases import CLEAN, DOCTOR, KINDS, START, Case, Surroundings
-from tests.parts.hostile_server import connect_to
+from tests.parts.hostile_server import HostileTransport
 
 REFUSED, HARMLESS, WRONG = "refused", "harmless", "WRONG"
 LONGEST_S = 60.0  # of one case, on a machine that is busy
@@ -175,7 +175,7 @@ class HostileWorld:
         flow = {START: self._start, CLEAN: self._clean, DOCTOR: self._doctor}.get(case.flow, self._attach)
         times = 1 if case.flow in (START, CLEAN) else 2
         with (
-            mock.patch("ci_tasks.executors.ssh.connection.connect", connect_to(case.server, times)),
+            mock.patch.object(remote_host, "_transport", lambda spec: HostileTransport(case.server, times, spec.name)),
             _output_to(out),
         ):
             for step in (lambda: flow(case, near, rng), lambda: self._look(rng), lambda: self._away(near)):

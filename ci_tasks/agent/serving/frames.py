@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from typing import Iterator, Tuple, Union
+from typing import TYPE_CHECKING, Iterator, Tuple, Union
 
 from ..codec import encode
-from .messages import ClientMessage, HostMessage
+
+if TYPE_CHECKING:  # what only copies frames loads no messages
+    from .messages import ClientMessage, HostMessage
 
 MAGIC = b"\0ci-tasks 1\n"
 # What the bootstrap sends in place of frames.
@@ -26,9 +28,14 @@ PART = b"P"  # bytes of a response, to the client: the request's number and the 
 LOG = b"L"  # bytes of a log, to the client: the run's key, the offset and the bytes
 PACKED_LOG = b"Z"  # the same, with the bytes packed by zlib
 HEARTBEAT = b"B"  # empty
+# To the host, with random bytes: the client leaves, and another one may use the same server. It is repeated by the host
+# as the last that comes for this client.
+GOODBYE = b"E"
 
 # The longest payload of each kind. That of a message is for paths of a checkout with many changes.
-MAX_BYTES = {JSON: 1 << 24, DATA: 1 << 20, PART: 1 << 20, LOG: 1 << 20, PACKED_LOG: 1 << 20, HEARTBEAT: 0}
+MAX_BYTES = {JSON: 1 << 24, DATA: 1 << 20, PART: 1 << 20, LOG: 1 << 20, PACKED_LOG: 1 << 20, HEARTBEAT: 0, GOODBYE: 16}
+GOODBYE_HEAD = GOODBYE + b"\0\0\0\x10"
+GOODBYE_BYTES = len(GOODBYE_HEAD) + 16
 MAX_UNPACKED = 1 << 17  # bytes of a log in one frame
 _HEAD = struct.Struct(">cI")
 _PART = struct.Struct(">I")

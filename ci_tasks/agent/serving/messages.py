@@ -178,18 +178,12 @@ class Watch(RequestFor[Done]):
 
 @dataclass(frozen=True)
 class Cancel(RequestFor[Done]):
-    """Ask a run to stop; also ends the processes of a run whose agent died."""
+    """End a run: its job has its grace period, or none with `kill`. One that has not begun never begins. Also ends what
+    a run whose agent died has left."""
 
     dir: str
+    kill: bool = False
     do: Literal["cancel"] = "cancel"
-
-
-@dataclass(frozen=True)
-class Kill(RequestFor[Done]):
-    """Kill a run without a grace period."""
-
-    dir: str
-    do: Literal["kill"] = "kill"
 
 
 @dataclass(frozen=True)
@@ -275,7 +269,7 @@ class Prune(RequestFor[Pruned]):
     do: Literal["prune"] = "prune"
 
 
-_OfRuns = Union[Receive, Create, StartRun, Submit, Watch, Cancel, Kill, Collect, CopySetup, Clear]
+_OfRuns = Union[Receive, Create, StartRun, Submit, Watch, Cancel, Collect, CopySetup, Clear]
 Request = Union[_OfRuns, StoreProgram, LookAtProcesses, DescribeRun, RunPrograms, ListRuns, Prune]
 
 
@@ -297,11 +291,13 @@ class ClientMessage:
 @dataclass(frozen=True)
 class Hello:
     """The first message of a host. `home` is the directory that holds everything of ours on it, `python` the path and
-    version of its Python, `time` its clock's, in seconds since the epoch."""
+    version of its Python, `time` its clock's, in seconds since the epoch. `agent` is the SHA-256 of the agent with byte
+    code that it keeps: a client that names it the next time need not send the agent, and nothing is compiled."""
 
     home: str
     python: Tuple[str, str]
     time: float = 0.0
+    agent: str = ""
 
     def __post_init__(self) -> None:
         check_absolute_path(self.home)

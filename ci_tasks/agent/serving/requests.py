@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -11,6 +12,7 @@ from dataclasses import field, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 from .. import create_run_directory, host_queries, run_directory
+from ..__main__ import begin
 from ..cleanup import cancel as cancel_run
 from ..cleanup.remove_run import remove_run
 from ..environments.store import EnvironmentStore
@@ -20,7 +22,7 @@ from ..hang import look, programs
 from ..job_environment import machine_environment
 from ..probe.evidence import collect_left_evidence
 from ..quick_dataclass import dataclass
-from ..records import SlurmJob
+from ..records import End, SlurmJob, State, Status
 from ..setup_copy import make_copy, restore_copy
 from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
 from ..slurm.cancel import end_before_removal
@@ -30,9 +32,7 @@ from ..trees.kept_workspace import NotKept
 from ..trees.repositories import SHA1, SHA256, form_of
 from ..trees.store import MissingBase, StoreError, TreeStore
 from . import bundle, frames, list_runs, messages
-from .installed_agent import InstalledAgent
 from .messages import Cleared, DescribedRun, Done, ProgramOutputs, Pruned, Result, RunList
-from .watch import RunWatcher
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
@@ -48,11 +48,11 @@ class BadRequest(Exception):
 
 @dataclass
 class ServeSession:
-    """One client's connection."""
+    """What a handler knows of its connection. `archive` is agent.pyz, and `digest` its SHA-256."""
 
     home: str
-    agent: InstalledAgent
-    watcher: RunWatcher
+    archive: bytes
+    digest: str
     send: Callable[[bytes], None]
     pack_chunks: Callable[[], Iterator[bytes]]
     is_disconnected: Callable[[], bool]
@@ -94,14 +94,8 @@ class ServeSession:
 
 
 def receive(session: ServeSession, request: messages.Receive, number: int) -> Done:
-    chunks = session.pack_chunks()
-    try:
-        session.agent.prepare()
-        with _store_errors():
-            session.store(request.form).receive(chunks)
-    finally:
-        for _ in chunks:  # what was not read of the pack must not be taken for requests
-            pass
+    with _store_errors():
+        session.store(request.form).receive(session.pack_chunks())
     return Done()
 
 
@@ -121,7 +115,7 @@ def create(session: ServeSession, request: messages.Create, number: int) -> Done
                 store = session.store(form_of(request.parts[0].tree))
                 store.check_out(request.parts, request.plan.workspace, idle)
         plan = replace(request.plan, script=request.script)
-        create_run_directory.write_run_dir(run, plan, session.agent.archive())
+        create_run_directory.write_run_dir(run, plan, session.archive)
     return Done()
 
 
@@ -153,7 +147,7 @@ def start(session: ServeSession, request: messages.StartRun, number: int) -> Don
             return Done()
         _check_created(run)
         _check_setup(run)
-        problem = session.agent.start(run, request.secrets)
+        problem = begin(run.path, request.secrets)
         if problem and not os.path.lexists(run.status):
             raise BadRequest("start", "the agent did not start: %s" % problem)
     return Done()
@@ -162,6 +156,8 @@ def start(session: ServeSession, request: messages.StartRun, number: int) -> Don
 def submit(session: ServeSession, request: messages.Submit, number: int) -> Done:
     with session.locked_run(session.run_dir(request.dir)) as run:
         _check_created(run)
+        if run_directory.read_status_if_readable(run).has_ended:  # cancelled before it was submitted
+            return Done()
         _check_setup(run)
         parts = request.parts
         store = session.store(form_of(parts[0].tree) if parts else SHA1).path
@@ -185,25 +181,32 @@ def _check_setup(run: run_directory.RunDir) -> None:
 
 
 def watch(session: ServeSession, request: messages.Watch, number: int) -> Done:
+    """Whether it can be watched; the server does so."""
     path = session.run_dir(request.dir)
     with session.locked_run(path) as run:  # it may be starting at this moment
         if not os.path.lexists(run.status):
             raise BadRequest("missing", "there is no run %s on the host any more" % path)
-    session.watcher.watch(request.key, path, request.offset, session.slurm.run_state(path))
     return Done()
 
 
 def cancel(session: ServeSession, request: messages.Cancel, number: int) -> Done:
+    path = session.run_dir(request.dir)
+    with session.locked_run(path) as run:
+        if not os.path.lexists(run.status) and os.path.exists(run.plan):
+            run_directory.write_record(run.status, _never_began())
+            return Done()
     try:
-        cancel_run.cancel(session.run_dir(request.dir))
+        (cancel_run.kill if request.kill else cancel_run.cancel)(path)
     except cancel_run.CancelError as error:
         raise BadRequest("cancel", str(error)) from None
     return Done()
 
 
-def kill(session: ServeSession, request: messages.Kill, number: int) -> Done:
-    cancel_run.kill(session.run_dir(request.dir))
-    return Done()
+def _never_began() -> Status:
+    now, log = time.time(), hashlib.sha256().hexdigest()
+    end: End = run_directory.END_CANCELLED
+    state: State = run_directory.STATE_ENDED
+    return Status(state, "ended", 1, end=end, started_at=now, ended_at=now, log_sha256=log, masked=True)
 
 
 def collect(session: ServeSession, request: messages.Collect, number: int) -> Done:
@@ -253,14 +256,10 @@ def copy_setup(session: ServeSession, request: messages.CopySetup, number: int) 
 
 
 def store_program(session: ServeSession, request: messages.StoreProgram, number: int) -> Done:
-    chunks = session.pack_chunks()
     try:
-        programs.store_program(session.home, request.prefix, request.sha256, chunks)
+        programs.store_program(session.home, request.prefix, request.sha256, session.pack_chunks())
     except (OSError, ValueError) as error:
         raise BadRequest("store", str(error)) from None
-    finally:
-        for _ in chunks:  # as with a pack
-            pass
     return Done()
 
 
@@ -317,10 +316,9 @@ def runs(session: ServeSession, request: messages.ListRuns, number: int) -> RunL
 
 def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned:
     oldest = time.time() - request.days * 86400
-    for used in (session.agent.path, session.agent.code):
-        for entry in list(os.scandir(os.path.dirname(used))):
-            if entry.path != used and entry.stat().st_mtime < oldest:
-                shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)
+    for entry in list(os.scandir(os.path.join(session.home, "agents"))):
+        if entry.name != session.digest and entry.stat().st_mtime < oldest:
+            os.unlink(entry.path)
     programs.remove_old_programs(session.home, oldest)
     session.idle_workspaces().prune(time.time() if request.all_environments else oldest)
     done = session.store().prune(request.days) and session.store(SHA256).prune(request.days)
@@ -331,28 +329,27 @@ def prune(session: ServeSession, request: messages.Prune, number: int) -> Pruned
 
 @dataclass
 class RequestHandler:
-    """`in_thread`: it does not delay other requests. `must_finish`: it is waited for after the client disconnected."""
+    """`in_order`: it waits for those before it. `takes_pack`: bytes follow it."""
 
     handle: Callable[[ServeSession, Any, int], Result]
-    in_thread: bool = False
-    must_finish: bool = False
+    in_order: bool = False
+    takes_pack: bool = False
 
 
 HANDLERS: Dict[type, RequestHandler] = {
-    messages.Receive: RequestHandler(receive),
-    messages.Create: RequestHandler(create),
-    messages.StartRun: RequestHandler(start),
-    messages.Submit: RequestHandler(submit),
-    messages.Watch: RequestHandler(watch),
-    messages.Cancel: RequestHandler(cancel, in_thread=True, must_finish=True),
-    messages.Kill: RequestHandler(kill, in_thread=True, must_finish=True),
-    messages.Collect: RequestHandler(collect, in_thread=True),
-    messages.CopySetup: RequestHandler(copy_setup, in_thread=True, must_finish=True),
-    messages.Clear: RequestHandler(clear, in_thread=True, must_finish=True),
-    messages.StoreProgram: RequestHandler(store_program),
-    messages.LookAtProcesses: RequestHandler(look_at_processes, in_thread=True),
-    messages.RunPrograms: RequestHandler(run_programs, in_thread=True),
-    messages.DescribeRun: RequestHandler(describe_run, in_thread=True),
-    messages.ListRuns: RequestHandler(runs, in_thread=True),
-    messages.Prune: RequestHandler(prune, in_thread=True),
+    messages.Receive: RequestHandler(receive, in_order=True, takes_pack=True),
+    messages.Create: RequestHandler(create, in_order=True),
+    messages.StartRun: RequestHandler(start, in_order=True),
+    messages.Submit: RequestHandler(submit, in_order=True),
+    messages.Watch: RequestHandler(watch, in_order=True),
+    messages.StoreProgram: RequestHandler(store_program, in_order=True, takes_pack=True),
+    messages.Cancel: RequestHandler(cancel),
+    messages.Collect: RequestHandler(collect),
+    messages.CopySetup: RequestHandler(copy_setup),
+    messages.Clear: RequestHandler(clear),
+    messages.LookAtProcesses: RequestHandler(look_at_processes),
+    messages.RunPrograms: RequestHandler(run_programs),
+    messages.DescribeRun: RequestHandler(describe_run),
+    messages.ListRuns: RequestHandler(runs),
+    messages.Prune: RequestHandler(prune),
 }

@@ -1,11 +1,10 @@
-"""Sends a client updates of the runs that it watches: log bytes from an offset, each new status, the end."""
+"""What is new of the runs that a client watches: log bytes from an offset, each new status, the end."""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from typing import TYPE_CHECKING, Callable, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from .. import liveness, run_directory
 from ..cleanup.lost_run import conclude
@@ -17,10 +16,6 @@ from .messages import HostMessage, RunUpdate
 if TYPE_CHECKING:  # a host without Slurm does not load it
     from ..slurm.run_state import SlurmRunState
 
-POLL_SECONDS = 0.02
-BUSY_POLL_SECONDS = 0.002  # the same where a log has just grown: more of it is likely to come soon, or not at all
-_BUSY_SHARE = 4  # polls within a time that is as long as that since a log grew
-HEARTBEAT_SECONDS = 2.0
 _CHUNK = frames.MAX_UNPACKED
 _PACKED_FROM = 1 << 13  # bytes; what a job prints line by line is not worth the time
 _SAMPLE = 1 << 20  # bytes, more than a pipe holds before whoever sends has to wait
@@ -29,69 +24,7 @@ _ALIVE_POLL_SECONDS = 1.0  # between two reads of a status that seems to be the 
 _SHARED_POLL_SECONDS = 0.5  # between two reads of the status of a run on another machine
 _LOG_DELAY = 60.0  # seconds that the end of a log may come later than its status, on a file system that caches
 
-_now = time.monotonic
-Send = Callable[[Union[bytes, memoryview]], None]
-
-
-class RunWatcher(threading.Thread):
-    """Sends frames through `send` until the process ends; `send` may block for as long as the client is slow."""
-
-    def __init__(self, send: Send) -> None:
-        super().__init__(daemon=True)
-        self._send_frame = send
-        self.link = LinkSpeed()
-        self._watched: Dict[int, _WatchedRun] = {}
-        self._change = threading.Lock()
-
-    def watch(self, key: int, run_dir: str, offset: int, job: Optional[SlurmRunState] = None) -> None:
-        """`job` is the Slurm job of a run that has one."""
-        watched = (
-            _WatchedRun(key, run_dir, offset, self.link)
-            if job is None
-            else _WatchedJob(key, run_dir, offset, self.link, job)
-        )
-        with self._change:
-            self._watched[key] = watched
-
-    def run(self) -> None:
-        last_heartbeat = last_log = time.monotonic()
-        try:
-            while True:
-                with self._change:
-                    watched = list(self._watched.values())
-                grew = [self._poll(watched_run) for watched_run in watched]
-                now = time.monotonic()
-                if now - last_heartbeat > HEARTBEAT_SECONDS:
-                    last_heartbeat = now
-                    self._send(frames.frame(frames.HEARTBEAT))
-                if any(grew):
-                    last_log = now
-                else:
-                    time.sleep(min(POLL_SECONDS, max(BUSY_POLL_SECONDS, (now - last_log) / _BUSY_SHARE)))
-        except _Disconnected:  # other threads may still have to finish
-            return
-
-    def _poll(self, watched_run: _WatchedRun) -> bool:
-        """Send what is new of a run. Returns whether its log grew."""
-        try:
-            grew = watched_run.poll(self._send)
-        except (OSError, ValueError):  # a file that cannot be read just now; the next poll may
-            return False
-        if watched_run.over:
-            with self._change:  # the client may have asked for it once more, under the same key
-                if self._watched.get(watched_run.key) is watched_run:
-                    del self._watched[watched_run.key]
-        return grew
-
-    def _send(self, data: Union[bytes, memoryview]) -> None:
-        try:
-            self._send_frame(data)
-        except OSError as error:
-            raise _Disconnected from error
-
-
-class _Disconnected(Exception):
-    """The client is."""
+Send = Callable[[Any], None]
 
 
 class LinkSpeed:
@@ -100,18 +33,29 @@ class LinkSpeed:
     def __init__(self) -> None:
         self.is_slow = self._last_was_slow = False
         self._bytes, self._seconds = 0, 0.0
+        self._blocked_since: Optional[float] = None
 
-    def add(self, count: int, seconds: float) -> None:
-        """So many bytes were sent within so many seconds."""
+    def add(self, count: int, is_blocked: bool) -> None:
+        """So many bytes were written just now; `is_blocked`: the link takes no more at the moment."""
+        now = time.monotonic()
         self._bytes += count
-        self._seconds += seconds
+        if self._blocked_since is not None:
+            self._seconds += now - self._blocked_since
+        self._blocked_since = now if is_blocked else None
         if self._bytes >= _SAMPLE:
             was_slow, self._last_was_slow = self._last_was_slow, self._bytes < _SLOW * self._seconds
             self.is_slow = self.is_slow or (was_slow and self._last_was_slow)  # a client may pause once
             self._bytes, self._seconds = 0, 0.0
 
 
-class _WatchedRun:
+def watched_run(key: int, run_dir: str, offset: int, link: LinkSpeed, job: Optional[SlurmRunState]) -> WatchedRun:
+    """`job` is the Slurm job of a run that has one."""
+    return WatchedJob(key, run_dir, offset, link, job) if job else WatchedRun(key, run_dir, offset, link)
+
+
+class WatchedRun:
+    """A run as one client has it."""
+
     def __init__(self, key: int, run_dir: str, offset: int, link: LinkSpeed) -> None:
         self.key, self.over = key, False
         self._paths = run_directory.RunDir(run_dir)
@@ -130,11 +74,16 @@ class _WatchedRun:
         grew = self._poll_log(send)
         if not grew and final is not None and final.has_ended:
             self.over = True
-            self._client.release()
-            if self._log is not None:
-                os.close(self._log)
+            self.close()
             self._update(send, RunUpdate(self.key, final, over=True, gone=final.gone))
         return grew
+
+    def close(self) -> None:
+        """Nobody watches it any more."""
+        self._client.release()
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
 
     def _update(self, send: Send, update: RunUpdate) -> None:
         send(frames.message(HostMessage(update=update)))
@@ -152,15 +101,11 @@ class _WatchedRun:
         return count > 0
 
     def _send_log(self, send: Send, count: int) -> None:
-        if count < _PACKED_FROM:
-            send(self._buffer.frame(self.key, self._offset, count))
-        elif self._link.is_slow:
+        frame: Any = self._buffer.frame(self.key, self._offset, count)
+        if count >= _PACKED_FROM and self._link.is_slow:
             packed = frames.packed_log(self.key, self._offset, self._buffer.chunk[:count])
-            send(packed if len(packed) < count else self._buffer.frame(self.key, self._offset, count))
-        else:
-            begun = _now()
-            send(self._buffer.frame(self.key, self._offset, count))
-            self._link.add(count, _now() - begun)
+            frame = packed if len(packed) < count else frame
+        send(frame)
 
     def _poll_status(self, send: Send) -> Optional[Status]:
         """Send a new status. Returns the status where the run is over."""
@@ -187,7 +132,7 @@ class _WatchedRun:
             return 0
 
 
-class _WatchedJob(_WatchedRun):
+class WatchedJob(WatchedRun):
     """A run on another machine, over a shared file system. Its updates contain the state of its Slurm job."""
 
     def __init__(self, key: int, run_dir: str, offset: int, link: LinkSpeed, job: SlurmRunState) -> None:

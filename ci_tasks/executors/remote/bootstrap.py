@@ -1,24 +1,37 @@
-"""The command that a connection to a host begins with: it starts the agent there, whichever version the host has of it.
+"""How the agent comes to a host and starts there: only from bytes in memory whose SHA-256 the client has named.
 
-It loads the agent that stands on standard input, or that an earlier client left, and hands it the rest. The agent is
-unpacked, since Python keeps no byte code of what lies in a zip file: to compile it each time is most of a warm start.
+The client sends agent.pyz, which holds sources, once. The host adds byte code, keeps both by the SHA-256 of their
+bytes, and says that of the second in its hello; the client names it the next time. So a start reads one file, checks
+it and compiles nothing, and whatever a job has done to the files of its account, what runs is what was sent.
 """
 
 from __future__ import annotations
 
-import base64
+import binascii
 
 from ci_tasks.agent.serving import frames
 
 START = b"ci-tasks "  # begins what we send
-_LOCK_WAIT_S = 10.0  # seconds, fewer than the client waits for a word
 
+# Neither the output of a login script, nor a module of the job's, nor a file but the checked one is trusted. The empty
+# line that `read` skips is for a login script which reads one.
 _TEXT = """
-import os, sys
-MAGIC = {magic!r}
+import os, stat, struct, sys
+MAGIC = @magic
 def send(mark, text):
-    os.write(1, MAGIC + mark + text.encode())
+    os.write(1, MAGIC + mark + text.encode("utf-8", "backslashreplace"))
     sys.exit(0)
+if sys.version_info < (3, 8):
+    send(@old, sys.version.split()[0])
+import marshal, zlib
+from _frozen_importlib_external import MAGIC_NUMBER
+try:
+    from _sha256 import sha256  # not hashlib, which loads OpenSSL
+except ImportError:
+    try:
+        from _sha2 import sha256
+    except ImportError:
+        from hashlib import sha256
 def read(count):
     data = b""
     while len(data) < count:
@@ -27,123 +40,146 @@ def read(count):
             sys.exit(3)
         data += chunk
     return data
-if sys.version_info < (3, 8):
-    send({old!r}, sys.version.split()[0])
-home = os.path.realpath(os.path.expanduser({home!r}))
-def refuse(error):
-    send({refused!r}, "%s: %s" % (error.filename or home, error.strerror))
-try:
-    owner = os.stat(home).st_uid
-except FileNotFoundError:
-    owner = os.geteuid()
-except OSError as error:
-    refuse(error)
-if os.geteuid() not in (0, owner):  # what lies there would be run, and it is not ours
+home = os.path.realpath(os.path.expanduser(@home))
+agents = os.path.join(home, "agents")
+def refuse(problem):
+    if isinstance(problem, OSError):
+        problem = "%s: %s" % (problem.filename or home, problem.strerror)
+    send(@refused, problem)
+def check(path, others_may_write):  # what lies there is ours alone
     try:
-        import pwd
-        name = pwd.getpwuid(owner).pw_name
-    except Exception:
-        name = "uid %d" % owner
-    send({refused!r}, "%s belongs to %s" % (home, name))
-agent = os.path.join(home, "agents", {digest!r} + ".pyz")
-code = os.path.join(home, "code", {digest!r})
-header = read({header})
+        found = os.stat(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        refuse(error)
+    if os.geteuid() not in (0, found.st_uid):
+        try:
+            import pwd
+            name = pwd.getpwuid(found.st_uid).pw_name
+        except Exception:
+            name = "uid %d" % found.st_uid
+        refuse("%s belongs to %s" % (path, name))
+    if found.st_mode & 0o022 and not others_may_write:
+        refuse("%s can be written by others: chmod go-w %s" % (path, path))
+check(home, True)
+check(agents, False)
+def load(digest):
+    path = os.path.join(agents, digest)
+    try:
+        with open(path, "rb") as source:
+            data = source.read(1 << 26)
+    except OSError:
+        return b""
+    try:
+        os.utime(path)  # `clean` keeps what was used lately
+    except OSError:
+        pass
+    return data if sha256(data).hexdigest() == digest else b""
+def keep(data):
+    digest = sha256(data).hexdigest()
+    beside = os.path.join(agents, "%s.%d" % (digest, os.getpid()))
+    try:
+        os.makedirs(home, mode=0o700, exist_ok=True)  # the mode is only for the last directory
+        os.makedirs(agents, mode=0o700, exist_ok=True)
+        with open(beside, "wb") as out:
+            out.write(data)
+        os.replace(beside, os.path.join(agents, digest))
+    except OSError as error:
+        try:
+            os.unlink(beside)
+        except OSError:
+            pass
+        refuse(error)
+    return digest
+class Agent:
+    def use(self, data):
+        self.files, at = {}, data.rindex(b"PK\\5\\6")
+        count, _, at = struct.unpack_from("<HII", data, at + 10)
+        for _ in range(count):
+            entry = struct.unpack_from("<HHHIIIHHHHHII", data, at + 10)
+            how, packed, name, more, note, start = (entry[n] for n in (0, 4, 6, 7, 8, 12))
+            self.files[data[at + 46:at + 46 + name].decode()] = how, data, start, packed
+            at += 46 + name + more + note
+    def get_data(self, path):
+        path = path[len("<agent>/"):]
+        if path not in self.files:
+            raise FileNotFoundError(2, "no file of the agent", path)
+        how, data, start, size = self.files[path]
+        start += 30 + sum(struct.unpack_from("<HH", data, start + 26))
+        data = data[start:start + size]
+        return zlib.decompress(data, -15) if how else data
+    def get_source(self, name):
+        return self.get_data(self.path(name)).decode()
+    def path(self, name):
+        path = "<agent>/" + name.replace(".", "/")
+        return path + ("/__init__.py" if self.is_package(name) else ".py")
+    def is_package(self, name):
+        return name.replace(".", "/") + "/__init__.py" in self.files
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "agent" and self.path(name)[len("<agent>/"):] in self.files:
+            spec = type(sys.__spec__)(name, self, origin=self.path(name), is_package=self.is_package(name))
+            spec.has_location = True
+            return spec
+    def create_module(self, spec):
+        pass
+    def exec_module(self, module):
+        path = self.path(module.__name__)
+        code = self.get_data(path + "c") if path[len("<agent>/"):] + "c" in self.files else b""
+        if code[:4] == MAGIC_NUMBER:
+            code = marshal.loads(code[16:])
+        else:
+            code = compile(self.get_data(path), path, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+agent = Agent()
+sys.meta_path.insert(0, agent)
+header = read(@header)
 while header[:1] == b"\\n":
     header = header[1:] + read(1)
-if not header.startswith({start!r}):
-    send({unread!r}, "")
-size = int(header[len({start!r}):])
-if size:
-    archive = read(size)
-    if not os.path.exists(agent):
-        beside = agent + ".%d" % os.getpid()
-        try:
-            os.makedirs(home, mode=0o700, exist_ok=True)  # the mode is only for the last directory
-            os.makedirs(os.path.dirname(agent), mode=0o700, exist_ok=True)
-            with open(beside, "wb") as out:
-                out.write(archive)
-            os.replace(beside, agent)
-        except OSError as error:
-            if os.path.lexists(beside):
-                os.unlink(beside)
-            refuse(error)
-elif not os.path.exists(agent):
-    send({asks!r}, "")
-try:
-    os.utime(agent)  # `clean` keeps what was used lately
-except OSError:  # read-only, say: what cannot be done is refused when it is asked for
-    pass
-def unpacked():
-    return os.path.exists(os.path.join(code, "__main__.py"))
-def wait_for(lock):
-    import fcntl, time
-    until = time.monotonic() + {lock_wait}
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:  # it was stopped, or hangs on its disk
-                raise
-            time.sleep(0.02)
-        except OSError:  # a file system without locks
-            return
-def unpack():
-    import shutil, zipfile
-    above, name = os.path.split(code)
-    os.makedirs(above, mode=0o700, exist_ok=True)
-    lock = os.open(above, os.O_RDONLY)  # what another has just unpacked must not be removed
-    beside = code + ".%d" % os.getpid()
-    try:
-        wait_for(lock)
-        if not unpacked():
-            for left in os.listdir(above):
-                # Only byte code, of a process that was just importing when somebody removed it; of one that was killed.
-                if left == name or left.startswith(name + "."):
-                    shutil.rmtree(os.path.join(above, left))
-            os.makedirs(beside, mode=0o700)
-            zipfile.ZipFile(agent).extractall(beside)
-            os.rename(beside, code)
-    finally:
-        os.close(lock)
-        shutil.rmtree(beside, ignore_errors=True)
-try:
-    if not unpacked():
-        unpack()
-    os.utime(code)
-except OSError:
-    code = agent
-sys.path.insert(0, code)
-try:
-    from agent.serving.serve import InstalledAgent, main
-except ImportError:
-    if size:
-        raise
-    import shutil
-    shutil.rmtree(code, ignore_errors=True)  # removed since we looked, or half of it
-    send({asks!r}, "")
-main(home, InstalledAgent(agent, code))
+if not header.startswith(@start):
+    send(@unread, "")
+sent = read(int(header[len(@start):]))
+digest = @compiled
+data = load(digest) if digest else b""
+if data:
+    agent.use(data)
+if not data or agent.get_data("<agent>/agent/__init__.pyc")[:4] != MAGIC_NUMBER:
+    data = zlib.decompress(sent) if sent else load(@sources)
+    if sha256(data).hexdigest() != @sources:
+        send(@asks, "")
+    keep(data)
+    agent.use(data)
+    from agent.archive import with_bytecode
+    data = with_bytecode(data)
+    digest = keep(data)
+    agent.use(data)
+from agent.serving.serve import main
+main(home, data, digest)
 """
 
 
 def header(size: int) -> bytes:
-    """What stands before the agent's archive, of `size` bytes; 0 where the host has it."""
+    """What stands before the agent, of `size` bytes; 0 if the host has it."""
     return START + b"%012d" % size
 
 
-def command(home: str, digest: str) -> str:
+def command(home: str, sources: str, compiled: str, python: str = "python3") -> str:
     """What the host's login shell is to run, be it sh, csh or fish: no character in it means anything to them."""
-    text = _TEXT.format(
-        magic=frames.MAGIC,
-        old=frames.PYTHON_TOO_OLD,
-        asks=frames.ASKS_FOR_AGENT,
-        unread=frames.INPUT_TAKEN,
-        refused=frames.HOME_REFUSED,
-        lock_wait=_LOCK_WAIT_S,
-        start=START,
-        header=len(header(0)),
-        home=home,
-        digest=digest,
-    )
-    code = base64.b64encode(text.encode()).decode()
-    # -S: nothing of site-packages is needed, and what is installed there may take longer to load than all of ours.
-    return f"exec python3 -I -S -c 'import base64;exec(base64.b64decode(\"{code}\"))'"
+    values = {
+        "magic": frames.MAGIC,
+        "old": frames.PYTHON_TOO_OLD,
+        "refused": frames.HOME_REFUSED,
+        "unread": frames.INPUT_TAKEN,
+        "asks": frames.ASKS_FOR_AGENT,
+        "start": START,
+        "header": len(header(0)),
+        "home": home,
+        "sources": sources,
+        "compiled": compiled,
+    }
+    text = _TEXT
+    for name, value in values.items():
+        text = text.replace(f"@{name}", repr(value))
+    code = binascii.b2a_base64(text.encode(), newline=False).decode()
+    # -I: neither PYTHON* variables nor the directory count; -S: what is in site-packages is neither needed nor loaded.
+    return f"exec {python} -I -S -c 'import binascii;exec(binascii.a2b_base64(\"{code}\"))'"

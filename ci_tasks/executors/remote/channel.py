@@ -1,12 +1,16 @@
-"""One conversation with a host's `serve`: requests out, answers and news in, and the knowledge that the link is dead.
+"""One conversation with a host's server: requests out, answers and news in, and the knowledge that the link is dead.
 
-A dead link is noticed by silence: the host beats every two seconds whatever else it does. Requests go out without
-waiting for earlier answers; the host works them off in order.
+A dead link is noticed by silence: the host says something every two seconds whatever else it does. Requests go out
+without waiting for earlier answers; the host works them off in order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -29,12 +33,12 @@ from ci_tasks.agent.serving.messages import (
     result_type,
 )
 from ci_tasks.errors import Blocked, HostDataError, printable, shortened
-from ci_tasks.executors.link import LinkDied, Stream
 from ci_tasks.executors.remote import bootstrap
+from ci_tasks.executors.transport import LinkDied
 
 SILENCE_TIMEOUT_S = 10.0  # seconds without a byte after which the link is dead
-BEAT = 5.0
-_CHUNK = 1 << 17
+BEAT = 4.0
+_CHUNK = 1 << 18
 R = TypeVar("R")
 
 _QUOTED = 300  # characters of the host's own words in a message
@@ -93,12 +97,21 @@ class PendingRequest(Generic[R]):
 
 
 class Channel:
-    """`news` gets every message that answers nothing, and `log` the bytes of logs; both in the reader's thread."""
+    """`news` gets every message that answers nothing, and `log` the bytes of logs; both in the reader's thread.
+    `archive` is the agent if the host needs it; None if a server runs at the other end already. `ready` is called as
+    soon as requests can be posted, which travel before the host has answered at all."""
 
     def __init__(
-        self, stream: Stream, news: Callable[[RunUpdate], None], log: Callable[[int, int, bytes], None]
+        self,
+        sock: socket.socket,
+        archive: bytes | None,
+        news: Callable[[RunUpdate], None],
+        log: Callable[[int, int, bytes], None],
+        ready: Callable[[Channel], None] = lambda channel: None,
     ) -> None:
-        self._stream = stream
+        self._sock = sock
+        self._readable = select.poll()
+        self._readable.register(sock, select.POLLIN)
         self._news, self._log = news, log
         self._numbers = itertools.count(1)
         self._pending: dict[int, PendingRequest[Any]] = {}
@@ -107,25 +120,36 @@ class Channel:
         self.died = threading.Event()
         self.reason = ""
         self.violation = ""  # what the host sent that no host of ours sends
+        # An empty line is for a login script that reads one.
+        first = frames.frame(frames.HEARTBEAT) if archive is None else b"\n" + bootstrap.header(len(archive)) + archive
+        # In a thread, since a host that talks before it listens would have both wait for each other.
+        threading.Thread(target=self._start, args=(first, ready), daemon=True, name="ci-tasks start").start()
 
-    def send_archive(self, archive: bytes) -> None:
-        """Send what the bootstrap waits for: the agent, or nothing where the host has it."""
-        # A login script that reads a line gets an empty one.
-        self._stream.send(b"\n" + bootstrap.header(len(archive)) + archive)
+    def _start(self, first: bytes, ready: Callable[[Channel], None]) -> None:
+        with contextlib.suppress(LinkDied):  # what the host says to `hello` tells more
+            self._send(first)
+            if not self.died.is_set():
+                ready(self)
 
     def hello(self) -> Hello:
         """Wait for the host's first words. Raises LinkDied, AgentMissing, HostDataError, Blocked."""
-        self._stream.settimeout(SILENCE_TIMEOUT_S * 2)
         self._hello_deadline = time.monotonic() + _HELLO_TIMEOUT_S
         try:
-            return self._hello()
-        except TimeoutError:  # a link that died at this very moment; the next one may live
-            raise LinkDied(
+            hello, reader, got = self._hello()
+        except BaseException as error:
+            self.close("the host did not answer")
+            self._sock.close()
+            if not isinstance(error, TimeoutError):
+                raise
+            raise LinkDied(  # a link that died at this very moment; the next one may live
                 f"not a word from the host for {SILENCE_TIMEOUT_S * 2:g} s; does a login script there (~/.bashrc) wait "
                 "or read standard input?"
             ) from None
+        threading.Thread(target=self._read, args=(reader, got), daemon=True, name="ci-tasks reader").start()
+        threading.Thread(target=self._beat, daemon=True, name="ci-tasks beat").start()
+        return hello
 
-    def _hello(self) -> Hello:
+    def _hello(self) -> tuple[Hello, frames.FrameReader, list[frames.Frame]]:
         data = b""
         while frames.MAGIC not in data:
             chunk = self._receive_hello()
@@ -148,29 +172,35 @@ class Channel:
             )
         if rest[:1] == frames.INPUT_TAKEN:
             raise Blocked("a login script on the host reads standard input", hint=_QUIET_HINT)
-        self._reader = frames.FrameReader()
+        reader = frames.FrameReader()
         try:
-            got = list(self._reader.feed(rest))
+            got = list(reader.feed(rest))
             while not got:
                 chunk = self._receive_hello()
                 if not chunk:
                     raise self._no_hello(b"")
-                got = list(self._reader.feed(chunk))
+                got = list(reader.feed(chunk))
             kind, payload = got[0]
             message = decode(HostMessage, parse(payload, where="hello"), where="hello")
         except (RecordError, frames.FrameError) as error:
             raise HostDataError(f"it does not answer as ci-tasks does: {_bounded(error)}") from None
         if message.hello is None or kind != frames.JSON:
             raise HostDataError("it does not answer as ci-tasks does: its first message is not a greeting")
-        hello = message.hello
-        threading.Thread(target=self._read, args=(got[1:],), daemon=True, name="ci-tasks reader").start()
-        threading.Thread(target=self._beat, daemon=True, name="ci-tasks beat").start()
-        return hello
+        return message.hello, reader, got[1:]
 
     def _receive_hello(self) -> bytes:
         if time.monotonic() > self._hello_deadline:
             raise LinkDied(f"no answer of ci-tasks from the host within {_HELLO_TIMEOUT_S:g} s")
-        return self._stream.recv(_CHUNK)
+        return self._receive(SILENCE_TIMEOUT_S * 2)
+
+    def _receive(self, seconds: float) -> bytes:
+        """Raises TimeoutError, LinkDied."""
+        if not self._readable.poll(1000 * seconds):
+            raise TimeoutError
+        try:
+            return self._sock.recv(_CHUNK)
+        except OSError as error:
+            raise LinkDied(self.reason or str(error)) from None
 
     def post(self, request: RequestFor[R], take_part: Callable[[bytes], None] | None = None) -> PendingRequest[R]:
         """Ask, and go on. Raises LinkDied."""
@@ -199,12 +229,23 @@ class Channel:
             self._send(frames.frame(frames.DATA))
         return pending
 
+    def leave(self) -> None:
+        """Close it; its server may serve the next command."""
+        if not self.died.is_set() and self._writing.acquire(blocking=False):
+            try:
+                with contextlib.suppress(LinkDied):
+                    self._send(frames.frame(frames.GOODBYE, os.urandom(16)))
+            finally:
+                self._writing.release()
+        self.close()
+
     def close(self, reason: str = "closed") -> None:
         """Give up: whoever waits for an answer hears that the link is dead."""
         if not self.died.is_set():
             self.reason = reason
             self.died.set()
-            self._stream.close()
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
         for pending in [self._pending.pop(number) for number in list(self._pending)]:
             pending.fail(self.reason)
 
@@ -213,8 +254,11 @@ class Channel:
             with self._writing:
                 if self.died.is_set():
                     raise LinkDied(self.reason)
-                self._stream.send(data)
+                self._sock.sendall(data)
                 self._spoken = time.monotonic()
+        except OSError as error:
+            self.close("the connection was lost")
+            raise LinkDied(self.reason) from error
         except LinkDied as error:
             self.close(str(error))
             raise
@@ -229,16 +273,15 @@ class Channel:
                 finally:
                     self._writing.release()
 
-    def _read(self, got: list[frames.Frame]) -> None:
-        self._stream.settimeout(SILENCE_TIMEOUT_S)
+    def _read(self, reader: frames.FrameReader, got: list[frames.Frame]) -> None:
         try:
             for kind, payload in got:
                 self._take(kind, payload)
             while not self.died.is_set():
-                chunk = self._stream.recv(_CHUNK)
+                chunk = self._receive(SILENCE_TIMEOUT_S)
                 if not chunk:
-                    raise LinkDied("the host ended the connection")
-                for kind, payload in self._reader.feed(chunk):
+                    raise LinkDied("the connection was lost")
+                for kind, payload in reader.feed(chunk):
                     self._take(kind, payload)
         except TimeoutError:
             self.close(f"not a word from the host for {SILENCE_TIMEOUT_S:g} s")
@@ -250,6 +293,8 @@ class Channel:
         except Exception as error:
             debug_log.LOGGER.error("the link's reader", exc_info=error)
             self.close(f"cannot read what the host sent: {debug_log.one_line(error)}")
+        finally:
+            self._sock.close()
 
     def _take(self, kind: bytes, payload: bytes) -> None:
         if kind == frames.LOG:
@@ -269,16 +314,15 @@ class Channel:
                 self._pending.pop(message.response.id).resolve(message.response)
 
     def _no_hello(self, data: bytes) -> Exception:
-        code = self._stream.exit_status()
-        text = printable((data + self._stream.stderr_tail()).decode(errors="replace")).strip()
+        text = printable(data.decode(errors="replace")).strip()
         last = shortened(text.splitlines()[-1], _QUOTED) if text else "nothing"
         if len(data) > _GREETING:
             return Blocked(f"a login script on the host prints without end; its last line: {last}", hint=_QUIET_HINT)
-        if code in (126, 127) or "not found" in last:
+        if "not found" in last.lower() or "python3" in last:
             return Blocked(
                 f"no python3 there ({last})", hint="ci-tasks needs Python 3.8 or newer as python3 on the host"
             )
-        if code is None and not text:
+        if not text:
             return LinkDied("the host ended the connection before it said anything")
         return Blocked(f"the host does not answer as ci-tasks does; it said: {last}")
 

@@ -16,12 +16,14 @@ from ci_tasks.config import HostSpec
 
 @dataclass
 class HostCache:
-    """`home` is where everything of ours lies on the host, `agent_digest` that of the agent that it has, `pythons` are
-    what setup-python's versions mean there, `containers` is the runtime that was found to work,
-    `pruned_at` when the host last forgot old objects, in seconds since the epoch, `py_spy` the one that it has."""
+    """`home` is where everything of ours lies on the host. `agent_digest` is that of the agent that it has, `compiled`
+    that of the same with byte code. `pythons` are what setup-python's versions mean there, `working_runtime` is the
+    container runtime that was found to work, `pruned_at` when the host last forgot old objects, in seconds since the
+    epoch, `py_spy` the one that it has."""
 
     home: str = ""
     agent_digest: str = ""
+    compiled: str = ""
     pythons: dict[str, tuple[str, str]] = field(default_factory=dict)
     gpus: int | None = None
     working_runtime: str = ""

@@ -162,6 +162,35 @@ class RunMirror:
         self.fail(f"cannot write {self.run.path}: {error.strerror}")
 
 
+class RunHere:
+    """A run of this machine, in the place of its mirror: its files are here already."""
+
+    offset = 1 << 62  # of its log, of which nothing is to be sent
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.error = ""
+        self.status = read_status(run)
+        self.ended = threading.Event()
+        self.gone = self.has_status = False
+
+    def write_log(self, offset: int, chunk: bytes) -> None:
+        pass
+
+    def update_status(self, update: RunUpdate) -> None:
+        if update.status is not None:
+            self.status, self.gone, self.has_status = update.status, update.gone, True
+            if update.over:
+                self.ended.set()
+
+    def fail(self, why: str) -> None:
+        self.error = self.error or why
+        self.ended.set()
+
+    def close(self) -> None:
+        pass
+
+
 class MirroredFiles:
     """The right to write a mirror, for as long as this process has it; `None` from `hold` where another has."""
 

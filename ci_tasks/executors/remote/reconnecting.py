@@ -19,10 +19,10 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.agent.serving.messages import Hello, RequestFor, RunPrograms, RunUpdate
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError, HostDataError, InternalError
-from ci_tasks.executors.link import Link, LinkDied
 from ci_tasks.executors.remote import bootstrap, host_cache
 from ci_tasks.executors.remote.channel import AgentMissing, Channel, RequestRefused
 from ci_tasks.executors.ssh.messages import HostKeyRefused
+from ci_tasks.executors.transport import LinkDied, Transport
 
 R = TypeVar("R")
 _now = time.time
@@ -40,7 +40,7 @@ class ReconnectingConnection:
     def __init__(
         self,
         spec: HostSpec,
-        connect: Callable[[], Link],
+        transport: Transport,
         cache_file: Path,
         news: Callable[[RunUpdate], None],
         log: Callable[[int, int, bytes], None],
@@ -50,9 +50,9 @@ class ReconnectingConnection:
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.down_since: float | None = None
         self._clock_ahead = 0.0
-        self._connect, self._cache_file = connect, cache_file
+        self._transport, self._cache_file = transport, cache_file
         self._news, self._log = news, log
-        self._agent = archive.read_sources()
+        self._agent = archive.build()
         self._digest = archive.digest(self._agent)
         self._change = threading.Condition()
         self._channel: Channel | None = None
@@ -108,6 +108,12 @@ class ReconnectingConnection:
             raise HostDataError(f"{self.spec.name} answered other questions than it was asked")
         return outputs
 
+    def drain_messages(self) -> list[str]:
+        lines = []
+        while not self.messages.empty():
+            lines.append(self.messages.get())
+        return lines
+
     @property
     def is_up(self) -> bool:
         channel = self._channel
@@ -123,7 +129,8 @@ class ReconnectingConnection:
             self._problem = self._problem or Blocked(f"the connection to {self.spec.name} was closed")
             self._change.notify_all()
         if channel is not None:
-            channel.close()
+            channel.leave()
+        self._transport.close()
 
     # -- the keeper's thread -----------------------------------------------------------------------------------------
 
@@ -161,27 +168,27 @@ class ReconnectingConnection:
 
     def _use_one_link(self) -> None:
         """From the connection to its death. Raises LinkDied at the end, and what keeps the host from being used."""
-        link = self._connect()
         try:
             try:
-                self._run_channel(link)
+                self._run_channel()
             except AgentMissing:
-                self.cache.agent_digest = self.cache.py_spy = ""
-                self._run_channel(link)
+                self.cache.agent_digest = self.cache.compiled = self.cache.py_spy = ""
+                self._run_channel()
         except AgentMissing:
             raise HostDataError(f"{self.spec.name} asks for the agent that it was sent") from None
         except HostDataError as error:
             raise HostDataError(f"{self.spec.name} sent what no host of ci-tasks sends: {error.message}") from None
         finally:
             self._set(None)
-            link.close()
 
-    def _run_channel(self, link: Link) -> None:
+    def _run_channel(self) -> None:
         has_agent = self.cache.agent_digest == self._digest
-        channel = Channel(link.open(bootstrap.command(self.spec.workspace, self._digest)), self._news, self._log)
+        compiled = self.cache.compiled if has_agent else ""
+        command = bootstrap.command(self.spec.workspace, self._digest, compiled, self._transport.python)
+        sock = self._transport.open(command)
+        first = None if self._transport.is_server_running else b"" if has_agent else archive.packed(self._agent)
+        channel = Channel(sock, first, self._news, self._log, self._set)
         try:
-            # In a thread, since a host that talks before it listens would have both wait for each other.
-            threading.Thread(target=self._begin, args=(channel, has_agent), daemon=True).start()
             hello = self._greet(channel)
             self._clock_ahead = _skew(hello.time, _now())
         except BaseException:
@@ -189,7 +196,7 @@ class ReconnectingConnection:
             channel.close("the host did not answer")
             raise
         self._set(channel)
-        self.cache.agent_digest = self._digest
+        self.cache.agent_digest, self.cache.compiled = self._digest, hello.agent
         if self.cache.home != hello.home:
             self.cache.clear_facts()
             self.cache.home = hello.home
@@ -206,14 +213,6 @@ class ReconnectingConnection:
             raise
         except Blocked as problem:
             raise Blocked(f"{self.spec.name}: {problem.message}", hint=problem.hint) from None
-
-    def _begin(self, channel: Channel, has_agent: bool) -> None:
-        try:
-            channel.send_archive(b"" if has_agent else archive.build(self._agent))
-        except LinkDied:
-            return  # what the host says to `hello` tells more
-        if not channel.died.is_set():
-            self._set(channel)
 
     def _set(self, channel: Channel | None) -> None:
         with self._change:

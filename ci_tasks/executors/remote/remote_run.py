@@ -10,7 +10,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import HostSpec
-from ci_tasks.executors.remote.mirror import MirroredFiles, RunMirror
+from ci_tasks.executors.remote.mirror import MirroredFiles, RunHere, RunMirror
 from ci_tasks.records import Plan
 
 SENDING, WATCHING, FETCHING, CLEARING, DONE = "sending", "running", "fetching", "clearing", "done"
@@ -30,8 +30,9 @@ class CodePack:
 
 @dataclass
 class RemoteRun:
-    """One run on the host. `directory` is its run directory there; `parts` name its checkout; `batch` is the script
-    that a cluster gets for it, empty on a box."""
+    """One run on the host. `directory` is its run directory there; `parts` name its checkout; `sbatch_script` is what a
+    cluster gets for it. `is_here`: the host is this machine and the run directory is `run`, so that nothing is sent,
+    fetched or cleared away."""
 
     run: RunDir
     directory: str
@@ -40,12 +41,13 @@ class RemoteRun:
     sbatch_script: str = ""
     parts: Sequence[CheckoutPart] = ()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    is_here: bool = False
     keep_remote: bool = False  # its directory there is not cleared away at the end
     keep_shared_files: bool = False  # with rows that may be yet to come; whoever began them clears that away
     phase: str = SENDING
     aborted: tuple[str, str] | None = None  # status and reason of a run that has no end of its own here
     warning: str = ""  # what a person should know although the run has its end
-    mirror: RunMirror | None = None
+    mirror: RunMirror | RunHere | None = None
     lock: MirroredFiles | None = None
     key: int = 0
     cancel_requested: str = ""  # CANCEL or KILL

@@ -16,11 +16,10 @@ from contextlib import suppress
 from ci_tasks import debug_log
 from ci_tasks.agent.serving.bundle import MAX_SIZE, BundleError
 from ci_tasks.agent.serving.frames import FrameError
-from ci_tasks.agent.serving.messages import Cancel, Clear, Collect, Done, Kill, RunUpdate
+from ci_tasks.agent.serving.messages import Cancel, Clear, Collect, Done, RunUpdate
 from ci_tasks.errors import CiTasksError
-from ci_tasks.executors.link import LinkDied
 from ci_tasks.executors.remote.channel import Channel, PendingRequest, RequestRefused
-from ci_tasks.executors.remote.mirror import RunMirror, lock_mirror, mark_complete, record_clock
+from ci_tasks.executors.remote.mirror import RunHere, RunMirror, lock_mirror, mark_complete, record_clock
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.executors.remote.remote_run import (
     CLEARING,
@@ -33,6 +32,7 @@ from ci_tasks.executors.remote.remote_run import (
     RemoteRun,
 )
 from ci_tasks.executors.remote.sender import RunSender, post_watch
+from ci_tasks.executors.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 
 _POLL_INTERVAL_S = 0.05
@@ -79,7 +79,7 @@ class RemoteRunManager:
         with self._sender.cancel_lock:
             if remote_run.phase == SENDING and not remote_run.was_sent and remote_run.aborted is None:
                 self._abort_unstarted(remote_run, CANCELLED, "cancelled")
-        if how == KILL and (again or not self.connection.is_up):
+        if how == KILL and not remote_run.is_here and (again or not self.connection.is_up):
             self._abandon(remote_run)
 
     def wait(self, seconds: float) -> None:
@@ -112,7 +112,7 @@ class RemoteRunManager:
         from ci_tasks.executors import py_spy
 
         until = time.monotonic() + _CLOSE_TIMEOUT_S
-        if self._remote_runs and not py_spy.was_sent(self.connection):
+        if any(not run.is_here for run in self._remote_runs.values()) and not py_spy.was_sent(self.connection):
             thread = self._send_py_spy()
             while thread.is_alive() and self.connection.is_up and time.monotonic() < until:
                 thread.join(_POLL_INTERVAL_S)
@@ -152,8 +152,11 @@ class RemoteRunManager:
     def _start_thread(self, remote_run: RemoteRun) -> None:
         remote_run.key = len(self._remote_runs) + 1
         self._remote_runs[remote_run.key] = remote_run
-        remote_run.lock = remote_run.lock or lock_mirror(remote_run.run)
-        remote_run.mirror = RunMirror(remote_run.run)
+        if remote_run.is_here:
+            remote_run.mirror = RunHere(remote_run.run)
+        else:
+            remote_run.lock = remote_run.lock or lock_mirror(remote_run.run)
+            remote_run.mirror = RunMirror(remote_run.run)
         thread = threading.Thread(
             target=self._follow, args=(remote_run,), daemon=True, name=f"ci-tasks run {remote_run.key}"
         )
@@ -215,7 +218,8 @@ class RemoteRunManager:
         self._abort_unstarted(remote_run, CANCELLED, "cancelled")
 
     def _clear(self, remote_run: RemoteRun, channel: Channel) -> None:
-        channel.post(Clear(remote_run.directory, shared=not remote_run.keep_shared_files)).wait()
+        if not remote_run.is_here:
+            channel.post(Clear(remote_run.directory, shared=not remote_run.keep_shared_files)).wait()
 
     def _watch(self, remote_run: RemoteRun, channel: Channel) -> None:
         post_watch(remote_run, channel).wait()
@@ -231,8 +235,8 @@ class RemoteRunManager:
                 raise LinkDied(channel.reason)
             if remote_run.cancel_requested != remote_run.cancel_sent:
                 remote_run.cancel_sent = remote_run.cancel_requested
-                channel.post((Kill if remote_run.cancel_requested == KILL else Cancel)(remote_run.directory))
-            if self._py_spy is None and time.monotonic() > send_py_spy_at:
+                channel.post(Cancel(remote_run.directory, kill=remote_run.cancel_requested == KILL))
+            if self._py_spy is None and not remote_run.is_here and time.monotonic() > send_py_spy_at:
                 self._send_py_spy()
             if remote_run.detached:
                 remote_run.phase = DONE
@@ -242,6 +246,12 @@ class RemoteRunManager:
 
     def _fetch(self, remote_run: RemoteRun, channel: Channel) -> None:
         mirror = remote_run.mirror
+        if isinstance(mirror, RunHere):
+            if mirror.gone:
+                channel.post(Cancel(remote_run.directory)).wait()  # ends what its agent has left
+            remote_run.phase = CLEARING
+            self._wake()
+            return
         assert mirror is not None
         if mirror.error:
             self._abort(remote_run, BLOCKED, f"{mirror.error}; the run is kept on {self.connection.spec.name}")
@@ -368,7 +378,7 @@ class RemoteRunManager:
     def _log(self, key: int, offset: int, chunk: bytes) -> None:
         self._tell(key, lambda mirror: mirror.write_log(offset, chunk))
 
-    def _tell(self, key: int, tell: Callable[[RunMirror], None]) -> None:
+    def _tell(self, key: int, tell: Callable[[RunMirror | RunHere], None]) -> None:
         remote_run = self._remote_runs.get(key)
         if remote_run is None or remote_run.mirror is None:
             return

@@ -39,11 +39,10 @@ class RunSender:
                 if remote_run.aborted is not None:
                     return
                 remote_run.was_sent = True
-            requests += [
-                channel.post(Create(remote_run.directory, remote_run.plan, remote_run.script, tuple(remote_run.parts))),
-                _post_begin(remote_run, channel),
-                post_watch(remote_run, channel),
-            ]
+            if not remote_run.is_here:
+                parts = tuple(remote_run.parts)
+                requests.append(channel.post(Create(remote_run.directory, remote_run.plan, remote_run.script, parts)))
+            requests += [_post_begin(remote_run, channel), post_watch(remote_run, channel)]
         _all(requests)
 
     def mark_delivered(self, channel: Channel) -> None:

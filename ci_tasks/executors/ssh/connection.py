@@ -1,89 +1,155 @@
-"""Connections over SSH: opened as ~/.ssh/config says, to known hosts only, and known to be dead when they are.
+"""Connections over SSH, by Fabric: opened as ~/.ssh/config says, to known hosts only, and made again when they died.
 
-fabric and paramiko are imported where a connection is made, since most commands make none. No configuration file of
-theirs is read. Of fabric's Connection only the opening is used: it accepts any host key and reads ProxyJump backwards,
-so the way to the host and the checks on it are ours (`ssh_config`, `known_hosts`, `ssh_auth`).
+Fabric and paramiko are imported when a connection is made, since most commands make none. No configuration file of
+theirs is read. Fabric accepts any host key and reads ProxyJump backwards, so the way to the host and the checks on it
+are ours (`ssh_config`, `known_hosts`, `auth`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import shutil
+import signal
 import socket
+import subprocess
 import threading
-import time
-from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 from ci_tasks import debug_log
 from ci_tasks.errors import Blocked
-from ci_tasks.executors.link import LinkDied
 from ci_tasks.executors.ssh import known_hosts, messages
 from ci_tasks.executors.ssh.auth import SSHKeys
 from ci_tasks.executors.ssh.messages import Hop
-from ci_tasks.executors.ssh.packet_buffer import use_packet_buffer
-from ci_tasks.executors.ssh.sockets import ProxyCommand, ReceivedBytes, dial
 from ci_tasks.executors.ssh.ssh_config import SSHTarget, resolve
-from ci_tasks.executors.ssh.stream import SSHStream
+from ci_tasks.executors.transport import LinkDied, relay
 
 CHANNEL_TIMEOUT = 15.0
+_PROOF_TIMEOUT = 3.0  # within which a connection that was idle opens a channel, or it counts as dead
 # A window that a fast and distant host can fill: 100 ms at 1 Gbit/s is 12 MB.
 _WINDOW = 1 << 24
 _PACKET = 1 << 18
-_TICK = 1.0
-_QUIET_TICKS = 13  # a host that says nothing for so long, although it is asked, is gone
-_ASK_EVERY = 4.0
-_SETTLE = 0.5
+_KEEPALIVE_S = 15  # what was sent is acknowledged within, or the kernel gives up
+_STDERR_KEPT = 4096
+_PROXY_WAIT = 0.5
 
 
-def connect(address: str, *, say: Callable[[str], None] | None = None) -> SSHLink:
-    """One connection to `address`: an alias, host, user@host, host:port, [IPv6]:port. Raises Blocked, UsageError."""
-    target = resolve(address)
-    if say is not None:
-        say(f"connecting to {messages.describe_route(target)}")
-    link = SSHLink(target)
-    try:
-        for hop in messages.hops(target):
-            link.connect_hop(hop)
-        link.start_keepalive()
-    except BaseException:
-        link.close()
-        raise
-    return link
+class SSHConnection:
+    """The connection to the host, inside of those to its gateways. It is made when it is needed."""
 
+    is_server_running, python = False, "python3"
 
-class SSHLink:
-    """The connection to the host, inside of those to its gateways."""
-
-    def __init__(self, target: SSHTarget) -> None:
+    def __init__(self, address: str) -> None:
+        """`address`: an alias, host, user@host, host:port, [IPv6]:port. Raises UsageError."""
         # paramiko logs what it raises as well; without a handler, Python would show that on the terminal.
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
-        self.description = messages.describe_route(target)
+        self.target = resolve(address)
+        self.description = messages.describe_route(self.target)
+        self._lock = threading.Lock()
         self._base: socket.socket | None = None
         self._proxy: ProxyCommand | None = None
         self._transports: list[Any] = []
         self._clients: list[Any] = []
-        self._received: ReceivedBytes | None = None
-        self._over = threading.Event()
-        self._reason = ""
-        self._heard = _awake_and_asleep()
 
     @property
-    def silent_for(self) -> float:
-        """Seconds since the host was last seen to say something, by a look every second; naps of this machine count."""
-        return _awake_and_asleep() - self._heard
+    def is_up(self) -> bool:
+        return bool(self._transports) and self._transports[-1].is_active()
 
-    @property
-    def alive(self) -> bool:
-        return not self._over.is_set() and bool(self._transports) and self._transports[-1].is_active()
+    def open(self, command: str) -> socket.socket:
+        """See ci_tasks.executors.transport.Transport."""
+        channel = self.channel(command)
+        ours, theirs = socket.socketpair()
+        threading.Thread(target=relay, args=(theirs, channel), daemon=True, name="ci-tasks relay").start()
+        return ours
 
-    def connect_hop(self, hop: Hop) -> None:
+    def channel(self, command: str) -> Any:
+        """paramiko's channel with the command, whose standard error comes with its output."""
+        channel = self._session()
+        channel.set_combine_stderr(True)
+        self._ask(channel, lambda: _begin(channel, command))
+        return channel
+
+    def prove(self) -> None:
+        """Open a channel for nothing: a connection that has died is made again."""
+        self._session().close()
+
+    def interactive(self, command: str) -> int:
+        """Give our terminal to a command on the host; its exit code."""
+        from ci_tasks.executors.ssh import terminal
+
+        channel, raw = self._session(), terminal.has_terminal()
+
+        def run() -> int:
+            if raw:
+                terminal.ask_for_pty(channel)
+            channel.exec_command(command)
+            return terminal.pump(channel, raw=raw)
+
+        code: int = self._ask(channel, run)
+        if code < 0 and not self.is_up:
+            raise self._died()
+        return code if code >= 0 else 255  # a signal ended it, as ssh would say
+
+    def close(self) -> None:
+        if self._base is not None:
+            # First, and whatever state it is in: nothing that paramiko still wants to say can block from here on.
+            with contextlib.suppress(OSError):
+                self._base.shutdown(socket.SHUT_RDWR)
+            self._base.close()
+        for client in reversed(self._clients):
+            with debug_log.ignored("closing a connection"):
+                client.close()
+        if self._proxy is not None:
+            self._proxy.close()
+        self._base, self._proxy, self._clients, self._transports = None, None, [], []
+
+    def _session(self) -> Any:
+        """A channel without a command yet, over a new connection if the old one has died."""
+        import paramiko
+
+        with self._lock:
+            for timeout in (_PROOF_TIMEOUT, CHANNEL_TIMEOUT) if self.is_up else (CHANNEL_TIMEOUT,):
+                if timeout == CHANNEL_TIMEOUT:
+                    self._connect()
+                try:
+                    return self._transports[-1].open_session(_WINDOW, _PACKET, timeout=timeout)
+                except paramiko.ChannelException as error:
+                    raise Blocked(f"{self.description}: the host opens no session ({error.text})") from error
+                except (paramiko.SSHException, OSError, EOFError) as error:
+                    debug_log.LOGGER.debug("%s: no channel", self.description, exc_info=error)
+            self.close()
+            raise self._died()
+
+    def _ask(self, channel: Any, ask: Any) -> Any:
+        import paramiko
+
+        try:
+            return ask()
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            channel.close()
+            raise self._died() from error
+
+    def _died(self) -> LinkDied:
+        return LinkDied(f"{self.description}: the connection was lost")
+
+    def _connect(self) -> None:
+        self.close()
+        try:
+            for hop in messages.hops(self.target):
+                self._connect_hop(hop)
+        except BaseException:
+            self.close()
+            raise
+        self._transports[-1].set_keepalive(_KEEPALIVE_S)
+
+    def _connect_hop(self, hop: Hop) -> None:
         """Connect to the next server on the way. Raises Blocked."""
         import fabric  # type: ignore[import-untyped]  # it has no stubs
         import paramiko
 
         target, keys = hop.target, SSHKeys(hop.target)
-        self._received = ReceivedBytes(self._way_to(hop))
+        sock = self._way_to(hop)
         try:
             entries = known_hosts.read((*target.user_known_hosts, *target.global_known_hosts))
         except OSError as error:
@@ -104,7 +170,7 @@ class SSHLink:
             forward_agent=False,
             connect_timeout=max(1, round(target.connect_timeout)),
             connect_kwargs={
-                "sock": self._received,
+                "sock": sock,
                 "transport_factory": transport,
                 "banner_timeout": 2 * target.connect_timeout,  # the timeout above is for the greeting as well
                 "channel_timeout": CHANNEL_TIMEOUT,
@@ -125,65 +191,7 @@ class SSHLink:
         except paramiko.AuthenticationException as error:
             raise messages.refused_login(hop, keys) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise messages.no_handshake(hop, error, self._proxy.stderr_tail() if self._proxy else "") from error
-
-    def open(self, command: str) -> SSHStream:
-        import paramiko
-
-        channel = self._channel()
-        use_packet_buffer(channel)
-        try:
-            _begin(channel, command)
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self.died_error() from error
-        return SSHStream(self, channel)
-
-    def interactive(self, command: str) -> int:
-        import paramiko
-
-        from ci_tasks.executors.ssh import terminal
-
-        channel, raw = self._channel(), terminal.has_terminal()
-        try:
-            if raw:
-                terminal.ask_for_pty(channel)
-            channel.exec_command(command)
-            code = terminal.pump(channel, raw=raw)
-        except (paramiko.SSHException, EOFError) as error:
-            raise self.died_error() from error
-        if code < 0 and not self.is_still_alive():
-            raise self.died_error()
-        return code if code >= 0 else 255  # a signal ended it, as ssh would say
-
-    def close(self) -> None:
-        self._end("closed")
-
-    def start_keepalive(self) -> None:
-        """Ask the host for a sign of life now and then, and end the link when none comes."""
-        for run in (self._ask, self._listen):
-            threading.Thread(target=run, daemon=True, name="ci-tasks link").start()
-
-    def died_error(self) -> LinkDied:
-        return LinkDied(f"{self.description}: {self._reason or 'the connection was lost'}")
-
-    def is_still_alive(self) -> bool:
-        """Whether the link lives, after a moment in which paramiko notices what it has already told its channels."""
-        self._transports[-1].join(0 if self._over.is_set() else _SETTLE)
-        return self.alive
-
-    def _channel(self) -> Any:
-        import paramiko
-
-        if not self.alive:
-            raise self.died_error()
-        try:
-            return self._transports[-1].open_session(window_size=_WINDOW, max_packet_size=_PACKET)
-        except paramiko.ChannelException as error:
-            raise Blocked(f"{self.description}: the host opens no session ({error.text})") from error
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            if self.alive:
-                self._end(f"no session within {CHANNEL_TIMEOUT:g} s")
-            raise self.died_error() from error
+            raise messages.no_handshake(hop, error, self._proxy.errors() if self._proxy else "") from error
 
     def _way_to(self, hop: Hop) -> Any:
         """What behaves like a socket to the server."""
@@ -192,9 +200,8 @@ class SSHLink:
         target = hop.target
         if self._transports:
             try:
-                return self._transports[-1].open_channel(
-                    "direct-tcpip", (target.host, target.port), ("", 0), _WINDOW, _PACKET, target.connect_timeout
-                )
+                way = (target.host, target.port), ("", 0), _WINDOW, _PACKET, target.connect_timeout
+                return _GatewayChannel(self._transports[-1].open_channel("direct-tcpip", *way))
             except paramiko.ChannelException as error:
                 raise messages.gateway_refused(hop, error.text) from error
             except (paramiko.SSHException, OSError, EOFError) as error:
@@ -204,51 +211,87 @@ class SSHLink:
             self._base = self._proxy.socket
             return self._base
         try:
-            self._base = dial(target)
+            self._base = _dial(target)
         except OSError as error:
             raise messages.unreachable(hop, error) from error
         return self._base
 
-    def _ask(self) -> None:
-        import paramiko
 
+class _GatewayChannel:
+    """A channel in the place of a socket. Its farewell fails if the gateway is gone, in a thread of paramiko's."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def close(self) -> None:
+        with debug_log.ignored("closing a channel"):
+            self._channel.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+
+class ProxyCommand:
+    """A command whose standard input and output lead to the server. paramiko's own never notices that it has ended."""
+
+    def __init__(self, command: str) -> None:
+        self.socket, theirs = socket.socketpair()
+        shell = shutil.which("sh") or "/bin/sh"
+        with theirs:
+            self._process = subprocess.Popen(
+                [shell, "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # a ^C is for us; we end it
+            )
+        assert self._process.stderr
+        self._kept = b""
+        self._reader = threading.Thread(target=self._drain, args=(self._process.stderr,), daemon=True)
+        self._reader.start()
+
+    def errors(self) -> str:
+        """The last of what it wrote to its standard error."""
+        self._reader.join(_PROXY_WAIT)
+        return self._kept.decode(errors="replace")
+
+    def close(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_PROXY_WAIT)
+                return
+
+    def _drain(self, errors: IO[bytes]) -> None:
+        with errors:
+            for line in errors:
+                self._kept = (self._kept + line)[-_STDERR_KEPT:]
+
+
+def _dial(target: SSHTarget) -> socket.socket:
+    family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(target.family, socket.AF_UNSPEC)
+    last: OSError | None = None
+    try:
+        places = socket.getaddrinfo(target.host, target.port, family, socket.SOCK_STREAM)
+    except UnicodeError as error:  # a part of it is empty or too long for a name
+        raise socket.gaierror(socket.EAI_NONAME, "not a possible name") from error
+    for address in places:
+        made = socket.socket(*address[:3])
         try:
-            while not self._over.wait(_ASK_EVERY) and self._transports[-1].is_active():
-                self._transports[-1].global_request("keepalive@openssh.com", wait=True)
-        except (paramiko.SSHException, OSError, EOFError):  # it died in the middle of the question
-            pass
-
-    def _listen(self) -> None:
-        # Ticks, not a clock: after ^Z or a nap of the laptop the host gets the whole time to answer.
-        stream, quiet, last_count = self._received, 0, -1
-        while stream is not None and not self._over.wait(_TICK) and self._transports[-1].is_active():
-            quiet = quiet + 1 if stream.count == last_count else 0
-            if not quiet:
-                self._heard = _awake_and_asleep()
-            last_count = stream.count
-            if quiet >= _QUIET_TICKS:
-                self._end(f"not a sign of life for {_QUIET_TICKS * _TICK:g} s")
-
-    def _end(self, reason: str) -> None:
-        if self._over.is_set():
-            return
-        self._reason = reason
-        self._over.set()
-        if self._base is not None:
-            # First, and whatever state it is in: nothing that paramiko still wants to say can block from here on.
-            with contextlib.suppress(OSError):
-                self._base.shutdown(socket.SHUT_RDWR)
-            self._base.close()
-        for client in reversed(self._clients):
-            with debug_log.ignored("closing a connection"):
-                client.close()
-        if self._proxy is not None:
-            self._proxy.close()
-
-
-def _awake_and_asleep() -> float:
-    """A clock that a nap of this machine does not stop, where there is one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+            made.settimeout(target.connect_timeout)
+            made.connect(address[4])
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _KEEPALIVE_S)
+            return made
+        except OSError as error:
+            made.close()
+            last = error
+        except BaseException:
+            made.close()
+            raise
+    raise last or OSError(f"{target.host} has no address")
 
 
 def _begin(channel: Any, command: str) -> None:

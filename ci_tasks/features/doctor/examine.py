@@ -14,7 +14,7 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import EXIT_BLOCKED, CiTasksError
-from ci_tasks.executors.kept.processes import kept_connections
+from ci_tasks.executors.kept import kept_connections
 from ci_tasks.executors.queries import QueryRunner
 from ci_tasks.features.doctor import basics
 from ci_tasks.features.doctor import check_results as report

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shlex
-import shutil
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -21,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent import archive
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.records import CheckoutPart, Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
@@ -30,14 +29,14 @@ from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.executors import py_spy
-from ci_tasks.executors.link import LinkDied
 from ci_tasks.executors.remote import reconnecting, run_manager
 from ci_tasks.executors.remote.channel import Channel
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.executors.remote.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, write_remote_location
 from ci_tasks.executors.remote.run_manager import RemoteRunManager
+from ci_tasks.executors.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
-from tests.parts.pipe_link import PipeLink
+from tests.parts.pipe_link import LinkTransport, PipeLink
 
 TIMEOUT_S = 40.0
 
@@ -76,7 +75,8 @@ class PipedHost:
 
     def open(self) -> RemoteRunManager:
         memory = self.tmp / "memory.json"
-        manager = RemoteRunManager(lambda news, log: ReconnectingConnection(self.spec, self.connect, memory, news, log))
+        transport = LinkTransport(lambda: self.connect())
+        manager = RemoteRunManager(lambda news, log: ReconnectingConnection(self.spec, transport, memory, news, log))
         self.managers.append(manager)
         return manager
 
@@ -223,10 +223,7 @@ def test_a_login_script_does_no_harm(host: PipedHost, before: str) -> None:
         ("head -c 30 > /dev/null; ", "a login script on the host reads standard input"),
     ],
 )
-def test_a_host_that_cannot_be_used_says_why(
-    host: PipedHost, monkeypatch: pytest.MonkeyPatch, before: str, message: str
-) -> None:
-    monkeypatch.setattr("tests.parts.pipe_link._STATUS_WAIT", 0.5)  # one that talks for ever has no exit status
+def test_a_host_that_cannot_be_used_says_why(host: PipedHost, before: str, message: str) -> None:
     host.before = before
     remote_run = host.remote_run("true")
     manager = host.open()
@@ -253,91 +250,6 @@ def test_an_agent_that_the_host_has_lost_is_sent_again(host: PipedHost) -> None:
     assert Path(second.run.log).read_bytes() == b"two\n"
 
 
-def test_an_agent_that_lost_its_code_is_unpacked_again(host: PipedHost) -> None:
-    """As when its directory is being removed while it starts."""
-    first = host.remote_run("echo one")
-    manager = host.open()
-    manager.start(first)
-    done(first)
-    manager.close()
-    (code,) = (host.home / ".ci-tasks/code").iterdir()
-    shutil.rmtree(code / "agent")
-    second = host.remote_run("echo two", "02")
-    host.open().start(second)
-    done(second)
-    assert Path(second.run.log).read_bytes() == b"two\n"
-
-
-def test_byte_code_that_is_left_of_removed_code_is_in_nobodys_way(host: PipedHost) -> None:
-    """Python makes missing directories anew for what it compiles."""
-    first = host.remote_run("echo one")
-    manager = host.open()
-    manager.start(first)
-    done(first)
-    manager.close()
-    (code,) = (host.home / ".ci-tasks/code").iterdir()
-    for file in code.rglob("*.py"):
-        file.unlink()
-    (host.home / ".ci-tasks/agents" / f"{code.name}.pyz").unlink()  # so that it is sent, and must be loaded
-    second = host.remote_run("echo two", "02")
-    host.open().start(second)
-    done(second)
-    assert Path(second.run.log).read_bytes() == b"two\n"
-    assert (code / "__main__.py").exists()
-
-
-def users_of(path: Path) -> int:
-    """How many other processes have the directory open."""
-    found = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(link) == str(path):
-                found.add(link.parts[2])
-    return len(found - {str(os.getpid())})
-
-
-def test_what_another_link_has_just_unpacked_is_not_removed(host: PipedHost, tmp_path: Path) -> None:
-    """Two commands reach a host at once, on which only byte code is left of the agent."""
-    host.open().connection.hello()
-    (code,) = (host.home / ".ci-tasks/code").iterdir()
-    unpacked = code.rename(tmp_path / "unpacked")
-    (code / "agent").mkdir(parents=True)
-    directory = os.open(code.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)  # as the other one does while it unpacks
-        second = host.open()
-        until(lambda: users_of(code.parent), "the second one waits for its turn")
-        shutil.rmtree(code)
-        unpacked.rename(code)
-        (code / "of the other").touch()
-    finally:
-        os.close(directory)
-    second.connection.hello()
-    assert (code / "of the other").exists()
-    assert list(code.parent.iterdir()) == [code]
-
-
-def test_an_agent_that_cannot_be_unpacked_keeps_no_other_link_waiting(host: PipedHost) -> None:
-    """As on a full disk, while the first link lives on."""
-    host.open().connection.hello()
-    (code,) = (host.home / ".ci-tasks/code").iterdir()
-    shutil.rmtree(code)
-    code.write_text("in the way")
-    for _ in range(2):
-        host.open().connection.hello()
-    assert users_of(code.parent) == 0
-    assert list(code.parent.iterdir()) == [code]
-
-
-def test_what_a_killed_link_had_half_unpacked_is_removed(host: PipedHost) -> None:
-    host.open().connection.hello()
-    (code,) = (host.home / ".ci-tasks/code").iterdir()
-    shutil.rmtree(code)
-    (code.parent / f"{code.name}.123/agent").mkdir(parents=True)
-    host.open().connection.hello()
-    assert list(code.parent.iterdir()) == [code]
-
-
 def test_nobody_else_can_enter_the_workspace(host: PipedHost) -> None:
     remote_run = host.remote_run("true")
     host.open().start(remote_run)
@@ -345,33 +257,49 @@ def test_nobody_else_can_enter_the_workspace(host: PipedHost) -> None:
     assert (host.home / ".ci-tasks").stat().st_mode & 0o777 == 0o700
 
 
-def test_the_agent_travels_once(host: PipedHost) -> None:
+def test_the_agent_travels_and_is_compiled_once(host: PipedHost) -> None:
+    written = []
     for name in ("01", "02"):
         remote_run = host.remote_run("true", name)
         manager = host.open()
         manager.start(remote_run)
         done(remote_run)
         manager.close()
-    (agent,) = (host.home / ".ci-tasks/agents").iterdir()
-    assert read_json(str(host.tmp / "memory.json"))["agent_digest"] == agent.stem
+        written.append({path.name: path.stat().st_ino for path in (host.home / ".ci-tasks/agents").iterdir()})
+    memory = read_json(str(host.tmp / "memory.json"))
+    assert written[0] == written[1]
+    assert written[0].keys() == {memory["agent_digest"], memory["compiled"]}
 
 
-def test_the_agent_is_unpacked_once_where_python_keeps_it_compiled(host: PipedHost) -> None:
-    for name in ("01", "02"):
-        remote_run = host.remote_run("true", name)
-        host.open().start(remote_run)
-        done(remote_run)
-    (code,) = (host.home / ".ci-tasks/code").iterdir()
-    assert list(code.glob("agent/serving/__pycache__/serve.*.pyc"))
+@pytest.mark.parametrize("kept", ["agent_digest", "compiled"])
+def test_an_agent_that_a_job_has_edited_does_not_run(host: PipedHost, kept: str) -> None:
+    """The next run goes on with the agent that its own client names."""
+    guard = host.tmp / "guard"
+    first = host.remote_run("true")
+    manager = host.open()
+    manager.start(first)
+    done(first)
+    manager.close()
+    agents = host.home / ".ci-tasks/agents"
+    digest = read_json(str(host.tmp / "memory.json"))[kept]
+    evil = f"import pathlib; pathlib.Path({str(guard)!r}).touch()\n".encode()
+    sources = [(name, evil + text if name.endswith("__init__.py") else text) for name, text in archive.read_sources()]
+    edited = archive.build(sources)
+    (agents / digest).write_bytes(archive.with_bytecode(edited) if kept == "compiled" else edited)
+    if kept == "agent_digest":
+        (agents / read_json(str(host.tmp / "memory.json"))["compiled"]).unlink()
+    second = host.remote_run("echo two", "02")
+    host.open().start(second)
+    done(second)
+    assert Path(second.run.log).read_bytes() == b"two\n"
+    assert not guard.exists()
 
 
-def test_where_the_agent_cannot_be_unpacked_it_runs_as_it_came(host: PipedHost) -> None:
-    (host.home / ".ci-tasks").mkdir()
-    (host.home / ".ci-tasks/code").write_text("in the way")
-    remote_run = host.remote_run("echo all the same")
-    host.open().start(remote_run)
-    done(remote_run)
-    assert Path(remote_run.run.log).read_bytes() == b"all the same\n"
+def test_agents_that_others_can_write_are_refused(host: PipedHost) -> None:
+    (host.home / ".ci-tasks/agents").mkdir(parents=True)
+    (host.home / ".ci-tasks/agents").chmod(0o770)
+    with pytest.raises(Blocked, match="agents can be written by others: chmod go-w"):
+        host.open().connection.hello()
 
 
 def test_agents_that_nobody_uses_any_more_go_and_the_one_in_use_stays(host: PipedHost) -> None:
@@ -379,15 +307,11 @@ def test_agents_that_nobody_uses_any_more_go_and_the_one_in_use_stays(host: Pipe
     manager = host.open()
     manager.start(remote_run)
     done(remote_run)
-    kept = [*(host.home / ".ci-tasks/agents").iterdir(), *(host.home / ".ci-tasks/code").iterdir()]
-    old = [host.home / ".ci-tasks/agents/old.pyz", host.home / ".ci-tasks/code/old/agent"]
-    old[1].mkdir(parents=True)
-    old[0].write_text("")
-    for path in (*kept, old[0], old[1].parent):
-        os.utime(path, (1, 1))
+    kept, old = list((host.home / ".ci-tasks/agents").iterdir()), host.home / ".ci-tasks/agents/old"
+    old.write_text("")
+    os.utime(old, (1, 1))
     manager.connection.request(messages.Prune(14))
-    assert all(path.exists() for path in kept)
-    assert not any(path.exists() for path in old)
+    assert sorted((host.home / ".ci-tasks/agents").iterdir()) == sorted(kept)
 
 
 def test_cancel_ends_the_run_and_brings_it_home(host: PipedHost) -> None:
@@ -423,12 +347,12 @@ def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(
     def refused() -> PipeLink:
         raise Blocked("refused")
 
-    manager.connection._connect = refused
+    host.connect = refused  # type: ignore[method-assign]
     host.links[-1].cut()
     until(lambda: not manager.connection.is_up, "the link is down")
     manager.cancel(remote_run, "cancel")
     assert not remote_run.is_fetched
-    manager.connection._connect = connect
+    host.connect = connect  # type: ignore[method-assign]
     done(remote_run)
     assert status(remote_run).end == "cancelled"
 
@@ -439,7 +363,7 @@ def lose_link_while_clearing(host: PipedHost, manager: RemoteRunManager, back: t
 
     def dies(remote_run: RemoteRun, channel: Any) -> None:
         manager._clear = clear  # type: ignore[method-assign]
-        manager.connection._connect = connect_again
+        host.connect = connect_again  # type: ignore[method-assign]
         host.links[-1].cut()
         clear(remote_run, channel)
 
@@ -489,7 +413,7 @@ def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHos
     def refused() -> PipeLink:
         raise Blocked("refused")
 
-    manager.connection._connect = refused
+    host.connect = refused  # type: ignore[method-assign]
     host.links[-1].cut()
     until(lambda: not manager.connection.is_up, "the link is down")
     manager.cancel(remote_run, "kill")
@@ -887,7 +811,7 @@ def test_news_that_cannot_be_taken_end_one_run_and_not_the_link(host: PipedHost)
     assert remote_run.aborted[0] == BLOCKED
     assert other.aborted is None
     assert len(host.links) == 1
-    manager.connection.request(messages.Kill(remote_run.directory))
+    manager.connection.request(messages.Cancel(remote_run.directory, kill=True))
 
 
 def test_a_kill_reaches_the_host_although_we_leave_at_once(host: PipedHost) -> None:
@@ -955,21 +879,15 @@ def test_what_a_client_asked_to_be_removed_is_removed_although_it_goes(host: Pip
     other = host.open()
     other.connection.channel().post(messages.Clear(remote_run.directory))
     time.sleep(0.3)
-    for stream in host.links[-1]._streams:
-        stream._in.close()  # a client that dies; its process on the host is not killed
+    host.links[-1].hang_up()  # a client that dies; its process on the host is not killed
     until(lambda: not Path(remote_run.directory).exists(), "it is removed")
 
 
-def test_a_host_that_is_silent_from_the_start_is_a_dead_link() -> None:
-    class Silent:
-        def settimeout(self, seconds: float) -> None:
-            pass
-
-        def recv(self, n: int) -> bytes:
-            raise TimeoutError("nothing")
-
-    with pytest.raises(LinkDied):
-        Channel(Silent(), lambda update: None, lambda *args: None).hello()  # type: ignore[arg-type]
+def test_a_host_that_is_silent_from_the_start_is_a_dead_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci_tasks.executors.remote.channel.SILENCE_TIMEOUT_S", 0.1)
+    ours, theirs = socket.socketpair()
+    with theirs, pytest.raises(LinkDied, match="not a word"):
+        Channel(ours, b"", lambda update: None, lambda *args: None).hello()
 
 
 def test_what_was_said_of_a_run_before_it_was_home_is_not_its_end(host: PipedHost) -> None:

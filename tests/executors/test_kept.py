@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.executors.kept import places
+from ci_tasks.executors import kept
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def short() -> Iterator[Path]:
 
 def test_it_is_below_a_private_runtime_directory(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
-    assert places.directory() == short / "ci-tasks"
+    assert kept.directory() == short / "ci-tasks"
     assert (short / "ci-tasks").stat().st_mode & 0o777 == 0o700
 
 
@@ -40,7 +40,7 @@ def test_without_one_there_is_none(what: str, short: Path, monkeypatch: pytest.M
         (runtime / "ci-tasks").mkdir()
         (runtime / "ci-tasks").chmod(0o755)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    assert places.directory() is None
+    assert kept.directory() is None
 
 
 def test_without_a_runtime_directory_it_is_ours_beside_temporary_files(
@@ -48,7 +48,7 @@ def test_without_a_runtime_directory_it_is_ours_beside_temporary_files(
 ) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("TMPDIR", str(short))
-    assert places.directory() == short / f"ci-tasks-{os.geteuid()}"
+    assert kept.directory() == short / f"ci-tasks-{os.geteuid()}"
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     (short / "ci-tasks-12345").mkdir(mode=0o700)  # another user was quicker
-    assert places.directory() is None
+    assert kept.directory() is None
