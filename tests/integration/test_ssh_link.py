@@ -475,9 +475,10 @@ def test_a_connection_outlives_a_restart_of_the_server(sshd: Sshd, connect: Conn
 def test_a_reset_is_noticed(sshd: Sshd, connect: Connect) -> None:
     box = sshd.start("box")
     with TcpProxy((box.ip, box.port)) as proxy:
-        with connect(sshd.alias("near", box, HostName="127.0.0.1", Port=str(proxy.port))).open("sleep 60") as sock:
-            proxy.cut()
-            assert whole(sock) == b""
+        sock = connect(sshd.alias("near", box, HostName="127.0.0.1", Port=str(proxy.port))).open("sleep 60")
+        proxy.cut()
+        assert whole(sock) == b""
+        sock.close()
 
 
 def test_a_command_over_a_link_into_a_black_hole_is_given_up_soon(

@@ -31,6 +31,7 @@ from ci_tasks.errors import Blocked
 from ci_tasks.executors import py_spy
 from ci_tasks.executors.remote import reconnecting, run_manager
 from ci_tasks.executors.remote.channel import Channel
+from ci_tasks.executors.remote.mirror import RunMirror
 from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
 from ci_tasks.executors.remote.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, write_remote_location
 from ci_tasks.executors.remote.run_manager import RemoteRunManager
@@ -552,7 +553,7 @@ def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: 
     remote_run = host.remote_run(LINES)
     manager: RemoteRunManager = host.open()
     manager.start(remote_run)
-    assert remote_run.mirror is not None
+    assert isinstance(remote_run.mirror, RunMirror)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, remote_run.mirror._log or 0)
     os.close(full)
