@@ -56,6 +56,7 @@ def running_log(person: Any) -> bytes:
     return logs[-1].read_bytes() if logs else b""
 
 
+@pytest.mark.smoke
 def test_a_label_runs_on_the_box_on_exactly_this_tree(far_person: Any, box: Any) -> None:
     say(far_person, "edited here")
     far_person.write("notes.txt", "untracked\n")
@@ -96,35 +97,6 @@ def test_a_second_run_sends_what_changed_and_to_a_host_that_forgot_everything_al
     assert "from nothing" in running_log(far_person).decode()
 
 
-@pytest.mark.timeout(600)  # two commands with install steps
-def test_a_label_with_install_steps_shares_one_venv_there(far_person: Any, box: Any) -> None:
-    """The next row begins when the one before is being cleared away, or is gone."""
-    said = far_person.ci_tasks("remote", "--host", "box", "agent-test", "--jobs", "1")
-    assert "install steps: done" in said.out, said.out + said.err
-    assert [record["status"] for record in far_person.records()] == ["passed"] * 2
-    assert left(box) == []
-    said = far_person.ci_tasks("remote", "--host", "box", "agent-test", "--only", "tool_calls")
-    assert "uses what earlier runs of these steps installed: " in said.out, said.out + said.err
-    assert "packages" in [item["what"] for item in far_person.records()[0]["deviations"]]
-    stored = [*box.home.glob(".ci-tasks/environments/*/prefix")]
-    cleaned = far_person.ci_tasks("clean", "--host", "box", "--all")
-    assert f"environment {stored[0].parent.name}: removed" in cleaned.out, cleaned.out + cleaned.err
-    assert not stored[0].exists()
-
-
-def test_detach_and_attach(far_person: Any, box: Any) -> None:
-    far_person.env["TINY_STEP_SECONDS"] = "0.2"
-    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--detach")
-    assert said.code == 0, said.out + said.err
-    assert "attach" in said.out
-    (listed,) = far_person.ci_tasks("runs", "--json").json
-    assert listed["status"] == "running"
-    said = far_person.ci_tasks("attach", "last")
-    assert said.code == 0, said.out + said.err
-    assert far_person.records()[0]["status"] == "passed"
-    assert left(box) == []
-
-
 def test_a_colleague_follows_and_cancels_a_run_by_its_name_on_the_host(
     far_person: Any, box: Any, tmp_path: Path
 ) -> None:
@@ -142,12 +114,6 @@ def test_a_colleague_follows_and_cancels_a_run_by_its_name_on_the_host(
     said = far_person.ci_tasks("fetch", "last")
     assert "cancelled" in said.out, said.out + said.err
     assert left(box) == []
-
-
-def test_a_run_that_nobody_has_is_unknown_and_those_of_the_host_are_named(far_person: Any) -> None:
-    said = far_person.ci_tasks("attach", "no-such-run", "--host", "box")
-    assert said.code == 2
-    assert "unknown run 'no-such-run'" in said.err
 
 
 def test_a_killed_client_loses_nothing(far_person: Any, box: Any) -> None:
@@ -185,17 +151,6 @@ def test_a_link_that_dies_is_made_again(far_person: Any, box: Any, fault: str) -
     assert left(box) == []
 
 
-def test_cancel_with_ctrl_c(far_person: Any, box: Any) -> None:
-    far_person.write("tests/test_tiny_ckpt.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
-    client = far_person.start("remote", "--host", "box", "ckpt", "--only", "async")
-    until(lambda: b"begun" in running_log(far_person), "the job has begun")
-    client.send_signal(signal.SIGINT)
-    out, err = client.communicate(timeout=60)
-    assert client.returncode == 130, out + err
-    assert far_person.records()[0]["status"] == "cancelled"
-    assert left(box) == []
-
-
 def test_a_host_that_cannot_be_reached_is_blocked_and_leaves_no_run(far_person: Any, box: Any) -> None:
     box.stop()
     said = far_person.ci_tasks("remote", "--host", "box", "ckpt")
@@ -210,29 +165,6 @@ def test_an_unknown_host_key_is_blocked_with_the_line_to_add(far_person: Any, ss
     said = far_person.ci_tasks("remote", "--host", "box", "ckpt")
     assert said.code == 125, said.out + said.err
     assert f"{stranger.known_as} {stranger.host_key}" in said.err
-
-
-@pytest.mark.usefixtures("box")
-def test_doctor_says_what_the_box_lacks(far_person: Any) -> None:
-    use(far_person, "hosts: {box: {kind: ssh, address: box, gpus: 4}}\n")
-    said = far_person.ci_tasks("doctor", "--host", "box")
-    assert said.code == 125, said.out + said.err
-    assert "nvidia-smi" in said.out
-
-
-def test_a_secret_travels_and_stays_unseen(far_person: Any, box: Any) -> None:
-    value = "a-token-that-nobody-may-see"
-    far_person.env["WANDB_API_KEY"] = value
-    far_person.write(
-        "tests/test_tiny_ckpt.py",
-        "import os\nprint('key', os.environ['WANDB_API_KEY'])\nprint(\"step 0: {'x': 1}\")\n",
-    )
-    said = far_person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async")
-    assert said.code == 0, said.out + said.err
-    assert "key ***" in running_log(far_person).decode()
-    assert value not in said.out + said.err + box.log
-    kept = [path for top in (box.home, far_person.home) for path in top.rglob("*") if path.is_file()]
-    assert not [path for path in kept if value.encode() in path.read_bytes()]
 
 
 def test_a_failed_run_is_kept_entered_and_cleaned(far_person: Any, box: Any) -> None:

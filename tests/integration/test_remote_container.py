@@ -75,33 +75,6 @@ def left(person: Any) -> list[Path]:
     return list((person.box.home / ".ci-tasks/runs").rglob("*"))
 
 
-def test_cis_docker_run_on_the_box_differs_by_what_is_named_and_nothing_else(far_person: Any, engine: Engine) -> None:
-    said = far_person.ci_tasks("remote", "--host", "box", "far")
-    assert said.code == 0, said.out + said.err
-    (record,) = far_person.records()
-    assert "step 0: {'word': 'a word', 'model': 'Tiny', 'key': 21}" in next(iter(far_person.logs().values()))
-    (call,) = json.loads(next(far_person.home.glob("runs/*/01/docker.json")).read_text())["calls"]
-    changed = {word for word in call["here"] if word not in call["ci"]}
-    named = {deviation["what"] for deviation in call["deviations"]}
-    both = {"mount /mnt/ci/models", "pull", "rm", "name", "labels", "env", "volumes", "probe"}
-    assert named - both == {"init" if engine.runtime == "docker" else "runtime"} and both <= named
-    assert call["here"][-3:] == call["ci"][-3:], "the command inside is CI's own"
-    assert "--rm" not in changed
-    assert record["environment"]["containers"][0]["image"].removeprefix("localhost/") == dockerd.IMAGE
-    assert record["environment"]["containers"][0]["image_id"].startswith("sha256:")
-    assert "correct-horse-battery" not in json.dumps([call, record]) + said.out
-    assert not containers(engine)
-    assert left(far_person) == [], "files that root wrote, and one that nobody may enter, are gone as well"
-
-
-def test_the_logs_of_ray_come_home_from_a_failed_container(far_person: Any) -> None:
-    far_person.write("tests/test_job.py", JOB + "exit 3\n")
-    said = far_person.ci_tasks("remote", "--host", "box", "far")
-    assert said.code == 1, said.out + said.err
-    (log,) = far_person.home.glob("runs/*/01/artifacts/container-1/**/raylet.err")
-    assert log.read_text() == "raylet died\n"
-
-
 def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(far_person: Any, engine: Engine) -> None:
     far_person.write("tests/test_job.py", "touch /tmp/trace; exit 3\n")
     assert far_person.ci_tasks("remote", "--host", "box", "far", "--keep").code == 1
@@ -117,20 +90,6 @@ def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(far
     said = far_person.ci_tasks("clean", "--host", "box", "--all")
     assert said.code == 0, said.out + said.err
     assert not containers(engine)
-    assert left(far_person) == []
-
-
-def test_a_retry_goes_on_with_the_files_of_the_kept_container(far_person: Any, engine: Engine) -> None:
-    far_person.write("tests/test_job.py", "echo trace > /trace; touch made-here; exit 3\n")
-    assert far_person.ci_tasks("remote", "--host", "box", "far", "--keep").code == 1
-    far_person.write("tests/test_job.py", "cat /trace && ls made-here && exit 4\n")
-    assert far_person.ci_tasks("retry", "last").code == 1
-    far_person.write("tests/test_job.py", "cat /trace made-here || exit 5\n" + JOB)
-    said = far_person.ci_tasks("retry", "last")
-    assert said.code == 0, said.out + said.err
-    assert "trace" in said.out and "'model': 'Tiny', 'key': 21" in said.out
-    assert not containers(engine)
-    assert "ci-tasks-kept" not in engine.call("images", "--format", "{{.Repository}}")
     assert left(far_person) == []
 
 

@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 
 from tests import fixtures as support
-from tests.parts import dockerd, proxy
+from tests.parts import proxy
 from tests.parts.processes import command_lines, with_variable
 
 until = support.until
 
 SIM = "hosts: {box: {kind: ssh, address: far, runtime: none, gpus: 8, simulate: true, workspace: WORKSPACE}}\n"
 RUN = ("remote", "--host", "box", "ckpt", "--only", "async")
-ENDLESS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
 LINES = """\
 import time
 for n in range(30):
@@ -175,33 +174,6 @@ def test_ctrl_c_while_the_code_is_sent_is_not_kept_waiting(far: Far, more: list[
     assert far.left() == []
 
 
-def test_two_ctrl_c_kill_what_does_not_listen(far: Far) -> None:
-    far.job("import signal\nsignal.signal(15, signal.SIG_IGN)\n" + ENDLESS)
-    client = far.start()
-    far.runs()
-    client.send_signal(signal.SIGINT)
-    said = ""
-    while "cancelling" not in said:
-        line = client.stdout.readline()
-        assert line, said + client.stderr.read()
-        said += line
-    client.send_signal(signal.SIGINT)
-    ends(client, 130)
-    assert far.record()["status"] == "cancelled"
-    assert far.left() == []
-
-
-def test_ctrl_c_while_the_install_steps_run_there_ends_them(far: Far) -> None:
-    far.person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", "echo begun; sleep 600\n")
-    client = far.start("remote", "--host", "box", "agent-test")
-    logs = "runs/*/environments/*/log"
-    until(lambda: any("begun\n" in log.read_text() for log in far.there.glob(logs)), "they run")
-    client.send_signal(signal.SIGINT)
-    ends(client, 130)
-    assert {record["status"] for record in far.person.records()} == {"cancelled"}
-    assert far.left() == []
-
-
 def test_a_reader_that_goes_away_ends_the_run_there(far: Far) -> None:
     far.job(LINES.replace("30", "3000"))
     client = far.start()
@@ -210,45 +182,6 @@ def test_a_reader_that_goes_away_ends_the_run_there(far: Far) -> None:
     client.stderr.close()
     client.wait(60)
     assert client.returncode == 141
-    assert far.left() == []
-
-
-def test_a_killed_agent_is_lost_and_what_it_left_is_ended(far: Far) -> None:
-    far.job(ENDLESS)
-    client = far.start()
-    far.runs()
-    os.kill(far.agent_pid(), signal.SIGKILL)
-    ends(client, 125)
-    assert far.record()["status"] == "lost"
-    assert far.left() == []
-
-
-def test_one_who_waits_for_another_command_takes_over_when_that_is_killed(far: Far) -> None:
-    far.job(LINES)
-    client = far.start()
-    far.runs(1)
-    other = far.start("attach", "last")
-    until(lambda: "line 0" in other.stdout.readline(), "the other shows what comes")
-    client.kill()
-    client.communicate()
-    ends(other, 0)
-    assert (far.record()["status"], WRITTEN in far.log().decode()) == ("passed", True)
-    assert far.left() == []
-
-
-def test_a_full_disk_here_is_blocked_and_fetch_brings_the_run_home(
-    far: Far, small_disk: Callable[[Path], Path]
-) -> None:
-    filler = small_disk(far.person.home)
-    far.job(LINES)
-    client = far.start()
-    far.runs()
-    fill(filler)
-    assert "No space left" in ends(client, 125)
-    filler.unlink()
-    until(lambda: far.status_there().get("state") == "ended", "it went on")
-    assert "passed" in far.person.ci_tasks("fetch", "last").out
-    assert (far.record()["status"], WRITTEN in far.log().decode()) == ("passed", True)
     assert far.left() == []
 
 
@@ -277,45 +210,3 @@ def test_a_disk_there_that_became_read_only_blocks_the_next_run(far: Far, small_
 
 
 # -- in a container --------------------------------------------------------------------------------------------------
-
-BOXED = """\
-on: pull_request
-jobs:
-  e2e-test-boxed:
-    runs-on: [self-hosted, cpu]
-    steps:
-      - uses: actions/checkout@v4
-      - run: docker run --rm --network host --memory=48m --memory-swap=48m -v "$PWD:$PWD" -w "$PWD" IMAGE bash job.sh
-"""
-JOB = "echo begun; while [ ! -e eat ]; do sleep 0.1; done; eaten=$(seq 1 20000000); echo never"
-
-
-@pytest.fixture
-def boxed(far: Far, docker_host: str) -> Iterator[Far]:
-    far.person.write(".github/workflows/pr-test.yml", BOXED.replace("IMAGE", dockerd.IMAGE))
-    far.person.write("job.sh", JOB)
-    environment = json.dumps({"DOCKER_HOST": docker_host})
-    far.host(f"hosts: {{box: {{kind: ssh, address: far, pull: never, workspace: WORKSPACE, env: {environment}}}}}\n")
-    yield far
-    assert dockerd.docker(docker_host, "ps", "--all", "--quiet", "--filter", "label=ci-tasks.run") == ""
-
-
-def kill_docker_client(far: Far) -> None:
-    for pid in with_variable(f"CI_TASKS_RUN_DIR={far.there}/", program="docker"):
-        os.kill(pid, signal.SIGKILL)
-
-
-def eat_memory(far: Far) -> None:
-    (workspace,) = far.there.glob("runs/*/01/workspace")
-    (workspace / "eat").touch()
-
-
-@pytest.mark.parametrize("fault", [kill_docker_client, eat_memory])
-def test_a_container_that_loses_its_client_or_its_memory_has_failed(boxed: Far, fault: Callable[[Far], None]) -> None:
-    client = boxed.start("remote", "--host", "box", "boxed")
-    boxed.runs()
-    fault(boxed)
-    ends(client, 1)
-    record = boxed.record()
-    assert (record["status"], record["exit_code"]) == ("failed", 137)
-    assert boxed.left() == []

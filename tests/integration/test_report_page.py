@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -230,32 +229,6 @@ def test_the_page_is_readable_on_a_phone_in_the_dark_by_ear_and_on_paper(
     assert len(page.all("article mark")) == 1, "what two rows share stands once"
     page.find(".causes a").click()
     assert page.script("return document.activeElement.id") == "failure-1"
-
-
-def test_other_programs_and_the_terminal_get_the_same_runs(person: Any, tmp_path: Path) -> None:
-    keep(person, 1, "ppo", "passed", STEPS)
-    keep(person, 2, "never", "blocked", b"", reason="no GPU", started_at=None, timings={"seconds": None})
-    said = person.ci_tasks("report", f"{BATCH}.01,{BATCH}.02")
-    assert said.code == 0, said.err
-    assert "Different from CI" in said.out
-    assert said.out.splitlines()[-1] == f"{BATCH}: 1 passed, 1 blocked"
-    junit = tmp_path / "out.xml"
-    said = person.ci_tasks("report", "last", "--markdown", "--junit", str(junit))
-    assert said.code == 0, said.err
-    assert said.out.startswith(f"## 1 of 2 rows was blocked, 1 passed\n\n{BATCH}. Commit ")
-    assert said.err.startswith(f"{junit}: "), "what is no markdown stays out of it"
-    assert len(list(ElementTree.parse(junit).iter("testcase"))) == 2
-
-
-def test_ci_s_log_of_the_row_is_drawn_beside_ours(person: Any, tmp_path: Path) -> None:
-    keep(person, 1, "ppo", "passed", STEPS)
-    log, path = tmp_path / "ci.log", tmp_path / "report.html"
-    log.write_bytes(b"".join(b"2026-01-02T03:04:05.1234567Z " + line for line in STEPS.splitlines(keepends=True)))
-    said = person.ci_tasks("report", "last", "--html", str(path), "--ci-log", str(log))
-    assert (said.code, said.err) == (0, "")
-    text = path.read_text()
-    assert text.count('<polyline class="curve ci"') == text.count('<polyline class="curve s0"') == 2
-    assert f"<summary>CI: {log}</summary>" in text
 
 
 WRONG = [
