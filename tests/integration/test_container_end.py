@@ -126,17 +126,6 @@ def _bytes_of(path: Path) -> bytes:
         return b""
 
 
-def test_core_files_are_listed_and_stay_where_they_are(box: Box) -> None:
-    core = r"printf '\177ELF\2\1\1\0\0\0\0\0\0\0\0\0\4\0more'"
-    inside = f"{core} > core.77; {core} > /w/core; echo 'x = 1' > /w/core.py; exit 139"
-    box.write(inside, "-v", shlex.quote(f"{box.workspace}:/w"), "-w", "/root", keep=True)
-    box.start()
-    box.ended()
-    found = {entry["path"]: (entry["bytes"], entry["container"]) for entry in box.json("artifacts/cores.json")["cores"]}
-    assert found == {str(box.workspace / "core"): (22, None), "/root/core.77": (22, "ci-tasks-07")}
-    assert box.files() == ["cores.json"]
-
-
 # -- keep and remove -------------------------------------------------------------------------------------------------
 
 

@@ -134,12 +134,6 @@ def test_cis_flags_run_with_this_hosts_directories_and_the_exit_code_comes_throu
     assert whats & {"runtime", "shm-size", "memory-swap"} == refused
 
 
-@pytest.mark.parametrize("engine", ["docker_daemon"], indirect=True)
-def test_docker_passes_gpus_in(adapted: Adapted) -> None:
-    code, out, err = adapted.run("run", *CI_FLAGS, "--gpus", "all", "slime:latest", "nvidia-smi")
-    assert (code, out.splitlines(), err) == (0, [f"GPU {gpu}: simulated" for gpu in range(8)], "")
-
-
 @pytest.mark.parametrize("engine", ["podman"], indirect=True)
 def test_a_gpu_that_podman_does_not_know_is_the_environments_fault(adapted: Adapted) -> None:
     code, _, err = adapted.run("run", *CI_FLAGS, "--gpus", "device=77", "slime:latest", "true")

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import os
 import pty
-import select
 import signal
 import socket
 import struct
@@ -98,19 +97,6 @@ def test_the_way_leads_through_jump_hosts_in_their_order(sshd: Sshd, connect: Ca
     link = connect("goal")
     assert said(link, "echo $HOME") == str(goal.home)
     assert "through second" in link.description
-
-
-def test_a_proxy_command_that_does_not_want_to_end_is_ended(
-    sshd: Sshd, connect: Callable[[str], Link], tmp_path: Path
-) -> None:
-    sshd.start("box")
-    sshd.start("jump")
-    script = (
-        f"trap : TERM; echo $$ > {tmp_path}/pid; ssh -F {sshd.config_file} -W %h:%p jump; while :; do sleep 1; done"
-    )
-    sshd.configure("box", ProxyCommand=f"sh -c '{script}'")
-    connect("box").close()
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 def test_a_key_may_be_in_an_agent_only(sshd: Sshd, connect: Callable[[str], Link], tmp_path: Path) -> None:
@@ -415,14 +401,6 @@ def test_a_read_gives_no_more_than_was_asked_for_and_waits_no_longer_than_it_may
     assert connect("box").alive
 
 
-def test_what_a_signal_ended_has_no_status(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    sshd.start("box")
-    link = connect("box")
-    stream = link.open("kill -9 $$")
-    assert (whole(stream), stream.exit_status()) == (b"", None)
-    assert link.alive
-
-
 def test_sending_to_a_command_that_has_ended_says_so(sshd: Sshd, connect: Callable[[str], Link]) -> None:
     sshd.start("box")
     link = connect("box")
@@ -461,15 +439,6 @@ def test_a_killed_server_process_is_noticed_by_who_waits(sshd: Sshd, connect: Ca
     assert stream.exit_status() is None
     assert not link.alive
     assert said(connect("box"), "echo again") == "again"
-
-
-def test_a_reset_is_noticed(sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    with TcpProxy((box.ip, box.port)) as proxy:
-        stream = connect(sshd.alias("near", box, HostName="127.0.0.1", Port=str(proxy.port))).open("sleep 60")
-        proxy.cut()
-        with pytest.raises(LinkDied):
-            stream.recv(1)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -512,51 +481,6 @@ def test_a_silent_command_on_a_living_link_is_left_alone(sshd: Sshd, connect: Ca
     link = connect("box")
     stream = link.open("sleep 3; echo still there")  # twice as long as an impatient link waits for a sign of life
     assert whole(stream) == b"still there\n"
-
-
-def has_room(link: Any) -> bool:
-    """Whether what carries the link would take a byte: a socket, or a channel through a gateway."""
-    way = link._received._sock
-    return bool(select.select([], [way], [], 0.2)[1] if isinstance(way, socket.socket) else way.send_ready())
-
-
-@pytest.mark.parametrize("goal", ["near", "beyond"])
-def test_closing_a_link_into_a_black_hole_blocks_nobody(goal: str, sshd: Sshd, connect: Callable[[str], Link]) -> None:
-    box = sshd.start("box")
-    with TcpProxy((box.ip, box.port)) as proxy:
-        sshd.start("beyond", jump=sshd.alias("near", box, HostName="127.0.0.1", Port=str(proxy.port)))
-        link = connect(goal)
-        streams = [link.open("cat > /dev/null") for _ in range(10)]  # more windows than the socket has room
-        proxy.blackhole()
-
-        def write(stream: Stream) -> None:
-            with contextlib.suppress(LinkDied):
-                while True:
-                    stream.send(bytes(1 << 20))
-
-        writing = [threading.Thread(target=write, args=(stream,)) for stream in streams]
-        for thread in writing:
-            thread.start()
-        support.until(lambda: not has_room(link), "the way is full")
-        streams[0].close()
-        link.close()
-        for thread in writing:
-            thread.join()
-        with pytest.raises(LinkDied, match="closed"):
-            link.open("true")
-
-
-def test_a_program_ends_though_it_never_closed_its_link(sshd: Sshd) -> None:
-    box = sshd.start("box")
-    code = (
-        "from ci_tasks.executors.ssh import connection as c; print(c.connect('box').open('echo hi; sleep 60').recv(9))"
-    )
-    with TcpProxy((box.ip, box.port)) as proxy:
-        sshd.configure("box", HostName="127.0.0.1", Port=str(proxy.port), HostKeyAlias=box.known_as)
-        done = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, **sshd.env}, capture_output=True, text=True, check=False
-        )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "b'hi\\n'\n", "")
 
 
 # A terminal
