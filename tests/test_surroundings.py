@@ -15,7 +15,9 @@ COPIED = ("ci_tasks", "docs", "examples", "tests", "hosts.yaml", "noxfile.py", "
 SHELL = {"CI_TASKS_REPO": "/nowhere", "CI_TASKS_HOSTS": "/nowhere", "NO_COLOR": "1", "COLUMNS": "50", "GIT_DIR": "/no"}
 # Of the files that run commands where they stand, or read what a terminal shows.
 SELECTED = ["tests/cli/test_sessions.py", "tests/report/test_screens.py", "tests/executors/ssh/test_ssh_config.py"]
-SELECTED += [f"tests/integration/test_labels.py::test_{name}" for name in ("jobs_lists_every_row_with_the_fields_of_the_contract", "the_sample_is_used_where_there_is_no_checkout_and_says_so")]
+LABELS = "tests/integration/test_labels.py::test_"
+SELECTED += [f"{LABELS}jobs_lists_every_row_with_the_fields_of_the_contract"]
+SELECTED += [f"{LABELS}the_sample_is_used_where_there_is_no_checkout_and_says_so"]
 OFFLINE = ["unshare", "--user", "--map-root-user", "--net"]
 
 
