@@ -110,17 +110,6 @@ def test_a_command_that_uses_one_loads_no_ssh_library_and_clean_closes_it(
     assert eventually(lambda: not list(place.glob("*.sock")))
 
 
-def test_it_is_shown_and_ended(box: SSHServer, place: Path) -> None:
-    with closing(KeptTransport(place, "box").open("cat")):
-        (found,) = kept.kept_connections()
-        assert (found.address, found.is_up, found.commands) == ("box", True, 1)
-    assert kept.end("another") == []
-    assert [ended.address for ended in kept.end("box")] == ["box"]
-    assert eventually(lambda: not kept.kept_connections() and not list(place.glob("*.sock")))
-    assert output(KeptTransport(place, "box").open("echo again")) == b"again\n"
-    assert logins(box) == 2
-
-
 @pytest.mark.parametrize("what", ["its process is killed", "every connection dies", "sshd is restarted"])
 def test_one_that_died_is_made_again(box: SSHServer, place: Path, what: str) -> None:
     link = KeptTransport(place, "box")
