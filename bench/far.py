@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.executors.kept import processes
+from ci_tasks.hosts import mux
 from tests.parts import proxy
 from tests.parts.sshd import Sshd
 
@@ -169,7 +169,7 @@ class World:
 
     def end(self) -> None:
         os.environ["XDG_RUNTIME_DIR"] = str(self.directory)
-        processes.end()
+        mux.end()
         self.proxy.close()
         self.narrow.close()
         self.sshd.stop()

@@ -21,8 +21,8 @@ from ci_tasks.agent.codec import decode
 from ci_tasks.agent.hang.facts import HangFacts, Inspection
 from ci_tasks.agent.hang.inspector import Inspector
 from ci_tasks.agent.probe.install import payload
-from ci_tasks.executors.py_spy import find_py_spy
 from ci_tasks.features.failures.hang.analysis import analyse_hang
+from ci_tasks.hosts.py_spy import find_py_spy
 
 # A rank that waits, without end: all but the last in what looks like torch's all_reduce.
 _RANK = """

@@ -36,7 +36,7 @@ LEVELS = [
     ["report"],
     ["checkout"],
     ["recorder"],
-    ["executors"],
+    ["hosts"],
     ["run"],
     ["cli"],
 ]
@@ -301,7 +301,7 @@ BUDGETS = {
     "ci_tasks/agent": 13_442,
     "ci_tasks/checkout": 1_221,
     "ci_tasks/cli": 1_759,
-    "ci_tasks/executors": 4_108,
+    "ci_tasks/hosts": 4_108,
     "ci_tasks/features": 19_267,
     "ci_tasks/planning": 2_039,
     "ci_tasks/recorder": 726,

@@ -16,8 +16,8 @@ from ci_tasks.agent.run_directory import RunDir, read_remote, write_record
 from ci_tasks.agent.serving.messages import DescribeRun, ListRuns, RunSummary
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
-from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
-from ci_tasks.executors.remote.remote_run import write_remote_location
+from ci_tasks.hosts.reconnecting import ReconnectingConnection
+from ci_tasks.hosts.remote_run import write_remote_location
 from ci_tasks.results import store
 
 _MAX_LISTED = 10
@@ -26,7 +26,7 @@ _CLIENT = re.compile(r"-[0-9a-f]{6}$")  # the end of a batch's directory on a ho
 
 def adopt_runs(name: str, spec: HostSpec) -> list[tuple[str, RunDir]]:
     """The runs of the host by that name. Raises UnknownName, UsageError, Blocked."""
-    from ci_tasks.executors.remote_host import open_remote_host
+    from ci_tasks.hosts.remote_host import open_remote_host
 
     if spec.kind == "local":
         raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")

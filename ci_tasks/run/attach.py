@@ -21,11 +21,11 @@ from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, re
 from ci_tasks.agent.serving.messages import Cancel
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
-from ci_tasks.executors import local_runs
-from ci_tasks.executors.executor import RunState, secrets_of
-from ci_tasks.executors.remote.mirror import lock_mirror
-from ci_tasks.executors.remote.remote_run import RemoteRun
-from ci_tasks.executors.remote.run_manager import RemoteRunManager
+from ci_tasks.hosts import local_runs
+from ci_tasks.hosts.executor import RunState, secrets_of
+from ci_tasks.hosts.mirror import lock_mirror
+from ci_tasks.hosts.remote_run import RemoteRun
+from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
@@ -60,7 +60,7 @@ class AttachedRun:
     claim: Callable[[AttachedRun], None] = lambda _run: None
 
     def poll(self) -> RunState:
-        from ci_tasks.executors.remote_host import run_state
+        from ci_tasks.hosts.remote_host import run_state
 
         if self.remote_run is None:
             self.claim(self)
@@ -221,7 +221,7 @@ def attached_runs(
     runs: Sequence[tuple[str, RunDir]],
 ) -> Iterator[tuple[list[AttachedRun], dict[str, RemoteRunManager]]]:
     """The runs, each growing here while the block lasts. Runs of other hosts that no process fetches yet are ours."""
-    from ci_tasks.executors.remote_host import open_remote_host
+    from ci_tasks.hosts.remote_host import open_remote_host
 
     managers: dict[str, RemoteRunManager] = {}
 
@@ -321,7 +321,7 @@ def _print_messages(managers: dict[str, RemoteRunManager]) -> None:
 
 
 def _ask_to_cancel(run: RunDir) -> None:
-    from ci_tasks.executors.remote_host import open_remote_host
+    from ci_tasks.hosts.remote_host import open_remote_host
 
     remote = _location(run)
     with closing(open_remote_host(host_of_run(remote))) as manager:

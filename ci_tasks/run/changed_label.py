@@ -14,7 +14,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.revision import BASE
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
-from ci_tasks.executors.executor import OpenExecutor
+from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.records import BLOCKED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.layout import columns
 from ci_tasks.results.history.queries import latest

@@ -22,8 +22,8 @@ from ci_tasks.agent.serving import list_runs
 from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
 from ci_tasks.agent.setup_manifest import VENV, WORKSPACE
 from ci_tasks.config import Config
-from ci_tasks.executors.queries import LocalQueryRunner
-from ci_tasks.executors.remote.reconnecting import ReconnectingConnection
+from ci_tasks.hosts.queries import LocalQueryRunner
+from ci_tasks.hosts.reconnecting import ReconnectingConnection
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.clock import clock_ahead
@@ -51,8 +51,8 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         print("\n".join(describe_usage(LocalQueryRunner(), str(store.home()))))
         _close_kept(None)
         return cleaned
-    from ci_tasks.executors.remote_host import open_remote_host
-    from ci_tasks.executors.ssh_executor import OLD_DAYS
+    from ci_tasks.hosts.remote_host import open_remote_host
+    from ci_tasks.hosts.ssh_executor import OLD_DAYS
 
     days = OLD_DAYS if days is None else days
     manager = open_remote_host(spec)
@@ -72,7 +72,7 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
 
 def _close_kept(address: str | None) -> None:
     """Close what is kept for the next command, to one address or to all."""
-    from ci_tasks.executors.kept import end
+    from ci_tasks.hosts.mux import end
 
     for kept in end(address):
         print(f"the connection to {kept.address} that process {kept.pid} kept: closed")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.executors.queries import QueryRunner
+from ci_tasks.hosts.queries import QueryRunner
 
 _TIMEOUT_S = 120.0
 _DU = 'd=$1; case $d in "~/"*) d=$HOME/${d#"~/"};; esac; [ ! -e "$d" ] || exec du -ak -d1 -- "$d"'

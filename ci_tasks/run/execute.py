@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.errors import CiTasksError
-from ci_tasks.executors.executor import PreparedRow, RunState
+from ci_tasks.hosts.executor import PreparedRow, RunState
 from ci_tasks.planning.load import ExpectedTime
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Plan, RunRecord
 from ci_tasks.results.record import record_not_started, with_status

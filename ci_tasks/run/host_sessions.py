@@ -19,13 +19,13 @@ from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.executors.executor import CodeSnapshot, Executor, Say
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, Say
 from ci_tasks.planning.capacity import HostFacts, missing_resources
 from ci_tasks.planning.python_requirement import python_problem, requires_python
 from ci_tasks.workflow.model import Row
 
 if TYPE_CHECKING:
-    from ci_tasks.executors.inventory import HostInventory
+    from ci_tasks.hosts.inventory import HostInventory
     from ci_tasks.planning.planner import SharedSetup
 
 _REFRESH_SECONDS = 20.0  # seconds between two looks at what others hold there
@@ -184,7 +184,7 @@ class HostSessions:
 
     def _pull(self, session: HostSession) -> None:
         """The images that the host lacks, once for all rows. Rows whose image cannot be had need not go there."""
-        from ci_tasks.executors.pull_images import can_pull, pull_images
+        from ci_tasks.hosts.pull_images import can_pull, pull_images
 
         absent = [image for image in self._requirements.images if image not in session.images]
         if not absent or session.executor.has_scheduler or not can_pull(session.spec):
@@ -251,7 +251,7 @@ def _python_on_path(executor: Executor) -> str:
 
 def query_inventory(session: HostSession, images: Sequence[str]) -> HostInventory:
     """How the host stands just now; a host with a scheduler of its own is not looked at."""
-    from ci_tasks.executors import inventory as surveys
+    from ci_tasks.hosts import inventory as surveys
 
     if session.executor.has_scheduler:
         return surveys.HostInventory()

@@ -143,8 +143,8 @@ def _run_job(
             job=job.id,
             line=job.line,
         )
-    from ci_tasks.executors import local_runs, python  # most labels' rows need no job to be run here
-    from ci_tasks.executors.last_line import last_line
+    from ci_tasks.hosts import local_runs, python  # most labels' rows need no job to be run here
+    from ci_tasks.hosts.last_line import last_line
 
     run = RunDir(str(workspace.parent / "run"))
     here = replace(event, workspace=str(workspace), sha=checkout.commit)

@@ -25,7 +25,7 @@ from ci_tasks.agent.run_directory import (
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import LookAtProcesses
 from ci_tasks.errors import Blocked
-from ci_tasks.executors import py_spy
+from ci_tasks.hosts import py_spy
 from ci_tasks.results import store
 from ci_tasks.run.host_of_run import host_of_run
 
@@ -63,8 +63,8 @@ def look_at(run: RunDir) -> HangFacts:
 
 
 def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
-    from ci_tasks.executors.remote.channel import RequestRefused
-    from ci_tasks.executors.remote_host import open_remote_host
+    from ci_tasks.hosts.channel import RequestRefused
+    from ci_tasks.hosts.remote_host import open_remote_host
 
     known_secrets.add_variables(read_plan(run).secrets)
     with closing(open_remote_host(host_of_run(remote))) as manager:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent import cgroup, processes
-from ci_tasks.executors import local_runs
+from ci_tasks.hosts import local_runs
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run

@@ -14,7 +14,7 @@ import pytest
 from ci_tasks.agent import codec, liveness, processes
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.serving import watch
-from ci_tasks.executors import local_runs
+from ci_tasks.hosts import local_runs
 from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.read_record import load_record
 

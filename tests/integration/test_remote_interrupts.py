@@ -1,4 +1,4 @@
-"""^C at a line of `executors` while a row starts over real SSH: it ends as cancelled, and nothing is left on the host.
+"""^C at a line of `hosts` while a row starts over real SSH: it ends as cancelled, and nothing is left on the host.
 
     CI_TASKS_TEST_LINES=all pytest tests/integration/test_remote_interrupts.py    # at every line: minutes
     CI_TASKS_TEST_LINES=3/8 pytest …                                              # the third eighth of them
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks import executors
+from ci_tasks import hosts
 from tests import fixtures as support
 
 SIM = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true}}\n"
@@ -83,7 +83,7 @@ class RemoteStart:
         shutil.rmtree(self.person.home / "runs", ignore_errors=True)
         self.mark.unlink(missing_ok=True)
         self.person.first = TRACER.format(
-            folder=f"{Path(executors.__file__).parent}/",
+            folder=f"{Path(hosts.__file__).parent}/",
             plans=str(self.person.home / "runs/*/*/plan.json"),
             mark=str(self.mark),
             lines=str(self.lines),

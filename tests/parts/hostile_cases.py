@@ -12,7 +12,7 @@ from typing import Any
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.agent.serving import bundle, frames
 from ci_tasks.agent.serving.messages import ClientMessage
-from ci_tasks.executors.remote import mirror
+from ci_tasks.hosts import mirror
 from tests.parts import hostile_values as values
 from tests.parts.hostile_server import HOME, Frames, HostileServer, bundle_entry, bundle_of, pieces
 from tests.parts.hostile_values import FLOATS, INTEGERS, NUMBERS, TEXTS, anything, spoilt, spoilt_bytes

@@ -22,7 +22,7 @@ from ci_tasks.agent.records import QueryAnswer, RunDescription, Status
 from ci_tasks.agent.serving import frames, messages
 from ci_tasks.agent.serving.messages import ClientMessage, Hello, RunSummary
 from ci_tasks.errors import Blocked
-from ci_tasks.executors.remote import bootstrap
+from ci_tasks.hosts import bootstrap
 
 HOME = "/home/box/.ci-tasks"
 Frames = Iterator[bytes]

@@ -35,9 +35,18 @@ from ci_tasks.agent.run_directory import SMALL_FILES, RunDir
 from ci_tasks.agent.serving import bundle
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError
-from ci_tasks.executors import gpu_locks, inventory, python, remote_host, requirements
-from ci_tasks.executors.remote import channel, mirror, reconnecting, run_manager
-from ci_tasks.executors.remote.remote_run import CodePack, RemoteRun, write_remote_location
+from ci_tasks.hosts import (
+    channel,
+    gpu_locks,
+    inventory,
+    mirror,
+    python,
+    reconnecting,
+    remote_host,
+    requirements,
+    run_manager,
+)
+from ci_tasks.hosts.remote_run import CodePack, RemoteRun, write_remote_location
 from ci_tasks.results.read_record import load_record
 from ci_tasks.run import attach, clean, host_of_run, list_runs, report_runs
 from tests.parts.hostile_cases import CLEAN, DOCTOR, KINDS, START, Case, Surroundings

@@ -16,7 +16,7 @@ SAMPLES = {
     "agent/test_supervisor.py": 20,
     "agent/trees/test_idle_workspaces.py": 12,
     "checkout/test_travel.py": 20,
-    "executors/remote/test_run_manager.py": 20,
+    "hosts/test_run_manager.py": 20,
     "features/difference/test_diff_command.py": 2,
     "features/failures/bisection/test_bisect_command.py": 3,
     "features/failures/hang/test_hang_command.py": 3,

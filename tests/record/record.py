@@ -237,7 +237,7 @@ def compute(name: str, directory: Path, revisions: Sequence[str] = ()) -> Record
 def _enter(scratch: str) -> None:
     """Make this process one on a machine of which nothing is known."""
     from ci_tasks.checkout.clone import materialize
-    from ci_tasks.executors import local_executor, python
+    from ci_tasks.hosts import local_executor, python
 
     home = tempfile.mkdtemp(dir=scratch)
     Path(home, "hosts.yaml").write_text(HOSTS)

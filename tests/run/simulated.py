@@ -24,8 +24,8 @@ from ci_tasks.agent.records import QueryAnswer, RemoteLocation, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.executors.executor import CodeSnapshot, PreparedRow, RunState, Say
-from ci_tasks.executors.host_snapshot import RemoteSnapshot
+from ci_tasks.hosts.executor import CodeSnapshot, PreparedRow, RunState, Say
+from ci_tasks.hosts.host_snapshot import RemoteSnapshot
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, Checkout, Plan
@@ -158,7 +158,7 @@ class Host:
 
 
 class TreeCode:
-    """See ci_tasks.executors.executor.Code."""
+    """See ci_tasks.hosts.executor.Code."""
 
     def __init__(self, source: Path, tree: str) -> None:
         self.checkout, self._source = Checkout(str(source), "c" * 40, tree), source
@@ -172,7 +172,7 @@ class TreeCode:
 
 
 class Played:
-    """See ci_tasks.executors.executor.Site: a command's connection to a Host."""
+    """See ci_tasks.hosts.executor.Site: a command's connection to a Host."""
 
     lock_dir, has_scheduler = "/locks", False
 

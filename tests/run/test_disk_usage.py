@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.executors.queries import LocalQueryRunner
+from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.run.disk_usage import describe_usage
 
 

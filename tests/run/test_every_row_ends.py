@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from ci_tasks.agent.run_directory import RunDir, read_json, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.executors.executor import PreparedRow, RunState
+from ci_tasks.hosts.executor import PreparedRow, RunState
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.load import ExpectedTime
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED, Checkout, Plan

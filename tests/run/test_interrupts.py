@@ -18,9 +18,9 @@ import pytest
 import ci_tasks
 from ci_tasks.agent import liveness, processes
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.executors import local_runs
-from ci_tasks.executors.executor import PreparedRow, RunState
-from ci_tasks.executors.local_executor import LocalExecutor
+from ci_tasks.hosts import local_runs
+from ci_tasks.hosts.executor import PreparedRow, RunState
+from ci_tasks.hosts.local_executor import LocalExecutor
 from ci_tasks.records import Plan
 from ci_tasks.results.read_record import load_record
 from ci_tasks.run import detach, execute
@@ -38,12 +38,12 @@ Make = Callable[..., "World"]
 Line = tuple[str, int]
 _OURS = str(Path(ci_tasks.__file__).parent)
 _WITHOUT_EFFECT = ("place_rows.py", "row_plans.py", "progress_view.py", "live_state.py", "last_line.py")
-_FOLDERS = tuple(f"{_OURS}/{folder}/" for folder in ("run", "executors"))
+_FOLDERS = tuple(f"{_OURS}/{folder}/" for folder in ("run", "hosts"))
 
 
 @contextmanager
 def traced(at_line: Callable[[Line], None]) -> Iterator[None]:
-    """Calls `at_line` before each line of `run` and `executors` in this thread."""
+    """Calls `at_line` before each line of `run` and `hosts` in this thread."""
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if not frame.f_code.co_filename.startswith(_FOLDERS):

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from ci_tasks.config import HostSpec
-from ci_tasks.executors.executor import Executor
+from ci_tasks.hosts.executor import Executor
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.load import ExpectedTime
 from ci_tasks.records import Attempt, RunRecord

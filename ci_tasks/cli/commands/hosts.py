@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci_tasks.config import Override
-    from ci_tasks.executors.kept import KeptConnection
+    from ci_tasks.hosts.mux import KeptConnection
     from ci_tasks.run.hosts_files import ListedHost
 
 

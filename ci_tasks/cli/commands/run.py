@@ -33,7 +33,7 @@ from ci_tasks.cli.output import for_programs, print_record
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config, HostSpec
-    from ci_tasks.executors.executor import Executor
+    from ci_tasks.hosts.executor import Executor
     from ci_tasks.records import BatchResult
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
@@ -193,11 +193,11 @@ def _run_once(options: RunOptions, config: Config, events: EventStream | None) -
         # First, since recording the tree and connecting take time while the rest is loaded.
         specs, snapshot = config.select_hosts(options.host), None
         if specs[0].kind != "local":
-            from ci_tasks.executors.host_snapshot import start_host_snapshot
+            from ci_tasks.hosts.host_snapshot import start_host_snapshot
 
             path, _ = find_checkout(options.repo)
             snapshot = start_host_snapshot(path, options.rev, options.base, config.given.overlays)
-        from ci_tasks.executors.open_executor import open_executor
+        from ci_tasks.hosts.open_executor import open_executor
         from ci_tasks.run.checkout_source import open_source
 
         executors = {spec.name: stack.enter_context(closing(open_executor(spec))) for spec in specs}

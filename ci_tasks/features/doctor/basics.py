@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.executors.queries import python_query
 from ci_tasks.features.doctor.check_results import FAULT, WARNING, CheckResult, fault, ok, unknown
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, ago
+from ci_tasks.hosts.queries import python_query
 
 PYTHON = (3, 8)  # what the runner is written for
 GIT = (2, 17)  # 2018: the oldest whose `worktree` and `index-pack` we rely on

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from ci_tasks.config import HostSpec
-from ci_tasks.executors.requirements import parse_gres
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, warning
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, unanswered
+from ci_tasks.hosts.requirements import parse_gres
 
 TOPIC, NODES, ENDED = "Slurm", "GPUs", "accounting"
 _VERSION, _PARTITIONS, _SACCT = "sinfo version", "partitions", "sacct"

@@ -10,11 +10,11 @@ from ci_tasks.agent.containers import podman
 from ci_tasks.agent.containers.rules import PODMAN
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
-from ci_tasks.executors.queries import list_value, parse_json_object
 from ci_tasks.features.doctor import daemonless, disks
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, unknown, warning
 from ci_tasks.features.doctor.gpus import uses_gpus, visible_gpus
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, gb, part
+from ci_tasks.hosts.queries import list_value, parse_json_object
 
 RUNTIMES = ("docker", "podman")
 INFO, TOOLKIT, CDI, SOCKET, USER, INIT = "runtime", "nvidia-ctk", "cdi", "socket", "user", "init"

@@ -7,9 +7,9 @@ from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
-from ci_tasks.executors.queries import parse_json_object, python_query
 from ci_tasks.features.doctor.check_results import FAULT, WARNING, CheckResult, fault, ok, unknown
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, gb, unanswered
+from ci_tasks.hosts.queries import parse_json_object, python_query
 
 _GB = 10**9
 _FEW_FILES = 100_000  # a clone of slime has thousands, a venv with torch tens of thousands

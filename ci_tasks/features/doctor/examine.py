@@ -14,13 +14,13 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import EXIT_BLOCKED, CiTasksError
-from ci_tasks.executors.kept import kept_connections
-from ci_tasks.executors.queries import QueryRunner
 from ci_tasks.features.doctor import basics
 from ci_tasks.features.doctor import check_results as report
 from ci_tasks.features.doctor import facts_of_host as facts
 from ci_tasks.features.doctor.check_results import FAULT, CheckResult, fault, ok
 from ci_tasks.features.doctor.host_fact import HostFact
+from ci_tasks.hosts.mux import kept_connections
+from ci_tasks.hosts.queries import QueryRunner
 from ci_tasks.results import store
 from ci_tasks.safe_output import terminal_width
 

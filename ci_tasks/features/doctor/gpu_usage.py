@@ -12,11 +12,11 @@ from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.gpus.lock_holders import numbered
 from ci_tasks.agent.gpus.request import PATTERN
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.executors.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_files, lock_holders
-from ci_tasks.executors.queries import list_value, parse_json_object
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, warning
 from ci_tasks.features.doctor.gpus import visible_gpus
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers, ago, unanswered
+from ci_tasks.hosts.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_files, lock_holders
+from ci_tasks.hosts.queries import list_value, parse_json_object
 from ci_tasks.planning.container_rules import LOCKED_GPUS
 
 MEMORY, LOCKS = "GPU memory", "GPU locks"

@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ci_tasks.config import HostSpec
-from ci_tasks.executors.queries import parse_json_object, python_query
 from ci_tasks.features.doctor.check_results import CheckResult, fault, ok, unknown, warning
 from ci_tasks.features.doctor.host_fact import HostFact, QueryAnswers
+from ci_tasks.hosts.queries import parse_json_object, python_query
 
 TOPIC = "hub"
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")

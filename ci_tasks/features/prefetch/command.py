@@ -24,9 +24,9 @@ def prefetch(options: PrefetchOptions) -> int:
     Exit code 0 if nothing keeps a run from its files. 125 if a repository is gated or cannot be found, the hub does
     not answer, or the disk is too small: a run would be blocked.
     """
-    from ci_tasks.executors.open_executor import open_executor
     from ci_tasks.features.prefetch.prefetch import prefetch_label
     from ci_tasks.features.prefetch.progress import ProgressLine
+    from ci_tasks.hosts.open_executor import open_executor
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
 

@@ -14,11 +14,11 @@ from typing import Protocol
 
 from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.executors.executor import Executor, PreparedRow, RunState, Say
 from ci_tasks.features.prefetch.hub_errors import RepoSnapshot
 from ci_tasks.features.prefetch.inventory import cache_name
 from ci_tasks.features.prefetch.repositories import CACHE, DATASET
 from ci_tasks.features.prefetch.requirements import RequiredRepository
+from ci_tasks.hosts.executor import Executor, PreparedRow, RunState, Say
 from ci_tasks.planning import script_functions
 from ci_tasks.planning.host_paths import HOME, filled
 

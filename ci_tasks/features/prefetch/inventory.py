@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.executors.queries import parse_json_object, python_query
 from ci_tasks.features.prefetch.hub_errors import DENIED, FULL, HubError, HubFile, HubRefusal, RepoSnapshot
 from ci_tasks.features.prefetch.report import MISSING, NOT_KEPT, PARTLY, THERE, MountSpace, RepositoryStatus, human
 from ci_tasks.features.prefetch.repositories import CACHE, HubRepository
 from ci_tasks.features.prefetch.requirements import RequiredRepository
+from ci_tasks.hosts.queries import parse_json_object, python_query
 
 if TYPE_CHECKING:
     from ci_tasks.features.prefetch.hub import Hub

@@ -17,8 +17,6 @@ from ci_tasks.agent.run_directory import RunDir, read_json
 from ci_tasks.cli.output import print_json
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import EXIT_BLOCKED, Blocked, UsageError
-from ci_tasks.executors.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
-from ci_tasks.executors.queries import parse_json_object
 from ci_tasks.features.prefetch import download, inventory, report
 from ci_tasks.features.prefetch.download import Download, Outcome
 from ci_tasks.features.prefetch.hub import DEFAULT, Hub, endpoint_of, shown, token_here
@@ -39,6 +37,8 @@ from ci_tasks.features.prefetch.requirements import (
     label_requirements,
 )
 from ci_tasks.features.suites.slime_helpers import HELPERS
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
+from ci_tasks.hosts.queries import parse_json_object
 from ci_tasks.planning.container_rules import container_rules
 from ci_tasks.planning.host_paths import is_inside
 from ci_tasks.recorder.record import open_recorder

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.features.doctor import basics
 from ci_tasks.features.doctor.check_results import CheckResult
+from ci_tasks.hosts.queries import LocalQueryRunner
 
 GOOD = {
     "python": QueryAnswer(0, "3.8.18\n"),

@@ -11,11 +11,11 @@ import pytest
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
-from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.features.doctor import disks
 from ci_tasks.features.doctor.check_results import CheckResult
 from ci_tasks.features.doctor.disks import SpaceLimits
 from ci_tasks.features.doctor.host_fact import HostFact
+from ci_tasks.hosts.queries import LocalQueryRunner
 from tests import fixtures as support
 
 GB = 10**9

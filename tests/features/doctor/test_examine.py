@@ -16,8 +16,8 @@ from ci_tasks import config
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, UnknownName
-from ci_tasks.executors.queries import LocalQueryRunner, QueryRunner
 from ci_tasks.features.doctor.examine import run_doctor
+from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
 
 DATA = Path(__file__).with_name("data")
 QUIET = "env: {HF_HUB_OFFLINE: '1'}"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.executors.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME
-from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.features.doctor import gpu_usage
 from ci_tasks.features.doctor.gpu_usage import HostProcess
+from ci_tasks.hosts.gpu_locks import LOCKS_QUERY, LOCKS_QUERY_NAME
+from ci_tasks.hosts.queries import LocalQueryRunner
 
 STICKY = 0o41777
 Say = Callable[..., dict[str, QueryAnswer]]

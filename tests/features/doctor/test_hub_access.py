@@ -12,8 +12,8 @@ import pytest
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
-from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.features.doctor import hub_access
+from ci_tasks.hosts.queries import LocalQueryRunner
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ import pytest
 from huggingface_hub import snapshot_download
 
 from ci_tasks.agent.containers.docker_argv import parse_run
-from ci_tasks.executors.queries import LocalQueryRunner
 from ci_tasks.features.prefetch.download import Download, Outcome, outcomes, script
 from ci_tasks.features.prefetch.hub_errors import HubFile, RepoSnapshot
 from ci_tasks.features.prefetch.inventory import FolderState, files_query, folder_state
 from ci_tasks.features.prefetch.repositories import HubRepository
 from ci_tasks.features.prefetch.requirements import RequiredRepository
+from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.planning.host_paths import HostPath
 
 if TYPE_CHECKING:

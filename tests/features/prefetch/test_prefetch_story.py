@@ -15,7 +15,6 @@ import pytest
 
 from ci_tasks import config
 from ci_tasks.errors import UnknownName, UsageError
-from ci_tasks.executors.open_executor import open_executor
 from ci_tasks.features.prefetch import hub as hub_module
 from ci_tasks.features.prefetch import inventory, prefetch
 from ci_tasks.features.prefetch.download import Outcome
@@ -24,6 +23,7 @@ from ci_tasks.features.prefetch.inventory import FolderState
 from ci_tasks.features.prefetch.options import PrefetchOptions
 from ci_tasks.features.prefetch.repositories import HubRepository
 from ci_tasks.features.prefetch.requirements import RequiredRepository
+from ci_tasks.hosts.open_executor import open_executor
 from ci_tasks.planning.host_paths import HostPath
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.prepare import prepare

@@ -8,11 +8,11 @@ from dataclasses import field
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked
-from ci_tasks.executors.open_executor import open_executor
 from ci_tasks.features.failures.comparison.decision import YOURS
 from ci_tasks.features.failures.repeats.outcomes import RepetitionOutcome, is_conclusive, outcome
 from ci_tasks.features.failures.repeats.pinned_tree import PinnedTree
 from ci_tasks.features.failures.repeats.repeat_label import Perform, QuietRowsView
+from ci_tasks.hosts.open_executor import open_executor
 from ci_tasks.records import BLOCKED, PASSED, RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.history import queries as history

@@ -13,8 +13,8 @@ from typing import Any, cast
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.clone import materialize
 from ci_tasks.config import HostSpec
-from ci_tasks.executors.executor import CodeSnapshot, Executor, OpenExecutor, Say
 from ci_tasks.given_values import OverlaySource
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, Say
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.records import Checkout
 from ci_tasks.results.batch_state import write_phase

@@ -14,13 +14,13 @@ from typing import Protocol
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, CiTasksError
-from ci_tasks.executors.executor import OpenExecutor
-from ci_tasks.executors.open_executor import open_executor
 from ci_tasks.features.failures.hang.finding import SHOWN
 from ci_tasks.features.failures.repeats import outcomes as repeats
 from ci_tasks.features.failures.repeats import report
 from ci_tasks.features.failures.repeats.outcomes import RepeatLimit, RepetitionOutcome
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
+from ci_tasks.hosts.executor import OpenExecutor
+from ci_tasks.hosts.open_executor import open_executor
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, VACUOUS, BatchResult, Checkout, RunRecord, overall
 from ci_tasks.report import table
 from ci_tasks.report.live import HostProgress, RowProgress

@@ -12,8 +12,8 @@ import pytest
 
 from ci_tasks.agent.hang.look import wait_for_look
 from ci_tasks.agent.records import ProbeRules
-from ci_tasks.executors import py_spy
 from ci_tasks.features.failures.hang.analysis import analyse_hang
+from ci_tasks.hosts import py_spy
 from ci_tasks.records import Hang
 from tests import fixtures as support
 from tests.integration.container_box import Box

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ci_tasks.config import HostSpec
-from ci_tasks.executors.executor import Executor
-from ci_tasks.executors.local_executor import LocalExecutor, LocalSnapshot
 from ci_tasks.features.failures.repeats.pinned_tree import pinned
+from ci_tasks.hosts.executor import Executor
+from ci_tasks.hosts.local_executor import LocalExecutor, LocalSnapshot
 from ci_tasks.planning.planner import SharedSetup
 from ci_tasks.results.batch_state import read_state
 from ci_tasks.results.store import Batch

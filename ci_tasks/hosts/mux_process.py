@@ -1,0 +1,189 @@
+"""The process that keeps a connection. It connects when the first command asks for a channel, opens one for each
+command of the same user, copies bytes both ways, and ends when nobody has used it for IDLE_S.
+
+The agent's server that a command leaves is held for the next one. A connection that died, or that was idle for a while
+and does not answer, is made again first. Nothing is written anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ci_tasks.agent.serving import frames
+from ci_tasks.errors import Blocked, CiTasksError
+from ci_tasks.hosts.mux import HELD, LONGEST, PATIENCE_S, READY, REFUSED, WAIT, is_ours
+from ci_tasks.hosts.ssh.connection import SSHConnection
+from ci_tasks.hosts.transport import relay
+
+IDLE_S = 600.0
+_TICK_S = 1.0
+_TRUST_S = 10.0  # a connection that was idle for longer is tried before it is used
+
+
+class MuxProcess:
+    """Serves the clients of one socket."""
+
+    def __init__(
+        self, listener: socket.socket, address: str, connection: SSHConnection, idle_s: float = IDLE_S
+    ) -> None:
+        self._listener, self._address, self._connection, self._idle_s = listener, address, connection, idle_s
+        self._path = Path(listener.getsockname())
+        self._inode = self._path.stat().st_ino
+        self._counting = threading.Lock()
+        self._commands, self._last_used = 0, time.monotonic()
+        self._is_over = False
+        self._held: dict[str, _HeldServer] = {}  # by the command that began it
+
+    def serve(self) -> None:
+        """Until nobody has needed it for a while, or somebody ends it. The socket's file goes with it."""
+        while not self._is_over and (self._commands or (self._is_wanted() and self._seconds_left() > 0)):
+            if select.select([self._listener], [], [], _TICK_S)[0]:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+        if self._is_wanted():
+            self._path.unlink(missing_ok=True)
+        self._listener.close()
+        self._connection.close()
+
+    def _is_wanted(self) -> bool:
+        """Whether its socket is still there, and not another process's."""
+        with contextlib.suppress(OSError):
+            return self._path.stat().st_ino == self._inode
+        return False
+
+    def _seconds_left(self) -> float:
+        return self._idle_s if self._commands else self._last_used + self._idle_s - time.monotonic()
+
+    def _answer(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError, ValueError):
+            client.settimeout(PATIENCE_S)
+            request = json.loads(_line(client)) if is_ours(client) else {}
+            if "open" in request:
+                self._count(1)
+                try:
+                    self._open(client, str(request["open"]))
+                finally:
+                    self._count(-1)
+            else:
+                self._is_over = self._is_over or "end" in request
+                client.sendall(READY + json.dumps(self._status()).encode())
+
+    def _count(self, step: int) -> None:
+        with self._counting:
+            self._commands += step
+            self._last_used = time.monotonic()
+
+    def _status(self) -> dict[str, Any]:
+        is_up = bool(self._connection.is_up)
+        common = {"address": self._address, "pid": os.getpid(), "is_up": is_up, "commands": self._commands}
+        return {**common, "seconds_left": 0.0 if self._commands else max(0.0, self._seconds_left())}
+
+    def _open(self, client: socket.socket, command: str) -> None:
+        channel = self._make(client, command)
+        if isinstance(channel, CiTasksError):
+            said = {"kind": type(channel).__name__, "message": channel.message, "hint": channel.hint}
+            client.sendall(REFUSED + json.dumps(said).encode())
+            self._is_over = self._is_over or not self._connection.is_up  # nothing to keep
+            return
+        client.sendall(HELD if channel.is_held else READY)
+        client.settimeout(None)
+        channel.is_held = channel.is_leaving = False
+        relay(client, channel)
+        with self._counting:
+            if channel.is_held and command not in self._held:
+                self._held[command] = channel
+
+    def _make(self, client: socket.socket, command: str) -> Any:
+        """The channel, or the error."""
+        made: list[Any] = []
+
+        def make() -> None:
+            try:
+                with self._counting:
+                    held = self._held.pop(command, None)
+                if held is not None and _clock() - held.left_at > _TRUST_S:
+                    self._connection.prove()
+                is_usable = held is not None and held.is_usable()
+                made.append(held if is_usable else _HeldServer(self._connection.channel(command)))
+            except CiTasksError as error:
+                made.append(error)
+            except Exception as error:  # whoever waits hears of it; there is no other place to say it
+                made.append(Blocked(f"{type(error).__name__}: {error}"))
+
+        making = threading.Thread(target=make, daemon=True)
+        making.start()
+        making.join(_TICK_S)
+        while making.is_alive():
+            client.sendall(WAIT)
+            making.join(_TICK_S)
+        return made[0]
+
+
+class _HeldServer:
+    """A channel to a server that may serve another client: it repeats the goodbye of a client when nothing more comes
+    for that one. Its `close` ends a channel whose client went away without."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self._tail = b""
+        self.is_held = self.is_leaving = False
+        self.left_at = 0.0
+
+    def is_usable(self) -> bool:
+        return not (self._channel.closed or self._channel.eof_received)
+
+    def sendall(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-frames.GOODBYE_BYTES :]
+        self.is_leaving = self._tail.startswith(frames.GOODBYE_HEAD)
+        self._channel.sendall(data)
+
+    def recv(self, count: int) -> bytes:
+        chunk = bytes(self._channel.recv(count))
+        said = b""
+        while self.is_leaving and chunk:
+            said = (said + chunk)[-frames.GOODBYE_BYTES :]
+            if said == self._tail:
+                self.is_held, self.left_at = True, _clock()
+                return b""
+            chunk = bytes(self._channel.recv(count))
+        return chunk
+
+    def close(self) -> None:
+        if not self.is_leaving:
+            self._channel.close()
+
+
+def _clock() -> float:
+    """One that a nap of this machine does not stop, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _line(client: socket.socket) -> bytes:
+    """What follows the line is for the channel."""
+    said = b""
+    while not said.endswith(b"\n") and len(said) < LONGEST:
+        chunk = client.recv(LONGEST, socket.MSG_PEEK)
+        if not chunk:
+            return b"{}"
+        said += client.recv(len(chunk.partition(b"\n")[0]) + 1)
+    return said
+
+
+def main() -> None:
+    from ci_tasks.hosts.mux_client import socket_path
+
+    descriptor, address = sys.argv[1:]
+    listener = socket.socket(fileno=int(descriptor))
+    connection = SSHConnection(address)
+    path = Path(listener.getsockname())
+    if socket_path(path.parent, connection.target) == path:  # no file was edited while it began
+        MuxProcess(listener, address, connection).serve()

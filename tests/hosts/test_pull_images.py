@@ -1,0 +1,91 @@
+"""What brings an image that a host lacks, and how it ends where docker does not: with a script in docker's place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.config import HostSpec
+from ci_tasks.hosts import pull_images as module
+from ci_tasks.hosts.pull_images import DaemonSilent, can_pull, pull_command, pull_images
+from ci_tasks.hosts.queries import LocalQueryRunner
+
+DOCKER = HostSpec("h", runtime="docker")
+PULLS = [
+    (DOCKER, ["docker", "pull", "--quiet", "slimerl/slime"]),
+    (HostSpec("h", runtime="podman"), ["podman", "pull", "--quiet", "docker.io/slimerl/slime"]),
+]
+
+
+@pytest.mark.parametrize(("host", "command"), PULLS)
+def test_an_image_is_pulled_from_where_docker_would(host: HostSpec, command: list[str]) -> None:
+    assert pull_command(host, "slimerl/slime")[-4:] == command
+
+
+@pytest.mark.parametrize(
+    ("host", "may"),
+    [(DOCKER, True), (HostSpec("h", runtime="docker", pull="never"), False), (HostSpec("h", runtime="none"), False)],
+)
+def test_a_host_without_containers_or_that_is_not_to_pull_does_not(host: HostSpec, may: bool) -> None:
+    assert can_pull(host) is may
+
+
+class Pull:
+    """Pulls x:1 on this machine with a script in docker's place."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.program, self.patch = directory / "docker", monkeypatch
+        monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+        for name, value in (("POLL_INTERVAL_S", 0.05), ("DAEMON_QUERY_TIMEOUT_S", 0.5), ("REPORT_INTERVAL_S", 0.2)):
+            monkeypatch.setattr(module, name, value)
+        self.notes: list[str] = []
+        self.messages: list[str] = []
+
+    def ends_with(self, script: str) -> tuple[int | None, str]:
+        new = self.program.with_name("new")
+        new.write_text(f"#!/bin/sh\n{script}\n")
+        new.chmod(0o755)
+        new.replace(self.program)  # a query may be starting the old one
+        answer = pull_images(LocalQueryRunner(), DOCKER, ["x:1"], self.notes.append, self.messages.append)["x:1"]
+        return answer.code, answer.last_line
+
+
+@pytest.fixture
+def pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pull:
+    return Pull(tmp_path, monkeypatch)
+
+
+def test_a_pull_that_ends_by_itself_ends_as_docker_says(pull: Pull) -> None:
+    assert pull.ends_with("exit 0")[0] == 0
+    assert pull.ends_with('[ "$1" = ps ] && exit 0; echo manifest unknown >&2; exit 1') == (1, "manifest unknown")
+
+
+def test_a_host_without_docker_says_so(pull: Pull) -> None:
+    pull.patch.setenv("PATH", str(pull.program.parent))
+    os.symlink("/usr/bin/env", pull.program.with_name("env"))
+    (pull.program.with_name("python3")).symlink_to(os.path.realpath("/proc/self/exe"))
+    answer = pull_images(LocalQueryRunner(), DOCKER, ["x:1"], pull.notes.append, pull.messages.append)["x:1"]
+    assert answer.last_line == "docker: No such file or directory"
+
+
+def test_a_long_pull_is_said_to_go_on_and_ends_in_time(pull: Pull) -> None:
+    pull.patch.setattr(module, "PULL_TIMEOUT_S", 2.0)
+    assert pull.ends_with('[ "$1" = ps ] || exec sleep 600') == (1, "not pulled within 0 min")
+    assert pull.messages
+    assert all(message.startswith("pulling x:1 for ") for message in pull.messages)
+
+
+def test_a_daemon_that_answers_nothing_is_named_and_given_up(pull: Pull) -> None:
+    pull.patch.setattr(module, "DAEMON_TIMEOUT_S", 2.0)
+    with pytest.raises(DaemonSilent, match=r"docker has not answered for \d+ s, while it was to pull x:1"):
+        pull.ends_with("exec sleep 600")
+    assert pull.messages[0].startswith("docker has not answered for ")
+    assert pull.messages[0].endswith("; pulling x:1")
+
+
+def test_a_daemon_that_answers_again_is_given_its_time(pull: Pull, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    script = f'if [ "$1" = ps ]; then mkdir {first} 2> /dev/null && exec sleep 600; exit 0; fi; exec sleep 3'
+    assert pull.ends_with(script)[0] == 0

@@ -1,0 +1,237 @@
+"""Facts from text, and from programs on a PATH of the test's own that refuse any question but the expected one."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.config import HostSpec
+from ci_tasks.hosts import requirements
+from ci_tasks.planning.capacity import HostFacts
+
+GPU = "GPU {0}: NVIDIA H200 (UUID: GPU-{0}a9a5e0c-0000-1111-2222-333344445555)"
+MIG = "  MIG 1g.18gb     Device  {0}: (UUID: MIG-{0}b9a5e0c-0000-1111-2222-333344445555)"
+Program = Callable[..., None]
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Puts a program on PATH that answers `expected` with `says` and `code`, and anything else with a complaint."""
+    home = tmp_path / "bin"
+    home.mkdir()
+    monkeypatch.setenv("PATH", str(home))
+
+    def make(name: str, expected: str = "", says: str = "", code: int = 0, body: str = "") -> None:
+        answer = body or f"printf '%s' {shlex.quote(says)}; exit {code}"
+        text = f'#!/bin/sh\n[ "$*" = {shlex.quote(expected)} ] || {{ echo "surprise: $*"; exit 99; }}\n{answer}\n'
+        (home / name).write_text(text)
+        (home / name).chmod(0o755)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 0),
+        ("No devices found.\n", 0),
+        (GPU.format(0) + "\n", 1),
+        ("".join(GPU.format(n) + "\n" for n in range(8)), 8),
+        # The devices of a divided GPU are no GPUs of their own.
+        ("\n".join([GPU.format(0), MIG.format(0), MIG.format(1), GPU.format(1)]), 2),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", 0),
+        ("Warning: persistence mode is off\n" + GPU.format(0), 1),
+    ],
+)
+def test_gpus_are_counted(text: str, count: int) -> None:
+    assert requirements.parse_gpu_list(text) == count
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "counted"),
+    [
+        (GPU.format(0) + "\n" + MIG.format(0) + "\n", 0, (1, "")),
+        ("No devices found.\n", 0, (0, "No devices found.")),
+        ("No devices were found\n", 6, (0, "No devices were found")),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n\n",
+            9,
+            (0, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
+        ),
+        # A driver that dies half way has shown nothing reliable.
+        (GPU.format(0) + "\nUnable to determine the device handle for GPU1: Unknown Error\n", 15, None),
+        ("", 1, (0, "it said nothing")),
+        ("", 0, (0, "it said nothing")),
+    ],
+)
+def test_gpus_of_this_machine(program: Program, says: str, code: int, counted: tuple[int, str] | None) -> None:
+    program("nvidia-smi", "--list-gpus", says, code)
+    facts = requirements.facts(HostSpec("local"), gpus=True, container=False, simulates=True)
+    expected = counted or (0, "Unable to determine the device handle for GPU1: Unknown Error")
+    assert (facts.gpus, facts.gpu_problem) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "most"),
+    [
+        ("gpu:h200:8\n", "gpu", 8),
+        ("gpu:8\n(null)\n", "gpu", 8),
+        ("gpu:h100:8(S:0-1),shard:64\ngpu:a100:4(IDX:0,1,2,3)\n", "gpu", 8),
+        ("gpu:h100:2(S:0),gpu:a100:2(S:1)\n", "gpu", 4),
+        ("gpu:h100:8\ngpu:a100:16\n", "gpu:h100", 8),
+        ("gpu:h1000:8\n", "gpu:h100", 0),
+        ("(null)\n", "gpu", 0),
+    ],
+)
+def test_the_gpus_of_a_clusters_widest_node(text: str, name: str, most: int) -> None:
+    assert requirements.parse_gres(text, name) == most
+
+
+CLUSTER = HostSpec("c", kind="slurm", address="login", partition="p", gres="gpu:h100", runtime="docker")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (QueryAnswer(0, "gpu:h100:8\n"), HostFacts(gpus=8)),
+        (QueryAnswer(0, "gpu:a100:8\n"), HostFacts(gpu_problem="partition p has no gpu:h100")),
+        (QueryAnswer(1, "", "sinfo: error: x\n"), HostFacts(gpu_problem="sinfo: error: x")),
+        (QueryAnswer(None, "", "sinfo: No such file or directory"), HostFacts(gpu_problem="no sinfo on PATH")),
+    ],
+)
+def test_of_a_cluster_slurm_is_asked_and_its_login_node_needs_no_docker(
+    answer: QueryAnswer, expected: HostFacts
+) -> None:
+    queries = requirements.host_queries(CLUSTER, gpus=True, container=True)
+    assert queries == {"gpus": ["sinfo", "--noheader", "--format=%G", "--partition=p"]}
+    assert requirements.parse_facts(CLUSTER, {"gpus": answer}, simulates=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "minutes"),
+    [
+        (QueryAnswer(0, "main*|infinite\n"), None),
+        (QueryAnswer(0, "short|30:00\nmain*|1:00:00\n"), 60),
+        (QueryAnswer(0, "h100|2-12:00:30\nh100|2-12:00:30\n"), 3600.5),
+        (QueryAnswer(0, "a|1:00:00\nb|2:00:00\n"), None),  # nobody says which of them it will be
+        (QueryAnswer(1, "", "sinfo: error"), None),
+        (QueryAnswer(0, "main*|n/a\n"), None),
+    ],
+)
+def test_the_longest_that_a_job_may_run(answer: QueryAnswer, minutes: float | None) -> None:
+    assert requirements.parse_time_limit(answer) == minutes
+
+
+def test_a_machine_without_nvidia_smi(program: Program) -> None:
+    facts = requirements.facts(HostSpec("local"), gpus=True, container=True, simulates=False)
+    assert facts == HostFacts(0, "no nvidia-smi on PATH", "docker (not on PATH)", False)
+
+
+def test_nothing_is_asked_that_is_not_wanted(program: Program, tmp_path: Path) -> None:
+    for name in ("nvidia-smi", "docker"):
+        program(name, body=f": > {tmp_path}/asked")
+    assert requirements.facts(HostSpec("local"), gpus=False, container=False, simulates=True) == HostFacts()
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_number_in_hosts_yaml_is_believed(program: Program) -> None:
+    program("nvidia-smi", body="exit 99")
+    assert requirements.facts(HostSpec("sim", gpus=8), gpus=True, container=False, simulates=True).gpus == 8
+
+
+def container_problem(runtime: str) -> str:
+    host = HostSpec("local", runtime=runtime)
+    return requirements.facts(host, gpus=False, container=True, simulates=True).container_problem
+
+
+VERSION = "version --format {{.Server.Version}}"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "says", "code", "problem"),
+    [
+        ("docker", "27.1.1\n", 0, ""),
+        ("podman", "5.0\n", 0, ""),
+        (
+            "docker",
+            "\nCannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?\n",
+            1,
+            "docker (Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?)",
+        ),
+        (
+            "docker",
+            "permission denied while trying to connect\n",
+            1,
+            "docker (permission denied while trying to connect)",
+        ),
+        ("docker", "", 1, "docker (it said nothing)"),
+        ("docker", "\udcff", 1, "docker (�)"),
+    ],
+)
+def test_why_a_runtime_cannot_start_a_container(
+    program: Program, tmp_path: Path, runtime: str, says: str, code: int, problem: str
+) -> None:
+    (tmp_path / "answer").write_bytes(says.encode("utf-8", "surrogateescape"))
+    program(
+        runtime,
+        VERSION,
+        body=f'while IFS= read -r line || [ -n "$line" ]; do echo "$line"; done < {tmp_path}/answer; exit {code}',
+    )
+    assert container_problem(runtime) == problem
+
+
+@pytest.mark.parametrize(
+    ("runtime", "problem"),
+    [
+        ("none", ""),
+        ("docker", "docker (not on PATH)"),
+        ("podman", "podman (not on PATH)"),
+        ("apptainer", "apptainer (not on PATH)"),
+        ("pyxis", "pyxis (no srun on PATH)"),
+    ],
+)
+def test_runtimes_that_are_not_there(program: Program, runtime: str, problem: str) -> None:
+    assert container_problem(runtime) == problem
+
+
+@pytest.mark.parametrize(
+    ("runtime", "command", "says", "code", "problem"),
+    [
+        ("apptainer", "apptainer --version", "apptainer version 1.3.4", 0, ""),
+        ("apptainer", "apptainer --version", "FATAL: no config", 255, "apptainer (FATAL: no config)"),
+        ("pyxis", "srun --help", "  --container-image=[USER@][REGISTRY#]IMAGE", 0, ""),
+        ("pyxis", "srun --help", "Usage: srun [OPTIONS(0)...]", 0, "pyxis (srun has no --container-image)"),
+    ],
+)
+def test_a_runtime_without_a_daemon_is_there_if_its_program_says_so(
+    program: Program, runtime: str, command: str, says: str, code: int, problem: str
+) -> None:
+    name, _, rest = command.partition(" ")
+    program(name, rest, says, code)
+    assert container_problem(runtime) == problem
+
+
+def test_a_program_that_cannot_start_is_a_problem(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "bin/docker").write_text("not for us\n")
+    (tmp_path / "bin/docker").chmod(0o644)
+    assert container_problem("docker") == "docker (docker: Permission denied)"
+
+
+def test_a_daemon_that_hangs_does_not_hang_the_question(
+    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor does a child of the asked program, which keeps the pipe open; none of them is left behind."""
+    monkeypatch.setattr(requirements, "QUERY_TIMEOUT_S", 0.3)
+    program("docker", VERSION, body=f"/bin/sleep 30 & echo $! > {tmp_path}/child; /bin/sleep 30")
+    assert container_problem("docker") == "docker (no answer from docker within 0.3 s)"
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    for _ in range(100):
+        if not child.exists() or child.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.02)
+    raise AssertionError("the child of the asked program is still there")

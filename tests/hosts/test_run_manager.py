@@ -1,0 +1,914 @@
+"""Runs on another host, through the real `serve`: sent, watched, brought home, cleared away."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_tasks.agent import archive
+from ci_tasks.agent.containers.rules import ContainerRules
+from ci_tasks.agent.records import CheckoutPart, Plan, QueryAnswer, Status
+from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
+from ci_tasks.agent.serving import frames, messages
+from ci_tasks.checkout.pack import thin_pack
+from ci_tasks.checkout.snapshot import take_snapshot
+from ci_tasks.config import HostSpec
+from ci_tasks.errors import Blocked
+from ci_tasks.hosts import py_spy, reconnecting, run_manager
+from ci_tasks.hosts.channel import Channel
+from ci_tasks.hosts.mirror import RunMirror
+from ci_tasks.hosts.reconnecting import ReconnectingConnection
+from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, write_remote_location
+from ci_tasks.hosts.run_manager import RemoteRunManager
+from ci_tasks.hosts.transport import LinkDied
+from ci_tasks.records import BLOCKED, CANCELLED, LOST
+from tests.parts.pipe_link import LinkTransport, PipeLink
+
+TIMEOUT_S = 40.0
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {TIMEOUT_S:g} s: {what}")
+        time.sleep(0.01)
+
+
+@dataclass
+class PipedHost:
+    """`links` are the connections made so far; `prepare` may put its own words before each command."""
+
+    tmp: Path
+    links: list[PipeLink] = field(default_factory=list)
+    before: str = ""
+    user: int | None = None
+    managers: list[RemoteRunManager] = field(default_factory=list)
+    spec: HostSpec = field(default_factory=lambda: HostSpec(name="box", kind="ssh", address="box"))
+
+    @property
+    def home(self) -> Path:
+        return self.tmp / "box"
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "PYTHON"))}
+        return {**kept, "HOME": str(self.home)}
+
+    def connect(self) -> PipeLink:
+        link = _Preceded(self.before, self.environment(), self.user)
+        self.links.append(link)
+        return link
+
+    def open(self) -> RemoteRunManager:
+        memory = self.tmp / "memory.json"
+        transport = LinkTransport(lambda: self.connect())
+        manager = RemoteRunManager(lambda news, log: ReconnectingConnection(self.spec, transport, memory, news, log))
+        self.managers.append(manager)
+        return manager
+
+    def remote_run(self, script: str, name: str = "01", **more: Any) -> RemoteRun:
+        run = RunDir(str(self.tmp / "here" / name))
+        os.makedirs(run.path, exist_ok=True)
+        options = {"timeout_minutes": 5, "stall_minutes": 5, "grace_seconds": 0.5, **more.pop("plan", {})}
+        plan = Plan(id=f"batch.{name}", row="row", container=ContainerRules("none"), **options)
+        directory = str(self.home / ".ci-tasks/runs/batch" / name)
+        write_remote_location(run, self.spec, directory)
+        return RemoteRun(run=run, directory=directory, plan=plan, script=f"#!/bin/bash\n{script}", **more)
+
+    def left(self) -> list[str]:
+        """What is still on the host of any run."""
+        return [str(path) for path in (self.home / ".ci-tasks/runs").rglob("*")]
+
+
+class _Preceded(PipeLink):
+    def __init__(self, before: str, environ: dict[str, str], user: int | None) -> None:
+        super().__init__(environ, user=user)
+        self._before = before
+
+    def open(self, command: str) -> Any:
+        return super().open(self._before + command)
+
+
+LINES = "for n in $(seq 2000); do echo line $n; done; "
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[PipedHost]:
+    (tmp_path / "box").mkdir()
+    made = PipedHost(tmp_path)
+    yield made
+    for manager in made.managers:
+        manager.close()
+
+
+def home_at_last(remote_run: RemoteRun) -> None:
+    until(lambda: remote_run.is_fetched or remote_run.aborted, f"the run comes home; it is {remote_run.phase}")
+
+
+def done(remote_run: RemoteRun) -> None:
+    until(lambda: remote_run.phase == DONE or remote_run.aborted, f"the run is done; it is {remote_run.phase}")
+
+
+def another(host: PipedHost, deaths: int) -> bool:
+    return len(host.links) > deaths
+
+
+def status(remote_run: RemoteRun) -> Status:
+    return read_status(remote_run.run)
+
+
+def complete(remote_run: RemoteRun) -> bool:
+    remote = read_remote(remote_run.run)
+    return remote is not None and remote.complete
+
+
+def gate(tmp_path: Path) -> tuple[str, Path]:
+    """A line of script that waits for a file, and the file."""
+    return f"while [ ! -e {tmp_path / 'go'} ]; do sleep 0.02; done; ", tmp_path / "go"
+
+
+def test_a_run_comes_home_whole_and_leaves_nothing_there(host: PipedHost) -> None:
+    remote_run = host.remote_run(LINES + 'echo "<testsuites/>" > "$CI_TASKS_RUN_DIR/artifacts/junit.xml"; exit 3')
+    host.open().start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is None
+    log = Path(remote_run.run.log).read_bytes()
+    assert log == b"".join(b"line %d\n" % n for n in range(1, 2001))
+    assert status(remote_run).exit_code == 3
+    assert status(remote_run).log_sha256 == hashlib.sha256(log).hexdigest()
+    assert Path(remote_run.run.junit).read_text() == "<testsuites/>\n"
+    assert [json.loads(line)["event"] for line in Path(remote_run.run.events).read_text().splitlines()][-1] == "ended"
+    assert complete(remote_run)
+    assert host.left() == []
+
+
+def test_output_is_here_while_the_run_goes_on(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run("echo first; " + wait + "echo last")
+    host.open().start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"first\n", "the first line")
+    go.touch()
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"first\nlast\n"
+
+
+def test_a_link_that_dies_again_and_again_costs_not_a_byte(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run(LINES + wait + LINES)
+    manager = host.open()
+    manager.start(remote_run)
+    for deaths in range(1, 4):
+        until(lambda: manager.connection.is_up and remote_run.mirror and remote_run.mirror.offset, "output")
+        host.links[-1].cut()
+        until(partial(another, host, deaths), "another connection")
+    go.touch()
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"".join(b"line %d\n" % n for n in range(1, 2001)) * 2
+    notices = [manager.connection.messages.get() for _ in range(manager.connection.messages.qsize())]
+    assert any("is down" in line and "goes on" in line for line in notices)
+    assert any("is back" in line for line in notices)
+
+
+def test_a_link_that_dies_before_the_host_has_answered_is_made_again(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo hello")
+    manager = host.open()
+    until(lambda: host.links, "a connection")
+    host.links[0].cut()
+    manager.start(remote_run)
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"hello\n"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "echo 'Welcome! You have mail.'; ",
+        "head -c 80000 /dev/zero | tr '\\0' -; echo; ",
+        "read -r answer; ",
+    ],
+    ids=["a greeting", "one of 80 kB", "a question that the first line answers"],
+)
+def test_a_login_script_does_no_harm(host: PipedHost, before: str) -> None:
+    host.before = before
+    remote_run = host.remote_run("echo hello")
+    host.open().start(remote_run)
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"hello\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        # no python3 there
+        ("PATH=/nonexistent; ", "no python3"),
+        # an account that may not run commands
+        ("echo 'This account is currently not available.'; exit 1; ", "This account is currently not available."),
+        # a shell that talks for ever
+        ("yes hello | head -c 3000000; exit 1; ", "a login script on the host prints without end; its last line: "),
+        # one that takes what was for us
+        ("head -c 30 > /dev/null; ", "a login script on the host reads standard input"),
+    ],
+)
+def test_a_host_that_cannot_be_used_says_why(host: PipedHost, before: str, message: str) -> None:
+    host.before = before
+    remote_run = host.remote_run("true")
+    manager = host.open()
+    manager.start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED
+    assert message in remote_run.aborted[1] and len(remote_run.aborted[1]) < 500
+    with pytest.raises(Blocked):
+        manager.connection.request(messages.ListRuns())
+
+
+def test_an_agent_that_the_host_has_lost_is_sent_again(host: PipedHost) -> None:
+    first = host.remote_run("echo one")
+    manager = host.open()
+    manager.start(first)
+    done(first)
+    manager.close()
+    for agent in (host.home / ".ci-tasks/agents").iterdir():
+        agent.unlink()
+    second = host.remote_run("echo two", "02")
+    host.open().start(second)
+    done(second)
+    assert Path(second.run.log).read_bytes() == b"two\n"
+
+
+def test_nobody_else_can_enter_the_workspace(host: PipedHost) -> None:
+    remote_run = host.remote_run("true")
+    host.open().start(remote_run)
+    done(remote_run)
+    assert (host.home / ".ci-tasks").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_agent_travels_and_is_compiled_once(host: PipedHost) -> None:
+    written = []
+    for name in ("01", "02"):
+        remote_run = host.remote_run("true", name)
+        manager = host.open()
+        manager.start(remote_run)
+        done(remote_run)
+        manager.close()
+        written.append({path.name: path.stat().st_ino for path in (host.home / ".ci-tasks/agents").iterdir()})
+    memory = read_json(str(host.tmp / "memory.json"))
+    assert written[0] == written[1]
+    assert written[0].keys() == {memory["agent_digest"], memory["compiled"]}
+
+
+@pytest.mark.parametrize("kept", ["agent_digest", "compiled"])
+def test_an_agent_that_a_job_has_edited_does_not_run(host: PipedHost, kept: str) -> None:
+    """The next run goes on with the agent that its own client names."""
+    guard = host.tmp / "guard"
+    first = host.remote_run("true")
+    manager = host.open()
+    manager.start(first)
+    done(first)
+    manager.close()
+    agents = host.home / ".ci-tasks/agents"
+    digest = read_json(str(host.tmp / "memory.json"))[kept]
+    evil = f"import pathlib; pathlib.Path({str(guard)!r}).touch()\n".encode()
+    sources = [(name, evil + text if name.endswith("__init__.py") else text) for name, text in archive.read_sources()]
+    edited = archive.build(sources)
+    (agents / digest).write_bytes(archive.with_bytecode(edited) if kept == "compiled" else edited)
+    if kept == "agent_digest":
+        (agents / read_json(str(host.tmp / "memory.json"))["compiled"]).unlink()
+    second = host.remote_run("echo two", "02")
+    host.open().start(second)
+    done(second)
+    assert Path(second.run.log).read_bytes() == b"two\n"
+    assert not guard.exists()
+
+
+def test_agents_that_others_can_write_are_refused(host: PipedHost) -> None:
+    (host.home / ".ci-tasks/agents").mkdir(parents=True)
+    (host.home / ".ci-tasks/agents").chmod(0o770)
+    with pytest.raises(Blocked, match="agents can be written by others: chmod go-w"):
+        host.open().connection.hello()
+
+
+def test_agents_that_nobody_uses_any_more_go_and_the_one_in_use_stays(host: PipedHost) -> None:
+    remote_run = host.remote_run("true")
+    manager = host.open()
+    manager.start(remote_run)
+    done(remote_run)
+    kept, old = list((host.home / ".ci-tasks/agents").iterdir()), host.home / ".ci-tasks/agents/old"
+    old.write_text("")
+    os.utime(old, (1, 1))
+    manager.connection.request(messages.Prune(14))
+    assert sorted((host.home / ".ci-tasks/agents").iterdir()) == sorted(kept)
+
+
+def test_cancel_ends_the_run_and_brings_it_home(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo begun; sleep 100")
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager.cancel(remote_run, "cancel")
+    done(remote_run)
+    assert status(remote_run).end == "cancelled"
+    assert host.left() == []
+
+
+def test_kill_ends_a_run_that_does_not_listen(host: PipedHost) -> None:
+    remote_run = host.remote_run("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 60})
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager.cancel(remote_run, "kill")
+    done(remote_run)
+    assert status(remote_run).end == "cancelled"
+
+
+def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote_run = host.remote_run("echo begun; sleep 100")
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    connect = host.connect
+
+    def refused() -> PipeLink:
+        raise Blocked("refused")
+
+    host.connect = refused  # type: ignore[method-assign]
+    host.links[-1].cut()
+    until(lambda: not manager.connection.is_up, "the link is down")
+    manager.cancel(remote_run, "cancel")
+    assert not remote_run.is_fetched
+    host.connect = connect  # type: ignore[method-assign]
+    done(remote_run)
+    assert status(remote_run).end == "cancelled"
+
+
+def lose_link_while_clearing(host: PipedHost, manager: RemoteRunManager, back: threading.Event) -> None:
+    """The link dies when the run is to be cleared away; another is had when `back` is set."""
+    clear, connect = manager._clear, host.connect
+
+    def dies(remote_run: RemoteRun, channel: Any) -> None:
+        manager._clear = clear  # type: ignore[method-assign]
+        host.connect = connect_again  # type: ignore[method-assign]
+        host.links[-1].cut()
+        clear(remote_run, channel)
+
+    def connect_again() -> PipeLink:
+        back.wait(60)
+        return connect()
+
+    manager._clear = dies  # type: ignore[method-assign]
+
+
+def test_a_run_is_cleared_away_although_the_link_died_at_that_moment(host: PipedHost) -> None:
+    remote_run, back = host.remote_run("true"), threading.Event()
+    manager = host.open()
+    lose_link_while_clearing(host, manager, back)
+    manager.start(remote_run)
+    until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
+    closing = threading.Thread(target=manager.close)
+    closing.start()
+    back.set()
+    closing.join()
+    assert not Path(remote_run.directory).exists()
+
+
+def test_what_could_not_be_cleared_away_is_named_with_what_removes_it(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_manager, "_CLOSE_TIMEOUT_S", 0.1)
+    remote_run, back = host.remote_run("true"), threading.Event()
+    manager = host.open()
+    lose_link_while_clearing(host, manager, back)
+    manager.start(remote_run)
+    until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
+    manager.close()
+    back.set()
+    name = manager.connection.spec.name
+    assert f"{remote_run.directory} is still on {name}, which did not answer; `ci-tasks clean --host {name}`" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo begun; sleep 100")
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+
+    def refused() -> PipeLink:
+        raise Blocked("refused")
+
+    host.connect = refused  # type: ignore[method-assign]
+    host.links[-1].cut()
+    until(lambda: not manager.connection.is_up, "the link is down")
+    manager.cancel(remote_run, "kill")
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == LOST
+    manager.close()
+    again = RemoteRun(run=remote_run.run, directory=remote_run.directory)
+    other = host.open()
+    other.attach(again)
+    other.cancel(again, "cancel")
+    done(again)
+
+
+def test_a_cancel_before_anything_was_sent_begins_nothing(host: PipedHost) -> None:
+    host.before = "sleep 1; "
+    remote_run = host.remote_run("echo never")
+    remote_run.cancel_requested = "cancel"
+    host.open().start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted == (CANCELLED, "cancelled")
+    assert host.left() == []
+
+
+def test_an_agent_that_was_killed_is_found_out_and_what_it_left_is_ended(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo $$; sleep 100")
+    host.open().start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes().endswith(b"\n"), "the job has begun")
+    job = int(Path(remote_run.run.log).read_bytes())
+    os.kill(int(read_status(RunDir(remote_run.directory)).pid or 0), signal.SIGKILL)
+    done(remote_run)
+    assert status(remote_run).gone
+    assert remote_run.aborted is None
+    until(lambda: not Path(f"/proc/{job}").exists(), "the job is gone")
+    assert host.left() == []
+
+
+def test_a_run_goes_on_without_us_and_is_found_again(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run("echo one; " + wait + "echo two")
+    first = host.open()
+    first.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
+    first.detach()
+    first.close()
+    go.touch()
+    again = RemoteRun(run=remote_run.run, directory=remote_run.directory)
+    host.open().attach(again)
+    done(again)
+    assert Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["the client leaves", "the run is long"])
+def test_py_spy_goes_once_to_a_host_with_a_run_that_may_hang(
+    host: PipedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    program, (wait, go) = tmp_path / "py-spy", gate(tmp_path)
+    program.write_bytes(os.urandom(1 << 20))
+    stored = host.home / f".ci-tasks/tools/py-spy-{hashlib.sha256(program.read_bytes()).hexdigest()}"
+    monkeypatch.setattr(py_spy, "find_py_spy", lambda: program)
+    monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0 if leaves else 0.0)
+    manager, remote_run = host.open(), host.remote_run(wait)
+    manager.start(remote_run)
+    until(lambda: remote_run.phase == WATCHING, "it runs")
+    if leaves:
+        assert not stored.exists(), "a short run does not wait for it"
+        manager.detach()
+    until(stored.exists, "py-spy is there")
+    until(lambda: py_spy.was_sent(manager.connection), "the client knows")
+    manager.close()
+    again = host.open()
+    monkeypatch.setattr(run_manager, "_SEND_PY_SPY_AFTER_S", 300.0)
+    monkeypatch.setattr(py_spy, "send", pytest.fail)
+    again.attach(host.remote_run(wait))
+    again.detach()
+    go.touch()
+
+
+def test_two_may_watch_one_run(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run("echo one; " + wait + "echo two")
+    host.open().start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
+    other = host.remote_run("", "other")
+    other.directory, other.keep_remote = remote_run.directory, True
+    host.open().attach(other)
+    until(lambda: Path(other.run.log).read_bytes() == b"one\n", "the other sees it too")
+    go.touch()
+    done(other)
+    done(remote_run)
+    assert Path(other.run.log).read_bytes() == Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
+
+
+def test_a_log_that_was_changed_here_is_fetched_again(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run("echo one; " + wait + "echo two")
+    first = host.open()
+    first.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
+    first.detach()
+    first.close()
+    Path(remote_run.run.log).write_bytes(b"eno\n")
+    go.touch()
+    again = RemoteRun(run=remote_run.run, directory=remote_run.directory)
+    host.open().attach(again)
+    done(again)
+    assert Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
+
+
+def test_a_secret_reaches_the_job_and_nothing_else(host: PipedHost) -> None:
+    value = "s3cr3t-value-of-a-token"
+    remote_run = host.remote_run(
+        'echo "it is $TOKEN"; tr "\\0" "\\n" < /proc/$PPID/cmdline',
+        plan={"secrets": ["TOKEN"]},
+        secrets={"TOKEN": value},
+        keep_remote=True,
+    )
+    host.open().start(remote_run)
+    done(remote_run)
+    assert b"it is ***" in Path(remote_run.run.log).read_bytes()
+    kept = [path for top in (host.home, host.tmp / "here") for path in top.rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if value.encode() in path.read_bytes()]
+
+
+def test_a_run_directory_outside_of_the_home_is_refused(host: PipedHost, tmp_path: Path) -> None:
+    remote_run = host.remote_run("touch owned")
+    remote_run.directory = str(tmp_path / "elsewhere")
+    host.open().start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: Path) -> None:
+    remote_run = host.remote_run(LINES)
+    manager: RemoteRunManager = host.open()
+    manager.start(remote_run)
+    assert isinstance(remote_run.mirror, RunMirror)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, remote_run.mirror._log or 0)
+    os.close(full)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED
+    assert "No space left on device" in remote_run.aborted[1]
+    assert host.left() != []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("name", "why"), [("", " belongs to root"), ("/new", ": Permission denied")])
+def test_another_users_workspace_is_refused_with_its_owner_and_nothing_is_left_in_it(
+    host: PipedHost, name: str, why: str
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as theirs:
+        os.chmod(theirs, 0o755)
+        host.spec, host.user = replace(host.spec, workspace=theirs + name), 65534
+        with pytest.raises(Blocked, match="the workspace on the host cannot be used: .*" + why) as refused:
+            host.open().connection.run_queries({}, 30)
+        assert "`workspace` of the host in hosts.yaml" in refused.value.hint
+        assert os.listdir(theirs) == []
+
+
+def test_programs_of_the_host_are_asked_in_the_environment_of_its_jobs(host: PipedHost) -> None:
+    host.spec = replace(host.spec, env={"DOCKER_HOST": "unix:///theirs"})
+    command = ["sh", "-c", "echo $DOCKER_HOST ${BASH_ENV-unset}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BASH_ENV", "/mine")
+        answers = host.open().connection.run_queries({"it": command}, 30)
+    assert answers["it"] == QueryAnswer(0, "unix:///theirs unset\n")
+
+
+@pytest.mark.parametrize(("shift", "ahead"), [(3600.0, 3600), (-3600.0, -3600), (0.5, 0), (1e12, 0)])
+def test_by_how_much_a_host_s_clock_is_wrong_is_on_record(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch, shift: float, ahead: int
+) -> None:
+    monkeypatch.setattr(reconnecting, "_now", lambda: time.time() - shift)
+    remote_run = host.remote_run("echo done")
+    host.open().start(remote_run)
+    home_at_last(remote_run)
+    remote = read_remote(remote_run.run)
+    assert remote is not None
+    assert round(remote.clock_ahead, -2) == ahead
+
+
+def test_a_host_s_clock_is_known_to_whoever_had_an_answer(host: PipedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer comes in a thread of its own, which may be quicker than the one that compares the clocks."""
+
+    def now() -> float:
+        time.sleep(0.5)
+        return time.time() - 3600
+
+    monkeypatch.setattr(reconnecting, "_now", now)
+    connection = host.open().connection
+    connection.run_queries({}, 30)
+    assert round(connection.clock_ahead, -2) == 3600
+
+
+def test_programs_of_the_host_are_asked_side_by_side(host: PipedHost) -> None:
+    manager = host.open()
+    answers = manager.connection.run_queries(
+        {"echo": ["echo", "hello"], "no": ["no-such-program"], "slow": ["sleep", "30"]}, 1.0
+    )
+    assert answers["echo"] == QueryAnswer(0, "hello\n")
+    assert answers["no"].is_missing
+    assert answers["slow"].timed_out
+
+
+# -- what can go wrong -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_cancelled_while_its_code_is_on_its_way_is_never_asked_for(host: PipedHost) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(_: object) -> Iterator[bytes]:
+        begun.set()
+        go_on.wait(TIMEOUT_S)
+        yield b""
+
+    remote_run = host.remote_run("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
+    manager = host.open()
+    manager.set_code_packs([CodePack(tree="0" * 40, build=slowly)])
+    manager.start(remote_run)
+    begun.wait(TIMEOUT_S)
+    manager.cancel(remote_run, "cancel")
+    assert remote_run.aborted == (CANCELLED, "cancelled")
+    go_on.set()
+    manager.close()
+    assert complete(remote_run), "nobody has to come back for it"
+    assert host.left() == []
+
+
+def test_code_that_cannot_be_sent_ends_its_run_and_no_other(host: PipedHost) -> None:
+    """Half a pack must not be followed by requests, which the host would take for the other half."""
+
+    def broken(_: object) -> Iterator[bytes]:
+        yield b"PACK"
+        raise Blocked("git is broken")
+
+    remote_run = host.remote_run("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
+    other = host.remote_run("echo hello", "02")
+    manager = host.open()
+    manager.set_code_packs([CodePack(tree="0" * 40, build=broken)])
+    manager.start(remote_run)
+    done(remote_run)
+    manager.start(other)
+    done(other)
+    assert remote_run.aborted == (BLOCKED, "git is broken")
+    assert Path(other.run.log).read_bytes() == b"hello\n"
+
+
+@dataclass
+class Code:
+    """A checkout whose one file says what is to be seen, and what of it a host was sent."""
+
+    host: PipedHost
+    known: tuple[str, ...] = ()
+    meanwhile: Callable[[], Any] = lambda: None
+
+    def __post_init__(self) -> None:
+        source = self.host.tmp / "source"
+        source.mkdir()
+        (source / "file.txt").write_text("the very tree\n")
+        (self.part,) = take_snapshot(source, self.host.tmp / "snapshot").parts
+
+    def pack(self, known: Any) -> Iterator[bytes]:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        content = b"".join(thin_pack(self.part, known))
+        yield content[:20]
+        meanwhile()
+        yield content[20:]
+
+    def run(self, name: str) -> RemoteRun:
+        """A run of it by a command of its own."""
+        manager = self.host.open()
+        manager.set_code_packs([CodePack(tree=self.part.tree, build=self.pack, known_trees=self.known)])
+        workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
+        parts = [CheckoutPart("", self.part.commit, self.part.tree)]
+        plan = {"workspace": workspace}
+        remote_run = self.host.remote_run(f"cat {shlex.quote(workspace)}/file.txt", name, plan=plan, parts=parts)
+        manager.start(remote_run)
+        done(remote_run)
+        manager.close()
+        self.known = (self.part.tree,)
+        return remote_run
+
+
+def _store(host: PipedHost) -> Path:
+    return host.home / ".ci-tasks/store.git"
+
+
+def _cut_packs(host: PipedHost) -> None:
+    for file in _store(host).glob("objects/pack/*"):
+        file.chmod(0o644)
+        os.truncate(file, file.stat().st_size // 2)
+
+
+def _lose(host: PipedHost, path: Path) -> None:
+    """All at once: a directory that the host is writing in cannot be emptied file by file."""
+    path.rename(tempfile.mkdtemp(dir=host.tmp))
+
+
+LOSSES: dict[str, Callable[[PipedHost], Any]] = {
+    "the whole store": lambda host: _lose(host, _store(host)),
+    "all that is ours": lambda host: _lose(host, host.home / ".ci-tasks"),
+    "half of each pack": _cut_packs,
+    "every object": lambda host: _lose(host, _store(host) / "objects"),
+    "the references": lambda host: _lose(host, _store(host) / "refs"),
+}
+
+
+def test_a_store_that_lost_something_heals_at_the_next_run_of_the_same_tree(host: PipedHost) -> None:
+    code = Code(host)
+    code.run("first")
+    for name, loss in LOSSES.items():
+        loss(host)
+        remote_run = code.run(name)
+        assert remote_run.aborted is None, f"after the loss of {name}"
+        assert Path(remote_run.run.log).read_bytes() == b"the very tree\n", f"after the loss of {name}"
+
+
+@pytest.mark.parametrize("name", ["the whole store", "all that is ours", "every object"])
+def test_what_is_removed_while_the_code_is_on_its_way_is_sent_again(host: PipedHost, name: str) -> None:
+    code = Code(host)
+    code.run("first")
+    code.meanwhile = lambda: LOSSES[name](host)
+    remote_run = code.run("second")
+    assert remote_run.aborted is None
+    assert Path(remote_run.run.log).read_bytes() == b"the very tree\n"
+
+
+def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo never")
+    Path(remote_run.directory, "log").mkdir(parents=True)
+    host.open().start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED
+    assert "the agent did not start" in remote_run.aborted[1]
+    assert host.left() == []
+
+
+def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: PipedHost) -> None:
+    """Its client was killed in between."""
+    remote_run = host.remote_run("echo never")
+    manager = host.open()
+    manager.connection.request(messages.Create(remote_run.directory, remote_run.plan, remote_run.script))
+    assert host.left() != []
+    manager.attach(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == LOST
+    assert "never began" in remote_run.aborted[1]
+    assert host.left() == []
+
+
+def test_two_links_that_ask_for_one_run_begin_it_once(host: PipedHost, tmp_path: Path) -> None:
+    """As when the link dies while the run is being sent, and all of it is sent again."""
+    remote_run = host.remote_run(f"echo begun >> {tmp_path}/begun; sleep 0.3")
+    channels = [host.open().connection.channel() for _ in range(4)]
+    for channel in channels:
+        channel.post(messages.RunPrograms({}, 1.0)).wait()
+    requests = [
+        channel.post(messages.Create(remote_run.directory, remote_run.plan, remote_run.script)) for channel in channels
+    ]
+    requests += [channel.post(messages.StartRun(remote_run.directory)) for channel in channels]
+    for pending in requests:
+        pending.wait()
+    until(lambda: read_status(RunDir(remote_run.directory)).has_ended, "the run ends")
+    assert (tmp_path / "begun").read_text() == "begun\n"
+
+
+def test_a_log_that_is_cut_here_while_it_grows_is_fetched_again(host: PipedHost, tmp_path: Path) -> None:
+    wait, go = gate(tmp_path)
+    remote_run = host.remote_run("echo one; " + wait + "echo two")
+    host.open().start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"one\n", "the job has begun")
+    os.truncate(remote_run.run.log, 0)
+    go.touch()
+    done(remote_run)
+    assert Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
+
+
+def test_news_that_cannot_be_taken_end_one_run_and_not_the_link(host: PipedHost) -> None:
+    remote_run, other = host.remote_run("sleep 100"), host.remote_run("echo hello; sleep 0.5", "02")
+    manager = host.open()
+    manager.start(remote_run)
+    manager.start(other)
+    until(lambda: status(remote_run).exists, "it runs")
+    payload = json.dumps({"update": {"key": remote_run.key, "status": ["no status"]}}).encode()
+    manager.connection.channel()._take(frames.JSON, payload)
+    done(remote_run)
+    done(other)
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == BLOCKED
+    assert other.aborted is None
+    assert len(host.links) == 1
+    manager.connection.request(messages.Cancel(remote_run.directory, kill=True))
+
+
+def test_a_kill_reaches_the_host_although_we_leave_at_once(host: PipedHost) -> None:
+    """As where nobody reads what we print any more."""
+    remote_run = host.remote_run("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 60})
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager.cancel(remote_run, "kill")
+    manager.close()
+    assert status(remote_run).end == "cancelled"
+    assert host.left() == []
+
+
+def test_a_second_kill_waits_for_the_host_no_more(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo begun; sleep 100")
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    for pid in [int(read_status(RunDir(remote_run.directory)).pid or 0)]:
+        os.kill(pid, signal.SIGSTOP)
+    manager.cancel(remote_run, "kill")
+    manager.cancel(remote_run, "kill")
+    assert remote_run.aborted is not None
+    assert remote_run.aborted[0] == LOST
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_a_run_that_is_home_stays_so_whatever_becomes_of_the_link(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote_run = host.remote_run("echo hello")
+    manager = host.open()
+    original = manager._advance
+
+    def then_never_again(started: RemoteRun, channel: Any) -> None:
+        if started.phase == CLEARING:
+            raise Blocked("no link for 60 minutes")
+        channel_post = channel.post
+
+        def post(request: Any, *args: Any) -> Any:
+            if isinstance(request, messages.Clear):
+                raise Blocked("no link for 60 minutes")
+            return channel_post(request, *args)
+
+        channel.post = post
+        original(started, channel)
+
+    monkeypatch.setattr(manager, "_advance", then_never_again)
+    manager.start(remote_run)
+    done(remote_run)
+    assert remote_run.aborted is None
+    assert "no link" in remote_run.warning
+    assert remote_run.is_fetched
+
+
+def test_what_a_client_asked_to_be_removed_is_removed_although_it_goes(host: PipedHost) -> None:
+    """A run that is half removed is found by nobody."""
+    remote_run = host.remote_run("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 2})
+    manager = host.open()
+    manager.start(remote_run)
+    until(lambda: Path(remote_run.run.log).read_bytes() == b"begun\n", "the job has begun")
+    manager.detach()
+    manager.close()
+    other = host.open()
+    other.connection.channel().post(messages.Clear(remote_run.directory))
+    time.sleep(0.3)
+    host.links[-1].hang_up()  # a client that dies; its process on the host is not killed
+    until(lambda: not Path(remote_run.directory).exists(), "it is removed")
+
+
+def test_a_host_that_is_silent_from_the_start_is_a_dead_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci_tasks.hosts.channel.SILENCE_TIMEOUT_S", 0.1)
+    ours, theirs = socket.socketpair()
+    with theirs, pytest.raises(LinkDied, match="not a word"):
+        Channel(ours, b"", lambda update: None, lambda *args: None).hello()
+
+
+def test_what_was_said_of_a_run_before_it_was_home_is_not_its_end(host: PipedHost) -> None:
+    """As `blocked`, while the disk was full here: whoever looks next judges anew."""
+    remote_run = host.remote_run("echo hello")
+    Path(remote_run.run.record).write_text('{"status": "blocked"}')
+    host.open().start(remote_run)
+    done(remote_run)
+    assert not Path(remote_run.run.record).exists()
+
+
+@pytest.mark.parametrize("more", [True, False], ids=["more rows may come", "no more rows"])
+def test_what_rows_share_goes_with_the_last_row_unless_more_may_come(host: PipedHost, more: bool) -> None:
+    """One row may be cleared away before the next one is there: it would find the venv of its batch gone."""
+    venv = host.home / ".ci-tasks/runs/batch/environments/venv"
+    venv.mkdir(parents=True)
+    remote_run = host.remote_run("echo hello", keep_shared_files=more)
+    manager = host.open()
+    manager.start(remote_run)
+    done(remote_run)
+    assert not Path(remote_run.directory).exists()
+    assert venv.exists() == more
+    manager.connection.request(messages.Clear(str(venv)))
+    assert host.left() == []
