@@ -6,11 +6,11 @@ on its own machine, elsewhere its server there. Where the file system has no loc
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from typing import Optional
 
+from .file_lock import try_lock
 from .run_directory import RunDir
 
 _TAKE_SECONDS = 1.0  # an agent that looks holds the lock for a moment
@@ -27,7 +27,7 @@ class ClientWatch:
         except OSError:
             return
         deadline = time.monotonic() + _TAKE_SECONDS
-        while not _try_lock(self._file, fcntl.LOCK_SH) and time.monotonic() < deadline:
+        while try_lock(self._file, exclusive=False) is False and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
 
     def __enter__(self) -> ClientWatch:
@@ -69,14 +69,6 @@ def _is_watched(run_dir: str) -> bool:
     except OSError:
         return True
     try:
-        return not _try_lock(file, fcntl.LOCK_EX)
+        return not try_lock(file)
     finally:
         os.close(file)
-
-
-def _try_lock(file: int, how: int) -> bool:
-    try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""Lock files: flock with a timeout."""
+"""Locks on files and directories: flock, tried once or with a timeout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from contextlib import contextmanager
-from typing import Iterator
+from typing import Iterator, Optional
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # as on some network file systems
 
@@ -21,22 +21,24 @@ def file_lock(path: str, exclusive: bool, timeout: float) -> Iterator[None]:
     """Hold the lock file `path`, shared or alone. Raises LockTimeout after `timeout` seconds."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        _wait(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, time.monotonic() + timeout, path)
+        until = time.monotonic() + timeout
+        while try_lock(handle, exclusive=exclusive) is False:
+            if time.monotonic() >= until:
+                raise LockTimeout(path)
+            time.sleep(0.02)
         yield
     finally:
         os.close(handle)
 
 
-def _wait(handle: int, kind: int, until: float, path: str) -> None:
-    while True:
-        try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
-            return
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
-                raise
-        if time.monotonic() >= until:
-            raise LockTimeout(path)
-        time.sleep(0.02)
+def try_lock(handle: int, *, exclusive: bool = True) -> Optional[bool]:
+    """Whether the lock is ours now, until the file is closed; None for a file system without locks. Raises OSError."""
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
+            raise
+        return False
+    return True

@@ -7,12 +7,12 @@ status alone has to do.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from typing import Optional
 
 from . import processes, run_directory
+from .file_lock import try_lock
 from .records import Status
 
 _TAKE_SECONDS = 5.0  # somebody who tests the lock holds it for a moment
@@ -33,7 +33,7 @@ class AgentLock:
         except OSError:
             return
         deadline = time.monotonic() + _TAKE_SECONDS
-        while not _try_lock(self._directory, fcntl.LOCK_EX) and time.monotonic() < deadline:
+        while try_lock(self._directory) is False and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
 
     def release(self) -> None:
@@ -48,7 +48,7 @@ def is_held(run_dir: str) -> bool:
     except OSError:
         return False
     try:
-        return not _try_lock(directory, fcntl.LOCK_SH)
+        return try_lock(directory, exclusive=False) is False
     finally:
         os.close(directory)
 
@@ -67,14 +67,3 @@ def read_agent_status(run: run_directory.RunDir) -> Status:
         if processes.alive(status) or not has_agent or time.monotonic() > deadline:
             return status
         time.sleep(_POLL_SECONDS)
-
-
-def _try_lock(descriptor: int, how: int) -> bool:
-    """Whether nobody else holds the lock, as far as the file system knows."""
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True

@@ -15,8 +15,9 @@ import time
 from contextlib import suppress
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Set
 
+from . import proc
+
 KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a file system holds never is
-_PROC = "/proc"
 _PR_SET_CHILD_SUBREAPER = 36
 # Runs a program that ends with the thread that started it. Not in preexec_fn, since this process has threads.
 _DIES_WITH_PARENT = """\
@@ -41,12 +42,6 @@ class KillResult(NamedTuple):
     left: List[int]
 
 
-class _Stat(NamedTuple):
-    state: str
-    parent: int
-    session: int
-
-
 def become_subreaper() -> None:
     """Orphans below this process become its children, not init's. Does nothing elsewhere than on Linux."""
     try:
@@ -67,8 +62,8 @@ def dying_with_parent(argv: Sequence[str]) -> List[str]:
 def reap_orphans(job: Optional[int]) -> None:
     """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for."""
     session = _session_of(os.getpid())
-    for pid in _children(os.getpid()):
-        stat = _stat(pid)
+    for pid in proc.children(os.getpid()):
+        stat = proc.stat(pid)
         if stat is not None and stat.state == "Z" and stat.session != session and pid != job:
             _reap(pid)
 
@@ -76,7 +71,7 @@ def reap_orphans(job: Optional[int]) -> None:
 def is_below(pid: int, top: int) -> bool:
     """Whether `top` started the process, or one that did."""
     for _ in range(_DEEPEST):
-        stat = _stat(pid)
+        stat = proc.stat(pid)
         if stat is None or pid <= 1:
             return False
         if stat.parent == top:
@@ -135,38 +130,14 @@ def _kill(except_session: Optional[int], job: Optional[int]) -> KillResult:
 
 def _living(top: int, except_session: Optional[int]) -> Iterator[int]:
     """The processes below `top` that have not ended, without those of a session."""
-    pending = _children(top)
+    pending = proc.children(top)
     while pending:
         pid = pending.pop()
-        stat = _stat(pid)
-        if stat is not None and stat.state not in "ZX":
+        stat = proc.stat(pid)
+        if stat is not None and stat.is_alive:
             if stat.session != except_session:
                 yield pid
-            pending += _children(pid)
-
-
-def _children(pid: int) -> List[int]:
-    directory = "%s/%d/task" % (_PROC, pid)
-    children: List[int] = []
-    try:
-        for thread in os.listdir(directory):
-            with open("%s/%s/children" % (directory, thread), encoding="ascii") as source:
-                children += map(int, source.read().split())
-    except FileNotFoundError:  # the process or its thread has ended, or the kernel has no such file
-        return children if os.path.exists("%s/%d/task/%d/children" % (_PROC, os.getpid(), os.getpid())) else _scan(pid)
-    except OSError:
-        return children
-    return children
-
-
-def _scan(pid: int) -> List[int]:
-    """The children, from the parents of all processes."""
-    try:
-        pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()]
-    except OSError:
-        return []  # a system without /proc
-    stats = ((child, _stat(child)) for child in pids)
-    return [child for child, stat in stats if stat is not None and stat.parent == pid]
+            pending += proc.children(pid)
 
 
 def _session_of(pid: int) -> Optional[int]:
@@ -174,16 +145,6 @@ def _session_of(pid: int) -> Optional[int]:
         return os.getsid(pid)
     except OSError:
         return None
-
-
-def _stat(pid: int) -> Optional[_Stat]:
-    try:
-        with open("%s/%d/stat" % (_PROC, pid), encoding="utf-8", errors="replace") as source:
-            # The command's name, in brackets, may itself hold spaces and brackets.
-            state, parent, _, session = source.read().rpartition(")")[2].split()[:4]
-    except (OSError, ValueError):
-        return None
-    return _Stat(state, int(parent), int(session))
 
 
 def _send_kill(pid: int) -> None:

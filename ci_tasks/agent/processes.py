@@ -11,11 +11,8 @@ import signal
 import time
 from typing import List, NamedTuple, Optional, Set
 
-from . import run_directory
-from .files import content_of
+from . import proc, run_directory
 from .records import Status
-
-_PROC = "/proc"
 
 
 class Identity(NamedTuple):
@@ -28,18 +25,13 @@ class Identity(NamedTuple):
 
 def identity() -> Identity:
     """This process."""
-    return Identity(os.getpid(), start_time(os.getpid()), boot_id())
-
-
-def boot_id() -> Optional[str]:
-    return content_of(_PROC + "/sys/kernel/random/boot_id").decode("ascii").strip() or None
+    return Identity(os.getpid(), start_time(os.getpid()), proc.boot_id())
 
 
 def start_time(pid: int) -> Optional[str]:
-    """When the process started, in clock ticks since boot (field 22 of /proc/PID/stat); None where it is gone."""
-    # The command's name, in brackets, may itself hold spaces and brackets.
-    fields = content_of("%s/%d/stat" % (_PROC, pid)).decode("utf-8", "replace").rpartition(")")[2].split()
-    return None if len(fields) < 20 or fields[0] in "ZX" else fields[19]
+    """When the process started; None where it has ended."""
+    stat = proc.stat(pid)
+    return stat.start if stat is not None and stat.is_alive else None
 
 
 def alive(status: Status) -> bool:
@@ -49,9 +41,9 @@ def alive(status: Status) -> bool:
 
 def is_running(process: Identity) -> bool:
     """Whether that very process runs here."""
-    if process.boot_id != boot_id():
+    if process.boot_id != proc.boot_id():
         return False
-    if _has_proc():
+    if proc.exists():
         return start_time(process.pid) is not None and start_time(process.pid) == process.pid_start
     try:
         os.kill(process.pid, 0)
@@ -64,9 +56,9 @@ def orphaned_group(status: Status, run_dir: str) -> Optional[int]:
     """The process group of a job whose agent is gone, as long as it is still the job's: by now its number may belong
     to somebody else."""
     group = status.group
-    if group is None or status.boot_id != boot_id():
+    if group is None or status.boot_id != proc.boot_id():
         return None
-    if _has_proc() and not any(_in_group(pid, group) for pid in of_run(run_dir, None)):
+    if proc.exists() and not any(_in_group(pid, group) for pid in of_run(run_dir, None)):
         return None
     return group
 
@@ -74,7 +66,8 @@ def orphaned_group(status: Status, run_dir: str) -> Optional[int]:
 def of_run(run_dir: str, group: Optional[int]) -> List[int]:
     """The living processes of the run, this one excepted: those with its mark, and those of the group."""
     mark = os.fsencode("%s=%s" % (run_directory.ENV_RUN_DIR, run_directory.mark(run_dir)))
-    return [pid for pid in _pids() if (_in_group(pid, group) or _has(pid, mark)) and start_time(pid) is not None]
+    others = (pid for pid in proc.pids() if pid != os.getpid())
+    return [pid for pid in others if (_in_group(pid, group) or mark in proc.environ(pid)) and start_time(pid)]
 
 
 def terminate(run_dir: str, group: Optional[int]) -> None:
@@ -105,7 +98,7 @@ def kill_all(run_dir: str, group: Optional[int]) -> int:
 
 
 def _any_left(run_dir: str, group: Optional[int]) -> bool:
-    if _has_proc():
+    if proc.exists():
         return bool(of_run(run_dir, group))
     try:
         os.killpg(group or 0, 0)
@@ -129,21 +122,8 @@ def _signal(group: Optional[int], pids: List[int], number: int) -> None:
             pass
 
 
-def _pids() -> List[int]:
-    names = os.listdir(_PROC) if _has_proc() else []
-    return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
-
-
-def _has_proc() -> bool:
-    return os.path.isdir(_PROC + "/self")
-
-
 def _in_group(pid: int, group: Optional[int]) -> bool:
     try:
         return bool(group) and os.getpgid(pid) == group
     except OSError:
         return False
-
-
-def _has(pid: int, mark: bytes) -> bool:
-    return mark in content_of("%s/%d/environ" % (_PROC, pid)).split(b"\0")

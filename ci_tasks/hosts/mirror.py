@@ -8,7 +8,6 @@ mirror; others read its files, as they would a local run's.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 
 from ci_tasks import known_secrets
 from ci_tasks.agent.exit_gate import mask_run, masked_record
+from ci_tasks.agent.file_lock import try_lock
 from ci_tasks.agent.job_environment import given_secrets
 from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, write_record
@@ -203,9 +203,7 @@ class MirroredFiles:
 
 def lock_mirror(run: RunDir) -> MirroredFiles | None:
     handle = os.open(os.path.join(run.path, "mirror.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if try_lock(handle) is False:
         os.close(handle)
         return None
     return MirroredFiles(handle)

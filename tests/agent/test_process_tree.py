@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import process_tree
+from ci_tasks.agent import proc
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -113,6 +113,8 @@ def test_children_are_found_on_a_kernel_that_does_not_list_them(
     run.start("sleep 300")
     until(lambda: run.status().group)
     agent, group = run.status().pid or 0, run.status().group or 0
-    assert process_tree._children(agent) == process_tree._scan(agent) == [group]
-    monkeypatch.setattr(os.path, "exists", lambda path: False)
-    assert process_tree._children(2**22 + 1) == []
+    assert proc.children(agent) == [group]
+    real, exists = os.listdir, os.path.exists
+    monkeypatch.setattr(os, "listdir", lambda path: ["none"] if str(path).endswith("/task") else real(path))
+    monkeypatch.setattr(os.path, "exists", lambda path: not str(path).endswith("/children") and exists(path))
+    assert proc.children(agent) == [group]

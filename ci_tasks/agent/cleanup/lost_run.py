@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import Iterable
 
-from .. import liveness, processes, run_directory
+from .. import liveness, proc, run_directory
 from ..records import Status
 
 _MAY_BE_LEFT = "what it started was not looked for: `ci-tasks cancel` and `ci-tasks clean` end what they find"
@@ -60,7 +60,7 @@ def _read(run: run_directory.RunDir) -> "tuple[Status, str]":
 def _reason(status: Status) -> str:
     seen = status.heartbeat_at
     last = time.strftime(" (last heartbeat %Y-%m-%d %H:%M:%S UTC)", time.gmtime(seen)) if seen else ""
-    if status.boot_id not in (None, processes.boot_id()):
+    if status.boot_id not in (None, proc.boot_id()):
         return "the host restarted before the job ended" + last
     return "the agent died before the job ended" + last
 

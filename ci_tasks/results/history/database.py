@@ -7,7 +7,6 @@ full disk or not ours to write is left alone, and whoever asked is told.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from ci_tasks.agent.file_lock import LockTimeout, file_lock
 from ci_tasks.errors import printable
 from ci_tasks.resources import make_home
 from ci_tasks.results import store
@@ -22,6 +22,7 @@ from ci_tasks.results.history import schema
 
 NAME = "history.db"
 BUSY = 5.0  # seconds to wait for others who write
+_LOCK_SECONDS = 30.0
 _DAMAGED = ("no such table", "no such column", "Could not decode")
 _BESIDE = ("", "-wal", "-shm")
 _Result = TypeVar("_Result")
@@ -117,13 +118,13 @@ def _identity(place: Path) -> tuple[int, int] | None:
 def _set_aside(place: Path, damaged: tuple[int, int] | None, why: str) -> None:
     """Rename the damaged file, unless another process was faster. Raises HistoryUnavailable."""
     try:
-        with open(place.with_name(f"{NAME}.lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with file_lock(str(place.with_name(f"{NAME}.lock")), exclusive=True, timeout=_LOCK_SECONDS):
             if _identity(place) != damaged:
                 return
             for end in _BESIDE:
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(f"{place}{end}", f"{place}.damaged{end}")
-    except OSError as error:
-        raise HistoryUnavailable(f"{place} is damaged ({why}), and cannot be set aside: {error.strerror}") from error
+    except (OSError, LockTimeout) as error:
+        what = "another process holds its lock" if isinstance(error, LockTimeout) else error.strerror
+        raise HistoryUnavailable(f"{place} is damaged ({why}), and cannot be set aside: {what}") from error
     warn_once(f"{place} is damaged ({why}); it is now {NAME}.damaged, and made again from the run directories")

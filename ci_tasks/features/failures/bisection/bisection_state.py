@@ -5,7 +5,6 @@ Its name is made of what was asked, so that the same words find it again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_tasks.agent.codec import RecordError, encode, from_json
+from ci_tasks.agent.file_lock import try_lock
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import write_json
 from ci_tasks.errors import UsageError
@@ -99,10 +99,8 @@ def open_state(subject: BisectionKey, keys: Sequence[str], *, fresh: bool = Fals
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{subject.name}.json"
     with open(path.with_suffix(".lock"), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError("another command is at this very bisection", hint="its log goes on there") from None
+        if try_lock(lock.fileno()) is False:
+            raise UsageError("another command is at this very bisection", hint="its log goes on there")
         yield BisectionState(path, subject, keys) if fresh else _read(path, subject, keys)
 
 
