@@ -292,6 +292,30 @@ def test_every_module_opens_by_saying_what_it_knows() -> None:
     assert [name for name in NAMES if not ast.get_docstring(tree_of(name))] == []
 
 
+# -- one module for one thing -----------------------------------------------------------------------------------------
+
+# What code does → the modules below ci_tasks that may do so. The probe's payload, which stands alone, is excepted.
+ONE_MODULE = {
+    r"\bflock\(": [
+        "agent.file_lock",
+        "agent.gpus.lock_files",  # CI's own locks of GPUs
+        "agent.gpus.fence",
+        "agent.containers.journal",
+    ],
+    r"/stat\"|/children\"|random/boot_id": ["agent.proc", "agent.hang.procfs", "hosts.gpu_locks"],
+    r"os\.fork\(": ["agent.__main__", "agent.serving.serve"],
+    r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.process_tree"],
+}
+
+
+@pytest.mark.parametrize("pattern", ONE_MODULE)
+def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
+    found = {name for name, path in MODULES.items() if re.search(pattern, path.read_text(encoding="utf-8"))}
+    allowed = {f"ci_tasks.{name}" for name in ONE_MODULE[pattern]}
+    assert {name for name in found if ".probe.payload." not in name} == allowed & found
+    assert found, "the pattern matches nothing any more"
+
+
 # -- budgets -----------------------------------------------------------------------------------------------------------
 
 # Lines with code of each folder, without docstrings and comments. A number only goes down: lower it with the code.

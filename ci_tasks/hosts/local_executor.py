@@ -35,7 +35,7 @@ from ci_tasks.hosts.remote_run import CANCEL, KILL, RemoteRun
 from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.planning.capacity import HostFacts
 from ci_tasks.planning.planner import SharedSetup
-from ci_tasks.records import BLOCKED, Checkout, Plan
+from ci_tasks.records import BLOCKED, CANCELLED, Checkout, Plan
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 
@@ -210,6 +210,8 @@ class LocalExecutor:
     def poll(self, row: PreparedRow) -> RunState:
         if row.run.path in self._never:
             return RunState(aborted=self._never[row.run.path])
+        if row.run.path not in self._runs:
+            return RunState(aborted=(CANCELLED, "cancelled before it began"))
         return run_state(self._runs[row.run.path])
 
     def wait(self, seconds: float) -> None:

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 from ci_tasks import debug_log
 from ci_tasks.agent import archive, create_run_directory, liveness
-from ci_tasks.agent.cleanup import cancel as ending
-from ci_tasks.agent.cleanup.lost_run import conclude
 from ci_tasks.agent.client_watch import ClientWatch
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
@@ -102,22 +100,6 @@ def is_kept(run: RunDir) -> bool:
 def cancel(run: RunDir) -> None:
     """Ask the run to end; also ends what an agent that died has left."""
     subprocess.run(_cancel(run), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-
-def request_cancel(run: RunDir) -> None:
-    """Like `cancel`, without waiting, and deaf to the ^C that may follow."""
-    subprocess.Popen(_cancel(run), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
-
-
-def kill(run: RunDir) -> None:
-    """End everything of the run now, without patience."""
-    ending.kill(run.path)
-
-
-def clean_up(run: RunDir) -> None:
-    """After the end: what an agent that died has left. An agent that lived to the end has left nothing."""
-    if conclude(run).gone:
-        cancel(run)
 
 
 @contextmanager

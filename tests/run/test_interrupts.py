@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,9 @@ import pytest
 import ci_tasks
 from ci_tasks.agent import liveness, processes
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.hosts import local_runs
 from ci_tasks.hosts.executor import PreparedRow, RunState
 from ci_tasks.hosts.local_executor import LocalExecutor
+from ci_tasks.hosts.run_manager import RemoteRunManager
 from ci_tasks.records import Plan
 from ci_tasks.results.read_record import load_record
 from ci_tasks.run import detach, execute
@@ -162,34 +163,45 @@ def test_ctrl_c_at_any_line_of_starting_detached_rows_ends_all_of_them_or_none(p
 class RealAgents(Played):
     """A host whose rows are started on this machine, by the real executor."""
 
+    @cached_property
+    def local(self) -> LocalExecutor:
+        return LocalExecutor(self.spec)
+
     def write_plan(self, run: RunDir, plan: Plan) -> None:
-        local_runs.write_run_dir(run, replace(plan, script="exec sleep 300", gpu_locks=None))
+        self.local.write_plan(run, replace(plan, script="exec sleep 300", gpu_locks=None))
 
     def start(self, row: PreparedRow) -> None:
-        self.local = LocalExecutor(self.spec)
-        try:
-            self.local.start(replace(row, plan=replace(row.plan, workspace="")))
-        finally:
-            self.local.close()
+        self.local.start(replace(row, plan=replace(row.plan, workspace="")))
         self.host.began.append(row.row.row)
 
     def poll(self, row: PreparedRow) -> RunState:
         return self.local.poll(row)
 
     def cancel(self, rows: Iterable[PreparedRow], *, kill: bool) -> None:
-        for row in rows:
-            local_runs.cancel(row.run)
+        self.local.cancel(rows, kill=kill)
+
+    def close(self) -> None:
+        self.local.close()
+        super().close()
 
 
-@pytest.mark.parametrize("statement", ["problem_of_start = None", "problem = problem_of_start()", "if problem:"])
+@pytest.mark.parametrize(
+    ("function", "statement"),
+    [
+        (LocalExecutor.start, "manager.start(self._run_of(row))"),
+        (RemoteRunManager._start_thread, "self._threads.append(thread)"),
+        (RemoteRunManager._start_thread, "thread.start()"),
+    ],
+    ids=["before it is asked for", "before its thread", "as its thread starts"],
+)
 def test_ctrl_c_while_an_agent_is_started_leaves_no_process(
-    played: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+    played: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any, statement: str
 ) -> None:
     monkeypatch.setattr(simulated, "Played", RealAgents)
-    source, first = inspect.getsourcelines(local_runs.start)
+    source, first = inspect.getsourcelines(function)
     (line,) = (first + at for at, text in enumerate(source) if text.strip() == statement)
     start = Start(played, tmp_path / "home", "a", rows=("one",))
-    assert not start.interrupt((local_runs.__file__, line))
+    assert not start.interrupt((inspect.getfile(function), line))
     assert (start.is_over, start.statuses()) == (True, ["cancelled"])
     (run,) = start.home.glob("runs/*/01")
     assert not liveness.is_held(str(run))
