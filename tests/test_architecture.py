@@ -303,8 +303,8 @@ ONE_MODULE = {
         "agent.containers.journal",
     ],
     r"/stat\"|/children\"|random/boot_id": ["agent.proc", "agent.hang.procfs", "hosts.gpu_locks"],
-    r"os\.fork\(": ["agent.__main__", "agent.serving.serve"],
-    r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.process_tree"],
+    r"os\.fork\(": ["agent.__main__", "agent.serving.serve", "agent.containers.ray_nodes"],
+    r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.process_tree", "agent.containers.ray_nodes"],
 }
 
 
@@ -322,11 +322,11 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 4_569,
     "ci_tasks/*.py": 1_314,
-    "ci_tasks/agent": 13_442,
+    "ci_tasks/agent": 13_380,
     "ci_tasks/checkout": 1_221,
     "ci_tasks/cli": 1_759,
-    "ci_tasks/hosts": 4_108,
     "ci_tasks/features": 19_267,
+    "ci_tasks/hosts": 3_939,
     "ci_tasks/planning": 2_039,
     "ci_tasks/recorder": 726,
     "ci_tasks/report": 1_919,

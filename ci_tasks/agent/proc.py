@@ -23,11 +23,6 @@ class Stat(NamedTuple):
         return self.state not in "ZX"
 
 
-def exists() -> bool:
-    """Whether this system has it."""
-    return os.path.isdir(_PROC + "/self")
-
-
 def pids() -> List[int]:
     try:
         return [int(name) for name in os.listdir(_PROC) if name.isdigit()]

@@ -1,7 +1,7 @@
 """Processes of a run: which are alive, and stopping all that a run started.
 
 A job's processes are found by process group and, since Ray, `setsid` and daemons leave theirs, by the mark that the
-agent puts in their environment. On a system without /proc only the group is known.
+agent puts in their environment.
 """
 
 from __future__ import annotations
@@ -41,15 +41,8 @@ def alive(status: Status) -> bool:
 
 def is_running(process: Identity) -> bool:
     """Whether that very process runs here."""
-    if process.boot_id != proc.boot_id():
-        return False
-    if proc.exists():
-        return start_time(process.pid) is not None and start_time(process.pid) == process.pid_start
-    try:
-        os.kill(process.pid, 0)
-    except OSError:
-        return False
-    return True
+    started = start_time(process.pid) if process.boot_id == proc.boot_id() else None
+    return started is not None and started == process.pid_start
 
 
 def orphaned_group(status: Status, run_dir: str) -> Optional[int]:
@@ -58,7 +51,7 @@ def orphaned_group(status: Status, run_dir: str) -> Optional[int]:
     group = status.group
     if group is None or status.boot_id != proc.boot_id():
         return None
-    if proc.exists() and not any(_in_group(pid, group) for pid in of_run(run_dir, None)):
+    if not any(_in_group(pid, group) for pid in of_run(run_dir, None)):
         return None
     return group
 
@@ -79,7 +72,7 @@ def stop_all(run_dir: str, group: Optional[int], grace: float) -> int:
     """SIGTERM to every process of the run, SIGKILL after `grace` seconds. Returns how many had to be killed."""
     terminate(run_dir, group)
     deadline = time.monotonic() + grace
-    while time.monotonic() < deadline and _any_left(run_dir, group):
+    while time.monotonic() < deadline and of_run(run_dir, group):
         time.sleep(0.05)
     return kill_all(run_dir, group)
 
@@ -89,22 +82,12 @@ def kill_all(run_dir: str, group: Optional[int]) -> int:
     killed: Set[int] = set()
     for _ in range(20):
         left = of_run(run_dir, group)
-        if not left and not _any_left(run_dir, group):
+        if not left:
             break
         killed.update(left)
         _signal(group, left, signal.SIGKILL)
         time.sleep(0.02)
     return len(killed)
-
-
-def _any_left(run_dir: str, group: Optional[int]) -> bool:
-    if proc.exists():
-        return bool(of_run(run_dir, group))
-    try:
-        os.killpg(group or 0, 0)
-    except OSError:
-        return False
-    return bool(group)
 
 
 def _signal(group: Optional[int], pids: List[int], number: int) -> None:

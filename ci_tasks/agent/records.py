@@ -287,8 +287,7 @@ class SlurmAllocation:
 class Status:
     """The state of a run. Without a status.json it is `planned`; each write has a higher `sequence`.
 
-    `pid`, `pid_start` and `boot_id` tell its agent from a later process, `group` is the job's process group,
-    `cgroup` the directory of its cgroup, if it has one of its own. `waiting`
+    `pid`, `pid_start` and `boot_id` tell its agent from a later process, `group` is the job's process group. `waiting`
     says who holds the resources that it waits for, `queue_seconds` how long it has waited so far. `gpu_uuids` are those
     of `gpu_ids`, as far as nvidia-smi says. `daemon_silent_seconds`: for how long docker or podman has not answered.
     `longest_silence` are the most seconds without a byte of log.
@@ -310,7 +309,6 @@ class Status:
     pid_start: Optional[str] = None
     boot_id: Optional[str] = None
     group: Optional[int] = None
-    cgroup: str = ""
     gpu_ids: Optional[Tuple[int, ...]] = None
     gpu_uuids: Tuple[str, ...] = ()
     log_bytes: int = 0

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from typing import Callable, List, Optional, Tuple
 
-from . import agent_log, cgroup, liveness, process_tree, processes, run_directory
+from . import agent_log, liveness, process_tree, processes, run_directory
 from .cleanup.end_of_run import CleanupResult, RunCleanup, call_with_heartbeat
 from .cleanup.left_containers import remove_left_containers
 from .client_watch import ClientDeadline
@@ -184,9 +184,8 @@ class Supervisor:
             self._heartbeat()
 
     def _start(self) -> _Job:
-        own_cgroup = cgroup.create(self.paths.path)
         job = _Job(
-            cgroup.command(own_cgroup, self.paths.script),
+            ["bash", self.paths.script],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -197,7 +196,7 @@ class Supervisor:
         )
         assert job.stdout is not None
         _widen(job.stdout.fileno())
-        self.status = replace(self.status, group=job.pid, cgroup=own_cgroup)
+        self.status = replace(self.status, group=job.pid)
         self._heartbeat()
         self.cleanup.environment.begin()
         self.gpus.start()
@@ -247,9 +246,8 @@ class Supervisor:
             self.cleanup.expect_no_answer()
         call_with_heartbeat(self.cleanup.stop, self._heartbeat, HEARTBEAT_SECONDS)
         # Only now those without mark and group: the parent of a podman container, which ends with it, is one of them.
-        others = cgroup.kill(self.status.cgroup)
         result = process_tree.kill_job(self.status.group)
-        killed, self.left = killed + len(others | result.killed), result.left
+        killed, self.left = killed + len(result.killed), result.left
         if killed:
             self._event(Event(_now(), "killed", killed=killed))
 
@@ -309,7 +307,6 @@ class Supervisor:
         )
         self.daemon.close()
         process_tree.kill_everything()
-        cgroup.remove(self.status.cgroup)
         self.files.check()
         self.status = replace(
             self.status,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent import archive, cgroup, run_directory
+from ci_tasks.agent import archive, run_directory
 from ci_tasks.agent import processes as process
 from ci_tasks.agent.containers import run_containers
 from ci_tasks.agent.records import Event, Status, read_events
@@ -111,9 +111,6 @@ def new_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         if process.alive(status):
             os.kill(status.pid or 0, signal.SIGKILL)
         process.kill_all(str(run.path), process.orphaned_group(status, str(run.path)))
-        own_cgroup = cgroup.of_run(str(run.path), status.cgroup)
-        cgroup.kill(own_cgroup)
-        cgroup.remove(own_cgroup)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from ci_tasks.agent import client_watch
 from ci_tasks.agent.client_watch import ClientDeadline, ClientWatch
+from ci_tasks.agent.file_lock import try_lock
 from ci_tasks.agent.run_directory import RunDir
 
 
@@ -118,7 +119,7 @@ def test_a_client_waits_for_the_agent_that_looks_at_this_moment(
     run: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking = os.open(RunDir(run).client, os.O_RDWR)
-    assert client_watch._try_lock(looking, fcntl.LOCK_EX)
+    assert try_lock(looking)
     monkeypatch.setattr(clock, "sleep", lambda _: os.close(looking))
     with ClientWatch(run):
         assert not ClientDeadline(run, 0).poll()

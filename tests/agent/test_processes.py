@@ -106,12 +106,3 @@ def test_a_group_without_any_marked_process_is_nobodys_that_we_know(
     assert processes.orphaned_group(Status(boot_id=boot, group=stranger.pid), str(tmp_path)) is None
     assert processes.orphaned_group(Status(boot_id="earlier", group=ours.pid), str(tmp_path)) is None
     assert processes.orphaned_group(Status(), str(tmp_path)) is None
-
-
-def test_without_proc_only_the_group_is_known(tmp_path: Path, spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proc, "_PROC", str(tmp_path / "no proc"))
-    group, marked = spawn(), spawn(mark=tmp_path)
-    assert processes.alive(Status("running", **processes.identity()._asdict()))
-    assert processes.kill_all(str(tmp_path), group.pid) == 0
-    assert group.wait(20) == -9
-    assert marked.poll() is None

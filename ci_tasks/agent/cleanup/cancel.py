@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from .. import cgroup, liveness, processes, run_directory
+from .. import liveness, processes, run_directory
 from ..containers import run_containers
 from ..files import content_of
 from ..records import Status, read_events
@@ -40,10 +40,7 @@ def cancel(run_dir: str) -> None:
         group = processes.orphaned_group(status, paths.path)
         found = len(processes.of_run(paths.path, group))
         processes.stop_all(paths.path, group, run_containers.read_plan(paths).grace_seconds)
-        own_cgroup = cgroup.of_run(paths.path, status.cgroup)
-        found += len(cgroup.kill(own_cgroup))
-        cgroup.remove(own_cgroup)
-        record_cleanup(paths, found, run_containers.remove(paths.path), saw_all=bool(own_cgroup))
+        record_cleanup(paths, found, run_containers.remove(paths.path))
 
 
 def kill(run_dir: str) -> None:

@@ -37,13 +37,12 @@ def conclude(run: run_directory.RunDir) -> Status:
     return _write(run, lost)
 
 
-def record_cleanup(run: run_directory.RunDir, ended: int, left: Iterable[str], saw_all: bool) -> None:
-    """Add to the status of a lost run what was ended of it, and what is left. `saw_all`: its processes had a cgroup."""
+def record_cleanup(run: run_directory.RunDir, ended: int, left: Iterable[str]) -> None:
+    """Add to the status of a lost run what was ended of it, and what is left."""
     status = conclude(run)
     if status.gone:
         found = "%d of its processes %s ended" % (ended, "was" if ended == 1 else "were")
-        error = "; ".join([status.error or "", found] + ([] if saw_all else [_NOT_SEEN]))
-        _write(run, replace(status, error=error, left=tuple(left)))
+        _write(run, replace(status, error="; ".join([status.error or "", found, _NOT_SEEN]), left=tuple(left)))
 
 
 def _read(run: run_directory.RunDir) -> "tuple[Status, str]":

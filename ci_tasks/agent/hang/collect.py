@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
-from .. import cgroup, process_tree, processes, run_directory
+from .. import process_tree, processes, run_directory
 from ..codec import RecordError, from_json, to_json
 from ..containers.run_containers import RunContainer, RunContainers
 from ..exit_gate import masked_record
@@ -105,10 +105,9 @@ class _Threads:
 
 
 def _job_processes(paths: run_directory.RunDir, status: Status) -> List[int]:
-    """As a run's end finds them: below its agent, by their mark, in its cgroup."""
+    """As a run's end finds them: below its agent, by their mark."""
     pids = process_tree.of_job(status.pid) if status.pid else []
     pids += processes.of_run(paths.path, status.group)
-    pids += cgroup.processes_in(status.cgroup)
     return sorted(set(pids) - {os.getpid(), os.getppid()})
 
 
