@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci_tasks.agent import codec, liveness, processes
-from ci_tasks.agent.cleanup.lost_run import conclude
+from ci_tasks.agent.cleanup.cancel import cancel
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.serving import watch
 from ci_tasks.hosts import local_runs
@@ -145,7 +145,7 @@ def test_a_killed_agent_whose_status_is_garbage_leaves_a_lost_run(run: Run, unti
     until(lambda: run.has("ready"))
     os.kill(agent, signal.SIGKILL)
     until(lambda: local_runs.has_ended(run.paths))
-    conclude(run.paths)
+    cancel(run.paths.path)
     assert not run.alive()
     record = judge_run(run.paths)
     assert (record.status, "its status could not be read" in record.reason) == ("lost", True)

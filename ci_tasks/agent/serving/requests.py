@@ -25,8 +25,7 @@ from ..quick_dataclass import dataclass
 from ..records import End, SlurmJob, State, Status
 from ..setup_copy import make_copy, restore_copy
 from ..setup_manifest import WORKSPACE, SetupChanged, check_setup, forget
-from ..slurm.cancel import end_before_removal
-from ..slurm.session import SlurmSession
+from ..slurm import job_file
 from ..trees.idle_workspaces import IdleWorkspaces, key_of
 from ..trees.kept_workspace import NotKept
 from ..trees.repositories import SHA1, SHA256, form_of
@@ -56,7 +55,21 @@ class ServeSession:
     send: Callable[[bytes], None]
     pack_chunks: Callable[[], Iterator[bytes]]
     is_disconnected: Callable[[], bool]
-    slurm: SlurmSession = field(default_factory=SlurmSession)
+    slurms: List[Any] = field(default_factory=list)
+
+    @property
+    def slurm(self) -> Any:
+        """The SlurmSession: a host without Slurm does not load it."""
+        if not self.slurms:
+            from ..slurm.session import SlurmSession
+
+            self.slurms.append(SlurmSession())
+        return self.slurms[0]
+
+    def finish(self, seconds: float) -> None:
+        """The client has disconnected: submit what is queued for Slurm, if that is possible in time."""
+        if self.slurms:
+            self.slurm.finish(time.monotonic() + seconds)
 
     def store(self, form: str = SHA1) -> TreeStore:
         """A store has object ids of one form."""
@@ -298,7 +311,10 @@ def _clear_environments(batch: str) -> List[str]:
 
 
 def _remove(run: str) -> List[str]:
-    end_before_removal(run)
+    if job_file.read(run) is not None:
+        from ..slurm.cancel import end_before_removal
+
+        end_before_removal(run)
     return remove_run(run)
 
 

@@ -16,6 +16,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterator, List, Optional
 
 from ..codec import RecordError, decode, parse
+from ..slurm import job_file
 from . import frames
 from .messages import ClientMessage, Done, Hello, HostMessage, RequestError, Response, Submit, Watch
 from .requests import HANDLERS, BadRequest, ServeSession
@@ -150,7 +151,7 @@ class Server:
 
     def close(self) -> None:
         """Submit what is queued for Slurm."""
-        self.session.slurm.finish(time.monotonic() + FINISH_SECONDS)
+        self.session.finish(FINISH_SECONDS)
 
     def send(self, data: Any) -> None:
         self.out.append(memoryview(data))
@@ -273,7 +274,7 @@ class Server:
 
     def _watch(self, request: Watch) -> None:
         path = self.session.run_dir(request.dir)
-        job = self.session.slurm.run_state(path)
+        job = self.session.slurm.run_state(path) if job_file.read(path) is not None else None
         if request.key in self.watched:
             self.watched[request.key].close()
         self.watched[request.key] = watched_run(request.key, path, request.offset, self.link, job)
