@@ -124,9 +124,10 @@ class Server:
         """Until the client has gone."""
         while True:
             now = time.monotonic()
-            if not self.out and not self.is_idle:
+            is_free = not self.out
+            if is_free and not self.is_idle:
                 self._fill(now)
-            reads: List[int] = list(self.children) if len(self.out) < _MAX_PIECES else []
+            reads: List[int] = list(self.children) if is_free else []  # one piece of each, beside one of each log
             if sum(pack.size for pack in self.packs.values()) < _MAX_HELD:
                 reads.append(0)
             else:
@@ -235,6 +236,8 @@ class Server:
         self.send(frames.frame(frames.GOODBYE, goodbye))
 
     def _request(self, payload: bytes) -> None:
+        self.incoming = _Pack()  # of this request, if bytes follow it
+        data: Any = None
         try:
             data = parse(payload, where="request")
             message = decode(ClientMessage, data, where="request")
@@ -244,7 +247,9 @@ class Server:
             return
         handler = HANDLERS[type(message.request)]
         if handler.takes_pack:
-            self.incoming = self.packs[message.id] = _Pack()
+            self.packs[message.id] = self.incoming
+        else:
+            self.incoming.drop()
         (self.waiting if handler.in_order else self.others).append(message)
         self._begin_requests()
 
@@ -259,18 +264,17 @@ class Server:
     def _handle_here(self, message: ClientMessage) -> bool:
         """What needs this process, and takes no time."""
         request = message.request
-        try:
-            if isinstance(request, Submit):
-                self._respond(Response(message.id, HANDLERS[Submit].handle(self.session, request, message.id)))
-                return True
-            if isinstance(request, Watch) and os.path.lexists(_status(request)):
+        if isinstance(request, Submit):
+            self._respond(_response(self.session, message))
+        elif isinstance(request, Watch) and os.path.lexists(os.path.join(request.dir, "status.json")):
+            try:
                 self._watch(request)
                 self._respond(Response(message.id, Done()))
-                return True
-        except BadRequest as error:
-            self._respond(Response(message.id, error=RequestError(error.code, str(error))))
-            return True
-        return False
+            except (BadRequest, OSError, ValueError) as error:
+                self._respond(Response(message.id, error=RequestError(getattr(error, "code", "failed"), str(error))))
+        else:
+            return False
+        return True
 
     def _watch(self, request: Watch) -> None:
         path = self.session.run_dir(request.dir)
@@ -302,22 +306,15 @@ class Server:
         if pid > 0:
             if feed is not None:
                 os.set_blocking(feed, False)
+            os.set_blocking(answers, False)
             self.children[answers] = _Child(message, holds_queue, feed, pack or _Pack())
         elif pack is not None:
             pack.drop()
 
     def _work(self, message: ClientMessage) -> None:
         """In the child; never returns. Its standard input is the pack, and its output leads to the server."""
-        number = message.id
         try:
-            session = self._session(_write, _pack_chunks)
-            response = Response(number, HANDLERS[type(message.request)].handle(session, message.request, number))
-        except BadRequest as error:
-            response = Response(number, error=RequestError(error.code, str(error)))
-        except Exception as error:  # whatever it is, the client waits for a response
-            why = str(error) if isinstance(error, OSError) else repr(error)
-            response = Response(number, error=RequestError("failed", why, traceback.format_exc()))
-        try:
+            response = _response(self._session(_write, _pack_chunks), message)
             _write(frames.message(HostMessage(response=response)))
         finally:
             os._exit(0)
@@ -326,12 +323,15 @@ class Server:
         child = self.children.get(pipe)
         if child is None:  # of a client that has left just now
             return
-        chunk = os.read(pipe, _CHUNK)
+        try:
+            chunk = os.read(pipe, _CHUNK)
+        except BlockingIOError:  # its number was that of one that is closed
+            return
         for kind, payload in child.reader.feed(chunk):
             if kind == frames.JSON:
                 child.end()
-                if isinstance(child.message.request, Watch) and os.path.lexists(_status(child.message.request)):
-                    self._watch(child.message.request)
+                if isinstance(child.message.request, Watch) and self._handle_here(child.message):
+                    continue
             self.send(frames.frame(kind, payload))
         if not chunk:
             del self.children[pipe]
@@ -354,8 +354,15 @@ def main(home: str, archive: bytes, digest: str) -> None:
     os._exit(0)
 
 
-def _status(request: Watch) -> str:
-    return os.path.join(request.dir, "status.json")
+def _response(session: ServeSession, message: ClientMessage) -> Response:
+    number = message.id
+    try:
+        return Response(number, HANDLERS[type(message.request)].handle(session, message.request, number))
+    except BadRequest as error:
+        return Response(number, error=RequestError(error.code, str(error)))
+    except Exception as error:  # whatever it is, the client waits for a response
+        why = str(error) if isinstance(error, OSError) else repr(error)
+        return Response(number, error=RequestError("failed", why, traceback.format_exc()))
 
 
 def _become_child(answers: int, source: Optional[int]) -> None:
