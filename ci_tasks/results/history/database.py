@@ -22,7 +22,6 @@ from ci_tasks.results.history import schema
 
 NAME = "history.db"
 BUSY = 5.0  # seconds to wait for others who write
-_LOCK_SECONDS = 30.0
 _DAMAGED = ("no such table", "no such column", "Could not decode")
 _BESIDE = ("", "-wal", "-shm")
 _Result = TypeVar("_Result")
@@ -118,7 +117,7 @@ def _identity(place: Path) -> tuple[int, int] | None:
 def _set_aside(place: Path, damaged: tuple[int, int] | None, why: str) -> None:
     """Rename the damaged file, unless another process was faster. Raises HistoryUnavailable."""
     try:
-        with file_lock(str(place.with_name(f"{NAME}.lock")), exclusive=True, timeout=_LOCK_SECONDS):
+        with file_lock(str(place.with_name(f"{NAME}.lock")), exclusive=True, timeout=BUSY):
             if _identity(place) != damaged:
                 return
             for end in _BESIDE:
