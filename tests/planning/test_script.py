@@ -337,7 +337,8 @@ def test_a_login_shell_keeps_the_adapter_the_venv_and_added_paths_whatever_its_p
 
 # Which steps run, and how it ends
 
-ALWAYS, FAILURE = {"on_failure": True}, {"on_success": False, "on_failure": True}
+ALWAYS: dict[str, Any] = {"on_failure": True}
+FAILURE: dict[str, Any] = {"on_success": False, "on_failure": True}
 FAILED = "##[error]Process completed with exit code {}."
 ENDS: list[tuple[list[PlannedStep], int, list[str]]] = [
     (
