@@ -333,7 +333,7 @@ BUDGETS = {
     "ci_tasks/results": 2_634,
     "ci_tasks/run": 3_880,
     "ci_tasks/workflow": 2_296,
-    "tests": 51_162,
+    "tests": 50_900,
 }
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
