@@ -282,13 +282,14 @@ class LabelExecution:
                 self._record_not_started(execution, CANCELLED, "cancelled before it began")
         if count == 1:
             self.view.print_message(f"cancelling the running rows ({len(self._running())}); ^C again kills them")
-        self.end_running(kill=count > 1)
+        self.end_running(kill=count > 1, leaves=True)
 
-    def end_running(self, *, kill: bool) -> None:
+    def end_running(self, *, kill: bool, leaves: bool = False) -> None:
+        """A person who `leaves` does not wait for a host whose link is down."""
         for session in self.sessions:
             there = [prepared for prepared in self._running() if prepared.executor is session.executor]
             if there:
-                session.executor.cancel(there, kill=kill)
+                session.executor.cancel(there, kill=kill or (leaves and not session.executor.is_up))
 
     def _record_not_started(self, execution: RowExecution, status: str, reason: str) -> None:
         """The record of a row that never began."""

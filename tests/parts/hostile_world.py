@@ -123,7 +123,8 @@ class HostileWorld:
         patch = mock.patch.object
         for each in (
             mock.patch.dict(os.environ, {"CI_TASKS_HOME": str(self.home)}),
-            patch(archive, "build", lambda _sources, built=archive.build(): built),
+            patch(archive, "build", lambda _sources=None, built=archive.build(): built),
+            patch(channel, "SILENCE_TIMEOUT_S", 1.0),
             patch(reconnecting, "_RETRY_DELAYS_S", (0.001,)),
             # There is no second connection to wait for.
             patch(host_of_run, "HostSpec", functools.partial(HostSpec, give_up_minutes=0)),

@@ -150,10 +150,10 @@ class Host:
         )
 
     def end(self, job: Job, kill: bool) -> None:
-        again, job.cancelled = job.cancelled, True
+        job.cancelled = True
         if not self.up and not job.begun:
             job.never = job.never or (CANCELLED, "cancelled")
-        elif kill and again and not self.up:
+        elif kill and not self.up:
             job.never = (LOST, f"left while {self.name} did not answer")
 
 
