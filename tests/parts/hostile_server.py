@@ -179,8 +179,9 @@ class HostileConversation:
         self._archive: int | None = None  # bytes of the agent that are still to come
         self._head = b""
         self._is_over = False
-        for target in (self._listen, self._talk):
-            threading.Thread(target=target, daemon=True).start()
+        self._talking = threading.Thread(target=self._talk, daemon=True)
+        self._talking.start()
+        threading.Thread(target=self._listen, daemon=True).start()
 
     def close(self) -> None:
         with self._change:
@@ -200,6 +201,8 @@ class HostileConversation:
                             self._speech.append(self._server.respond(request))
                             self._change.notify_all()
         self.close()
+        self._talking.join()
+        self._sock.close()
 
     def _after_agent(self, data: bytes) -> bytes:
         if self._archive is None:
