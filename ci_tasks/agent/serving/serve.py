@@ -100,8 +100,10 @@ class Server:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
     def _session(self, send: Callable[[bytes], None], pack: Callable[[], Iterator[bytes]]) -> ServeSession:
-        server, home = self.pid, self.home
-        return ServeSession(home, self.archive, self.digest, send, pack, lambda: os.getppid() != server)
+        def is_disconnected() -> bool:
+            return self.pid not in (os.getpid(), os.getppid())  # the server of this child has ended
+
+        return ServeSession(self.home, self.archive, self.digest, send, pack, is_disconnected)
 
     def _begin(self) -> None:
         """A client begins."""
