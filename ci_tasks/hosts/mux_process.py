@@ -26,6 +26,7 @@ from ci_tasks.hosts.transport import relay
 
 IDLE_S = 600.0
 _TICK_S = 1.0
+_CHUNK = 1 << 18
 _TRUST_S = 10.0  # a connection that was idle for longer is tried before it is used
 
 
@@ -98,9 +99,12 @@ class MuxProcess:
         client.settimeout(None)
         channel.is_held = channel.is_leaving = False
         relay(client, channel)
+        channel.settle()
         with self._counting:
             if channel.is_held and command not in self._held:
                 self._held[command] = channel
+                return
+        channel.end()
 
     def _make(self, client: socket.socket, command: str) -> Any:
         """The channel, or the error."""
@@ -134,7 +138,7 @@ class _HeldServer:
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
-        self._tail = b""
+        self._tail = self._said = b""  # the last bytes to the server, and from it
         self.is_held = self.is_leaving = False
         self.left_at = 0.0
 
@@ -148,17 +152,25 @@ class _HeldServer:
 
     def recv(self, count: int) -> bytes:
         chunk = bytes(self._channel.recv(count))
-        said = b""
-        while self.is_leaving and chunk:
-            said = (said + chunk)[-frames.GOODBYE_BYTES :]
-            if said == self._tail:
-                self.is_held, self.left_at = True, _clock()
-                return b""
-            chunk = bytes(self._channel.recv(count))
-        return chunk
+        self._said = (self._said + chunk)[-frames.GOODBYE_BYTES :]
+        return b"" if self.is_leaving else chunk
 
     def close(self) -> None:
         if not self.is_leaving:
+            self.end()
+
+    def settle(self) -> None:
+        """After the client has gone: wait until nothing more comes for it."""
+        if self.is_leaving:
+            self._channel.settimeout(PATIENCE_S)
+            with contextlib.suppress(OSError):
+                while self._said != self._tail and (chunk := self._channel.recv(_CHUNK)):
+                    self._said = (self._said + chunk)[-frames.GOODBYE_BYTES :]
+            self._channel.settimeout(None)
+            self.is_held, self.left_at = self._said == self._tail, _clock()
+
+    def end(self) -> None:
+        with contextlib.suppress(Exception):
             self._channel.close()
 
 

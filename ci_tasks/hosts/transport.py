@@ -49,10 +49,15 @@ def relay(sock: socket.socket, channel: Any) -> None:
             channel.close()
 
     threading.Thread(target=up, daemon=True, name="ci-tasks relay").start()
+    has_gone = False
     try:
         while chunk := channel.recv(_CHUNK):
-            sock.sendall(chunk)
-    except (OSError, EOFError):  # the client has gone, or the connection
+            try:
+                if not has_gone:
+                    sock.sendall(chunk)
+            except OSError:
+                has_gone = True  # what the client has sent before is still on its way up
+    except (OSError, EOFError):  # the connection has gone
         pass
     finally:
         with contextlib.suppress(OSError):

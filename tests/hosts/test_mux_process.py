@@ -38,6 +38,9 @@ class Server:
     def recv(self, count: int) -> bytes:
         return self.ours.recv(count)
 
+    def settimeout(self, seconds: float | None) -> None:
+        self.ours.settimeout(seconds)
+
     def close(self) -> None:
         """As paramiko's: whoever reads gets the end."""
         self.closed = True
@@ -104,10 +107,15 @@ def world(tmp_path: Path) -> Iterator[World]:
 GOODBYE = frames.frame(frames.GOODBYE, b"0123456789abcdef")
 
 
-def test_a_server_that_a_client_left_with_a_goodbye_serves_the_next_one(world: World) -> None:
+@pytest.mark.parametrize("last", [b"hello", bytes(1 << 20)], ids=["a word", "much that was on its way to it"])
+def test_a_server_that_a_client_left_with_a_goodbye_serves_the_next_one(world: World, last: bytes) -> None:
     first, said = world.open()
     assert said == mux.READY
-    first.sendall(b"hello" + GOODBYE)
+    sending = threading.Thread(target=first.sendall, args=(last + GOODBYE,))
+    sending.start()
+    while sending.is_alive():  # it reads only as much as it must
+        first.recv(1 << 14)
+        sending.join(0.001)
     first.close()
     world.until_unused()
     second, said = world.open()
