@@ -75,7 +75,9 @@ class MuxProcess:
                 finally:
                     self._count(-1)
             else:
-                self._is_over = self._is_over or "end" in request
+                if "end" in request:
+                    self._is_over = True
+                    self._path.unlink(missing_ok=True)  # from now on it is nobody's
                 client.sendall(READY + json.dumps(self._status()).encode())
 
     def _count(self, step: int) -> None:
