@@ -96,7 +96,8 @@ class Server:
         self._greet()
         for fd in (0, 1):
             os.set_blocking(fd, False)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
+        # To be reaped. With SIGCHLD ignored, nobody could say how squeue and sacct ended, which Slurm's threads run.
+        self.forked: List[int] = []
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
     def _session(self, send: Callable[[bytes], None], pack: Callable[[], Iterator[bytes]]) -> ServeSession:
@@ -126,6 +127,7 @@ class Server:
         """Until the client has gone."""
         while True:
             now = time.monotonic()
+            self.forked = [pid for pid in self.forked if os.waitpid(pid, os.WNOHANG)[0] == 0]
             is_free = not self.out
             if is_free and not self.is_idle:
                 self._fill(now)
@@ -309,6 +311,7 @@ class Server:
             if feed is not None:
                 os.set_blocking(feed, False)
             os.set_blocking(answers, False)
+            self.forked.append(pid)
             self.children[answers] = _Child(message, holds_queue, feed, pack or _Pack())
         elif pack is not None:
             pack.drop()
@@ -369,7 +372,6 @@ def _response(session: ServeSession, message: ClientMessage) -> Response:
 
 def _become_child(answers: int, source: Optional[int]) -> None:
     """Let go of the connection, which ends when the server does, and of all else that is the server's."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null if source is None else source, 0)
     os.dup2(answers, 1)
