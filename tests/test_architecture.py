@@ -322,7 +322,7 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 4_569,
     "ci_tasks/*.py": 1_314,
-    "ci_tasks/agent": 13_399,
+    "ci_tasks/agent": 13_400,
     "ci_tasks/checkout": 1_221,
     "ci_tasks/cli": 1_759,
     "ci_tasks/features": 19_267,
