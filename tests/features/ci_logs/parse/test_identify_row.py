@@ -130,10 +130,7 @@ NAMES: list[tuple[str, list[str]]] = [
     ("name: Test ${{ matrix.a }}\n    strategy: {matrix: {a: [x], b: [y]}}", ["Test x"]),
     ("name: On ${{ github.event.issue.number }}x", ["On x"]),
     # What `include` adds to a combination is not in the name; a combination of its own is.
-    (
-        "strategy: {matrix: {a: [x, y], include: [{a: x, more: 1}, {a: z, more: 2}]}}",
-        ["j (x)", "j (y)", "j (z, 2)"],
-    ),
+    ("strategy: {matrix: {a: [x, y], include: [{a: x, more: 1}, {a: z, more: 2}]}}", ["j (x)", "j (y)", "j (z, 2)"]),
     ("strategy: {matrix: {include: [{a: x, b: {c: 1, d: [2, 3]}}]}}", ["j (x, 1, 2, 3)"]),
     ("strategy: {matrix: {a: ['', null]}}", ["j", "j"]),
     ("timeout-minutes: 3", ["j"]),

@@ -328,16 +328,7 @@ def test_every_form_of_a_log_tells_the_same() -> None:
     named = recovered(github.from_gh(whole))
     assert (named.failed_step, raw.failed_step) == ("Execute", "Run docker run --pull=always --rm \\")
     pasted = recovered(github.without_prefix(whole))
-    same = (
-        "job_name",
-        "commit",
-        "pull_request",
-        "merge_head",
-        "image",
-        "digest",
-        "exit_code",
-        "packages",
-    )
+    same = ("job_name", "commit", "pull_request", "merge_head", "image", "digest", "exit_code", "packages")
     for field in same:
         assert getattr(raw, field) == getattr(named, field) == getattr(pasted, field)
     assert [step.script for step in raw.scripts] == [step.script for step in pasted.scripts]

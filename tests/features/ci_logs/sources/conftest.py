@@ -13,16 +13,7 @@ import pytest
 from ci_tasks.features.ci_logs.sources import github_client, http_errors
 
 if TYPE_CHECKING:
-    from tests.features.ci_logs.sources.github_server import (
-        REPO,
-        Server,
-        Serving,
-        Storage,
-        job,
-        leads_to,
-        run,
-        serving,
-    )
+    from tests.features.ci_logs.sources.github_server import REPO, Server, Serving, Storage, job, leads_to, run, serving
 else:
     # Test files are imported by path (importmode=importlib), so a neighbour has to be as well.
     _name = "ci_tasks_tests_github_server"

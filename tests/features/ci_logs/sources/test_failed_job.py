@@ -99,10 +99,7 @@ def test_an_attempt_has_jobs_of_its_own(api: Serving, storage: Storage, clock: F
     ("jobs", "message"),
     [
         ([job(9, "success"), job(10, "skipped")], "nothing failed in run 7"),
-        (
-            [job(9, "success"), job(10, None)],
-            "nothing has failed yet in run 7 of THUDM/slime; not completed: job",
-        ),
+        ([job(9, "success"), job(10, None)], "nothing has failed yet in run 7 of THUDM/slime; not completed: job"),
         ([], "no job of it ran"),
         ([job(9, "cancelled"), job(10, "cancelled")], "2 jobs failed"),
     ],
@@ -232,12 +229,7 @@ def test_the_pull_request_of_a_fork_is_found_by_its_branch(
             "requires a token authorised for SSO",
             "https://github.com/orgs/x/sso?r=1",
         ),
-        (
-            Answer(404, {}),
-            UsageError,
-            "the token of GH_TOKEN may not see the repository",
-            "for a private repository",
-        ),
+        (Answer(404, {}), UsageError, "the token of GH_TOKEN may not see the repository", "for a private repository"),
         (Answer(418, {"message": "\x1b[2J"}), Blocked, "answered 418", "a saved log can be named"),
         (Answer(200, b"<html>please log in"), Blocked, "did not answer with JSON", "a proxy"),
     ],

@@ -232,12 +232,7 @@ def test_the_proxy_of_the_environment_is_used(
     ("name", "value", "message", "step"),
     [
         ("http_proxy", "http://me:verysecret@127.0.0.1:{port}", "Connection refused", "HTTPS_PROXY"),
-        (
-            "http_proxy",
-            "socks5://me:verysecret@127.0.0.1:{port}",
-            "proxy of the environment",
-            "requests[socks]",
-        ),
+        ("http_proxy", "socks5://me:verysecret@127.0.0.1:{port}", "proxy of the environment", "requests[socks]"),
         ("http_proxy", "http://", "cannot be used", "HTTPS_PROXY"),
     ],
 )

@@ -21,16 +21,8 @@ SOMETIMES = [Observation(8, FAIL, "x"), *[Observation(8, PASS)] * 2] * 3
         ([], Observation(8, PASS), "unclear: passes (1 run, none of which failed)"),
         ([], Observation(0, PASS), "probably good: passes (1 run)"),
         (DETERMINISTIC_PRIOR, Observation(4, FAIL, "x"), "bad: fails as the bad end does (1 of 1 run)"),
-        (
-            DETERMINISTIC_PRIOR,
-            Observation(4, PASS),
-            "good: 1 pass; with the culprit in it that would happen in 3 %",
-        ),
-        (
-            SOMETIMES,
-            Observation(4, PASS),
-            "probably good: 1 pass; with the culprit in it that would happen in 63 %",
-        ),
+        (DETERMINISTIC_PRIOR, Observation(4, PASS), "good: 1 pass; with the culprit in it that would happen in 3 %"),
+        (SOMETIMES, Observation(4, PASS), "probably good: 1 pass; with the culprit in it that would happen in 63 %"),
         (
             [*SOMETIMES, *[Observation(4, PASS)] * 8],
             Observation(4, PASS),

@@ -30,10 +30,7 @@ EFFORT = Effort(runs=45, points=12, seconds=4000)
 def test_the_head_says_what_is_going_to_happen() -> None:
     assert head(
         "ckpt", "tiny", along_commits(CommitHistory(FIRST.commit, (*[FIRST.commit] * 63, LAST.commit))), ["a", "b"]
-    ) == [
-        "bisect: 64 commits after 000000000000 (good) up to ffffffffffff (bad)",
-        "row tiny of label ckpt, on a, b",
-    ]
+    ) == ["bisect: 64 commits after 000000000000 (good) up to ffffffffffff (bad)", "row tiny of label ckpt, on a, b"]
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,7 @@ def test_where_the_row_must_be_there_its_absence_is_an_error(monkeypatch: pytest
         run_commits(WORK, [CommitRun(3, "0123", "one", must=True)] * 2, print, lambda _: None)
 
 
-def test_several_run_at_once_and_what_ended_counts_when_another_is_interrupted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_several_run_at_once_and_what_ended_counts_when_another_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(3, timeout=20)
 
     def run_commit(

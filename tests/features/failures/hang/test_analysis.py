@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci_tasks.agent.hang.facts import (
-    DeadProcess,
-    HangFacts,
-    ProcessFacts,
-    RecordedCollective,
-    StackText,
-    ThreadFacts,
-)
+from ci_tasks.agent.hang.facts import DeadProcess, HangFacts, ProcessFacts, RecordedCollective, StackText, ThreadFacts
 from ci_tasks.features.failures.hang.analysis import CONTRADICTED, NOT_DETERMINED, analyse_hang
 from ci_tasks.features.failures.hang.finding import SHOWN
 from ci_tasks.features.failures.hang.report import hang_lines
@@ -51,6 +44,7 @@ def gpu(line: int) -> tuple[tuple[str, str, int], ...]:
 
 
 QUEUE = (("get", "/usr/lib/python3.11/queue.py", 171), ("next_batch", "/job/loader.py", 88))
+CHILD = (("wait", "/usr/lib/python3.11/subprocess.py", 1264), ("fetch", "/job/loader.py", 61))
 LOOP = (("tokenize", "/job/loader.py", 12),)
 
 
@@ -83,6 +77,8 @@ RAS = "".join(
 ENDS = StackText(
     "native", '[{"os_thread_id": 103, "frames": [{"name": "syscall", "filename": "libc.so.6", "line": 0}]}]'
 )
+WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
+SLEEPS = ProcessFacts(9, 103, name="sleep", argv=("sleep", "9"), threads=(ThreadFacts(9, state="S"),))
 NVCC = ProcessFacts(9, 100, name="cc1plus", argv=("cc1plus",), threads=(ThreadFacts(9, state="R", cpu=3.0),))
 ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
 
@@ -129,12 +125,7 @@ def few(count: int) -> list[ProcessFacts]:
             [0, 1],
             "rank 0 waits in all_reduce of group 1 tp (",
         ),
-        (
-            facts(*few(2), collectives=(in_group(0, "1 tp", 0, 2), in_group(1, "2 dp", 1, 3))),
-            "",
-            [],
-            "not determined",
-        ),
+        (facts(*few(2), collectives=(in_group(0, "1 tp", 0, 2), in_group(1, "2 dp", 1, 3))), "", [], "not determined"),
         (
             facts(*few(3), collectives=(received(0, 1), received(1, 2), received(2, 0))),
             "wait cycle",
@@ -156,6 +147,14 @@ def few(count: int) -> list[ProcessFacts]:
             "rank 3 is gone (rank 3: ValueError: x); ranks 0-2 wait in synchronize",
         ),
         (facts(*ALL[:3], rank(3, *gpu(61), state="T")), "stopped", [3], "rank 3 is stopped"),
+        (
+            facts(*(rank(at, *collective("broadcast" if at == 1 else "all_reduce")) for at in range(4))),
+            "collectives differ",
+            [1],
+            "broadcast",
+        ),
+        (facts(*WAITS, rank(3, *CHILD), SLEEPS), "rank waits elsewhere", [3, None], "rank 3 waits in subprocess.wait"),
+        (facts(rank(0, *LOOP, cpu=3.0, size=1)), "computes", [0], "in both looks: an endless loop, or slow work"),
         # Claims that stacks alone do not carry.
         (facts(*ALL[:3], rank(3, *gpu(99))), "", [], "not determined"),
         (facts(*ALL[:3], replace(rank(3, cpu=2.1), stacks=(ENDS,))), "", [], "not determined"),
@@ -193,7 +192,6 @@ MOVES = StackText(
     False,
     'Current thread 0x1 (most recent call first):\n  File "/job/loader.py", line 30 in read\n',
 )
-WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
 
 
 @pytest.mark.parametrize(

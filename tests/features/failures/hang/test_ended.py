@@ -18,13 +18,11 @@ from ci_tasks.run.look import LookOfEnded, look_of_ended
 
 STOPPED = HangFacts(taken_at=1.0, reason="timeout", processes=(ProcessFacts(7, 1, name="a", state="T"),))
 HANG = Hang(
-    "shown",
-    "rank waits elsewhere",
-    "rank 2 waits in queue.get at loader.py:88",
+    "shown", "rank waits elsewhere", "rank 2 waits in queue.get at loader.py:88",
     (HangCulprit("rank 2", "waits in queue.get", 7, 2, "load", "/job/loader.py", 88),),
     (HangGroup("ranks 0-1", "all_reduce at train.py:6"), HangGroup("rank 2", "queue.get at loader.py:88")),
     ("NCCL: no answer",),
-)
+)  # fmt: skip
 
 
 @pytest.fixture

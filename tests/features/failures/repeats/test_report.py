@@ -42,11 +42,7 @@ def test_the_first_line_says_what_runs_and_how_long_it_may_take() -> None:
     [
         ({"ppo": "passed"}, [counts(3)], "repetition 3: passed; so far 3 passed, 0 failed"),
         ({"ppo": CAUSE}, [counts(2, CAUSE)], f"repetition 3: {CAUSE}; so far 2 passed, 1 failed"),
-        (
-            {"ppo": "blocked"},
-            [counts(2, blocked=1)],
-            "repetition 3: blocked; so far 2 passed, 0 failed, 1 not counted",
-        ),
+        ({"ppo": "blocked"}, [counts(2, blocked=1)], "repetition 3: blocked; so far 2 passed, 0 failed, 1 not counted"),
         (
             {"ppo": "passed", "dense": "passed", "moe": CAUSE},
             [counts(3), counts(3), counts(2, CAUSE)],

@@ -63,10 +63,7 @@ WHY = [
         [PASSED, OTHER, SAME],
         f"the same failure in 1 of 3 runs: AssertionError: kl; equal on both sides: statement {LINE}",
     ),
-    (
-        [ALIKE],
-        f'alike, but not the same: statement: CI {LINE}; here assert log_dict["train/kl_loss"] == 0.0',
-    ),
+    ([ALIKE], f'alike, but not the same: statement: CI {LINE}; here assert log_dict["train/kl_loss"] == 0.0'),
     ([OTHER], "CI: AssertionError: kl; here: KeyError: 'a'"),
     (
         [record("failed", "AssertionError: kl", file="b.py")],
