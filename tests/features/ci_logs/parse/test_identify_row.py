@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +19,7 @@ from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.naming import MatrixTest
 from ci_tasks.workflow.reader import read as read_workflow
-
-github = sys.modules["ci_tasks_tests_github_format"]
+from tests.features.ci_logs.parse import github_format as github
 
 STEPS = """
     env:

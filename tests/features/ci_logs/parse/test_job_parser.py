@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from ci_tasks.features.ci_logs.parse.job_parser import parse_job
 from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.features.ci_logs.parse.split_lines import split_lines
+from tests.features.ci_logs.parse import github_format as github
 
-github = sys.modules["ci_tasks_tests_github_format"]
 IMAGE, DIGEST, OTHER = "acme/trainer:latest", "sha256:" + "d" * 64, "sha256:" + "0" * 64
 DOCKER = (
     'docker run --pull=always --rm \\\n  -e TEST_FILE="test_a.py" --gpus all \\\n  acme/trainer:latest bash -c "\n  x"'

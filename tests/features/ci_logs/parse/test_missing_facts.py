@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 
 from ci_tasks.features.ci_logs.parse.job_parser import parse_job
 from ci_tasks.features.ci_logs.parse.split_lines import split_lines
+from tests.features.ci_logs.parse import github_format as github
 
-github = sys.modules["ci_tasks_tests_github_format"]
 IMAGE, DIGEST = "acme/trainer:latest", "sha256:" + "d" * 64
 TABLE = "| NVIDIA-SMI 570.86.15    Driver Version: 570.86.15 |", "|   0  NVIDIA H100 80GB HBM3          On  |"
 OUTPUT = (*github.pulled(IMAGE, DIGEST), *TABLE, "Successfully installed torch-2.9.0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from hypothesis import given, settings
@@ -10,8 +9,7 @@ from hypothesis import strategies as st
 
 from ci_tasks.features.ci_logs.parse.job_parser import AFTER_STEPS, parse_job
 from ci_tasks.features.ci_logs.parse.split_lines import split_lines
-
-github = sys.modules["ci_tasks_tests_github_format"]
+from tests.features.ci_logs.parse import github_format as github
 
 # Text without what ends a line (for .NET too), without control characters, which are not shown, and without a byte
 # order mark, with which GitHub begins a page: it is none of a line's text.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from unittest.mock import patch
 
@@ -16,8 +15,6 @@ from ci_tasks.features.ci_logs.parse.recovered_job import RecoveredJob
 from ci_tasks.features.ci_logs.parse.split_lines import JOBS_WORDS, LogLine, jobs_in, split_lines
 from ci_tasks.features.ci_logs.parse.telling_lines import telling_lines
 from ci_tasks.features.ci_logs.sources.bounded_lines import bounded_lines
-
-github = sys.modules["ci_tasks_tests_github_format"]
 
 SHA, DIGEST = "0123456789" * 4, f"sha256:{'0123456789abcdef' * 4}"
 SCRIPT = ("##[group]Run docker run x", "\x1b[36;1mdocker run x\x1b[0m", "shell: /usr/bin/bash", "##[endgroup]")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +14,7 @@ import pytest
 
 from ci_tasks.errors import UsageError
 from ci_tasks.features.ci_logs.job_log import AnalysedLog, from_file
-
-github = sys.modules["ci_tasks_tests_github_format"]
+from tests.features.ci_logs.parse import github_format as github
 
 FIRST, SECOND = "1" * 40, "2" * 40
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
