@@ -87,15 +87,13 @@ def test_the_commit_is_found_in_what_every_version_of_checkout_prints(output: by
 SHA = b"c" * 40
 REFS: list[tuple[bytes, str, int | None]] = [
     (b"git fetch --depth=1 origin +" + SHA + b":refs/remotes/pull/3/merge", "refs/pull/3/merge", 3),
-    (
-        b"git fetch origin +refs/heads/*:refs/remotes/origin/* +" + SHA + b":refs/remotes/pull/3/merge",
-        *("refs/pull/3/merge", 3),
-    ),
+    (b"git fetch origin +refs/heads/*:refs/remotes/origin/* +" + SHA + b":refs/remotes/pull/3/merge",
+     *("refs/pull/3/merge", 3)),
     (b"git fetch origin +" + SHA + b":refs/tags/v1", "refs/tags/v1", None),
     (b"git checkout --progress --force refs/remotes/pull/3/merge", "refs/pull/3/merge", 3),
     (b"git checkout --progress --force -B main refs/remotes/origin/main", "refs/heads/main", None),
     (b"git checkout --progress --force " + SHA, "", None),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("command", "ref", "number"), REFS)
@@ -122,17 +120,15 @@ PULLS: list[tuple[str, tuple[str, ...], str, str]] = [
     ("set -euo pipefail\ndocker run img:1", github.pulled("img:1", DIGEST), "img:1", DIGEST),
     ("set -e\ndocker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
     # What is no whole pull is no pull.
-    (
-        "true\ndocker run img:1",
-        ("1: Pulling from img", "some words", f"Digest: {DIGEST}", "Status: Image is up to date for img:1"),
-        *("img:1", ""),
-    ),
+    ("true\ndocker run img:1",
+     ("1: Pulling from img", "some words", f"Digest: {DIGEST}", "Status: Image is up to date for img:1"),
+     *("img:1", "")),
     ("true\ndocker run img:1", (f"Digest: {DIGEST}", "Status: Image is up to date for img:1"), "img:1", ""),
     # A container that speaks is past the pull, whatever it prints; the first pull of an image counts.
     ("docker run img:1", ("hello", *github.pulled("img:1", OTHER)), "img:1", ""),
     ("docker run img:1", (*github.pulled("img:1", DIGEST), *github.pulled("img:1", OTHER)), "img:1", DIGEST),
     ("echo docker", (), "", ""),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("script", "output", "image", "digest"), PULLS)

@@ -188,16 +188,11 @@ REFUSALS: list[tuple[str, Answer, type[CiTasksError], str, str]] = [
     (AT, Answer(404, {}), UsageError, "the token of GH_TOKEN may not see the repository", "for a private repository"),
     (AT, Answer(418, {"message": "\x1b[2J"}), Blocked, "answered 418", "a saved log can be named"),
     (AT, Answer(200, b"<html>please log in"), Blocked, "did not answer with JSON", "a proxy"),
-    (
-        f"{AT}/logs",
-        Answer(410, {}),
-        UsageError,
-        "has expired (410): logs are kept 90 days by default",
-        "re-run the job",
-    ),
+    (f"{AT}/logs", Answer(410, {}), UsageError, "has expired (410): logs are kept 90 days by default",
+     "re-run the job"),
     (f"{AT}/logs", Answer(404, {}), UsageError, "does not exist (404)", "re-run the job"),
     (f"{AT}/logs", Answer(403, NO_ADMIN), Blocked, "may not read the log", "save its log"),
-]
+]  # fmt: skip
 WITHOUT_TOKEN = [
     (AT, Answer(404, {"message": "No"}), "or the repository is private and no token was sent"),
     (f"{AT}/logs", Answer(403, {"message": "No"}), "logs can only be read with a login"),

@@ -43,19 +43,13 @@ def test_the_first_line_says_what_runs_and_how_long_it_may_take() -> None:
         ({"ppo": "passed"}, [counts(3)], "repetition 3: passed; so far 3 passed, 0 failed"),
         ({"ppo": CAUSE}, [counts(2, CAUSE)], f"repetition 3: {CAUSE}; so far 2 passed, 1 failed"),
         ({"ppo": "blocked"}, [counts(2, blocked=1)], "repetition 3: blocked; so far 2 passed, 0 failed, 1 not counted"),
-        (
-            {"ppo": "passed", "dense": "passed", "moe": CAUSE},
-            [counts(3), counts(3), counts(2, CAUSE)],
-            f"repetition 3: 2 passed, moe: {CAUSE}; so far 8 passed, 1 failed",
-        ),
-        (
-            {"a": CAUSE, "b": OTHER, "c": "blocked"},
-            [counts(0, CAUSE), counts(0, OTHER), counts(0, blocked=1)],
-            f"repetition 3: a: {CAUSE}, b: {OTHER} and 1 more; so far 0 passed, 2 failed, 1 not counted",
-        ),
+        ({"ppo": "passed", "dense": "passed", "moe": CAUSE}, [counts(3), counts(3), counts(2, CAUSE)],
+         f"repetition 3: 2 passed, moe: {CAUSE}; so far 8 passed, 1 failed"),
+        ({"a": CAUSE, "b": OTHER, "c": "blocked"}, [counts(0, CAUSE), counts(0, OTHER), counts(0, blocked=1)],
+         f"repetition 3: a: {CAUSE}, b: {OTHER} and 1 more; so far 0 passed, 2 failed, 1 not counted"),
         ({"ppo": "\x1b[2Jboo"}, [counts(0, "x")], "repetition 3: �[2Jboo; so far 0 passed, 1 failed"),
     ],
-)
+)  # fmt: skip
 def test_a_repetition_is_one_line(ended: dict[str, str], so_far: list[OutcomeCounts], line: str) -> None:
     assert progress(3, ended, so_far) == line
 
