@@ -19,17 +19,12 @@ from ci_tasks.features.ci_logs.sources.bounded_lines import bounded_lines
 SHA, DIGEST = "0123456789" * 4, f"sha256:{'0123456789abcdef' * 4}"
 SCRIPT = ("##[group]Run docker run x", "\x1b[36;1mdocker run x\x1b[0m", "shell: /usr/bin/bash", "##[endgroup]")
 CHECKOUT = ("##[group]Run actions/checkout@v4", "with:", "  repository: a/b", "##[endgroup]")
-PULL = (
-    "##[group]Run date; docker run lmsys/sglang:1.2 x",
-    "\x1b[36;1mdate; docker run lmsys/sglang:1.2 x\x1b[0m",
-    "##[endgroup]",
-)
+RUN = "date; docker run lmsys/sglang:1.2 x"
+PULL = (f"##[group]Run {RUN}", f"\x1b[36;1m{RUN}\x1b[0m", "##[endgroup]")
 PULLED = ("1.2: Pulling from lmsys/sglang", f"Digest: {DIGEST}", "Status: Downloaded newer image for lmsys/sglang:1.2")
 LISTING = ("Package    Version", "---------- -------", "torch      2.5.1", "numpy      1.26", "done")
 TEXTS = (
-    *SCRIPT,
-    *CHECKOUT,
-    *LISTING,
+    *(*SCRIPT, *CHECKOUT, *LISTING),
     *("##[group]Run pytest", "##[group]Starting job container", "##[group]Checking docker version", "env:"),
     *("##[error]Process completed with exit code 1.", "##[error]The operation was canceled.", "##[error]boom"),
     "##[error]The runner has received a shutdown signal. This can happen when the runner service is stopped.",
@@ -52,13 +47,9 @@ TEXTS = (
 )
 STAMPS = ("2026-01-02T03:04:05.1234567Z ", "2026-01-02T03:04:06.7654321Z ", "2026-01-02T03:04:07.123Z ")
 PREFIXES = (
-    *STAMPS,
-    "",
-    *(f"job\tset up\t{stamp}" for stamp in STAMPS),
-    *(f"job\tUNKNOWN STEP\t{stamp}" for stamp in STAMPS),
-    f"\ufeffjob\tset up\t{STAMPS[0]}",
-    f"another\trun\t{STAMPS[1]}",
-    "job\tset up\t",
+    *(*STAMPS, ""),
+    *(f"job\t{step}\t{stamp}" for step in ("set up", "UNKNOWN STEP") for stamp in STAMPS),
+    *(f"\ufeffjob\tset up\t{STAMPS[0]}", f"another\trun\t{STAMPS[1]}", "job\tset up\t"),
 )
 FORMS = st.sampled_from([PREFIXES[:2], PREFIXES[:4], PREFIXES[3:4], PREFIXES[4:6], PREFIXES[3:10], PREFIXES])
 LONG = "x" * 40 + "\r" + "y" * 80
