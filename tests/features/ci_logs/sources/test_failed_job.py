@@ -36,8 +36,8 @@ def test_a_failed_job_comes_with_its_log_and_what_github_knows(api: Serving, sto
         assert b"".join(failed.log.jobs[0].chunks()) == storage.log
         assert list(failed.log.jobs[0])[1] == b"2025-11-02T10:00:00.0000000Z line 1 of the log"
     commit: dict[str, Any] = {"conclusion": "failure", "head_sha": "a" * 40, "head_branch": "fix", "pull_requests": ()}
-    workflow = {"head_repository": "someone/slime", "workflow_path": ".github/workflows/pr-test.yml"}
-    known = {
+    workflow: dict[str, Any] = {"head_repository": "someone/slime", "workflow_path": ".github/workflows/pr-test.yml"}
+    known: dict[str, Any] = {
         "repository": "THUDM/slime",
         "name": "job 9",
         "status": "completed",

@@ -146,7 +146,7 @@ def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it_and_is_in_gh_fail
     assert red_job.git("count-objects", "-v") == before, "the checkout itself stays as it was"
 
 
-REFUSED = [
+REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"log": "LOG", "repeat": "0"}, "--repeat takes a number of repetitions"),
     ({"log": "LOG", "on_my_tree": True, "rev": "HEAD"}, "cannot be combined"),
     ({"log": "PLAIN"}, "does not say which commit CI ran"),

@@ -40,7 +40,7 @@ LOST = "rank 1 (pid 101) alone ended without an end mark, as what is killed does
 def rank(
     number: int, end: str = "exit", *raised: str, at: float = 1.0, parent: int = 1, pid: int = 0
 ) -> ProcessEvidence:
-    chain = (LinkedException(*raised),) if raised else ()
+    chain = (LinkedException(raised[0], raised[1]),) if raised else ()
     exceptions, pid, env = (NotedException(at, chain=chain),) * bool(raised), pid or 100 + number, {"RANK": str(number)}
     return ProcessEvidence(
         pid=pid, start=pid, ppid=parent, parent_start=parent, env=env, end=end, exceptions=exceptions

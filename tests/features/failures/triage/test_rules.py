@@ -78,7 +78,7 @@ def test_a_rule_for_raised_lines_leaves_the_others_alone() -> None:
 
 
 GOOD = {"name": "sample", "cause": "cuda_oom", "verdict": "failed", "rank": "root", "match": "boom", "reason": "x"}
-BROKEN = [
+BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("an unknown key", {"exmaples": ["boom"]}, "exmaples"),
     ("a rank that is none", {"rank": "rooot"}, "rank is one of"),
     ("no rank", {"rank": None}, "rank is one of"),
@@ -98,7 +98,7 @@ def described(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 PLACE = {"cause": "reward_fn", "verdict": "failed", "frames": "reward/"}
-BROKEN_PLACES = [
+BROKEN_PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("frames that are no expression", {"frames": "[z-a]"}, "z-a"),
     ("a match that is none", {"match": "(unclosed"}, "unclosed"),
     ("no frames", {"frames": ...}, "frames is missing"),
