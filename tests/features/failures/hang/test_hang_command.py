@@ -97,9 +97,10 @@ def box(tmp_path: Path, engine: Engine, image: bytes) -> Iterator[Box]:
     ("engine", "flags", "probe"),
     [
         ("docker_daemon", ("--user", "1000:1000"), None),
-        ("podman", ("--pid=host",), ProbeRules()),
+        ("docker_daemon", ("--pid=host",), ProbeRules()),
+        ("podman", (), ProbeRules()),
     ],
-    ids=["another user, py-spy alone", "podman, the pids of the host, the probe"],
+    ids=["another user, py-spy alone", "the pids of the host, the probe", "podman"],
     indirect=["engine"],
 )
 def test_in_a_container_its_own_processes_are_seen(box: Box, flags: tuple[str, ...], probe: ProbeRules | None) -> None:
