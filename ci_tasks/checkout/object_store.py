@@ -80,9 +80,9 @@ class ObjectStore:
         )
         return git.text("commit-tree", *(["-p", parent] if parent else []), "-m", message, tree)
 
-    def index(self, path: str) -> Path:
-        """That which remembers the bytes on disk of the part at `path`."""
-        return self.path / f"index-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
+    def index(self, source: Path) -> Path:
+        """That which remembers the bytes on disk in the directory `source`."""
+        return self.path / f"index-{hashlib.sha256(os.fsencode(os.path.realpath(source))).hexdigest()[:16]}"
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:

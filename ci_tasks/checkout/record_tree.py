@@ -33,6 +33,8 @@ _WITH_OVERLAYS = "The same with its overlays"
 _LINK = 0o160000
 _CLOCK_NS = 20 * 10**6  # a file's time is that of the last tick of the kernel's clock
 
+_SPARSE = b"sdir\0\0\0\0"  # of an index that leaves directories out
+
 Entries = Mapping[bytes, tuple[int, str] | None]  # mode and object by name; None removes the entry
 
 
@@ -216,7 +218,7 @@ class _Part:
         """Everything but ignored files; its tree."""
         started = time.time_ns() - _CLOCK_NS
         files, links, absent = self._files()
-        index = self.store.index(self.path)
+        index = self.store.index(self.source)
         self._remember(index, files, started)
         compose, prefix = self.recorder.compose, self.prefix
         flats: dict[bytes, str | None] = {name: None for name, (mode, _) in absent.items() if mode == _LINK}
@@ -243,18 +245,18 @@ class _Part:
     def _files(self) -> tuple[dict[bytes, int], set[bytes], dict[bytes, tuple[int, str]]]:
         """The files and links that are there, each with its ctime in ns; the repositories; and what stays as committed:
         mode and object of what a sparse checkout left out, and of submodules that were never fetched."""
-        theirs = self.repository.index if self.repository else self.store.path / "none"
         top, below = os.fsencode(self.top) + b"/", [f"./{self.prefix}"] if self.prefix else ["."]
+        theirs = self.repository.index if self.repository else self.store.path / "none"
         others = "ls-files", "-z", "--others", "--exclude-standard"
-        git = self._git(theirs)
-        untracked = set(git.run(*others, "--", *below).split(b"\0")) - {b""}
-        tracked = git.run("ls-files", "-z", "-t", "--stage", "--", *below).split(b"\0")[:-1]
+        is_sparse = theirs.exists() and _SPARSE in theirs.read_bytes()
+        tracked = self._tracked(self._git(theirs), is_sparse, below)
+        with self.store.scratch() as full:
+            if is_sparse:
+                self.recorder.edit(self._git(full), {name: entry for name, _, entry in tracked})
+            untracked = self._git(full if is_sparse else theirs).run(*others, "--", *below).split(b"\0")[:-1]
         links, absent = {name[:-1] for name in untracked if name.endswith(b"/")}, {}
         names = {name for name in untracked if not name.endswith(b"/")}
-        for line in tracked:
-            meta, name = line.split(b"\t", 1)
-            tag, octal, oid, _ = meta.split()
-            entry = (int(octal, 8), oid.decode())
+        for name, tag, entry in tracked:
             if entry[0] == _LINK and os.path.lexists(top + name + b"/.git"):
                 links.add(name)
             elif _is_left_out(top + name, tag, entry[0]):
@@ -270,6 +272,27 @@ class _Part:
                 names = {name for name in names if not name.startswith(inside + b"/")}
                 links = {name for name in links if not f"{os.fsdecode(name)}/".startswith(os.fsdecode(inside) + "/")}
         return _present(top, names), links, absent
+
+    def _tracked(self, git: Git, is_sparse: bool, below: list[str]) -> list[tuple[bytes, bytes, tuple[int, str]]]:
+        """Name, tag, mode and object of what the person's index has. git itself would renew the times of their objects
+        where it fills in what a sparse index leaves out."""
+        found = []
+        settings = "index.sparse=true", "core.sparseCheckout=true", "core.sparseCheckoutCone=true"
+        sparse = [word for setting in settings for word in ("-c", setting)] if is_sparse else []
+        more = ["--sparse"] if is_sparse else []
+        listed = git.run(*sparse, "ls-files", "-z", "-t", "--stage", *more, "--", *below)
+        for line in listed.split(b"\0")[:-1]:
+            meta, name = line.split(b"\t", 1)
+            tag, octal, oid, _ = meta.split()
+            if octal == b"040000":
+                inside = git.run("ls-tree", "-r", "-z", "--full-tree", oid.decode()).split(b"\0")[:-1]
+                for (octal, _, oid), path in (
+                    (meta.split(), path) for meta, path in (e.split(b"\t", 1) for e in inside)
+                ):
+                    found.append((name + path, tag, (int(octal, 8), oid.decode())))
+            else:
+                found.append((name, tag, (int(octal, 8), oid.decode())))
+        return found
 
     def _remember(self, index: Path, files: Mapping[bytes, int], started: int) -> None:
         """Bring our index to the files. git compares their times in whole seconds: those whose ctime, which no process

@@ -22,7 +22,7 @@ from ci_tasks.errors import CheckoutError
 _SHA256 = re.compile(r"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.MULTILINE)
 _SHARED = ("refs", "packed-refs", "reftable", "shallow", "info/exclude", "logs/refs")
 _REFTABLE = b"[core]\n\trepositoryformatversion = 1\n[extensions]\n\trefstorage = reftable\n"
-_OWN = ("*_HEAD", "logs/HEAD")
+_OWN = ("*_HEAD", "logs/HEAD", "info/sparse-checkout")
 
 
 @dataclass(frozen=True)
