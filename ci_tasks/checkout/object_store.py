@@ -29,7 +29,6 @@ class ObjectStore:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.recorded = self.path / "recorded"
-        self.lenders: list[str] = []
 
     @contextmanager
     def locked(self, timeout: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
@@ -53,15 +52,18 @@ class ObjectStore:
         (self.recorded / "pack").mkdir(parents=True, exist_ok=True)
         self.borrow(self.recorded)
 
+    @property
+    def lenders(self) -> list[str]:
+        """Directories of objects, as git wants them in a list: `recorded`, and those that are borrowed."""
+        file = self.path / "objects/info/alternates"
+        return os.fsdecode(file.read_bytes()).splitlines() if file.exists() else []
+
     def borrow(self, objects: Path) -> None:
         """Also those that are borrowed already: linked worktrees and several checkouts may share a store."""
-        file = self.path / "objects/info/alternates"
-        line = quoted(str(objects.absolute()))
-        if line not in self.lenders:
-            self.lenders.append(line)
-        lines = os.fsdecode(file.read_bytes()).splitlines() if file.exists() else []
+        line, lines = quoted(str(objects.absolute())), self.lenders
         if line not in lines:
-            replace_file(str(file), os.fsencode("\n".join([*lines, line]) + "\n"))
+            content = "".join(f"{lender}\n" for lender in (*lines, line))
+            replace_file(str(self.path / "objects/info/alternates"), os.fsencode(content))
 
     def reader(self, index: Path | None = None) -> Git:
         return Git(self.path, env=self._env(index))
@@ -69,16 +71,14 @@ class ObjectStore:
     def writer(self, index: Path | None = None) -> Git:
         return Git(self.path, env={**self._env(index), "GIT_OBJECT_DIRECTORY": str(self.recorded)})
 
+    def updater(self) -> Git:
+        """git that writes into `recorded`, and reads all."""
+        objects = {"GIT_OBJECT_DIRECTORY": str(self.recorded)}
+        return Git(self.path, env={**objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(self.lenders)})
+
     def commit(self, tree: str, parent: str | None, message: str) -> str:
         """Always the same for the same tree and parent, however often they are recorded."""
-        git = Git(
-            self.path,
-            env={
-                "GIT_OBJECT_DIRECTORY": str(self.recorded),
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(self.lenders) or quoted(str(self.path / "objects")),
-            },
-        )
-        return git.text("commit-tree", *(["-p", parent] if parent else []), "-m", message, tree)
+        return self.updater().text("commit-tree", *(["-p", parent] if parent else []), "-m", message, tree)
 
     def index(self, source: Path) -> Path:
         """That which remembers the bytes on disk in the directory `source`."""

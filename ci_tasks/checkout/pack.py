@@ -85,13 +85,10 @@ def prune_store(store: Path, now: float | None = None) -> None:
                 if now - file.stat().st_mtime > age:
                     file.unlink()
         kept = [line for note in store.glob("sent-*") for line in note.read_text().split()]
-        env = {"GIT_OBJECT_DIRECTORY": str(objects.recorded)}
-        env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = ":".join(
-            os.fsdecode((store / "objects/info/alternates").read_bytes()).splitlines()
-        )
+        prune = "prune", "--expire=1.day.ago"
         try:
-            Git(store, env=env).run("prune", "--expire=1.day.ago", "--", *_present(objects, kept))
+            objects.updater().run(*prune, "--", *_present(objects, kept))
         except GitError:  # a tree that was sent has lost objects to a `git gc` of the user's: it is of no use any more
             for note in store.glob("sent-*"):
                 note.unlink()
-            Git(store, env=env).run("prune", "--expire=1.day.ago")
+            objects.updater().run(*prune)

@@ -245,7 +245,7 @@ class _Part:
     def _files(self) -> tuple[dict[bytes, int], set[bytes], dict[bytes, tuple[int, str]]]:
         """The files and links that are there, each with its ctime in ns; the repositories; and what stays as committed:
         mode and object of what a sparse checkout left out, and of submodules that were never fetched."""
-        top, below = os.fsencode(self.top) + b"/", [f"./{self.prefix}"] if self.prefix else ["."]
+        top, below = os.fsencode(self.top) + b"/", [f":(literal){self.prefix}"] if self.prefix else ["."]
         theirs = self.repository.index if self.repository else self.store.path / "none"
         others = "ls-files", "-z", "--others", "--exclude-standard"
         is_sparse = theirs.exists() and _SPARSE in theirs.read_bytes()
@@ -262,7 +262,7 @@ class _Part:
             elif _is_left_out(top + name, tag, entry[0]):
                 absent[name] = entry
             elif entry[0] == _LINK and os.path.isdir(top + name):  # not a repository any more
-                anew = self._git(self.store.path / "none").run(*others, "--", os.fsdecode(name))
+                anew = self._git(self.store.path / "none").run(*others, "--", f":(literal){os.fsdecode(name)}")
                 names |= set(anew.split(b"\0")) - {b""}
             else:
                 names.add(name)
@@ -276,22 +276,18 @@ class _Part:
     def _tracked(self, git: Git, is_sparse: bool, below: list[str]) -> list[tuple[bytes, bytes, tuple[int, str]]]:
         """Name, tag, mode and object of what the person's index has. git itself would renew the times of their objects
         where it fills in what a sparse index leaves out."""
-        found = []
-        settings = "index.sparse=true", "core.sparseCheckout=true", "core.sparseCheckoutCone=true"
-        sparse = [word for setting in settings for word in ("-c", setting)] if is_sparse else []
-        more = ["--sparse"] if is_sparse else []
-        listed = git.run(*sparse, "ls-files", "-z", "-t", "--stage", *more, "--", *below)
-        for line in listed.split(b"\0")[:-1]:
+        settings = ("index.sparse=true", "core.sparseCheckout=true", "core.sparseCheckoutCone=true") * is_sparse
+        sparse = [word for setting in settings for word in ("-c", setting)]
+        found, listing = [], ("ls-files", "-z", "-t", "--stage", *["--sparse"] * is_sparse)
+        for line in git.run(*sparse, *listing, "--", *below).split(b"\0")[:-1]:
             meta, name = line.split(b"\t", 1)
-            tag, octal, oid, _ = meta.split()
-            if octal == b"040000":
+            tag, mode, oid, _ = meta.split()
+            if mode == b"040000":
                 inside = git.run("ls-tree", "-r", "-z", "--full-tree", oid.decode()).split(b"\0")[:-1]
-                for (octal, _, oid), path in (
-                    (meta.split(), path) for meta, path in (e.split(b"\t", 1) for e in inside)
-                ):
-                    found.append((name + path, tag, (int(octal, 8), oid.decode())))
+                entries = [(info.split(), name + path) for info, path in (entry.split(b"\t", 1) for entry in inside)]
+                found += [(path, tag, (int(mode, 8), oid.decode())) for (mode, _, oid), path in entries]
             else:
-                found.append((name, tag, (int(octal, 8), oid.decode())))
+                found.append((name, tag, (int(mode, 8), oid.decode())))
         return found
 
     def _remember(self, index: Path, files: Mapping[bytes, int], started: int) -> None:

@@ -34,7 +34,8 @@ _UNWRITTEN = re.compile(r"unable to write (?:file|new index)[^:]*$", re.MULTILIN
 # git's messages about a store that lost something: to a kill, a full disk, or somebody who tidied it by hand.
 _DAMAGED = re.compile(
     r"unable to read|not read|missing|corrupt|inflate|bad object|bad tree|not a tree|invalid object|not a valid object|"
-    r"unable to parse|could not parse|does not match|cannot be accessed|SHA1 COLLISION|not a git repository|too small",
+    r"unable to parse|could not parse|does not match|cannot be accessed|SHA1 COLLISION|not a git repository|too small|"
+    r"cannot open existing pack|bad pack|packfile|index file",
     re.IGNORECASE,
 )
 _BASE = re.compile(r"unresolved delta")

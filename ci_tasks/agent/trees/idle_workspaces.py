@@ -88,7 +88,8 @@ class IdleWorkspaces:
 
     def _idle(self) -> List[str]:
         """The slots of this checkout whose workspace no run has, the newest last."""
-        return [slot for slot in self._slots(self.key) if os.path.lexists(os.path.join(slot, "workspace"))]
+        slots = (slot for slot in self._slots(self.key) if not slot.endswith(_REMOVED))
+        return [slot for slot in slots if os.path.lexists(os.path.join(slot, "workspace"))]
 
     def _slots(self, key: str) -> List[str]:
         try:

@@ -51,10 +51,14 @@ def update_workspace(
     form, directories = form_of(parts[0].tree), sorted({path for part in parts for path in objects(part)})
     with tempfile.TemporaryDirectory(prefix="ci-tasks-") as own:
         make_repository(own, form)
-        alternates = "".join(quoted(path) + "\n" for path in directories)
+        flats = os.path.join(own, "flats")  # borrows nothing: see FreshIndex
+        os.mkdir(flats)
+        alternates = "".join(quoted(path) + "\n" for path in (flats, *directories))
         replace_file(os.path.join(own, "objects", "info", "alternates"), os.fsencode(alternates))
-        git = HostGit(own, workspace, GIT_INDEX_FILE=os.path.join(own, "index"))
-        before = [_flat(git, commit) for commit, _ in commits]
+        index_file = os.path.join(own, "index")
+        git = HostGit(own, workspace, GIT_INDEX_FILE=index_file)
+        writer = HostGit(own, workspace, GIT_INDEX_FILE=index_file, GIT_OBJECT_DIRECTORY=flats)
+        before = [_flat(git, writer, commit) for commit, _ in commits]
         _write(git, before, flat_tree(parts))
         with FreshIndex(workspace, form, os.path.join(own, "objects")) as index:
             _prove(git, index, flat_tree(parts))
@@ -64,7 +68,7 @@ def update_workspace(
     write_record(note, WorkspaceTrees(run_dir, (new,)))
 
 
-def _flat(git: HostGit, commit: str) -> str:
+def _flat(git: HostGit, writer: HostGit, commit: str) -> str:
     """The tree that has the files of a commit and of its submodules, as far as their commits are here."""
     try:
         git.run("read-tree", commit)
@@ -76,7 +80,7 @@ def _flat(git: HostGit, commit: str) -> str:
                 with suppress(StoreError):  # it was not fetched
                     git.run("read-tree", "--prefix=%s/" % os.fsdecode(name), link)
             links = _links(git)
-        return git.run("write-tree", "--missing-ok").decode("ascii").strip()
+        return writer.run("write-tree", "--missing-ok").decode("ascii").strip()
     except MissingBase as error:  # to send the new tree again would not help
         raise NotKept("its tree is not known any more: %s" % error) from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 import time
 from contextlib import contextmanager, suppress
 from typing import Iterable, Iterator, List, Optional, Sequence
@@ -54,13 +55,27 @@ class TreeStore:
         try:
             with self._locked():
                 touched = self._touched_packs()
-                HostGit(self.path).feed(rest, "index-pack", "--stdin", "--fix-thin")
+                self._index(rest)
                 if not touched:  # git has verified what came
                     open(self._verified, "w").close()
         except StoreError:
             for _ in rest:
                 pass
             raise
+
+    def _index(self, chunks: Iterator[bytes]) -> None:
+        """In a directory of its own first, which sees the store's objects: a pack that breaks off stays outside."""
+        incoming = tempfile.mkdtemp(prefix="incoming-", dir=self.path)
+        try:
+            os.makedirs(os.path.join(incoming, "info"))
+            replace_file(os.path.join(incoming, "info", "alternates"), b"../objects\n")
+            git = HostGit(self.path, GIT_OBJECT_DIRECTORY=incoming)
+            git.feed(chunks, "index-pack", "--stdin", "--fix-thin")
+            arrived = os.path.join(incoming, "pack")
+            for name in sorted(os.listdir(arrived), key=lambda name: name.endswith(".idx")):  # with it a pack exists
+                os.replace(os.path.join(arrived, name), os.path.join(self._packs, name))
+        finally:
+            shutil.rmtree(incoming, ignore_errors=True)
 
     def check_out(self, parts: Sequence[CheckoutPart], workspace: str, idle: Optional[IdleWorkspaces] = None) -> None:
         """Replace `workspace` by a checkout of its parts, and prove that it is exactly their tree. It may be made of
@@ -93,6 +108,9 @@ class TreeStore:
         try:
             with _store_errors(self.path), file_lock(self._lock, exclusive=True, timeout=0):
                 self._make()
+                for name in os.listdir(self.path):
+                    if name.startswith("incoming-"):
+                        workspaces.remove(os.path.join(self.path, name))
                 names = set(os.listdir(self._packs))
                 stems = {name[: -len(".pack")] for name in names if name.endswith(".pack")}
                 whole = {stem for stem in stems if stem.startswith("pack-") and stem + ".idx" in names}

@@ -91,13 +91,16 @@ def prove(workspace: str, tree: str, objects: str) -> None:
 
 
 class FreshIndex:
-    """An index of a directory that believes nothing but the bytes of its files. `objects` are those of trees."""
+    """An index of a directory that believes nothing but the bytes of its files. `objects` are those of trees that it is
+    compared with."""
 
     def __init__(self, workspace: str, form: str, *objects: str) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="ci-tasks-")
         make_repository(self._scratch.name, form, bare=False)
-        alternates = ":".join(quoted(path) for path in objects)
-        self._git = HostGit(self._scratch.name, workspace, GIT_ALTERNATE_OBJECT_DIRECTORIES=alternates)
+        # Borrowing nothing: git renews the times of objects that it finds while it writes.
+        self._git = HostGit(self._scratch.name, workspace)
+        borrowed = ":".join(quoted(path) for path in objects)
+        self._reader = HostGit(self._scratch.name, workspace, GIT_ALTERNATE_OBJECT_DIRECTORIES=borrowed)
 
     def __enter__(self) -> "FreshIndex":
         return self
@@ -115,7 +118,7 @@ class FreshIndex:
 
     def differences(self, tree: str) -> List[bytes]:
         """The files that `tree` has otherwise."""
-        listed = self._git.run("diff-index", "--cached", "--name-only", "--no-renames", "-z", tree)
+        listed = self._reader.run("diff-index", "--cached", "--name-only", "--no-renames", "-z", tree)
         return listed.split(b"\0")[:-1]
 
 

@@ -291,7 +291,6 @@ def test_a_link_that_dies_goes_through_and_leaves_nothing(client: Client, store:
 
     with pytest.raises(ConnectionResetError):
         store.receive(dying())
-    store.prune(days=1)
     assert left(store) == []
 
 
@@ -520,7 +519,7 @@ def test_a_killed_receiver_leaves_what_the_next_prune_removes(client: Client, st
     receiver.stdin.write(pack[: len(pack) // 2])
     receiver.stdin.flush()
     deadline = time.monotonic() + 20
-    while not list(Path(store.path).glob("objects/pack/tmp_pack_*")):
+    while not list(Path(store.path).glob("incoming-*/pack/tmp_pack_*")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert not store.prune(days=1), "somebody receives"
@@ -608,7 +607,6 @@ def test_trees_that_nobody_used_for_days_are_forgotten(client: Client, store: Tr
     store.check_out([new], str(tmp_path / "w"))
     with pytest.raises(MissingBase):
         store.check_out([old], str(tmp_path / "w"))
-    assert new.commit in store.commits(), "the store is whole: nothing of it was thrown away"
 
 
 def test_everything_forgotten_leaves_nothing(client: Client, store: TreeStore, tmp_path: Path) -> None:
