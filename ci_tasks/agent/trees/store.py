@@ -153,9 +153,10 @@ class TreeStore:
             with self._lock_or_error(exclusive=False):
                 self._make()
                 yield
-        except Damaged:
+        except MissingBase as error:
             with self._lock_or_error(exclusive=True):
-                self._empty()
+                if isinstance(error, Damaged) or self._touched_packs():
+                    self._empty()
             raise
 
     @contextmanager
