@@ -33,6 +33,10 @@ _WITH_OVERLAYS = "The same with its overlays"
 _LINK = 0o160000
 _CLOCK_NS = 20 * 10**6  # a file's time is that of the last tick of the kernel's clock
 
+_AS_SPARSE = (
+    *("index.sparse=true", "core.sparseCheckout=true", "core.sparseCheckoutCone=true"),
+    "sparse.expectFilesOutsideOfPatterns=true",
+)
 _SPARSE = b"sdir\0\0\0\0"  # of an index that leaves directories out
 
 Entries = Mapping[bytes, tuple[int, str] | None]  # mode and object by name; None removes the entry
@@ -129,10 +133,10 @@ class _Recorder:
         nothing."""
         with self.store.scratch() as index:
             git, writer = self.store.reader(index), self.store.writer(index)
-            if isinstance(base, Path):
-                shutil.copy2(base, index)
-            else:
+            if isinstance(base, str):
                 git.run("read-tree", base)
+            elif base.exists():
+                shutil.copy2(base, index)
             self.edit(git, {**entries, **dict.fromkeys(flats or ())})
             for name, flat in (flats or {}).items():
                 listed = git.run("ls-files", "-z", "--", f":(top,literal){os.fsdecode(name)}").split(b"\0")[:-1]
@@ -276,7 +280,7 @@ class _Part:
     def _tracked(self, git: Git, is_sparse: bool, below: list[str]) -> list[tuple[bytes, bytes, tuple[int, str]]]:
         """Name, tag, mode and object of what the person's index has. git itself would renew the times of their objects
         where it fills in what a sparse index leaves out."""
-        settings = ("index.sparse=true", "core.sparseCheckout=true", "core.sparseCheckoutCone=true") * is_sparse
+        settings = _AS_SPARSE * is_sparse
         sparse = [word for setting in settings for word in ("-c", setting)]
         found, listing = [], ("ls-files", "-z", "-t", "--stage", *["--sparse"] * is_sparse)
         for line in git.run(*sparse, *listing, "--", *below).split(b"\0")[:-1]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -294,7 +293,7 @@ def _sabotage(rng: random.Random, host: Path, work: Path, evil: str) -> str:
         "dirlink": lambda: (folder.rename(host / f"away{rng.random()}"), folder.symlink_to(host)),
         "extra": lambda: (folder / rng.choice(["j.py", "conftest.py", ".gitattributes", ".gitignore"])).write_text("*"),
         "fifo": lambda: os.mkfifo(folder / "ff"),
-        "socket": lambda: socket.socket(socket.AF_UNIX).bind(str(folder / "so")),
+        "socket": lambda: os.mknod(folder / "so", stat.S_IFSOCK | 0o644),
         "nested": lambda: git(folder, "init", "-q", "nn"),
         "config": lambda: _hostile_repository(work, evil),
         "alternates": lambda: (work / ".git/objects/info/alternates").write_text("/tmp\n"),
