@@ -148,30 +148,6 @@ def test_no_history_is_sent(repo: Path, travel: Travel, tmp_path: Path) -> None:
     assert old not in listed
 
 
-def test_going_back_and_forth_between_trees(repo: Path, travel: Travel) -> None:
-    for text in ("a\n", "b\n", "a\n", "kept\n", "b\n"):
-        (repo / "kept.txt").write_text(text)
-        travel.go(repo)
-        assert (travel.workspace / "kept.txt").read_text() == text
-
-
-def test_a_large_file(repo: Path, travel: Travel) -> None:
-    block = os.urandom(1 << 20)
-    (repo / "large.bin").write_bytes(block * 20)
-    travel.go(repo)
-    assert (travel.workspace / "large.bin").read_bytes() == block * 20
-
-
-def test_a_revision(repo: Path, travel: Travel) -> None:
-    first = git(repo, "rev-parse", "HEAD")
-    repositories.modified(repo)
-    commit(repo)
-    (repo / "untracked.txt").write_text("new\n")
-    snapshot = travel.go(repo, rev="HEAD^")
-    assert (snapshot.checkout.commit, snapshot.checkout.dirty) == (first, ())
-    assert (travel.workspace / "kept.txt").read_text() == "kept\n"
-
-
 @pytest.mark.parametrize("arguments", [{"rev": "nope"}, {"base": "nope"}])
 def test_an_unknown_revision_or_base_is_an_error(repo: Path, travel: Travel, arguments: dict[str, str]) -> None:
     with pytest.raises(CheckoutError, match="has no revision 'nope'"):
@@ -179,20 +155,6 @@ def test_an_unknown_revision_or_base_is_an_error(repo: Path, travel: Travel, arg
 
 
 # Repositories of every kind
-
-
-def test_a_repository_without_any_commit(tmp_path: Path, travel: Travel) -> None:
-    git(tmp_path, "init", "-q", "repo")
-    (tmp_path / "repo/first.txt").write_text("first\n")
-    snapshot = travel.go(tmp_path / "repo")
-    assert snapshot.checkout.dirty == ("first.txt",)
-    assert contents(travel.workspace) == {b"first.txt": b"first\n"}
-
-
-def test_an_empty_repository(tmp_path: Path, travel: Travel) -> None:
-    git(tmp_path, "init", "-q", "repo")
-    travel.go(tmp_path / "repo")
-    assert contents(travel.workspace) == {}
 
 
 def test_a_shallow_clone(repo: Path, tmp_path: Path, travel: Travel) -> None:
@@ -242,14 +204,6 @@ def test_what_a_partial_clone_lacks_is_an_error_that_says_what_to_type_and_nothi
     assert (travel.workspace / "kept.txt").read_text() == ("kept\n" if rev else "second\n")
 
 
-def test_a_linked_worktree(repo: Path, tmp_path: Path, travel: Travel) -> None:
-    git(repo, "worktree", "add", "-q", "-b", "linked", str(tmp_path / "linked"))
-    (tmp_path / "linked/kept.txt").write_text("in the linked one\n")
-    with untouched(repo):
-        travel.go(tmp_path / "linked")
-    assert contents(travel.workspace) == contents(tmp_path / "linked")
-
-
 @pytest.mark.parametrize("cone", [["--no-cone", "/kept.txt"], ["--cone", "--sparse-index", "other"]])
 def test_a_sparse_checkout_gives_the_whole_commit(repo: Path, travel: Travel, cone: list[str]) -> None:
     (repo / "other").mkdir()
@@ -261,15 +215,6 @@ def test_a_sparse_checkout_gives_the_whole_commit(repo: Path, travel: Travel, co
     snapshot = travel.go(repo)
     assert (travel.workspace / "sub/inner.txt").read_text() == "inner\n"
     assert snapshot.checkout.dirty == ("kept.txt",)
-
-
-def test_a_new_file_outside_of_a_sparse_checkout_travels_too(repo: Path, travel: Travel) -> None:
-    git(repo, "sparse-checkout", "set", "--no-cone", "/kept.txt")
-    (repo / "sub").mkdir()
-    (repo / "sub/new.txt").write_text("new\n")
-    travel.go(repo)
-    assert (travel.workspace / "sub/new.txt").read_text() == "new\n"
-    assert (travel.workspace / "sub/inner.txt").read_text() == "inner\n"
 
 
 def test_a_repository_with_sha256_names(tmp_path: Path, travel: Travel) -> None:
@@ -338,17 +283,6 @@ def test_a_store_inside_the_checkout_is_no_part_of_it(repo: Path, travel: Travel
         assert take_snapshot(repo, travel.client).checkout.dirty == ()
 
 
-@pytest.mark.parametrize("setting", ["core.autocrlf=true", "core.eol=crlf", "core.fileMode=false"])
-def test_the_workspace_is_as_on_disk_whatever_the_user_has_set(
-    repo: Path, travel: Travel, own_home: Path, setting: str
-) -> None:
-    git(repo, "config", "--global", *setting.split("="))
-    for content in (b"new\r\n", b"new\n"):
-        (repo / "new.txt").write_bytes(content)
-        travel.go(repo)
-        assert (travel.workspace / "new.txt").read_bytes() == content
-
-
 # Submodules
 
 
@@ -361,21 +295,6 @@ def test_submodules_travel_with_what_is_edited_inside(with_submodule: Path, trav
         assert [part.path for part in snapshot.parts] == ["", "third party", "third party/nested"]
         assert contents(travel.workspace) == contents(with_submodule)
         assert git(travel.workspace / "third party", "rev-parse", "HEAD^{tree}") == snapshot.parts[1].tree
-
-
-def test_a_submodule_of_an_older_revision(with_submodule: Path, travel: Travel) -> None:
-    (with_submodule / "third party/kept.txt").write_text("later\n")
-    commit(with_submodule / "third party")
-    commit(with_submodule)
-    travel.go(with_submodule, rev="HEAD^")
-    assert (travel.workspace / "third party/kept.txt").read_text() == "kept\n"
-
-
-def test_a_submodule_that_was_never_fetched_is_an_empty_directory(with_submodule: Path, travel: Travel) -> None:
-    git(with_submodule, "submodule", "--quiet", "deinit", "--all")
-    snapshot = travel.go(with_submodule)
-    assert len(snapshot.parts) == 1
-    assert list((travel.workspace / "third party").iterdir()) == []
 
 
 @pytest.mark.parametrize("path", ["../outside", "/tmp/outside", "third", "kept.txt", "link", ".git", "third party/"])

@@ -360,14 +360,6 @@ def test_what_is_no_workspace_any_more_is_no_idle_one(host: Host, left: str) -> 
     assert host.idle == []
 
 
-def test_attributes_of_the_tree_convert_nothing(host: Host) -> None:
-    for rule in ("b eol=crlf\n", "b ident\n"):
-        host.write(".gitattributes", rule)
-        workspace = host.start(host.send())
-        assert (workspace / "b").read_bytes() == b"b\n"
-        host.end(workspace)
-
-
 def test_a_tree_of_another_project_gets_a_fresh_workspace(host: Host) -> None:
     host.end(host.start(host.send()))
     other = IdleWorkspaces(str(host.pool), key_of("/home/me/verl"), "")

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -123,13 +122,6 @@ def test_a_commit_is_noted_once_it_was_checked_out(client: Client, store: TreeSt
     assert part.commit in store.commits()
 
 
-def test_commits_are_listed_last_used_first(client: Client, store: TreeStore, tmp_path: Path) -> None:
-    parts = [sent(client, store, tmp_path / "w", a=f"{number}\n") for number in range(3)]
-    store.check_out([parts[0]], str(tmp_path / "w"))
-    ids = [part.commit for part in parts]
-    assert store.commits() == [ids[0], ids[2], ids[1]]
-
-
 def test_a_new_store_has_nothing(store: TreeStore) -> None:
     assert store.commits() == []
     assert store.prune(days=1)
@@ -175,20 +167,6 @@ def test_a_workspace_that_was_there_is_replaced(client: Client, store: TreeStore
     (tmp_path / "w/left").touch()
     sent(client, store, tmp_path / "w", a="a\n")
     assert sorted(os.listdir(tmp_path / "w")) == [".git", "a"]
-
-
-def test_files_committed_with_other_line_ends_than_their_attributes_ask_for_are_no_error(
-    client: Client, store: TreeStore, tmp_path: Path
-) -> None:
-    (client.path / "run.bat").write_bytes(b"one\r\n")
-    client.commit()
-    (client.path / ".gitattributes").write_text("*.bat text\n")
-    git(client.path, "add", ".gitattributes")
-    git(client.path, "commit", "-q", "-m", "attributes")
-    part = client.part("HEAD")
-    store.receive([client.pack(part)])
-    store.check_out([part], str(tmp_path / "w"))
-    assert part.commit in store.commits()
 
 
 # The proof
@@ -670,9 +648,3 @@ def test_receivers_do_not_wait_for_each_other(client: Client, store: TreeStore, 
     store.receive(slow())
     store.check_out([part], str(tmp_path / "w"))
     assert (tmp_path / "w/a").read_text() == "a\n"
-
-
-def test_packs_cannot_be_written_by_mistake(client: Client, store: TreeStore, tmp_path: Path) -> None:
-    sent(client, store, tmp_path / "w", a="a\n")
-    for file in (tmp_path / "w/.git/objects/pack").iterdir():
-        assert not file.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
