@@ -309,7 +309,7 @@ BUDGETS = {
     "ci_tasks/results": 2_634,
     "ci_tasks/run": 3_880,
     "ci_tasks/workflow": 2_296,
-    "tests": 52_541,
+    "tests": 50_993,
 }
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
