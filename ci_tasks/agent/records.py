@@ -608,11 +608,13 @@ class MaskedFiles:
 
 @dataclass(frozen=True)
 class CheckoutPart:
-    """The checkout, whose `path` is empty, or a submodule of it: a commit without parents, and its tree."""
+    """The checkout, whose `path` is empty, or a submodule of it: a commit without parents, and its tree. `flat` is the
+    tree of the checkout with the files of its submodules in their places, "" where that is `tree`."""
 
     path: str
     commit: str
     tree: str
+    flat: str = ""
 
 
 # -- Slurm -----------------------------------------------------------------------------------------------------------

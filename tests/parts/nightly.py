@@ -15,6 +15,7 @@ SAMPLES = {
     "agent/environments/test_sharing.py": 3,
     "agent/test_supervisor.py": 20,
     "agent/trees/test_idle_workspaces.py": 12,
+    "checkout/test_journeys.py": 6,
     "checkout/test_travel.py": 20,
     "executors/remote/test_run_manager.py": 20,
     "features/difference/test_diff_command.py": 2,
