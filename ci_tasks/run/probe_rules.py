@@ -1,18 +1,31 @@
-"""What the probe looks for in the rows of a suite, with the source of the suite's own hook."""
+"""What the probe looks for in the rows of a suite: its packages, those of the checkout, and the suite's own hook."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
 
 from ci_tasks.agent.records import ProbeHook, ProbeRules
 from ci_tasks.workflow.suite import Suite
 
+_ROOTS = ("", "src/", "python/")  # of a checkout, where projects have their packages
 
-def probe_rules(suite: Suite) -> ProbeRules:
+
+def probe_rules(suite: Suite, own: tuple[str, ...] = ()) -> ProbeRules:
     """A suite's hook uses the standard library of Python 3.8 only, so it can be imported here for its `MODULES`."""
+    packages = tuple(dict.fromkeys([*suite.packages, *own]))
     if not suite.probe_hook:
-        return ProbeRules(suite.packages)
+        return ProbeRules(packages, own=own)
     import inspect  # the suites of most labels have no hook
 
     module = importlib.import_module(suite.probe_hook)
-    return ProbeRules(suite.packages, (ProbeHook(suite.name, tuple(module.MODULES), inspect.getsource(module)),))
+    hook = ProbeHook(suite.name, tuple(module.MODULES), inspect.getsource(module))
+    return ProbeRules(packages, (hook,), own=own)
+
+
+def own_packages(suite: Suite, title: str, read_file: Callable[[str], str | None]) -> Iterator[str]:
+    """The packages that the checkout has: those of the suite, and the one with the name of its directory."""
+    for name in dict.fromkeys([*suite.packages, title.lower().replace("-", "_")]):
+        path = name.replace(".", "/")
+        if any(read_file(f"{root}{path}/__init__.py") is not None for root in _ROOTS):
+            yield name

@@ -263,12 +263,12 @@ def test_a_run_that_was_left_is_found_again_whatever_slurm_has_forgotten(far: An
     cluster.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=test")
     over = {job_of(runs["stopped"]): "CANCELLED", job_of(runs["lost"]): "NODE_FAIL"}
     until(lambda: over.items() <= cluster.jobs().items(), "both are over")
-    # No squeue that knows them, and an sacct without a database: what is left is the completion log.
+    # No squeue that knows them, and an sacct without a database: what is left is what the agents wrote.
     cluster.forgets()
     said = far.ci_tasks("attach", "last")
     assert said.code == 130, said.out + said.err
     assert {row: record["status"] for row, record in by_row(far).items()} == {"stopped": "cancelled", "lost": "lost"}
-    assert any("(NODE_FAIL)" in log for log in far.logs().values())
+    assert any("the job vanished" in log for log in far.logs().values())
     assert cluster.left() == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.slurm.outcome import claimed_code, is_final, job_outcome
+from ci_tasks.agent.slurm.outcome import claimed_code, job_outcome
 from ci_tasks.agent.slurm.states import UNKNOWN, SlurmJobState
 
 WAITS = Status("running", "waiting")
@@ -36,7 +36,7 @@ KEPT = "the agent's status"
         ("FAILED", WAITS, run_directory.END_EXIT, 125),
         # Nobody knows it any more.
         (UNKNOWN, BEGUN, None, None),
-        (UNKNOWN, WAITS, run_directory.END_CANCELLED, None),
+        (UNKNOWN, WAITS, None, None),
         (UNKNOWN, CUT, KEPT, None),
         # Cancelled before it began.
         ("CANCELLED", WAITS, run_directory.END_CANCELLED, None),
@@ -95,21 +95,3 @@ def test_a_status_claims_what_its_batch_script_did_not_exit_with(
     status = Status(state="ended", end=end, exit_code=code)
     state = SlurmJobState("FAILED" if slurms else "COMPLETED", exit_code=slurms)
     assert (claimed_code(state, status) is not None) is is_claimed
-
-
-@pytest.mark.parametrize(
-    ("status", "sure"),
-    [
-        (Status(state="ended", end="exit", exit_code=0), True),
-        (Status(state="ended", end="exit", exit_code=3), True),
-        (Status(state="ended", end="timeout"), True),
-        (Status(state="ended", end="exit", exit_code=143), False),
-        (Status(state="ended", end="exit", exit_code=1, signalled=True), False),
-        (Status(state="ended", end="cancelled"), False),
-        (Status(state="ended", end="cancelled", concluded=True), True),
-        (Status(state="ended", end=None), False),
-        (BEGUN, False),
-    ],
-)
-def test_only_an_end_by_a_signal_is_not_final(status: Any, sure: bool) -> None:
-    assert is_final(status) is sure

@@ -51,13 +51,22 @@ def test_a_login_node_without_slurm_is_one_fault(read: Any) -> None:
     assert [(result.topic, result.status) for result in results if result.status == "fault"] == [("Slurm", "fault")]
 
 
+def test_a_sinfo_that_fails_is_a_fault(read: Any) -> None:
+    silent = QueryAnswer(1, "", "sinfo: error: Unable to contact slurm controller")
+    answers = {"sinfo version": HERE, "partitions": silent, "sacct": QueryAnswer(0)}
+    results = read(cluster.facts(HostSpec("c", kind="slurm", address="login")), answers)
+    assert [(result.topic, silent.err in result.text) for result in results if result.status == "fault"] == [
+        (cluster.NODES, True)
+    ]
+
+
 def test_a_cluster_that_keeps_no_ended_jobs_is_a_warning(read: Any) -> None:
     answers = {"sinfo version": HERE, "partitions": QueryAnswer(0, IDLE), "sacct": NOT_KEPT}
     results = read(cluster.facts(HostSpec("c", kind="slurm", address="login")), answers)
     assert [(result.topic, result.text) for result in results if result.status == "warning"] == [
         (
             "accounting",
-            "sacct: Slurm accounting storage is disabled: how a job ended is asked of squeue and the completion log",
+            "sacct: Slurm accounting storage is disabled: how a job ended is asked of squeue alone",
         )
     ]
 
