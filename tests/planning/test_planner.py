@@ -101,7 +101,7 @@ CONTAINER_HERE = [  # of a host, what is listed of CI's `docker run --rm --gpus 
 
 @pytest.mark.parametrize(("runtime", "listed"), CONTAINER_HERE)
 def test_a_plan_lists_how_the_container_will_differ(runtime: str, listed: list[str]) -> None:
-    body = "    steps:\n      - run: docker run --rm --gpus all -v /ci:/d some/image x\n"
+    body = MATRIX + "    steps:\n      - run: docker run --rm --gpus all -v /ci:/d some/image x\n"
     planned = plan(workflow(body), HostSpec("box", runtime=runtime, mounts={"/ci": "/here"}, env={"HF_HOME": "/cache"}))
     assert set(listed) <= set(whats(planned)) and whats(planned).count("container") <= 1
     assert deviation(planned, "host env").here == "HF_HOME"

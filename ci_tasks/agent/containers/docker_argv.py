@@ -206,7 +206,8 @@ def _cluster(word: str, following: str | None) -> list[DockerOption]:
     while letters:
         flag, rest = "-" + letters[0], letters[1:]
         if letters[0] not in _SHORTS:
-            raise DockerArgvError(f"docker run has no option {flag} (in {word!r}); it has {' '.join(_SHORTS)}")
+            known = " ".join(f"-{letter}" for letter in _SHORTS)
+            raise DockerArgvError(f"docker run has no option {flag} (in {word!r}); it has {known}")
         name = _SHORTS[letters[0]]
         joined = bool(options)
         if name in VALUED:
