@@ -27,7 +27,7 @@ def missing_resources(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
     """What `row` needs and `host` does not have; empty when it can run there."""
     missing = []
     if facts.scheduler_problem:
-        return [facts.scheduler_problem]
+        return [f"Slurm ({facts.scheduler_problem})"]
     if host.simulate and row.needed_gpus and not facts.simulates:
         return [
             "a lock script in the checkout that knows CI_TASKS_GPU_LOCK_DIR: simulated GPUs would touch the real locks"

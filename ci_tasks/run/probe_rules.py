@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator
 
 from ci_tasks.agent.records import ProbeHook, ProbeRules
 from ci_tasks.workflow.suite import Suite
 
+_PROJECT = re.compile(r"""^name *= *["']([\w.-]+)["']""", re.MULTILINE)
 _ROOTS = ("", "src/", "python/")  # of a checkout, where projects have their packages
 
 
@@ -23,9 +25,10 @@ def probe_rules(suite: Suite, own: tuple[str, ...] = ()) -> ProbeRules:
     return ProbeRules(packages, (hook,), own=own)
 
 
-def own_packages(suite: Suite, title: str, read_file: Callable[[str], str | None]) -> Iterator[str]:
-    """The packages that the checkout has: those of the suite, and the one with the name of its directory."""
-    for name in dict.fromkeys([*suite.packages, title.lower().replace("-", "_")]):
+def own_packages(suite: Suite, read_file: Callable[[str], str | None]) -> Iterator[str]:
+    """The packages that the checkout has: those of the suite, and the one with the name of the project."""
+    projects = _PROJECT.findall(read_file("pyproject.toml") or "")[:1]
+    for name in dict.fromkeys([*suite.packages, *(re.sub("[-.]+", "_", project.lower()) for project in projects)]):
         path = name.replace(".", "/")
         if any(read_file(f"{root}{path}/__init__.py") is not None for root in _ROOTS):
             yield name

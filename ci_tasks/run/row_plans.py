@@ -129,8 +129,7 @@ class RowPlanner:
 
     def _own_packages(self, session: HostSession) -> tuple[str, ...]:
         if session.name not in self._own:
-            title = os.path.basename(self.checkout(session).path)
-            self._own[session.name] = tuple(own_packages(self.source.suite, title, session.code.read_file))
+            self._own[session.name] = tuple(own_packages(self.source.suite, session.code.read_file))
         return self._own[session.name]
 
     def _hang_minutes(self, row: Row) -> float:

@@ -215,7 +215,10 @@ def test_what_slurm_will_never_take_is_blocked_in_its_own_words(far: Any, cluste
     said = far.ci_tasks("remote", "--host", "cluster", "lines")
     assert said.code == 125, said.out + said.err
     assert [record["status"] for record in far.records()] == ["blocked"] * 2
-    assert "invalid partition specified: nowhere" in far.records()[0]["reason"]
+    assert "Slurm (no partition nowhere; partitions: main)" in far.records()[0]["reason"]
+    cluster.hosts("sbatch: [--nodelist=nowhere], gpus: 8")
+    assert far.ci_tasks("remote", "--host", "cluster", "lines", "--only", "a").code == 125
+    assert "Slurm rejects the job: " in "".join(record["reason"] for record in far.records())
     assert cluster.left() == []
 
 

@@ -11,17 +11,17 @@ SUITE = Suite(name="toy", packages=("toy", "toy_plugins", "other.core"))
 
 
 @pytest.mark.parametrize(
-    ("files", "directory", "own"),
+    ("files", "own"),
     [
-        (["toy/__init__.py", "README.md"], "anything", ["toy"]),
-        (["src/toy_plugins/__init__.py", "python/other/core/__init__.py"], "x", ["toy_plugins", "other.core"]),
-        (["my_lib/__init__.py"], "My-Lib", ["my_lib"]),
-        (["toy.py"], "toy", []),
+        (["toy/__init__.py", "README.md"], ["toy"]),
+        (["src/toy_plugins/__init__.py", "python/other/core/__init__.py"], ["toy_plugins", "other.core"]),
+        (["my_lib/__init__.py"], ["my_lib"]),
+        (["toy.py"], []),
     ],
 )
-def test_the_packages_of_a_checkout(files: list[str], directory: str, own: list[str]) -> None:
-    content = dict.fromkeys(files, "")
-    assert list(own_packages(SUITE, directory, content.get)) == own
+def test_the_packages_of_a_checkout(files: list[str], own: list[str]) -> None:
+    content = {**dict.fromkeys(files, ""), "pyproject.toml": '[project]\nname = "My-Lib"\n'}
+    assert list(own_packages(SUITE, content.get)) == own
 
 
 def test_own_packages_are_watched() -> None:
