@@ -25,9 +25,9 @@ def probe_rules(suite: Suite, own: tuple[str, ...] = ()) -> ProbeRules:
     return ProbeRules(packages, (hook,), own=own)
 
 
-def own_packages(suite: Suite, read_file: Callable[[str], str | None]) -> Iterator[str]:
-    """The packages that the checkout has: those of the suite, and the one with the name of the project."""
-    projects = _PROJECT.findall(read_file("pyproject.toml") or "")[:1]
+def own_packages(suite: Suite, repository: str, read_file: Callable[[str], str | None]) -> Iterator[str]:
+    """The packages that the checkout has: the suite's, and one with the name of the project or the repository."""
+    projects = [*_PROJECT.findall(read_file("pyproject.toml") or "")[:1], repository.rpartition("/")[2]]
     for name in dict.fromkeys([*suite.packages, *(re.sub("[-.]+", "_", project.lower()) for project in projects)]):
         path = name.replace(".", "/")
         if any(read_file(f"{root}{path}/__init__.py") is not None for root in _ROOTS):

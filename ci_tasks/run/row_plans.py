@@ -129,7 +129,8 @@ class RowPlanner:
 
     def _own_packages(self, session: HostSession) -> tuple[str, ...]:
         if session.name not in self._own:
-            self._own[session.name] = tuple(own_packages(self.source.suite, session.code.read_file))
+            repository, read_file = self.job_rows.context.repository, session.code.read_file
+            self._own[session.name] = tuple(own_packages(self.source.suite, repository, read_file))
         return self._own[session.name]
 
     def _hang_minutes(self, row: Row) -> float:

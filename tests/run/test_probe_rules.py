@@ -16,12 +16,13 @@ SUITE = Suite(name="toy", packages=("toy", "toy_plugins", "other.core"))
         (["toy/__init__.py", "README.md"], ["toy"]),
         (["src/toy_plugins/__init__.py", "python/other/core/__init__.py"], ["toy_plugins", "other.core"]),
         (["my_lib/__init__.py"], ["my_lib"]),
+        (["toy_repository/__init__.py"], ["toy_repository"]),
         (["toy.py"], []),
     ],
 )
 def test_the_packages_of_a_checkout(files: list[str], own: list[str]) -> None:
     content = {**dict.fromkeys(files, ""), "pyproject.toml": '[project]\nname = "My-Lib"\n'}
-    assert list(own_packages(SUITE, content.get)) == own
+    assert list(own_packages(SUITE, "owner/toy-repository", content.get)) == own
 
 
 def test_own_packages_are_watched() -> None:

@@ -172,17 +172,6 @@ def test_concurrent_runs_of_one_script_are_all_recorded_under_different_names(ho
     assert [entry.name for entry in entries] == ["ci", *(f"ci-{number}" for number in range(2, 9))]
 
 
-def test_other_subcommands_are_recorded_and_passed_on_and_do_not_count_as_runs(host: Host) -> None:
-    host.rules(name="ci")
-    host.expect("login", "-p", "pw", "host")
-    assert host.docker("login", "-p", "pw", "host").returncode == REAL_EXIT
-    host.expect("run", "--name", "ci", "--init", "img")
-    assert host.docker("run", "img").returncode == REAL_EXIT
-    assert host.journal()[0] == DockerInvocation(
-        ci=("login", "-p", "***", "host"), here=("login", "-p", "***", "host"), runtime="docker"
-    )
-
-
 def test_a_start_and_a_pull_that_is_certain_are_events(host: Host) -> None:
     (host.fake / "expected.any").touch()
     host.rules(name="ci", image={"img": "img@sha256:1"})
@@ -239,13 +228,6 @@ def test_a_plan_that_cannot_be_read_blocks(host: Host, text: str | None, message
     _blocked(host.docker("run", "img"), message)
 
 
-def test_bytes_that_are_no_text_are_run_as_they_are_and_shown_escaped(host: Host) -> None:
-    host.rules()
-    (host.fake / "expected").write_bytes(b"run\0--init\0img\0\xff\xfe\0")
-    assert host.docker("run", "img", b"\xff\xfe").returncode == REAL_EXIT
-    assert list(host.journal()[0].ci) == ["run", "img", "\\xff\\xfe"]
-
-
 # -- runtime: none, for real -----------------------------------------------------------------------------------------
 
 
@@ -275,11 +257,6 @@ def test_without_containers_the_inner_command_runs_here_with_its_exit_code(bare:
     (entry,) = bare.journal()
     assert (list(entry.ci), list(entry.here), entry.name) == (ci, ["sh", "-c", "pwd; exit 3"], None)
     assert [d.what for d in entry.deviations] == ["container", "mount /no/where", "container flags"]
-
-
-def test_stdin_is_open_only_to_an_interactive_run(bare: Host) -> None:
-    assert bare.docker("run", "-i", "img", "cat", stdin="hello").stdout == "hello"
-    assert bare.docker("run", "img", "cat", stdin="hello").stdout == ""
 
 
 NOT_WITHOUT = [

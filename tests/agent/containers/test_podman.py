@@ -65,11 +65,6 @@ def test_init_is_the_program_that_this_host_has() -> None:
     assert _adapted(["--init"], own)[0] == ["--init", *DEFAULTS]
 
 
-def test_without_an_init_program_the_container_runs_without() -> None:
-    assert init_options(lambda _: False, lambda _: None) == []
-    assert _adapted(["--init"], [])[0] == DEFAULTS
-
-
 IMAGES = [
     ("slimerl/slime", "docker.io/slimerl/slime"),
     ("slimerl/slime:latest", "docker.io/slimerl/slime:latest"),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.codec import decode
-from ci_tasks.agent.containers.bare import bare_deviations, inner_environment
-from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run, render
+from ci_tasks.agent.containers.bare import inner_environment
+from ci_tasks.agent.containers.docker_argv import parse_run, render
 from ci_tasks.agent.containers.rewrite import client_environment, rewrite
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.records import Deviation
@@ -93,11 +93,6 @@ def test_the_pull_policy_is_the_hosts_where_it_has_one(
     assert [(d.what, d.ci, d.here) for d in deviations] == ([("pull", *change)] if change else [])
 
 
-def test_the_container_is_named_for_the_run_and_later_ones_are_numbered() -> None:
-    names = [_rewritten(["--init", "img"], number=number, name="ci-7")[0][2] for number in (1, 2, 3)]
-    assert names == ["ci-7", "ci-7-2", "ci-7-3"]
-
-
 def test_each_harmless_addition_is_one_deviation_with_a_reason() -> None:
     got, deviations = _rewritten(
         ["--rm", "-d", "img", "ls"],
@@ -112,24 +107,6 @@ def test_each_harmless_addition_is_one_deviation_with_a_reason() -> None:
     ]
     assert _whats(deviations) == ["name", "rm", "labels", "init", "env", "volumes"]
     assert all(all(vars(deviation).values()) for deviation in deviations)
-
-
-REMOVALS = [
-    (["--rm", "--name=theirs"], ["--name=ours"], True),
-    (["--rm=true", "-d", "--rm"], ["-d", "--name", "ours"], True),
-    (["--rm", "--rm=false"], ["--rm", "--rm=false", "--name", "ours"], False),
-    ([], ["--name", "ours"], False),
-]
-
-
-@pytest.mark.parametrize(("argv", "expected", "named"), REMOVALS, ids=[" ".join(argv) for argv, _, _ in REMOVALS])
-def test_a_container_stays_after_its_end_so_that_its_logs_can_be_copied(
-    argv: list[str], expected: list[str], named: bool
-) -> None:
-    got, deviations = _rewritten(["--init", *argv, "img", "rm", "--rm"], name="ours")
-    assert got == ["--init", *expected, "img", "rm", "--rm"]
-    removals = [(d.ci, d.here) for d in deviations if d.what == "rm"]
-    assert removals == ([("--rm", "removed by ci-tasks once its logs are copied")] if named else [])
 
 
 NETWORKS = [
@@ -195,39 +172,3 @@ def test_only_the_base_and_what_is_given_reaches_the_inner_command() -> None:
     got = inner_environment(run, ContainerRules(env={"OURS": "o", "B": "ours"}), environ, files.__getitem__)
     expected = {"GIVEN": "from here", "A": "from -e", "B": "ours", "Q": '"q"', "FILED": "f", "E": "", "OURS": "o"}
     assert got == {**here, **expected}
-
-
-@pytest.mark.parametrize("line", ["A B=1", "=x", "A\tB"])
-def test_an_environment_file_that_docker_refuses_is_an_error(line: str) -> None:
-    with pytest.raises(DockerArgvError, match="is not the name of a variable"):
-        inner_environment(parse_run(["run", "--env-file", "/f", "img"]), ContainerRules(), {}, lambda _: [line])
-
-
-def test_without_a_container_each_absent_mount_and_the_idle_flags_are_deviations() -> None:
-    argv = [
-        "--rm",
-        "-it",
-        "--gpus",
-        "all",
-        "--network",
-        "host",
-        "--gpus",
-        "1",
-        "-v",
-        "/mnt/x:/root/x",
-        "-v",
-        "/same:/same",
-        "-v",
-        "/l:/here",
-        "-e",
-        "A",
-        "img",
-    ]
-    deviations = bare_deviations(
-        parse_run(["run", *argv]), ContainerRules(mounts={"/mnt/x": "/data"}), lambda path: path == "/here"
-    )
-    assert _whats(deviations) == ["container", "mount /root/x", "mount /same", "container flags"]
-    assert (deviations[0].ci, deviations[0].here) == ("img", "none")
-    mount = deviations[1]
-    assert (mount.ci, mount.here, mount.why) == ("/mnt/x at /root/x", "absent", "/data is not mounted")
-    assert deviations[-1].ci == "--gpus --network"

@@ -64,17 +64,6 @@ def test_docker_json_says_where_to_look_and_the_label_what_is_removed(
     assert fake.left(runtime) == left
 
 
-def test_without_a_docker_call_or_a_docker_nothing_happens(
-    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _rules(run, **{"ci-tasks_run": "7"})
-    assert run_containers.remove(str(run.path)) == []
-    assert fake.calls() == []
-    _started(run, _entry("a"))
-    monkeypatch.setenv("PATH", "")
-    assert run_containers.remove(str(run.path)) == ["containers may be left (a): docker: No such file or directory"]
-
-
 @pytest.mark.parametrize("labels", [{}, {"ci-tasks_dir": "/theirs", "ci-tasks_run": "7"}], ids=["as planned", "forged"])
 @pytest.mark.parametrize("journal", ['{"calls": []}', "{broken", None])
 def test_a_plan_that_a_job_rewrote_makes_no_other_container_the_runs(
@@ -110,15 +99,6 @@ def test_what_could_not_be_removed_is_said_with_its_reason(run: Run, fake: Fake)
     fake.be("sticky")
     _started(run, _entry("a"))
     assert run_containers.remove(str(run.path)) == ["container a: Error response from daemon: device or resource busy"]
-
-
-def test_a_removal_that_another_process_has_begun_is_waited_for(run: Run, fake: Fake) -> None:
-    """Such as that of the run's agent, when `clean` comes at the same time."""
-    fake.has("a", **_own(run))
-    fake.be("removing")
-    _started(run, _entry("a"))
-    assert run_containers.remove(str(run.path)) == []
-    assert fake.left("docker") == []
 
 
 def test_hanging_daemons_share_one_timeout(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,12 +75,6 @@ def test_a_job_that_was_requeued_starts_over_on_the_same_record(batch: Any) -> N
     assert [path.name for path in Path(batch.paths.artifacts).iterdir()] == ["2"], "the first attempt's are gone"
 
 
-def test_a_job_that_slurm_starts_although_the_run_was_submitted_again_ends_at_once(batch: Any) -> None:
-    batch.write("echo begun\n")
-    assert batch.batch(SLURM_JOB_ID="6").returncode == 1
-    assert not batch.has("log")
-
-
 def test_a_signal_to_all_of_a_job_is_on_record(batch: Any) -> None:
     batch.write("echo begun; sleep 60\n")
     thread = in_background(batch)

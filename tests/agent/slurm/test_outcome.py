@@ -52,28 +52,6 @@ def test_slurm_decides_how_an_interrupted_run_ended(slurm: str, status: Any, end
 
 
 @pytest.mark.parametrize(
-    ("slurm", "status", "line"),
-    [
-        (SlurmJobState("CANCELLED", by="1000"), CUT, "ci-tasks: Slurm ended the job (CANCELLED by uid 1000)"),
-        (
-            SlurmJobState("NODE_FAIL", node="gpu1"),
-            BEGUN,
-            "ci-tasks: Slurm ended the job (NODE_FAIL): its node failed, on gpu1",
-        ),
-        (
-            SlurmJobState("FAILED", node="gpu1"),
-            WAITS,
-            "ci-tasks: blocked: the job could not start on gpu1 (FAILED): python3: command not found",
-        ),
-    ],
-)
-def test_the_log_says_so_in_one_line(slurm: SlurmJobState, status: Any, line: str) -> None:
-    outcome = job_outcome(slurm, status, "python3: command not found")
-    assert outcome is not None
-    assert outcome.line == line
-
-
-@pytest.mark.parametrize(
     ("end", "code", "slurms", "is_claimed"),
     [
         ("exit", 0, 0, False),

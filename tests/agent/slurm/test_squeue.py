@@ -29,20 +29,6 @@ class Slurm:
         return {name: self.answers[argv[0]] for name, argv in questions.items()}
 
 
-def test_all_jobs_are_one_question() -> None:
-    slurm = Slurm(
-        squeue=output("10|RUNNING|N/A|gpu1|0|None|\n11|PENDING|N/A||0|Priority|\n20|COMPLETED|N/A|gpu2|0|None|\n")
-    )
-    states = SqueuePoller(slurm.ask).query(["10", "11", "20"])
-    assert {job: state.state for job, state in states.items()} == {
-        "10": "RUNNING",
-        "11": "PENDING",
-        "20": "COMPLETED",
-    }
-    assert len(slurm.commands) == 1
-    assert "--jobs=10,11,20" in slurm.commands[0]
-
-
 def test_what_the_queue_has_forgotten_sacct_is_asked_for() -> None:
     slurm = Slurm(squeue=output("10|RUNNING|N/A|gpu1|0|None|\n"), sacct=output("11|CANCELLED by 1000|0:15|gpu1\n"))
     states = SqueuePoller(slurm.ask).query(["10", "11"])
