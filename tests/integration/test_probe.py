@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.probe.records import parse_lines
-from ci_tasks.agent.records import ProbeRules
+from ci_tasks.agent.records import ProbeOverlay, ProbeRules
 from tests.integration.container_box import Box
 from tests.parts.dockerd import PYTHON_IMAGE, Daemon, docker, image_tar
 
