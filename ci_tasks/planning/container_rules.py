@@ -5,15 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ci_tasks.agent.containers import apptainer, podman, pyxis
-from ci_tasks.agent.containers.bare import bare_deviations
-from ci_tasks.agent.containers.docker_argv import DockerArgvError, DockerRun, option
-from ci_tasks.agent.containers.rewrite import rewrite
-from ci_tasks.agent.containers.rootless import apply_rules
-from ci_tasks.agent.containers.rules import APPTAINER, NONE, PODMAN, PYXIS, ContainerRules
+from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.gpus.request import AGENT, JOB, PATTERN, GpuRequest
 from ci_tasks.config import HostSpec
 from ci_tasks.records import Deviation
@@ -59,27 +54,6 @@ def rules_of_run(rules: ContainerRules, id: str, run_dir: str) -> ContainerRules
         env={**rules.env, "CI_TASKS_RUN_DIR": run_dir, "PYTEST_ADDOPTS": f"--junitxml={junit}"},
         volumes=(f"{run_dir}/artifacts",),
     )
-
-
-def container_deviations(run: DockerRun | None, rules: ContainerRules) -> Sequence[Deviation]:
-    """How the row's container will differ from CI's, as far as its command tells without the host."""
-    if run is None:
-        return ()
-    try:
-        if rules.runtime == NONE:
-            found = bare_deviations(run, rules, lambda path: True)
-            return [deviation for deviation in found if deviation.what != "container"]  # which the plan has already
-        if rules.runtime in (PYXIS, APPTAINER):
-            here, deviations = apply_rules(run, rules)
-            command = pyxis.rootless_command if rules.runtime == PYXIS else apptainer.rootless_command
-            return [*deviations, *command(here, {}, {}, None).deviations]
-        here, deviations = rewrite(run, rules)
-        if rules.runtime == PODMAN:  # which init it has is known there
-            more = podman.adapt(here, [option("init")], here.image)[1]
-            deviations = [deviation for deviation in deviations if deviation.what != "init"] + more
-    except DockerArgvError:  # the run is blocked, and says why
-        return ()
-    return deviations
 
 
 def gpu_locks(row: Row, host: HostSpec, lock_dir: str, texts: Iterable[str]) -> GpuRequest | None:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
+from ci_tasks.agent.containers.foreseen import container_deviations
 from ci_tasks.agent.containers.rules import DOCKER, PODMAN
 from ci_tasks.agent.gpus.request import JOB
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -15,7 +16,6 @@ from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
 from ci_tasks.planning.container_rules import (
     LOCK_DIR_ENV,
-    container_deviations,
     container_rules,
     exclusive,
     gpu_locks,

@@ -267,8 +267,8 @@ def test_a_run_that_was_left_is_found_again_whatever_slurm_has_forgotten(far: An
     # No squeue that knows them, and an sacct without a database: what is left is what the agents wrote.
     cluster.forgets()
     said = far.ci_tasks("attach", "last")
-    assert said.code == 130, said.out + said.err
-    assert {row: record["status"] for row, record in by_row(far).items()} == {"stopped": "cancelled", "lost": "lost"}
+    assert said.code == 125, said.out + said.err
+    assert {row: record["status"] for row, record in by_row(far).items()} == {"stopped": "lost", "lost": "lost"}
     assert any("the job vanished" in log for log in far.logs().values())
     assert cluster.left() == []
 
