@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.probe.install import write_files
+from ci_tasks.agent.probe.payload import spread
 from ci_tasks.agent.records import ProbeRules
 from tests.agent.probe.interpreters import Interpreter, make_interpreter, pythons
 
@@ -62,3 +63,9 @@ def test_a_probe_that_an_earlier_run_left_is_replaced(late: Interpreter, tmp_pat
     late("-c", "pass", env=path_of(late))
     late("-c", "pass", env={})
     assert [process.executable for process in late.processes()] == [late.program] * 2
+
+
+@pytest.mark.parametrize(("place", "vanishes"), [("/usr/lib/python3", True), ("/proc/sys", False), ("/proc", False)])
+def test_in_a_container_what_is_mounted_stays_as_it_is(place: str, vanishes: bool) -> None:
+    """It may be the host's own Python."""
+    assert spread._vanishes(place, ()) is vanishes

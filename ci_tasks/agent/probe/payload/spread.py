@@ -28,7 +28,9 @@ def spread(source: str, roots: "tuple[str, ...]") -> None:
 def _vanishes(place: str, roots: "tuple[str, ...]") -> bool:
     if roots:
         return place.startswith(roots)
-    return os.stat(place).st_dev == os.stat("/").st_dev
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        targets = [os.fsdecode(line.split(b" ")[4]).replace("\\040", " ") for line in mounts]
+    return not any((place + "/").startswith(target + "/") for target in targets if target != "/")
 
 
 def _is_same(path: str, other: str) -> bool:
