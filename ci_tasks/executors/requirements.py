@@ -72,16 +72,25 @@ def parse_gres(text: str, name: str = "gpu") -> int:
     return most
 
 
-def time_limit_query(host: HostSpec) -> list[str]:
-    """A line `PARTITION|LIMIT` for each partition; the default one's name ends in `*`."""
-    partition = [f"--partition={host.partition}"] if host.partition else []
-    return ["sinfo", "--noheader", "--format=%P|%l", *partition]
+# A line `PARTITION|LIMIT` for each partition; the default one's name ends in `*`.
+PARTITIONS_QUERY = ["sinfo", "--noheader", "--format=%P|%l"]
 
 
-def parse_time_limit(answer: QueryAnswer) -> float | None:
+def partition_problem(answer: QueryAnswer, partition: str | None) -> str:
+    """Why Slurm would take no job there; empty when it would."""
+    if answer.code != 0:
+        return "no sinfo on PATH" if answer.is_missing else f"sinfo: {answer.last_line}"
+    names = sorted({line.partition("|")[0].rstrip("*") for line in answer.out.split()})
+    # sbatch takes several names, separated by commas.
+    unknown = [name for name in (partition or "").split(",") if name and name not in names]
+    return f"no partition {unknown[0]}; partitions: {', '.join(names) or 'none'}" if unknown else ""
+
+
+def parse_time_limit(answer: QueryAnswer, partition: str | None = None) -> float | None:
     """The longest that a job may run, in minutes; None where there is no limit, or Slurm does not say. Limits are
     `infinite`, `30:00`, `1:00:00` or `2-00:00:00`."""
     lines = [line.strip().partition("|") for line in answer.out.splitlines()] if answer.code == 0 else []
+    lines = [line for line in lines if partition is None or line[0].rstrip("*") == partition]
     limits = [limit for name, _, limit in lines if name.endswith("*") or len({line[0] for line in lines}) == 1]
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limits[0]) if limits else None
     if found is None:

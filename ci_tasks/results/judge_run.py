@@ -59,7 +59,7 @@ from ci_tasks.results.junit import Junit, read_junit
 from ci_tasks.results.log_facts import LogFacts, read_large_log, read_log
 from ci_tasks.results.log_scanner import blocks
 from ci_tasks.results.overlay_evidence import with_overlay_uses
-from ci_tasks.results.probe_evidence import probe_summary, read_run_evidence, with_imports
+from ci_tasks.results.probe_evidence import imported_elsewhere, probe_summary, read_run_evidence, with_imports
 from ci_tasks.results.record import LARGEST_EVENTS, events_of, is_over, new_record, save_record
 from ci_tasks.results.triage import TIMEOUT_HANG, UNKNOWN, group_of
 from ci_tasks.results.verdict import JobEnd, collect_evidence, judge, needs_triage
@@ -131,7 +131,11 @@ def _with_evidence(
     evidence = read_run_evidence(run)
     environment = with_imports(record.environment, evidence, plan.test)
     record = replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
-    probe = read_plan(run).probe
+    given = read_plan(run)
+    probe = given.probe
+    if probe is not None and evidence is not None:
+        elsewhere = imported_elsewhere(evidence, probe.own, given.workspace, calls)
+        record = replace(record, deviations=(*record.deviations, *elsewhere))
     overlays = record.checkout.overlays if record.checkout else ()
     built = {overlay.name: text for overlay in overlays if (text := _built_files(run, overlay.name)) is not None}
     return with_overlay_uses(record, evidence, probe.overlays if probe else (), built)

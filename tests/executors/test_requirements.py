@@ -127,6 +127,22 @@ def test_the_longest_that_a_job_may_run(answer: QueryAnswer, minutes: float | No
     assert requirements.parse_time_limit(answer) == minutes
 
 
+@pytest.mark.parametrize(
+    ("answer", "partition", "problem"),
+    [
+        (QueryAnswer(0, "main*|infinite\nshort|30:00\n"), "mian", "no partition mian; partitions: main, short"),
+        (QueryAnswer(0, "main*|infinite\nshort|30:00\n"), "main,short", ""),
+        (QueryAnswer(0, "main*|infinite\n"), None, ""),
+        (QueryAnswer(0, ""), "main", "no partition main; partitions: none"),
+        (QueryAnswer(1, "", "slurm_load_partitions: Unable to contact slurm controller\n"), None,
+         "sinfo: slurm_load_partitions: Unable to contact slurm controller"),
+        (QueryAnswer(None, "", "sinfo: No such file or directory"), "main", "no sinfo on PATH"),
+    ],
+)  # fmt: skip
+def test_why_slurm_would_take_no_job(answer: QueryAnswer, partition: str | None, problem: str) -> None:
+    assert requirements.partition_problem(answer, partition) == problem
+
+
 def test_a_machine_without_nvidia_smi(program: Program) -> None:
     facts = requirements.facts(HostSpec("local"), gpus=True, container=True, simulates=False)
     assert facts == HostFacts(0, "no nvidia-smi on PATH", "docker (not on PATH)", False)

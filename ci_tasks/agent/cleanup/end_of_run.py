@@ -77,7 +77,7 @@ class RunCleanup:
 
     def _remove(self, containers: List[RunContainer]) -> Tuple[str, ...]:
         image = image_of(containers, self.plan)
-        left = self.containers.remove(containers)
+        left = self.containers.remove()
         if self.plan.retry is not None and not left:
             left = remove_images(containers)
         self.left_containers = bool(left)

@@ -46,8 +46,15 @@ def test_a_login_node_without_slurm_is_one_fault_and_a_cluster_that_keeps_no_end
     assert [(result.topic, result.status) for result in absent if result.status == "fault"] == [("Slurm", "fault")]
     disabled = Answer(1, "", "Slurm accounting storage is disabled")
     results = read(cluster.facts(host()), {**HERE, "sacct": disabled})
-    text = f"sacct: {disabled.err}: how a job ended is asked of squeue and the completion log"
+    text = f"sacct: {disabled.err}: how a job ended is asked of squeue alone"
     assert [(result.topic, result.text) for result in results if result.status == "warning"] == [("accounting", text)]
+
+
+def test_a_sinfo_that_fails_is_a_fault(read: Any) -> None:
+    silent = Answer(1, "", "sinfo: error: Unable to contact slurm controller")
+    results = read(cluster.facts(host()), {**HERE, "partitions": silent})
+    faults = [(result.topic, silent.err in result.text) for result in results if result.status == "fault"]
+    assert faults == [(cluster.NODES, True)]
 
 
 def test_a_login_node_is_not_queried_for_gpus_and_containers() -> None:
