@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
 
-from ci_tasks.agent.gpus.sample_file import merged
+from ci_tasks.agent.gpus.sample_file import LISTED_SECONDS, merged
 from ci_tasks.agent.gpus.xids import HARDWARE_ERRORS, PROGRAM_ERRORS
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
@@ -90,6 +90,18 @@ def own_samples(
 
 def by_clock(samples: Iterable[GpuSample], ahead: float) -> list[GpuSample]:
     return [replace(sample, t=max(0.0, sample.t - ahead)) if ahead else sample for sample in samples]
+
+
+def since(samples: Iterable[GpuSample], locked_at: float) -> list[GpuSample]:
+    """Without the measurements before `locked_at`, when the GPUs were another run's. A process that was listed before
+    may still be in the next lines: it counts from a sample that a new listing precedes."""
+    kept = []
+    for sample in samples:
+        if sample.t >= locked_at or not sample.is_measurement:
+            is_fresh = sample.t >= locked_at + LISTED_SECONDS
+            processes = tuple(process for process in sample.processes if is_fresh or process.owner != "other")
+            kept.append(replace(sample, processes=processes))
+    return kept
 
 
 def gib(mib: float) -> str:
@@ -215,7 +227,7 @@ def _fullest(
             share = (sample.used or 0) / (sample.total or 1 << 40)
             if end - _FULLEST_SECONDS <= sample.t <= end and (best is None or share > best[0]):
                 best = share, sample
-    if best is None or not best[1].used:
+    if best is None or (best[1].used or 0) < _NOTABLE_MIB:  # a sample a second does not show why it was full
         return ""
     sample = best[1]
     total = f" of {gib(sample.total)}" if sample.total else ""

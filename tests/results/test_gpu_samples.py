@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.records import GpuPeaks, GpuUse
-from ci_tasks.results.gpu_samples import by_clock, gpu_use, own_samples
+from ci_tasks.results.gpu_samples import by_clock, gpu_use, own_samples, since
 
 START = 1_790_937_060.0  # 10:31:00 UTC
 GIB = 1024
@@ -130,6 +130,7 @@ FULL: dict[str, tuple[list[GpuSample], str]] = {
         series(60, used=139 * GIB),
         "GPU 1 was fullest at 10:31:00 UTC: 139 GiB of 140 GiB; who held it was not seen",
     ),
+    "a peak between two samples": (series(60, used=40), ""),
     "long before the end": ([*series(3, -900, used=139 * GIB), *series(60, used=None)], ""),
 }
 
@@ -138,6 +139,30 @@ FULL: dict[str, tuple[list[GpuSample], str]] = {
 def test_out_of_memory_is_explained_by_who_held_what(samples: list[GpuSample], sentence: str) -> None:
     assert use([*samples, END], out_of_memory=True).fullest == sentence
     assert not use([*samples, END]).fullest
+
+
+# Recorded on an H100: the run that had the lock before ends at 15 s, when the row gets it; nvidia-smi lists processes
+# every two seconds, and the row's appears at 21 s.
+BEFORE = GpuProcessSample(22817, 8122, "other", "python")
+ROWS = GpuProcessSample(23512, 8122, "unknown", "python")
+HANDED_OVER = [
+    *series(15, used=8131, total=81559, utilization=100.0, processes=(BEFORE,)),
+    *series(4, 15, used=4, total=81559, utilization=0.0, processes=(BEFORE,)),
+    *series(2, 19, used=4, total=81559),
+    *series(9, 21, used=8131, total=81559, utilization=100.0, processes=(ROWS,)),
+]
+
+
+def test_the_run_that_had_the_lock_before_is_no_other_holder_of_memory() -> None:
+    whole, own = use([*HANDED_OVER, END], 30), use(since([*HANDED_OVER, END], START + 15), 30)
+    assert [len(whole.strangers), len(own.strangers)] == [1, 0]
+    assert (own.oddities, own.gpus[0].others, own.seconds) == ((), 0, 15.0)
+
+
+def test_who_shares_a_locked_gpu_is_named() -> None:
+    theirs = replace(BEFORE, pid=9)
+    shared = [replace(sample, processes=(*sample.processes, theirs)) for sample in HANDED_OVER]
+    assert "(pid 9, python) held 7.9 GiB on GPU 1 from 10:31:20 UTC" in use(since(shared, START + 15), 30).strangers[0]
 
 
 def test_a_run_whose_gpus_are_not_known_has_those_with_a_process_of_its_own() -> None:
