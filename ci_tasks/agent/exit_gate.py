@@ -16,7 +16,7 @@ import tempfile
 from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Sequence, TypeVar
 
 from . import codec
-from .files import open_file
+from .files import open_file, pinned
 from .mask import Masker, mask_text
 from .records import LeftOut, LeftOutFile, MaskedFiles
 from .run_directory import SMALL_FILES, RunDir, read_record, write_record
@@ -46,8 +46,10 @@ def mask_run(
     """Mask the run's files. Its archives are withheld if it `has_secrets`: a client may know others. Returns where the
     old artifacts are, for the caller to remove; "" where there are none. Raises OSError, also where a stop is
     requested: then the artifacts are as they were."""
-    if os.path.islink(run.path):
+    own = pinned(run.path)
+    if own == run.path and os.path.islink(own):
         raise OSError("%s is a link" % run.path)
+    run = RunDir(own)
     for name in SMALL_FILES if values else ():
         _mask_small_file(os.path.join(run.path, name), values, stop_requested)
     if os.path.islink(run.artifacts):
