@@ -93,11 +93,6 @@ def test_a_gpu_is_in_use_by_its_processes_or_its_memory(gpu: Gpu, apps: list[Gpu
     assert nvidia_smi.gpus_in_use((gpu,), tuple(apps)) == ({} if reason is None else {3: reason})
 
 
-def test_simulated_gpus_are_all_free() -> None:
-    snapshot = nvidia_smi.simulated_gpus(2)
-    assert (snapshot.ids, nvidia_smi.gpus_in_use(snapshot.gpus, snapshot.apps)) == ([0, 1], {})
-
-
 def test_gpus_and_their_processes_are_queried(gpu_host: GpuHost) -> None:
     gpu_host.smi(4, 62464, apps="GPU-1, 42, 62464, python\n")
     snapshot = nvidia_smi.query_gpus()
