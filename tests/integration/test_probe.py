@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.probe.records import parse_lines
-from ci_tasks.agent.records import ProbeOverlay, ProbeRules
+from ci_tasks.agent.records import ProbeRules
 from tests.integration.container_box import Box
 from tests.parts.dockerd import PYTHON_IMAGE, Daemon, docker, image_tar
 
@@ -64,19 +64,6 @@ def box(tmp_path: Path, docker_daemon: Daemon) -> Box:
 def container_deviation(box: Box) -> str:
     [call] = box.json("docker.json")["calls"]
     return next(str(deviation["here"]) for deviation in call["deviations"] if deviation["what"] == "probe")
-
-
-def test_an_overlay_lies_over_a_package_of_the_image(box: Box, python_image: str, tmp_path: Path) -> None:
-    """Whatever the job's own PYTHONPATH says."""
-    (tmp_path / "tree/colorsys").mkdir(parents=True)
-    (tmp_path / "tree/colorsys/__init__.py").write_text("V = 'overlay'")
-    overlay = ProbeOverlay(str(tmp_path / "tree"), ("colorsys",), str(tmp_path / "tree"))
-    inside = "env -i PYTHONPATH=/nowhere /usr/bin/python3 -c 'import colorsys; print(colorsys.V)'"
-    box.write(inside, image=python_image, probe=ProbeRules(("colorsys",), overlays=(overlay,)))
-    box.start()
-    assert box.ended().exit_code == 0 and "overlay" in box.log()
-    [process] = parse_lines(Path(box.run.evidence_file).read_text()).processes
-    assert [module.origin for module in process.imports] == [str(tmp_path / "tree/colorsys/__init__.py")]
 
 
 def test_the_pythons_of_an_image_have_the_probe(box: Box, python_image: str) -> None:
