@@ -193,10 +193,9 @@ def _read_gpu_use(run: RunDir, record: RunRecord, ended_at: float | None, events
     """What gpu.jsonl shows of the run's GPUs from the moment at which it had their locks; None where it has nothing of
     them."""
     uuids = {uuid for attempt in record.attempts[-1:] for uuid in attempt.gpu_uuids}
-    out_of_memory = record.cause in OUT_OF_MEMORY
-    locked_at = max((event.t for event in events if event.event == "gpus"), default=0.0)
-    samples = since(gpu_samples(run), locked_at)
-    return gpu_use(samples, uuids=uuids, ids=record.gpu_ids, ended_at=ended_at, out_of_memory=out_of_memory)
+    samples = since(gpu_samples(run), max((event.t for event in events if event.event == "gpus"), default=0.0))
+    oom = record.cause in OUT_OF_MEMORY
+    return gpu_use(samples, uuids=uuids, ids=record.gpu_ids, ended_at=ended_at, out_of_memory=oom)
 
 
 def gpu_samples(run: RunDir) -> list[GpuSample]:
@@ -210,8 +209,8 @@ def _with_gpu_use(record: RunRecord, use: GpuUse | None) -> RunRecord:
     ran out of it."""
     if use is None:
         return record
-    held = "held by others, too"
-    others = [Deviation("memory of its GPUs", "locked for the row", held, sentence) for sentence in use.strangers]
+    held = ("memory of its GPUs", "locked for the row", "held by others, too")
+    others = [Deviation(*held, sentence) for sentence in use.strangers]
     reason = "; ".join(filter(None, [record.reason, use.fullest]))
     return replace(record, gpu_use=use, deviations=(*record.deviations, *others), reason=reason)
 
