@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
 
-from ci_tasks.agent.gpus.sample_file import LISTED_SECONDS, merged
+from ci_tasks.agent.gpus.sample_file import FREED_SECONDS, LISTED_SECONDS, merged
 from ci_tasks.agent.gpus.xids import HARDWARE_ERRORS, PROGRAM_ERRORS
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuSample
@@ -92,13 +92,13 @@ def by_clock(samples: Iterable[GpuSample], ahead: float) -> list[GpuSample]:
 
 
 def since(samples: Iterable[GpuSample], locked_at: float) -> list[GpuSample]:
-    """Without the measurements before `locked_at`, when the GPUs were another run's. A process that was listed before
-    may still be in the next lines: it counts from a sample that a new listing precedes."""
+    """Without what the GPUs' last user had: its memory takes a moment to be free, and its processes are in the list of
+    nvidia-smi for some seconds."""
     fresh = locked_at + LISTED_SECONDS
     return [
         replace(sample, processes=tuple(one for one in sample.processes if sample.t >= fresh or one.owner != "other"))
         for sample in samples
-        if sample.t >= locked_at or not sample.is_measurement
+        if sample.t >= locked_at + FREED_SECONDS or not sample.is_measurement
     ]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.records import GpuProcessSample, GpuSample
+from ci_tasks.agent.records import GpuProcessSample, GpuSample, read_gpu_samples
 from ci_tasks.records import GpuPeaks, GpuUse
 from ci_tasks.results.gpu_samples import by_clock, gpu_use, own_samples, since
 
@@ -142,28 +143,31 @@ def test_out_of_memory_is_explained_by_who_held_what(samples: list[GpuSample], s
     assert not use([*samples, END]).fullest
 
 
-# Recorded on an H100: the run that had the lock before ends at 15 s, when the row gets it; nvidia-smi lists processes
-# every two seconds, and the row's appears at 21 s.
-BEFORE = GpuProcessSample(22817, 8122, "other", "python")
-ROWS = GpuProcessSample(23512, 8122, "unknown", "python")
-HANDED_OVER = [
-    *series(15, used=8131, total=81559, utilization=100.0, processes=(BEFORE,)),
-    *series(4, 15, used=4, total=81559, utilization=0.0, processes=(BEFORE,)),
-    *series(2, 19, used=4, total=81559),
-    *series(9, 21, used=8131, total=81559, utilization=100.0, processes=(ROWS,)),
-]
+# Recorded on an H100: the process that had the GPU before ends when the row gets the lock. Its memory is free within a
+# second, and nvidia-smi's list has it for three more.
+HANDED_OVER = read_gpu_samples((Path(__file__).parent / "data/gpu-lock-handed-over.jsonl").read_text())
+LOCKED = 1795657284.89
+
+
+def handed_over(samples: list[GpuSample]) -> GpuUse:
+    found = gpu_use(samples, uuids=["GPU-a"], ids=[0], ended_at=1795657295.0, out_of_memory=True)
+    assert found is not None
+    return found
 
 
 def test_the_run_that_had_the_lock_before_is_no_other_holder_of_memory() -> None:
-    whole, own = use([*HANDED_OVER, END], 30), use(since([*HANDED_OVER, END], START + 15), 30)
-    assert [len(whole.strangers), len(own.strangers)] == [1, 0]
-    assert (own.oddities, own.gpus[0].others, own.seconds) == ((), 0, 15.0)
+    assert "(pid 465, python3) held 13 GiB on GPU 0" in handed_over(HANDED_OVER).strangers[0]
+    own = handed_over(since(HANDED_OVER, LOCKED))
+    assert (own.oddities, own.gpus[0].used, own.gpus[0].others) == ((), 8719, 0)
+    assert own.fullest.endswith(": this run 8.5 GiB, of 80 GiB")
 
 
 def test_who_shares_a_locked_gpu_is_named() -> None:
-    theirs = replace(BEFORE, pid=9)
-    shared = [replace(sample, processes=(*sample.processes, theirs)) for sample in HANDED_OVER]
-    assert "(pid 9, python) held 7.9 GiB on GPU 1 from 10:31:20 UTC" in use(since(shared, START + 15), 30).strangers[0]
+    theirs = GpuProcessSample(9, 20 * GIB, "other", "vllm")
+    shared = [
+        replace(sample, processes=(*sample.processes, theirs)) if sample.gpu == 0 else sample for sample in HANDED_OVER
+    ]
+    assert ["(pid 9, vllm) held 20 GiB" in line for line in handed_over(since(shared, LOCKED)).strangers] == [True]
 
 
 def test_a_run_whose_gpus_are_not_known_has_those_with_a_process_of_its_own() -> None:

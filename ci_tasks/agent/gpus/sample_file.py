@@ -16,6 +16,7 @@ from ..records import GpuSample
 MAX_LINES = 10_000  # some 2 MB: 24 hours of 8 GPUs
 RECENT_SECONDS = 300.0
 LISTED_SECONDS = 5.0  # for which a process counts as being on a GPU after it was listed there
+FREED_SECONDS = 1.0  # after which the memory of a process that ended is free
 MAX_EVENTS = 500  # lines that are no measurements; a GPU that breaks down writes Xids without end
 _MOST_DOUBLINGS = 20  # of the windows' width
 
