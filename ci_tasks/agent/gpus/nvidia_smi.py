@@ -55,7 +55,6 @@ _SLOWDOWNS = {
     0x40: "thermal, by hardware",
     0x80: "power brake",
 }
-_ECC = ("corrected", "uncorrected")
 _THERMAL_OR_BRAKE = 0x40 | 0x80  # of these a hardware slowdown is the effect
 # An idle GPU holds some hundred MiB for its driver, more under MPS or a display. nvidia-smi does not list the processes
 # of other containers; only the memory in use shows them.
@@ -114,7 +113,7 @@ def parse_gpus(text: str) -> List[Gpu]:
         if len(fields) < 6 or not fields[0].isdigit():
             continue
         index, uuid, *name, driver, used, total = fields  # a product's name may contain a comma
-        gpus.append(Gpu(int(index), uuid, ", ".join(name), driver, _mib(used), _mib(total)))
+        gpus.append(Gpu(int(index), uuid, ", ".join(name), driver, _integer(used), _integer(total)))
     return sorted(gpus, key=lambda gpu: gpu.index)
 
 
@@ -124,7 +123,7 @@ def parse_apps(text: str) -> List[GpuProcess]:
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(",", 3)]  # a command line may contain commas
         if len(fields) == 4 and fields[1].isdigit():
-            processes.append(GpuProcess(fields[0], int(fields[1]), _mib(fields[2]), fields[3]))
+            processes.append(GpuProcess(fields[0], int(fields[1]), _integer(fields[2]), fields[3]))
     return processes
 
 
@@ -146,15 +145,19 @@ def parse_sample(fields: Mapping[str, str], line: str, at: float) -> Optional[Tu
     if len(cells) != len(fields) or not cells[0].isdigit() or not cells[1]:
         return None
     values = {value: cells[at] for at, value in enumerate(fields)}
-    whole = {name: _number(values.get(name)) for name in ("used", "total", "celsius", "sm_mhz", *_ECC)}
     sample = GpuSample(
         round(at, 2),
         int(cells[0]),
         cells[1],
-        utilization=_number(values.get("utilization")),
-        watts=_number(values.get("watts")),
+        used=_integer(values["used"]),
+        total=_integer(values["total"]),
+        utilization=_number(values.get("utilization", "")),
+        watts=_number(values.get("watts", "")),
+        celsius=_integer(values.get("celsius", "")),
+        sm_mhz=_integer(values.get("sm_mhz", "")),
         slowed=dict.fromkeys(slowdowns(values.get("slowed", "")), 1.0),
-        **{name: None if value is None else int(value) for name, value in whole.items()},
+        corrected=_integer(values.get("corrected", "")),
+        uncorrected=_integer(values.get("uncorrected", "")),
     )
     return sample, bus_id(values.get("bus", ""))
 
@@ -268,9 +271,9 @@ def _gib(mib: int) -> str:
     return "%d MiB" % mib if mib < _MIB_PER_GIB else "%.0f GiB" % (mib / _MIB_PER_GIB)
 
 
-def _number(text: Optional[str]) -> Optional[float]:
-    return float(text) if text and re.match(r"\d{1,12}(\.\d{1,9})?\Z", text) else None
+def _number(text: str) -> Optional[float]:
+    return float(text) if re.match(r"\d{1,12}(\.\d{1,9})?\Z", text) else None
 
 
-def _mib(text: str) -> Optional[int]:
-    return int(text) if text.isdigit() else None
+def _integer(text: str) -> Optional[int]:
+    return int(text) if re.match(r"\d{1,12}\Z", text) else None
