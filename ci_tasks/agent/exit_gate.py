@@ -16,7 +16,7 @@ import tempfile
 from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Sequence, TypeVar
 
 from . import codec
-from .files import open_file, pinned
+from .files import open_file, pinned, unused_path
 from .mask import Masker, mask_text
 from .records import LeftOut, LeftOutFile, MaskedFiles
 from .run_directory import SMALL_FILES, RunDir, read_record, write_record
@@ -132,7 +132,7 @@ class _ArtifactMasker:
     def _add(self, path: str, target: str) -> bool:
         """Whether something in the file was masked."""
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        target = _unused(target)
+        target = unused_path(target)
         with open_file(path, follow_link=False) as source:
             size = os.fstat(source.fileno()).st_size
             if size > self._bytes_left:
@@ -211,7 +211,7 @@ def _mask_small_file(path: str, values: Sequence[str], stop_requested: StopReque
         if os.fstat(source.fileno()).st_size > MAX_SEARCHED:
             os.unlink(path)
         elif _mask_into(source, None, values, stop_requested):
-            beside = _unused(path + ".masked")
+            beside = unused_path(path + ".masked")
             _copy_masked(source, beside, values, stop_requested)
             os.replace(beside, path)
 
@@ -222,12 +222,3 @@ def _plain_files(top: str) -> Iterator[str]:
             path = os.path.join(directory, name)
             if stat.S_ISREG(os.lstat(path).st_mode):
                 yield path
-
-
-def _unused(path: str) -> str:
-    """`path`, or one beside it that does not exist yet."""
-    free, number = path, 1
-    while os.path.lexists(free):
-        number += 1
-        free = "%s.%d" % (path, number)
-    return free

@@ -78,3 +78,12 @@ def replace_file(path: str, content: bytes) -> None:
     except BaseException:
         os.unlink(beside)
         raise
+
+
+def unused_path(path: str) -> str:
+    """`path`, or one beside it that does not exist yet."""
+    free, number = path, 1
+    while os.path.lexists(free):
+        number += 1
+        free = "%s.%d" % (path, number)
+    return free
