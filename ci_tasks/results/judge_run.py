@@ -72,7 +72,6 @@ _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is comp
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
 _LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 _LARGEST_SAMPLES = 1 << 23
-_LARGEST_JUNIT = 1 << 28  # what is cut off here is no XML any more, so the log has to do
 
 
 def judge_run(run: RunDir) -> RunRecord:
@@ -246,10 +245,7 @@ def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
 
 
 def _junit(run: RunDir) -> Junit | None:
-    try:
-        return read_junit(read_file(run.junit, _LARGEST_JUNIT))
-    except OSError:
-        return None
+    return read_junit(pieces_of(run.junit))
 
 
 def _environment(run: RunDir) -> Environment:

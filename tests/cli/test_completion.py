@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.cli.completion import candidates
+from ci_tasks.cli.completion import candidates, candidates_without_cursor
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = """
@@ -128,15 +128,24 @@ def test_an_error_gives_no_candidates(broken: str | None, home: Path) -> None:
     assert offered("ci-tasks remote ckpt --host ") == []
 
 
-def test_invoke_completes_values_too_without_the_position_of_the_cursor(home: Path) -> None:
-    def complete(*line: str) -> list[str]:
-        command = [sys.executable, "-m", "invoke", "--complete", "--", *line]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        assert not done.stderr
-        return done.stdout.split()
+@pytest.mark.parametrize(
+    ("words", "words_offered"),
+    [
+        ("lint --format", ["github", "json", "text"]),  # a complete word: what follows it
+        ("run ck", ["ckpt"]),  # a part of one: its ends
+        ("lint --format text", ["--ignore"]),
+        ("jobs nosuch", ["--json"]),  # nothing begins like it, so it is taken for a whole word
+    ],
+)
+def test_invoke_completes_without_the_position_of_the_cursor(words: str, words_offered: list[str], home: Path) -> None:
+    offered = candidates_without_cursor(words.split())
+    assert set(words_offered) <= set(offered) and words.split()[-1] not in offered
 
-    assert complete("invoke", "lint", "--format") == ["github", "json", "text"]
-    assert complete("invoke", "run", "ck") == ["ckpt"]
+
+def test_invokes_own_script_asks_for_them(home: Path) -> None:
+    command = [sys.executable, "-m", "invoke", "--complete", "--", "invoke", "lint", "--format"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout.split(), done.stderr) == (["github", "json", "text"], "")
 
 
 class Terminal:

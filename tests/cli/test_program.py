@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -25,12 +24,9 @@ WRONG = {
     "frob": "unknown command 'frob'",
     "plan": "plan needs LABEL",
     "jobs --frob": "jobs: unknown option --frob",
-    "jobs ckpt agents": "jobs: unexpected argument 'agents'",
     "jobs ckptt": "unknown label 'ckptt' in .github/workflows/pr-test.yml; did you mean 'ckpt'?",
-    "jobs run-ci-ckptt": "unknown label 'run-ci-ckptt' in .github/workflows/pr-test.yml; did you mean 'run-ci-ckpt'?",
     "jobs e2e-test-ckp": "unknown label 'e2e-test-ckp' in .github/workflows/pr-test.yml; did you mean 'e2e-test-ckpt'?",
     "run ckpt --host sim": "`ci-tasks remote LABEL --host HOST` runs on another host",
-    "run ckpt --jobs many": "--jobs takes a number of rows, not 'many'",
     "remote ckpt": "remote needs --host",
     "remote ckpt --host smi": "unknown host 'smi' in",
     "remote ckpt --host sim --only asink": "unknown row 'asink' in label ckpt",
@@ -83,30 +79,10 @@ def test_several_commands_end_with_the_first_that_fails(tmp_path: Path) -> None:
     assert "unknown status 'nonsense'" in done.stderr and "nosuchrun" not in done.stderr
 
 
-def test_jobs_has_an_optional_label(tmp_path: Path) -> None:
-    every = run("invoke", "jobs", tmp_path).stdout
-    filtered = run("invoke", "jobs precision", tmp_path).stdout
-    assert "sglang-config" in every
-    assert "sglang-config" not in filtered
-    assert "tiny_parallel_check" in filtered
-
-
 def test_an_option_before_the_label_keeps_its_value(tmp_path: Path) -> None:
     done = run("invoke", f"jobs --repo {ROOT / 'examples/tiny-slime'} precision", tmp_path)
     assert done.returncode == 0
-    assert done.stdout.count("tiny_parallel_check") == 1
-
-
-def test_every_command_has_help_with_its_options(tmp_path: Path) -> None:
-    for command in ["jobs", "plan", "run", "remote", "hosts", "runs", "logs", "cancel"]:
-        done = run("ci-tasks", f"--help {command}", tmp_path)
-        assert done.returncode == 0
-        what, _, flags = done.stdout.partition("Options:")
-        assert "\n  none\n" not in what
-        assert f"ci-tasks {command}" in what, "an example"
-        lines = [line.strip() for line in flags.splitlines() if line.startswith("  -")]
-        assert lines and not [line for line in lines if not re.search(r"\S {2,}\S", line)], "a flag without a word"
-        assert not [line for line in lines if not line.startswith("--")], "of another meaning for another command"
+    assert done.stdout.count("tiny_parallel_check") == 1 and "sglang-config" not in done.stdout
 
 
 def test_help_fits_a_terminal_and_no_call_of_an_example_is_broken() -> None:
@@ -136,20 +112,11 @@ def test_help_fits_a_terminal_and_no_call_of_an_example_is_broken() -> None:
     assert "  ci-tasks x                                  short" in description(task, command, "ci-tasks", 120)
 
 
-def test_help_is_accepted_after_the_command(tmp_path: Path) -> None:
-    behind, before = run("ci-tasks", "jobs --help", tmp_path), run("ci-tasks", "--help jobs", tmp_path)
-    assert (behind.returncode, behind.stdout) == (0, before.stdout), behind.stderr
-
-
 def test_hosts_are_listed_with_the_files_they_come_from(tmp_path: Path) -> None:
     done = run("ci-tasks", "hosts", tmp_path)
     sim = next(line for line in done.stdout.splitlines() if line.startswith("sim "))
     assert "8 (simulated)" in sim
     assert sim.endswith("built in")
-
-
-def test_runs_prints_that_there_are_none(tmp_path: Path) -> None:
-    assert run("ci-tasks", "runs", tmp_path).stdout == "no runs yet\n"
 
 
 def test_help_and_hints_name_the_program_that_was_started(tmp_path: Path) -> None:

@@ -35,11 +35,6 @@ def test_simulated_gpus_have_locks_of_their_own() -> None:
     assert (locks.pattern, locks.simulated) == ("/locks/custom_gpu_lock_{gpu_id}.lock", 8)
 
 
-def test_a_row_without_gpus_has_no_locks() -> None:
-    assert gpu_locks(Row("l", "j", None, "r", None, "", 0, None, {}, "x", None), BOX, "/locks", []) is None
-    assert list(lock_deviation(None)) == []
-
-
 HOST_NETWORK = ["docker run --network host i"]
 
 

@@ -68,18 +68,6 @@ def test_a_version_that_is_gone_is_replaced_by_the_nearest(
     assert replacement(requirement, versions) == other
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        Override("cpu-unittest", "Install dependencies", pip_index="default"),
-        Override("a", 'quote " and: colon', pip_index="https://m/simple", replace={"torch==1+cu": "torch==1", "x": ""}),
-        Override("true", "null", replace={"#": "{"}),
-    ],
-)
-def test_an_entry_is_read_as_the_override_that_it_was(override: Override) -> None:
-    assert read(f"overrides:\n  - {entry(override)}\n").overrides == (override,)
-
-
 def test_the_changes_of_one_step_are_one_entry() -> None:
     changes = [
         Override("a", "b", pip_index="default"),

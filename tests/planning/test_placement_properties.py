@@ -117,12 +117,6 @@ def can_run(task: WaitingRow, machine: HostLoad) -> bool:
 
 @COUNTS
 @given(TASKS, MACHINES)
-def test_the_same_question_has_the_same_answer(waiting: list[WaitingRow], machines: list[HostLoad]) -> None:
-    assert place(waiting, machines) == place(list(waiting), list(machines))
-
-
-@COUNTS
-@given(TASKS, MACHINES)
 def test_what_is_left_is_never_less_than_the_longest_row(waiting: list[WaitingRow], machines: list[HostLoad]) -> None:
     least = [[machine.seconds(task) for machine in machines if can_run(task, machine)] for task in waiting]
     assert place(waiting, machines).left >= max((min(seconds) for seconds in least if seconds), default=0.0)

@@ -272,15 +272,6 @@ def test_secrets_that_the_row_reads_and_the_caller_lacks_are_named(secrets: tupl
     )
 
 
-def test_a_skipped_steps_secrets_are_not_missed() -> None:
-    skip = Override("j", "Other", skip=True)
-    body = STEPS + "      - name: Other\n        run: echo ${{ secrets.X }}\n"
-    assert [deviation.what for deviation in draft(workflow(body), overrides=(skip,)).plan.deviations] == [
-        *BOTH,
-        "step 'Other'",
-    ]
-
-
 # Secrets
 
 
@@ -395,10 +386,6 @@ def test_other_rows_have_an_environment_of_their_own(body: str) -> None:
 # The rest of a plan
 
 
-def test_a_single_rows_venv_is_in_its_run_directory() -> None:
-    assert "_venv='/runs/id 1/tmp/venv' _python=/usr/bin/python3.10" in plan(workflow(PYTHON)).script
-
-
 @pytest.mark.parametrize(
     ("host", "body", "python"),
     [
@@ -446,13 +433,6 @@ def test_another_image_takes_the_place_of_cis() -> None:
     planned = plan(workflow(job), DOCKER, place=replace(PLACE, image="a/b@sha256:0"))
     assert planned.container is not None and planned.container.image == {"a/b": "a/b@sha256:0"}
     assert planned.image == "a/b", "what CI runs in stays on record"
-
-
-def test_simulated_gpus_have_locks_of_their_own_inside_and_outside() -> None:
-    planned = plan(workflow(MATRIX + STEPS), replace(SIM, env={"A": "b"}))
-    assert planned.host_env == {"A": "b", "CI_TASKS_GPU_LOCK_DIR": "/locks"}
-    assert planned.container is not None and planned.container.env["CI_TASKS_GPU_LOCK_DIR"] == "/locks"
-    assert planned.gpus == 2
 
 
 def test_a_jobs_container_and_its_words() -> None:
@@ -504,37 +484,6 @@ def test_what_github_says_of_itself() -> None:
         assert f"export {line}\n" in script
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (
-            STEPS + "      - id: a\n        run: x\n      - name: Late\n        run: echo ${{ steps.a.outputs.b }}\n",
-            "ci.yml:11: job e2e-test-j, step 'Late': needs the outcome or an output of an earlier step",
-        ),
-        (
-            STEPS + "      - name: Odd\n        uses: some/action@v1\n",
-            "ci.yml:8: job e2e-test-j, step 'Odd': uses an action",
-        ),
-    ],
-)
-def test_what_cannot_be_planned_names_job_step_and_line(body: str, message: str) -> None:
-    with pytest.raises(WorkflowError) as caught:
-        plan(workflow(body))
-    assert caught.value.message.startswith(message)
-
-
-def test_a_job_of_another_system_is_not_planned() -> None:
-    with pytest.raises(WorkflowError, match="runs on windows-latest; only Linux jobs can be run"):
-        plan(workflow(STEPS, runner="windows-latest"))
-
-
-def test_a_job_of_an_arm_runner_sees_its_architecture() -> None:
-    steps = "    steps: [{run: 'echo ${{ runner.arch }} ${{ runner.os }}'}]\n"
-    planned = plan(workflow(steps, runner="ubuntu-24.04-arm"))
-    assert "export RUNNER_ARCH=ARM64\n" in planned.script and "echo ARM64 Linux\n" in planned.script
-    assert deviation(planned, "architecture").ci == "ARM64 (ubuntu-24.04-arm)"
-
-
 # The probe
 
 
@@ -547,11 +496,6 @@ def test_a_row_whose_interpreters_vanish_with_it_gets_the_probe_and_says_so() ->
         assert (planned.probe, "probe" in whats(planned)) == (probe, True), name
         without = plan(workflow(body), host)
         assert (without.probe, "probe" in whats(without), "probe" in without.script) == (None, False, False), name
-
-
-def test_the_hosts_own_python_gets_no_probe() -> None:
-    planned = plan(workflow(STEPS), BARE, place=replace(PLACE, probe=ProbeRules()))
-    assert (planned.probe, "probe" in whats(planned), "probe" in planned.script) == (None, False, False)
 
 
 # Builds of overlays

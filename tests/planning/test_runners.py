@@ -55,13 +55,6 @@ def test_a_row_whose_machine_has_no_equivalent_is_refused_by_name(runs_on: str, 
     assert (caught.value.job, caught.value.exit_code) == ("a", 2)
 
 
-def test_no_count_that_a_person_gives_makes_up_for_an_accelerator_of_another_kind() -> None:
-    parsed, job, row, _ = job_on("rocm-mi300", EventContext(given=GivenValues(gpus=8)))
-    assert row.gpus is None
-    with pytest.raises(WorkflowError, match="AMD GPUs"):
-        check_runner(parsed, job, row)
-
-
 @pytest.mark.parametrize(
     ("runs_on", "arch", "named"),
     [

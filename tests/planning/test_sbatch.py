@@ -116,11 +116,6 @@ def test_several_nodes_are_asked_for_and_their_names_handed_on() -> None:
         sbatch.want(plan(), HostSpec(name="box", kind="ssh"), nodes=2)
 
 
-def test_the_script_of_a_row_that_no_node_has_gpus_for_can_be_shown() -> None:
-    small = replace(CLUSTER, gpus=2)
-    assert "--gres=gpu:4" in options(sbatch.script(small, sbatch.want(plan(), small)))
-
-
 def test_the_script_becomes_the_runner_of_its_row(tmp_path: Path) -> None:
     """With a `python3` that says what it was called with."""
     run = tmp_path / "a run's directory"

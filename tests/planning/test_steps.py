@@ -78,21 +78,6 @@ def test_what_an_expression_gives_is_not_evaluated_again() -> None:
     assert step.name == "${{ github.sha }}" and step.text == "echo ${{ github.sha }}"
 
 
-@pytest.mark.parametrize(
-    ("shell", "argv"),
-    [
-        ("", ("bash", "-e", "{0}")),
-        ("shell: bash", ("bash", "--noprofile", "--norc", "-eo", "pipefail", "{0}")),
-        ("shell: sh", ("sh", "-e", "{0}")),
-        ("shell: python", ("python", "{0}")),
-        ("shell: bash -l -c 'x y' {0}", ("bash", "-l", "-c", "x y", "{0}")),
-    ],
-)
-def test_shells(shell: str, argv: tuple[str, ...]) -> None:
-    (step,) = plan(f"- run: x\n  {shell}\n").steps
-    assert step.words == argv
-
-
 def test_the_jobs_defaults_hold_for_steps_that_say_nothing() -> None:
     steps = "- run: x\n- run: x\n  shell: sh\n  working-directory: own\n"
     first, second = plan(steps, "defaults: {run: {shell: python, working-directory: below}}\n").steps
@@ -106,23 +91,14 @@ def test_the_jobs_defaults_hold_for_steps_that_say_nothing() -> None:
         (None, True, False),
         ("always()", True, True),
         ("failure()", False, True),
-        ("success() && matrix.n == 1", True, False),
         ("matrix.n == 2", False, False),
         ("${{ !cancelled() }}", True, True),
-        ("cancelled()", False, False),
         ("failure() && matrix.n == 1", False, True),
     ],
 )
 def test_when_a_step_runs(condition: str | None, after_success: bool, after_failure: bool) -> None:
     (step,) = plan(f"- run: x\n  {f'if: {condition!r}' if condition else ''}\n").steps
     assert (step.on_success, step.on_failure) == (after_success, after_failure)
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"), [("0", None), ("-1", None), ("0.5", 0.5), ("'5'", 5.0), ("${{ null }}", None)]
-)
-def test_a_time_limit_of_nothing_is_none(text: str, minutes: float | None) -> None:
-    assert plan(f"- run: x\n  timeout-minutes: {text}\n").steps[0].timeout_minutes == minutes
 
 
 @pytest.mark.parametrize(
@@ -216,11 +192,6 @@ def test_an_action_without_an_equivalent_says_how_to_replace_it(action: str) -> 
     assert 'overrides: [{job: j, step: "It\'s", skip: true}]' in error.hint
 
 
-def test_an_action_that_would_not_run_needs_no_equivalent() -> None:
-    planned = plan("- uses: some/thing@v1\n  if: matrix.n == 2\n- run: x\n")
-    assert len(planned.steps) == 1 and planned.deviations == ()
-
-
 def test_setup_python_by_the_matrix_takes_the_one_that_runs() -> None:
     step = "- uses: actions/setup-python@v5\n  if: matrix.n == {0}\n  with: {{python-version: '3.1{0}'}}\n"
     assert plan(step.format(1) + step.format(2) + "- run: x\n").python == "3.11"
@@ -243,7 +214,6 @@ def test_setup_python_without_a_version_is_refused() -> None:
     ("part", "reads"),
     [
         ("run: echo ${{ steps.first.outputs.a }}", "steps.first.outputs.a"),
-        ("run: x\n  if: steps.first.outcome == 'failure'", "steps.first.outcome"),
         ("run: x\n  if: ${{ always() && steps.FIRST.outputs.a }}", "steps.FIRST.outputs.a"),
         ("run: x\n  env: {A: '${{ steps.first.outputs.a }}'}", "steps.first.outputs.a"),
         ("run: x\n  working-directory: '${{ steps.first.outputs.a }}'", "steps.first.outputs.a"),
@@ -346,10 +316,6 @@ def test_an_actions_inputs_changed() -> None:
     )
 
 
-def test_an_override_of_another_job_changes_nothing() -> None:
-    assert plan(_TWO, overrides=(Override("other", "Install", skip=True),)).deviations == ()
-
-
 def test_an_override_may_name_the_label() -> None:
     text = "on: push\njobs:\n  e2e-test-ppo:\n    runs-on: x\n    steps: [{name: A, run: x}, {run: y}]\n"
     job = read(text, "ci.yml").jobs["e2e-test-ppo"]
@@ -410,7 +376,6 @@ def test_a_part_of_a_step_is_replaced_each_named_by_itself() -> None:
         (Override("unit-test", "Install", skip=True), "there is no job 'unit-test'; did you mean 'unit-tests'?"),
         (Override("j", "Install", replace={"torch==1": "x"}), "step 'Install' has no text 'torch==1'"),
         (Override("j", "Test", pip_index="default"), "step 'Test' has no pip command"),
-        (Override("j", "Python", replace={"a": "b"}), "step 'Python' has no text 'a'"),
         (Override("of another workflow", "x", skip=True), None),
         (Override("j", "Install", pip_index="default"), None),
     ],
@@ -431,9 +396,7 @@ def test_an_override_that_changes_nothing_is_a_warning(override: Override, warni
     [
         ("- run: a\n- run: b\n- run: c ${{ matrix.n }}\n- run: d\n", "", 2),
         ("- run: a\n- run: b\n", "", 1),  # the last step is the test, whatever it reads
-        ("- run: a\n", "", 0),
         ("- run: a ${{ matrix.n }}\n- run: b\n", "", 0),
-        ("- run: a ${{ strategy.job-index }}\n- run: b\n", "", 0),
         ("- run: a\n  if: matrix.n == 1\n- run: b\n", "", 0),
         ("- run: a\n  env: {A: '${{ matrix.n }}'}\n- run: b\n", "", 0),
         ("- run: a\n  timeout-minutes: ${{ matrix.n }}\n- run: b\n", "", 0),
@@ -453,13 +416,10 @@ def test_leading_steps_that_are_the_same_for_every_row_are_shared(steps: str, jo
     [
         ("3.10", "3.10.13", True),
         ("3.1", "3.10.13", False),
-        ("3.10.13", "3.10.13", True),
         ("3.10.12", "3.10.13", False),
         ("3.x", "3.12.1", True),
-        ("3.*", "3.12.1", True),
         ("3.12.x", "3.11.1", False),
         ("3", "3.12.1", True),
-        ("2.x", "3.12.1", False),
     ],
 )
 def test_versions(requested: str, version: str, matches: bool) -> None:

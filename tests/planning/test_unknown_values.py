@@ -110,11 +110,6 @@ def test_a_secret_that_nobody_gave_is_empty_in_a_variable_and_refused_in_a_scrip
     assert "environment variable DIR" in caught.value.hint
 
 
-def test_a_secret_set_to_nothing_is_known_to_be_empty() -> None:
-    event = EventContext(empty_secrets=("DIR",))
-    assert "echo /cache\n" in plan("steps: [{run: 'echo ${{ secrets.DIR }}/cache'}]", event).script
-
-
 MODES = """\
 env: {MODE: '${{ secrets.MODE }}'}
 steps:

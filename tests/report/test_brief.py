@@ -90,7 +90,7 @@ def test_neither_are_letters_and_marks_without_a_picture(character: str) -> None
     assert f"seen{ascii(character)[1:-1]}" in text
 
 
-@pytest.mark.parametrize("character", ["a", "漢", "🙂", "\x00", "\U000e0041"])
+@pytest.mark.parametrize("character", ["漢", "\U000e0041"])
 def test_it_is_small_whatever_the_log_holds(character: str) -> None:
     long = character * 100_000
     huge = replace(FOUND, line=long, text=long, signature=long, frames=(long,) * 50, context=(long,) * 50)

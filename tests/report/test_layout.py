@@ -142,7 +142,7 @@ NAMES = st.lists(PART, min_size=1, max_size=14).flatmap(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from(["megatron", "ckpt", "cpu-unittest"]), NAMES), max_size=40, unique=True))
 def test_at_80_columns_no_two_rows_of_jobs_look_equal(names: Sequence[tuple[str, str]]) -> None:
     rows = [Row(label, label, None, name, None, "", 8, "a/b:c", {}, "self-hosted", None) for label, name in names]
@@ -156,7 +156,7 @@ def test_at_80_columns_no_two_rows_of_jobs_look_equal(names: Sequence[tuple[str,
 TEXTS = st.lists(st.text("abcXYZ日本.…", min_size=1, max_size=30), max_size=12).map(" ".join)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from(["failed", "passed"]), NAMES, TEXTS), min_size=1), st.integers(20, 140))
 def test_all_words_are_shown_whole_and_a_line_is_too_long_only_where_one_cell_or_word_is(
     lines: Sequence[tuple[str, str, str]], width: int

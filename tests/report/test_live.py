@@ -12,7 +12,6 @@ from rich.live import Live
 from rich.style import Style
 from rich.text import Text
 
-from ci_tasks.records import EXIT_CODES
 from ci_tasks.report.live import _COLOURS, _QUIET, _STYLES, HostProgress, RowProgress, progress_table, span, style
 
 
@@ -48,10 +47,6 @@ def test_the_whole_table() -> None:
     ]
 
 
-def test_no_row() -> None:
-    assert shown([])[:2] == ["ppo on local", "STATUS     ROW  TIME  LAST"]
-
-
 def test_of_many_rows_those_that_went_wrong_and_those_that_run_are_shown() -> None:
     lanes = [RowProgress(f"row{number}", "passed", 1.0) for number in range(50)]
     lanes[20], lanes[30], lanes[40] = (
@@ -78,10 +73,6 @@ def test_rows_that_look_alike_are_each_shown_once() -> None:
 def test_long_and_wide_text_stays_on_its_line() -> None:
     lines = shown([RowProgress("日本" * 40, "running", 5.0, "x" * 300)])
     assert len(lines) == 4 and lines[2].startswith("running    日本日…本日本")
-
-
-def test_every_state_has_a_style() -> None:
-    assert [state for state in (*EXIT_CODES, "running", "waiting") if not style(state)] == []
 
 
 def test_an_unknown_state_has_none_and_is_still_shown() -> None:

@@ -50,18 +50,11 @@ def test_results_have_a_line_a_row_and_the_log_of_what_did_not_pass() -> None:
         (0, "0.0 s"),
         (99.94, "99.9 s"),
         (99.96, "1 min 39 s"),
-        (100, "1 min 40 s"),
-        (3599.9, "59 min 59 s"),
         (7260, "2 h 01 min"),
     ],
 )
 def test_times(seconds: float, shown: str) -> None:
     assert results([record("r", timings={"seconds": seconds}, evidence=NOTHING)], [""])[1] == f"passed  r    {shown}  -"
-
-
-def test_many_rows_are_all_shown() -> None:
-    records = [record(f"row{number}") for number in range(500)]
-    assert len(results(records, [""] * 500)) == 501
 
 
 @pytest.mark.parametrize(
@@ -85,7 +78,6 @@ def test_the_summary_counts_in_one_order(statuses: list[str], expected: str) -> 
         ({}, "-"),
         ({"kind": "junit", "tests": 1}, "1 test"),
         ({"kind": "pytest", "tests": 12, "failures": 2, "skipped": 3}, "12 tests, 2 failed, 3 skipped"),
-        ({"kind": "unittest", "tests": 0}, "0 tests"),
         ({"kind": "metrics", "steps": 7}, "7 metric lines"),
         ({"kind": "junit", "tests": 1, "steps": 7}, "1 test, 7 metric lines"),
         ({"kind": "script"}, "script, no tests"),
@@ -93,10 +85,6 @@ def test_the_summary_counts_in_one_order(statuses: list[str], expected: str) -> 
 )
 def test_evidence_in_a_few_words(fields: Mapping[str, Any], expected: str) -> None:
     assert evidence(decode(Evidence, {**NOTHING, **fields}, where="a test")) == expected
-
-
-def test_no_deviation_is_no_line() -> None:
-    assert deviations([]) == [] and deviations([record("r")]) == []
 
 
 def test_a_long_reason_that_the_row_above_has_too_is_said_once() -> None:

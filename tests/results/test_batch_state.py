@@ -72,21 +72,12 @@ def test_a_phase_is_read_as_it_was_written_with_this_process_as_the_owner(tmp_pa
         assert state.is_active == (phase != "ended")
 
 
-def test_a_batch_that_was_only_planned_has_no_state(tmp_path: Path) -> None:
-    assert read_state(tmp_path) is None
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"phase": "sleeping"}', '{"phase": "running", "pid": "1"}'])
 def test_a_damaged_state_is_an_error_or_nothing_where_a_batch_is_looked_for(tmp_path: Path, text: str) -> None:
     (tmp_path / batch_state._NAME).write_text(text)
     with pytest.raises(ValueError, match=r"state\.json"):
         read_state(tmp_path)
     assert read_state_if_readable(tmp_path) is None
-
-
-def test_a_batch_that_is_gone_needs_no_phase(tmp_path: Path) -> None:
-    write_phase(tmp_path / "gone", "running")
-    assert not (tmp_path / "gone").exists()
 
 
 def test_only_the_end_may_stay_unwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,3 @@ def test_events_and_what_still_runs_are_by_our_clock_too(tmp_path: Path) -> None
     seconds = seconds_since_start(run)
     assert seconds is not None
     assert 100 <= seconds < HOUR
-
-
-def test_a_run_that_has_not_started_has_no_length(tmp_path: Path) -> None:
-    assert seconds_since_start(RunDir(str(tmp_path))) is None

@@ -150,10 +150,6 @@ def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:
     assert load_record(run) == judged
 
 
-def test_without_samples_nothing_is_said_of_the_gpus(run: RunDir) -> None:
-    assert judging.judge_run(run).gpu_use is None
-
-
 @pytest.mark.parametrize(
     ("slurm", "what", "here"),
     [
@@ -256,12 +252,6 @@ def test_a_run_that_could_not_begin_says_so(run: RunDir) -> None:
     assert load_record(run) == judged
 
 
-def test_without_a_log_there_is_no_evidence_but_a_verdict(run: RunDir) -> None:
-    os.unlink(run.log)
-    write_json(run.plan, {**PLAN, "defines_tests": True})
-    assert judging.judge_run(run).status == "vacuous"
-
-
 def test_a_row_that_took_no_gpu_and_ran_no_test_has_not_passed(run: RunDir) -> None:
     """As of an image whose entrypoint ignores the command."""
     write_json(run.plan, {**PLAN, "takes_locks": True})
@@ -293,12 +283,6 @@ def test_a_run_of_another_host_is_over_when_all_of_it_is_here(run: RunDir) -> No
     assert not os.path.exists(run.record)
     write_json(run.remote, {"host": "box", "complete": True})
     assert load_record(run).status == "passed"
-
-
-def test_what_the_runner_found_out_about_the_machine_is_in_the_record(run: RunDir) -> None:
-    write_json(run.environment, {"driver": "570.1", "image": "changed by nobody"})
-    judged = judging.judge_run(run).environment
-    assert (judged.runtime, judged.driver) == ("docker", "570.1")
 
 
 BAR = b"50%|##\r" * (65536 // 7)

@@ -89,10 +89,6 @@ def test_what_a_container_runtime_says_of_itself(line: str) -> None:
     assert _read(line).daemon == line
 
 
-def test_an_empty_log_says_nothing() -> None:
-    assert _read(b"") == LogFacts()
-
-
 def test_an_empty_line_is_a_line_but_not_the_last_thing_said() -> None:
     assert _read("\nsaid\n\n   \n").last_line == (2, "said")
 
@@ -119,10 +115,6 @@ def test_no_control_character_survives(raw: bytes, text: str) -> None:
 def test_no_byte_at_all_survives_as_a_control_character() -> None:
     text = shown(bytes(range(256)))
     assert all(char.isprintable() or char == "\t" for char in text)
-
-
-def test_a_long_progress_bar_shows_what_a_person_saw_last() -> None:
-    assert shown(b"\r".join(b"%d%%" % number for number in range(5000))) == "4999%"
 
 
 def test_of_each_metric_the_last_value_is_kept() -> None:

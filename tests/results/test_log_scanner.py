@@ -46,37 +46,19 @@ def given_out(
 
 
 @settings(max_examples=200)
-@given(LINES, CUTS, st.integers(1, 60), st.booleans(), st.integers(0, 2))
-def test_a_log_cut_anywhere_is_the_log(lines: list[bytes], at: list[int], block: int, ended: bool, after: int) -> None:
-    log = b"\n".join(lines) + (b"\n" if ended else b"")
-    whole, _ = given_out([log], after=after)
-    parts, _ = given_out(cut(log, at), block=block, after=after)
-    assert parts == whole
-
-
-@settings(max_examples=200)
 @given(LINES, CUTS, st.integers(1, 60), st.booleans())
-def test_its_tail_too(lines: list[bytes], at: list[int], block: int, ended: bool) -> None:
-    log = b"\n".join(lines) + (b"\n" if ended else b"")
-    assert given_out(cut(log, at), block=block)[1].tail == given_out([log])[1].tail
-
-
-@settings(max_examples=200)
-@given(LINES, CUTS, st.integers(1, 60), st.booleans())
-def test_numbers_are_those_of_the_lines(lines: list[bytes], at: list[int], block: int, ended: bool) -> None:
+def test_lines_tail_and_numbers_are_those_of_the_log_wherever_it_was_cut(
+    lines: list[bytes], at: list[int], block: int, ended: bool
+) -> None:
     log = b"\n".join(lines) + (b"\n" if ended else b"")
     rows = log.split(b"\n")
-    matches, _ = given_out(cut(log, at), block=block)
-    assert matches == [(number, row) for number, row in enumerate(rows, 1) if WORDS.search(row)]
-
-
-@settings(max_examples=200)
-@given(LINES, CUTS, st.integers(1, 60), st.booleans())
-def test_the_tails_numbers_too(lines: list[bytes], at: list[int], block: int, ended: bool) -> None:
-    log = b"\n".join(lines) + (b"\n" if ended else b"")
-    rows = log.split(b"\n")
-    for number, line in given_out(cut(log, at), block=block)[1].tail:
-        assert line in rows[number - 1]
+    for after in (0, 2):
+        whole, scanner = given_out([log], after=after)
+        matches, in_pieces = given_out(cut(log, at), block=block, after=after)
+        assert (matches, in_pieces.tail) == (whole, scanner.tail)
+        hits = [(number, line) for number, line in matches if WORDS.search(line)]
+        assert hits == [(number, row) for number, row in enumerate(rows, 1) if WORDS.search(row)]
+        assert all(line in rows[number - 1] for number, line in in_pieces.tail)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,6 @@ def _records(*statuses: str) -> list[tuple[str, RunRecord]]:
     return [(id, RunRecord(id, "l", f"row{int(id[2:])}", "sim", status)) for id, status in ids.items()]
 
 
-@pytest.mark.parametrize("status", ["failed", "vacuous", "blocked", "lost"])
-def test_the_only_run_that_did_not_pass_is_meant(status: str) -> None:
-    assert choose("last", _records("passed", status, "passed", "running")) == "b.02"
-
-
 @pytest.mark.parametrize(
     ("statuses", "message", "listed"),
     [

@@ -22,11 +22,6 @@ def test_a_checkout_lacks_a_module_whose_package_it_has(tmp_path: Path, root: st
     assert not lacks("slime"), "of a package that is not installed at all Python names the first part"
 
 
-@pytest.mark.parametrize("checkout", ["", "/nonexistent"])
-def test_a_checkout_that_is_not_here_tells_nothing(checkout: str) -> None:
-    assert not lacking_in(checkout)("slime.utils.x")
-
-
 @pytest.mark.parametrize(
     ("repository", "module", "expected"),
     [

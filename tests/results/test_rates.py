@@ -32,13 +32,6 @@ def test_the_interval_holds_the_rate_that_was_seen(proportion: tuple[int, int]) 
     assert (high == 1) == (successes == n)
 
 
-@given(proportions)
-def test_failures_and_passes_mirror_each_other(proportion: tuple[int, int]) -> None:
-    successes, n = proportion
-    low, high = wilson(successes, n)
-    assert wilson(n - successes, n) == pytest.approx((1 - high, 1 - low))
-
-
 @given(proportions, st.integers(2, 5))
 def test_more_tries_of_the_same_rate_and_less_certainty_make_it_narrower(
     proportion: tuple[int, int], times: int

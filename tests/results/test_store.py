@@ -122,11 +122,6 @@ def test_last_is_the_newest_run_of_which_there_is_something_to_show(kinds: list[
     assert _ids("last") == [batches[newest].run_id(1)]
 
 
-def test_last_of_nothing_is_unknown() -> None:
-    with pytest.raises(UnknownName, match="last"):
-        store.find("last")
-
-
 LABELS = ["../../etc", "a/b", "ppo grpo", "", "...", "-rf", "ü", "new\nline", "x" * 500, "v1.02", "$(x)"]
 
 

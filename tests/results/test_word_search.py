@@ -96,12 +96,6 @@ def test_where_no_worker_can_run_one_process_searches(program: str, monkeypatch:
     assert found() == EXPECTED
 
 
-def test_one_processor_has_no_worker(started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0})
-    assert found() == EXPECTED
-    assert started == []
-
-
 def test_a_worker_imports_nothing_of_the_directory_in_which_it_starts(
     tmp_path: Path, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,6 @@ from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.planning.placement import Decision
 from ci_tasks.records import RunRecord
 from ci_tasks.run import execute, place_rows
-from ci_tasks.run.place_rows import RowPlacer
 from ci_tasks.run.row_execution import RunPolicy
 
 simulated = sys.modules["ci_tasks_tests_simulated"]
@@ -184,21 +183,6 @@ def test_every_decision_is_said_where_that_is_asked_for(played: Make) -> None:
     assert any(line.startswith("three waits: ") for line in world.view.messages)
 
 
-def test_a_row_goes_to_the_host_that_was_faster_before(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = RowPlacer.has_changed  # no row starts before all hosts are ready
-    monkeypatch.setattr(
-        RowPlacer, "has_changed", lambda placer: all(s.is_ready for s in placer._sessions) and changed(placer)
-    )
-    world = played({"slow": 8, "fast": 8}, {"one": 8, "two": 8})
-    for host, seconds in (("slow", 1.0), ("fast", 0.1)):
-        world.acts.update({(row, host): Act(seconds=seconds) for row in world.rows})
-        world.execute_label(on=host)
-    world.execute_label(RunPolicy(explain=True), rows=("two",))
-    (message,) = (line for line in world.view.messages if line.startswith("two starts on "))
-    assert message.startswith("two starts on fast: ")
-    assert "times as long there as elsewhere" in message
-
-
 def test_rows_of_several_hosts_cannot_be_left_to_themselves(played: Make) -> None:
     world = played({"a": 4, "b": 4}, {"one": 4})
     with pytest.raises(UsageError, match="--detach"):
@@ -210,13 +194,9 @@ def test_rows_of_several_hosts_cannot_be_left_to_themselves(played: Make) -> Non
 
 # how the row ends on a and on b → its status, the hosts that had it, the attempts before, the exit code
 ATTEMPTS: dict[str, tuple[str, str, RunPolicy, str, list[str], int]] = {
-    "blocked, then passed": ("blocked", "passed", RunPolicy(), "passed", ["blocked"], 0),
-    "lost, then passed": ("lost", "passed", RunPolicy(), "passed", ["lost"], 0),
     "lost, then failed": ("lost", "failed", RunPolicy(), "failed", ["lost"], 1),
     "blocked everywhere": ("blocked", "blocked", RunPolicy(), "blocked", ["blocked"], 125),
-    "failed": ("failed", "passed", RunPolicy(), "failed", [], 1),
     "failed, to be tried again": ("failed", "passed", RunPolicy(retry_failed=True), "passed", ["failed"], 0),
-    "failed twice": ("failed", "failed", RunPolicy(retry_failed=True), "failed", ["failed"], 1),
 }
 
 
@@ -248,14 +228,6 @@ def test_every_attempt_keeps_its_own_record_and_the_table_s_log_is_the_last_one_
     assert before.reason == f"{before.host} has no disk"
     assert read_json(str(runs / "01/record.json"))["reason"] == before.reason
     assert read_json(str(runs / "03/record.json"))["attempts"][0]["reason"] == before.reason
-
-
-def test_a_flaky_row_on_its_only_host_is_tried_there_once_more(played: Make) -> None:
-    world = played({"a": 8, "narrow": 1}, {"one": 4})
-    world.acts["one", "a"] = Act("failed")
-    done = world.execute_label(RunPolicy(retry_failed=True))
-    assert world.hosts["a"].began == ["one", "one"]
-    assert len(done.records[0].attempts) == 2
 
 
 def test_a_row_that_cannot_be_planned_for_a_host_is_tried_on_another(
@@ -327,18 +299,6 @@ def test_a_host_that_vanishes_gives_away_what_has_not_reached_it_and_keeps_what_
     assert not records["under_way"].earlier, "an attempt that never reached a host was none"
     assert a.began.count("there") == 1
     assert sorted(path.name for path in Path(done.logs[0]).parent.parent.glob("*/record.json")) == ["record.json"] * 3
-
-
-def test_no_row_is_begun_on_a_host_that_is_away(played: Make) -> None:
-    world = played({"a": 4, "b": 4}, {f"r{n}": 4 for n in range(5)})
-    world.acts.update({(row, "*"): Act(seconds=0.1) for row in world.rows})
-    a, b = world.hosts["a"], world.hosts["b"]
-    world.when((lambda: len(a.began) and len(b.began), lambda: setattr(a, "up", False)))
-    world.when((lambda: len(b.began) == 4, lambda: setattr(a, "up", True)))
-    done = world.execute_label()
-    assert set(statuses(done).values()) == {"passed"}
-    assert len(a.began) == 1
-    assert not world.view.hosts["a"].note
 
 
 def test_a_row_that_had_begun_after_all_when_it_was_taken_back_is_begun_anew(played: Make) -> None:

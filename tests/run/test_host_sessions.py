@@ -185,12 +185,6 @@ def test_all_hosts_get_one_tree(played: Make) -> None:
     assert all(executor.closed.is_set() for executor in world.executors)
 
 
-def test_every_connection_is_closed_at_the_end(played: Make) -> None:
-    world = played({"a": 4, "b": 4}, {"one": 4})
-    world.execute_label()
-    assert [executor.closed.is_set() for executor in world.executors] == [True, True]
-
-
 class FakeExecutor:
     """As much of an executor as is called."""
 

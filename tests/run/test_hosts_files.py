@@ -46,12 +46,6 @@ def test_without_any_file_there_are_the_built_in_hosts(place: Path) -> None:
     assert config.file == "built in"
 
 
-def test_a_file_adds_to_the_hosts_below_it(place: Path) -> None:
-    """The example of the README names one host; `local` and `sim` are still there."""
-    (place / "hosts.yaml").write_text("hosts:\n  h100a: {kind: ssh, address: h100a}\n")
-    assert list(open_config().hosts) == ["local", "sim", "h100a"]
-
-
 def test_overrides_alone_leave_the_hosts(place: Path) -> None:
     (place / "hosts.yaml").write_text("overrides: [{job: a, step: b, skip: true}]\n")
     config = open_config()

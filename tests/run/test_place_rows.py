@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,11 +22,6 @@ from ci_tasks.run.row_execution import RowExecution
 from ci_tasks.workflow.model import Row
 
 simulated = sys.modules["ci_tasks_tests_simulated"]
-
-if TYPE_CHECKING:
-    from tests.run.simulated import World
-
-Make = Callable[..., "World"]
 
 
 class Given:
@@ -104,18 +99,12 @@ def test_a_host_that_is_away_is_told_so_but_for_the_only_one(calls: Any) -> None
     assert [[machine.up for machine in machines] for _, machines in calls] == [[False, True], [True]]
 
 
-def test_the_speed_of_a_host_counts(calls: Any) -> None:
+def test_the_speed_of_a_host_counts_and_jobs_bounds_its_rows(calls: Any) -> None:
     hosts = [session("a", 8), session("b", 8)]
     hosts[1].speed = 2.0
-    allotted, executions = placement(hosts, [4])
+    allotted, executions = placement(hosts, [4], jobs=3)
     allotted.decide(executions)
-    assert [machine.speed for machine in calls[0][1]] == [1, 2]
-
-
-def test_jobs_bounds_the_rows_on_each_host(calls: Any) -> None:
-    allotted, executions = placement([session("a", 8), session("b", 8)], [1], jobs=3)
-    allotted.decide(executions)
-    assert [machine.slots for machine in calls[0][1]] == [3, 3]
+    assert [(machine.speed, machine.slots) for machine in calls[0][1]] == [(1, 3), (2, 3)]
 
 
 @pytest.mark.parametrize("change", ["locks", "link", "problem", "a row"])

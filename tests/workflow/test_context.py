@@ -74,17 +74,6 @@ def test_a_row_sees_githubs_contexts(expression: str, value: Any) -> None:
     assert evaluate(expression, values) == value
 
 
-def test_the_token_is_the_secret_of_that_name() -> None:
-    values = contexts(EventContext(secrets=("GITHUB_TOKEN",)), WORKFLOW, JOB, None, {}, 0, 1)
-    assert evaluate("github.token", values) == secrets.mark("GITHUB_TOKEN")
-
-
-def test_a_job_without_a_label_sees_none() -> None:
-    values = contexts(EventContext(), WORKFLOW, JOB, None, {}, 0, 1)
-    assert evaluate("toJSON(github.event.pull_request.labels)", values) == "[]"
-    assert evaluate("github.token || 'none'", values) == "none"
-
-
 @pytest.mark.parametrize(
     ("expression", "name"),
     [

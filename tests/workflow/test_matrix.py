@@ -8,11 +8,6 @@ import pytest
 
 from ci_tasks.workflow.matrix import MatrixError, expand
 
-
-def test_without_a_matrix_a_job_runs_once() -> None:
-    assert expand(None) == [{}]
-
-
 CASES: list[tuple[str, Any, list[dict[str, Any]]]] = [
     ("one key is a list of runs", {"gpu": [1, 2]}, [{"gpu": 1}, {"gpu": 2}]),
     (
@@ -150,8 +145,3 @@ def test_what_github_refuses_is_an_error(matrix: Any, message: str) -> None:
     with pytest.raises(MatrixError) as caught:
         expand(matrix)
     assert message in str(caught.value)
-
-
-def test_five_thousand_rows_expand() -> None:
-    assert len(expand({"info": [{"test_file": f"t{n}.py"} for n in range(5000)], "include": [{"image": "x"}]})) == 5000
-    assert len(expand({"include": [{"n": n} for n in range(5000)]})) == 5000

