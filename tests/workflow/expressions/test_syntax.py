@@ -7,24 +7,8 @@ import math
 import pytest
 
 from ci_tasks.workflow.expressions import ExpressionError
-<<<<<<< HEAD
-from ci_tasks.workflow.expressions.nodes import (
-    Binary,
-    Call,
-    Context,
-    Index,
-    Literal,
-    Node,
-    Property,
-    Unary,
-    Wildcard,
-    walk,
-)
-from ci_tasks.workflow.expressions.syntax import parse
-=======
-from ci_tasks.workflow.expressions.syntax import CONTEXTS, Node, parse
+from ci_tasks.workflow.expressions.syntax import Node, parse
 from ci_tasks.workflow.expressions.values import Value
->>>>>>> r-workflow
 
 
 def Literal(value: Value) -> Node:
@@ -131,13 +115,6 @@ def test_a_tree_follows_precedence(text: str, tree: Node) -> None:
     assert parse(text) == tree
 
 
-<<<<<<< HEAD
-=======
-def test_every_context_of_github_parses() -> None:
-    assert [parse(name) for name in CONTEXTS] == [Node("context", name) for name in CONTEXTS]
-
-
->>>>>>> r-workflow
 @pytest.mark.parametrize(
     ("text", "position", "message"),
     [
