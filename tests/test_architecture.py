@@ -298,7 +298,7 @@ def test_every_module_opens_by_saying_what_it_knows() -> None:
 BUDGETS = {
     "bench": 4_569,
     "ci_tasks/*.py": 1_314,
-    "ci_tasks/agent": 13_224,
+    "ci_tasks/agent": 13_219,
     "ci_tasks/checkout": 1_221,
     "ci_tasks/cli": 1_759,
     "ci_tasks/executors": 4_107,
@@ -309,7 +309,7 @@ BUDGETS = {
     "ci_tasks/results": 2_634,
     "ci_tasks/run": 3_880,
     "ci_tasks/workflow": 2_296,
-    "tests": 51_162,
+    "tests": 51_007,
 }
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
