@@ -41,12 +41,8 @@ class EnvironmentRecord:
     @property
     def expected(self) -> str:
         """What to expect of steps that install it again."""
-        size = "%d packages, %.1f GB" % (len(self.lock), self.bytes / 1e9)
-        if not self.seconds:  # an earlier version stored it
-            return size
-        return size + (
-            ", about %.0f min" % (self.seconds / 60) if self.seconds >= 90 else ", about %.0f s" % self.seconds
-        )
+        time_taken = ", about %.0f min" % (self.seconds / 60) if self.seconds >= 90 else ", about %.0f s" % self.seconds
+        return "%d packages, %.1f GB%s" % (len(self.lock), self.bytes / 1e9, time_taken if self.seconds else "")
 
     @property
     def lock_hash(self) -> str:
