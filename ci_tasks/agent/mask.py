@@ -96,8 +96,7 @@ class Masker:
 
     def _beginning(self) -> int:
         """Where what may be the beginning of a form begins. A word at the end may go on."""
-        text = self._text
-        until = len(text)
+        text, until = self._text, len(self._text)
         for form, is_word in self._forms.items():
             at = text.find(form[:1], max(self._out, len(text) - len(form) + (not is_word)), until)
             while at >= 0:
@@ -156,9 +155,9 @@ def _bytes(text: str) -> bytes:
 
 
 def _written(text: str) -> Iterator[bytes]:
-    """`text` as it is, in URLs, in JSON and in XML."""
-    data = _bytes(text)
-    yield data
+    """`text` as it is, as Python's repr, in URLs, in JSON and in XML; a failed assertion in JUnit is the XML of a repr."""
+    data, in_python = _bytes(text), repr(text)[1:-1]
+    yield from (data, _bytes(in_python))
     for plain in (rb"[^A-Za-z0-9_.~-]", rb"[^A-Za-z0-9_.~/-]"):
         for digits in (b"%%%02X", b"%%%02x"):
             url = re.sub(plain, lambda char, digits=digits: digits % char[0][0], data)
@@ -166,9 +165,10 @@ def _written(text: str) -> Iterator[bytes]:
     for only_ascii in (True, False):
         shown = _bytes(json.dumps(text, ensure_ascii=only_ascii)[1:-1])
         yield from (shown, shown.replace(b"/", b"\\/"))
-    shown_in_xml = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for double, single in _QUOTES:
-        yield _bytes(shown_in_xml.replace('"', double).replace("'", single))
+    for shown_text in (text, in_python):
+        in_xml = shown_text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        for double, single in _QUOTES:
+            yield _bytes(in_xml.replace('"', double).replace("'", single))
 
 
 def _encoded(data: bytes) -> Iterator[bytes]:
