@@ -155,7 +155,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _written(text: str) -> Iterator[bytes]:
-    """`text` as it is, as Python's repr, in URLs, in JSON and in XML; a failed assertion in JUnit is the XML of a repr."""
+    """`text` as it is, as Python's repr, in URLs, in JSON and in XML, also of the repr, as JUnit has an assertion."""
     data, in_python = _bytes(text), repr(text)[1:-1]
     yield from (data, _bytes(in_python))
     for plain in (rb"[^A-Za-z0-9_.~-]", rb"[^A-Za-z0-9_.~/-]"):
