@@ -298,8 +298,8 @@ def test_every_module_opens_by_saying_what_it_knows() -> None:
 BUDGETS = {
     "bench": 4_569,
     "ci_tasks/*.py": 1_314,
-    "ci_tasks/agent": 12_863,
-    "ci_tasks/checkout": 1_220,
+    "ci_tasks/agent": 13_219,
+    "ci_tasks/checkout": 1_221,
     "ci_tasks/cli": 1_759,
     "ci_tasks/executors": 4_114,
     "ci_tasks/features": 19_270,
@@ -309,7 +309,7 @@ BUDGETS = {
     "ci_tasks/results": 2_665,
     "ci_tasks/run": 3_898,
     "ci_tasks/workflow": 2_296,
-    "tests": 48_073,
+    "tests": 51_007,
 }
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 

@@ -10,8 +10,8 @@ import os
 from typing import Dict, List, Mapping, Tuple
 
 from . import run_directory
+from .mask import is_maskable
 from .records import Plan
-from .secret_forms import is_maskable
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _PASSED = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.executors.queries import LocalQueryRunner
@@ -33,7 +34,7 @@ def host_queries(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, li
     """What to ask of `host`."""
     queries = {}
     if gpus and host.gpus is None:
-        queries["gpus"] = _sinfo(host) if host.kind == "slurm" else ["nvidia-smi", "--list-gpus"]
+        queries["gpus"] = _sinfo(host) if host.kind == "slurm" else nvidia_smi.QUERY_GPUS
     # Of a cluster it is the login node that answers: pyxis shows there, while docker may be on the other nodes only.
     if container and host.runtime in _WORKS and (host.kind != "slurm" or host.runtime == "pyxis"):
         queries["container"] = [*_WORKS[host.runtime]]
@@ -50,12 +51,6 @@ def parse_facts(host: HostSpec, answers: Mapping[str, QueryAnswer], *, simulates
         container_problem=_container_problem(host.runtime, answers.get("container")),
         simulates=simulates,
     )
-
-
-def parse_gpu_list(text: str) -> int:
-    """The number of GPUs in the output of `nvidia-smi --list-gpus` (a line `GPU 0: NVIDIA H200 (UUID: …)` each; a line
-    below one for each of its MIG devices)."""
-    return sum(line.startswith("GPU ") for line in text.splitlines())
 
 
 def parse_gres(text: str, name: str = "gpu") -> int:
@@ -118,7 +113,7 @@ def _gpus(_: HostSpec, answer: QueryAnswer | None) -> tuple[int, str]:
         return 0, ""
     if answer.is_missing:
         return 0, "no nvidia-smi on PATH"
-    count = parse_gpu_list(answer.out) if answer.code == 0 else 0
+    count = len(nvidia_smi.parse_gpus(answer.out)) if answer.code == 0 else 0
     return count, "" if count else answer.last_line
 
 

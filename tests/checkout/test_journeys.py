@@ -4,6 +4,9 @@ What should arrive is said by the person's own git and the disk, not by our code
 tests.checkout.test_journeys FIRST COUNT [SENDS]` runs more of them and counts what became of each send.
 """
 
+# mypy: disable-error-code="func-returns-value"
+# The tables below are of things to do; several stand in a tuple, whose values nobody reads.
+
 from __future__ import annotations
 
 import os
@@ -53,6 +56,7 @@ ENVIRONMENT = {**{k: v for k, v in os.environ.items() if not k.startswith("GIT_"
 
 def git(where: Path, *args: Any, **more: Any) -> bytes:
     command = ["git", *(word for flag in SAFE for word in ("-c", flag)), *map(str, args)]
+    done: subprocess.CompletedProcess[bytes]
     done = subprocess.run(command, cwd=where, env=ENVIRONMENT, capture_output=True, check=False, **more)
     return done.stdout
 
