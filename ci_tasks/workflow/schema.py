@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from collections.abc import Iterator
 from enum import Enum
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 from ci_tasks.yaml_lines import Map
@@ -40,7 +40,7 @@ class FoundKey(NamedTuple):
 def keys() -> dict[str, KeySpec]:
     """By their paths."""
     table: dict[str, KeySpec] = {}
-    for line in (Path(__file__).parent / "keys.txt").read_text(encoding="utf-8").splitlines():
+    for line in (pkgutil.get_data(__name__, "keys.txt") or b"").decode().splitlines():
         if not line.startswith("#"):
             words, _, why = line.partition(" | ")
             treatment, *paths = words.split()

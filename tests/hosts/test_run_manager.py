@@ -21,7 +21,7 @@ import pytest
 
 from ci_tasks.agent import archive
 from ci_tasks.agent.containers.rules import ContainerRules
-from ci_tasks.agent.records import CheckoutPart, Plan, QueryAnswer, Status
+from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_json, read_remote, read_status
 from ci_tasks.agent.serving import frames, messages
 from ci_tasks.checkout.pack import thin_pack
@@ -30,6 +30,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import py_spy, reconnecting, run_manager
 from ci_tasks.hosts.channel import Channel
+from ci_tasks.hosts.host_snapshot import RemoteSnapshot
 from ci_tasks.hosts.mirror import RunMirror
 from ci_tasks.hosts.reconnecting import ReconnectingConnection
 from ci_tasks.hosts.remote_run import CLEARING, DONE, WATCHING, CodePack, RemoteRun, write_remote_location
@@ -677,11 +678,11 @@ class Code:
         source = self.host.tmp / "source"
         source.mkdir()
         (source / "file.txt").write_text("the very tree\n")
-        (self.part,) = take_snapshot(source, self.host.tmp / "snapshot").parts
+        self.snapshot = take_snapshot(source, self.host.tmp / "snapshot")
 
     def pack(self, known: Any) -> Iterator[bytes]:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        content = b"".join(thin_pack(self.part, known))
+        content = b"".join(thin_pack(self.snapshot, known))
         yield content[:20]
         meanwhile()
         yield content[20:]
@@ -689,15 +690,15 @@ class Code:
     def run(self, name: str) -> RemoteRun:
         """A run of it by a command of its own."""
         manager = self.host.open()
-        manager.set_code_packs([CodePack(tree=self.part.tree, build=self.pack, known_trees=self.known)])
+        manager.set_code_packs([CodePack(tree=self.snapshot.flat, build=self.pack, known_trees=self.known)])
         workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
-        parts = [CheckoutPart("", self.part.commit, self.part.tree)]
+        parts = RemoteSnapshot(self.snapshot.checkout, self.snapshot).checkout_parts()
         plan = {"workspace": workspace}
         remote_run = self.host.remote_run(f"cat {shlex.quote(workspace)}/file.txt", name, plan=plan, parts=parts)
         manager.start(remote_run)
         done(remote_run)
         manager.close()
-        self.known = (self.part.tree,)
+        self.known = (self.snapshot.flat,)
         return remote_run
 
 

@@ -17,13 +17,11 @@ CKPT = [*(f"tiny_ckpt[save-optimizer-{mode}]" for mode in MODES), "tiny_ckpt[asy
 
 
 def fingerprint(directory: Path) -> dict[str, Any]:
-    """Every file below `directory`, .git included, with its content, mode and time; a loose object without its time,
-    which git refreshes where it would write the same object elsewhere."""
+    """Every file below `directory`, .git included, with its content, mode and time."""
     return {
-        name: (path.lstat().st_mode, 0 if name.startswith(".git/objects/") else path.lstat().st_mtime_ns, read)
+        str(path.relative_to(directory)): (path.lstat().st_mode, path.lstat().st_mtime_ns, path.read_bytes())
         for path in sorted(directory.rglob("*"))
         if path.is_file()
-        for name, read in ((str(path.relative_to(directory)), path.read_bytes()),)
     }
 
 

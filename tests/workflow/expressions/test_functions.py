@@ -237,13 +237,10 @@ def test_a_text_of_more_than_a_megabyte_is_refused_before_it_is_made() -> None:
     for _ in range(40):
         doubled = f"format('{{0}}{{0}}', {doubled})"
     long = "x" * 1_000_000
-    for text, contexts in (
-        (doubled, {"github": {"sha": "abc"}}),
-        ("join(fromJSON('[1,2,3]'), env.LONG)", {"env": {"LONG": long}}),
-        ("format('{0}{0}', env.LONG)", {"env": {"LONG": long}}),
-    ):
+    contexts: dict[str, Value] = {"github": {"sha": "abc"}, "env": {"LONG": long}}
+    for text in (doubled, "join(fromJSON('[1,2,3]'), env.LONG)", "format('{0}{0}', env.LONG)"):
         with pytest.raises(ExpressionError, match="the text has more than 1,000,000 characters"):
             evaluate(text, contexts)
     with pytest.raises(ExpressionError, match="more than 1,000,000"):
-        interpolate("${{ env.LONG }}, ${{ env.LONG }}", {"env": {"LONG": long}})
-    assert evaluate("format('{0}', env.LONG)", {"env": {"LONG": long}}) == long
+        interpolate("${{ env.LONG }}, ${{ env.LONG }}", contexts)
+    assert evaluate("format('{0}', env.LONG)", contexts) == long
