@@ -90,11 +90,7 @@ def deviation(planned: Plan, what: str) -> Deviation:
 
 @pytest.mark.parametrize(
     ("dirty", "here"),
-    [
-        ((), "c0ffee0"),
-        (("a",), "c0ffee0 + 1 changed file"),
-        (("a", "b"), "c0ffee0 + 2 changed files"),
-    ],
+    [((), "c0ffee0"), (("a",), "c0ffee0 + 1 changed file"), (("a", "b"), "c0ffee0 + 2 changed files")],
 )
 def test_the_code_is_named(dirty: tuple[str, ...], here: str) -> None:
     planned = plan(workflow(STEPS), place=replace(PLACE, checkout=replace(CHECKOUT, dirty=dirty)))
@@ -184,8 +180,7 @@ def test_a_job_may_be_allowed_to_fail(value: str, may_fail: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "host", "here"),
-    [(None, 1440.0, "1440 min"), (None, 360.0, None), (30, 1440.0, None)],
+    ("minutes", "host", "here"), [(None, 1440.0, "1440 min"), (None, 360.0, None), (30, 1440.0, None)]
 )
 def test_githubs_default_timeout_is_named_where_the_hosts_counts(
     minutes: int | None, host: float, here: str | None
@@ -347,10 +342,7 @@ def test_a_job_of_one_row_shares_the_packages_of_all_steps_but_the_last() -> Non
     assert planned.script.index("pip install x") < stored < planned.script.index("python a.py")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"store": ""}, {"python": ("/usr/bin/python3.7", "3.7.17")}],
-)
+@pytest.mark.parametrize("change", [{"store": ""}, {"python": ("/usr/bin/python3.7", "3.7.17")}])
 def test_nothing_is_shared_without_a_store_or_with_a_python_that_the_agent_does_not_run_on(
     change: dict[str, object],
 ) -> None:
@@ -420,10 +412,7 @@ def test_container_rules() -> None:
         # the digits are the directory's: two people may have a run of one id on one host
         name="ci-tasks-id-1-bccb31",
         labels={"ci-tasks.run": "id-1", "ci-tasks.dir": "/runs/id 1"},
-        env={
-            "CI_TASKS_RUN_DIR": "/runs/id 1",
-            "PYTEST_ADDOPTS": "--junitxml='/runs/id 1/artifacts/junit.xml'",
-        },
+        env={"CI_TASKS_RUN_DIR": "/runs/id 1", "PYTEST_ADDOPTS": "--junitxml='/runs/id 1/artifacts/junit.xml'"},
         volumes=("/runs/id 1/artifacts",),
     )
 

@@ -89,8 +89,7 @@ def test_the_row_s_own_timeout_comes_before_slurm_s(minutes: float, time: int) -
 
 
 @pytest.mark.parametrize(
-    ("limit", "minutes", "time"),
-    [(None, 30, 35), (35, 30, 35), (60, 30, 35), (30, 25, 30), (8, 4, 8), (1, 0.5, 1)],
+    ("limit", "minutes", "time"), [(None, 30, 35), (35, 30, 35), (60, 30, 35), (30, 25, 30), (8, 4, 8), (1, 0.5, 1)]
 )
 def test_a_timeout_is_clipped_to_what_the_partition_allows_and_that_is_named(
     limit: float | None, minutes: float, time: int

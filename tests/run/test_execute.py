@@ -315,10 +315,7 @@ def test_a_row_that_had_begun_after_all_when_it_was_taken_back_is_begun_anew(pla
         world.acts["one", "a"] = Act()
         a.up = True
 
-    world.when(
-        (world.runs("one", on="a"), vanish),
-        (lambda: next(iter(a.jobs.values())).cancelled, come_back),
-    )
+    world.when((world.runs("one", on="a"), vanish), (lambda: next(iter(a.jobs.values())).cancelled, come_back))
     (record,) = world.execute_label().records
     assert record.status == "passed"
     assert not record.earlier

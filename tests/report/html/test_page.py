@@ -165,10 +165,7 @@ def test_links_and_labels_lead_to_elements_that_are_there_once() -> None:
     }
     assert targets | named <= set(ids)
     assert all(element.get("scope") in ("col", "row") for element in reader.of("th"))
-    scrolling = [
-        *reader.of("pre"),
-        *(element for element in reader.of("div") if element.get("class") == "wide"),
-    ]
+    scrolling = [*reader.of("pre"), *(element for element in reader.of("div") if element.get("class") == "wide")]
     assert all(element.get("tabindex") == "0" and element.get("id", element.get("aria-label")) for element in scrolling)
     assert {"context", None} == {element.get("class") for element in reader.of("pre")}
 
