@@ -42,14 +42,10 @@ def test_options_count_before_hosts_yaml(tmp_path: Path) -> None:
     assert given.outputs == {"build": {"image": "i", "tag": "t"}}
     assert given.event == {"number": 2, "pull_request": {"title": "t", "draft": True}}
     assert given.sources == {
-        "vars.REGISTRY": "--var",
-        "vars.EMPTY": "--var",
-        "vars.KEPT": "override in my.yaml:5",
-        "inputs.model": "--input",
-        "needs.build.outputs.image": "--output",
-        "needs.build.outputs.tag": "override in my.yaml:5",
-        "github.event": f"--github-event {event}",
-    }
+        "vars.REGISTRY": "--var", "vars.EMPTY": "--var", "vars.KEPT": "override in my.yaml:5",
+        "inputs.model": "--input", "needs.build.outputs.image": "--output",
+        "needs.build.outputs.tag": "override in my.yaml:5", "github.event": f"--github-event {event}",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from ci_tasks.agent.codec import encode, to_json
 from ci_tasks.agent.containers.rules import ContainerRules
 from ci_tasks.agent.records import Overlay, ProbeRules
-from ci_tasks.config import HostSpec, Override
+from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.records import Checkout, Conversion, Deviation, Plan
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Row, Workflow
-from ci_tasks.workflow.naming import MatrixTest
 from ci_tasks.workflow.reader import read
+from tests.parts.entries import describe
 
 CHECKOUT = Checkout("/src/slime", "c0ffee0123456789", "7ree", ("a.py", "b.py"), head="c0ffee0123456789")
 PLACE = RunLocation(
@@ -44,14 +42,6 @@ PYTHON = """    steps:
 """
 
 
-def describe(entry: Mapping[str, Any]) -> MatrixTest:
-    """Entries that name their test, as slime's do."""
-    info = entry.get("info", entry)
-    if not isinstance(info, Mapping) or "test_file" not in info:
-        return MatrixTest(None, "", None)
-    return MatrixTest(f"tests/{info['test_file']}", info.get("test_args", ""), info.get("num_gpus"))
-
-
 def workflow(body: str, top: str = "", runner: str = "cpu", others: str = "") -> Workflow:
     return read(f"on: pull_request\n{top}jobs:\n{others}  e2e-test-j:\n    runs-on: {runner}\n{body}", "ci.yml")
 
@@ -61,15 +51,10 @@ def row_of(parsed: Workflow, event: EventContext = EVENT, at: int = 0) -> Row:
 
 
 def draft(
-    parsed: Workflow,
-    host: HostSpec = BARE,
-    event: EventContext = EVENT,
-    place: RunLocation = PLACE,
-    overrides: tuple[Override, ...] = (),
-    at: int = 0,
+    parsed: Workflow, host: HostSpec = BARE, event: EventContext = EVENT, place: RunLocation = PLACE, at: int = 0
 ) -> RowPlan:
     row = row_of(parsed, event, at)
-    return make_plan(parsed, parsed.jobs[row.job], row, host, event, overrides, place)
+    return make_plan(parsed, parsed.jobs[row.job], row, host, event, (), place)
 
 
 def plan(parsed: Workflow, host: HostSpec = BARE, event: EventContext = EVENT, place: RunLocation = PLACE) -> Plan:
